@@ -1,9 +1,9 @@
-//! What speaks for a leak, in words: the same for people and for programs.
+//! The evidence for a leak as text. The text report and the JSON report use the same lines.
 
 use crate::analysis::leaks::{Leak, LeakReason, Leaks, Verdict};
 use crate::units::{count, seconds, several, size};
 
-/// What speaks for a leak, a line each.
+/// The evidence for one leak, one line per item.
 pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
     let calls = |allocations: u64, frees: u64| {
         format!("{}, {} freed", several(allocations, "allocation"), count(frees))

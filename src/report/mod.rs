@@ -1,5 +1,5 @@
-//! Facts about processes: [`text`] for people, [`json`] for programs. What both say in the same
-//! words stands here.
+//! Reports on traces: [`text`] for people, [`json`] for programs, [`html`] for a browser. The files
+//! beside these folders hold what several of them use.
 
 pub mod html;
 pub mod json;

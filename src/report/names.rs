@@ -1,4 +1,4 @@
-//! Names of several processes in a few words.
+//! A short name for a set of processes.
 
 use std::path::Path;
 
@@ -7,10 +7,11 @@ use vramtrace_format::Header;
 use crate::trace::process_name;
 use crate::units::count;
 
-/// Names that are listed; more are counted.
+/// The most names or ranges that are listed. A longer list is replaced by its count.
 const LISTED: usize = 6;
 
-/// `rank 3`, `ranks 0-3, 7`, `pids 12, 14`, `40 processes`. In the order given.
+/// `rank 3`, `ranks 0-3, 7`, `pids 12, 14`, `40 processes`. Ranks are sorted; other names are in
+/// the order given.
 pub fn several<'p>(processes: impl IntoIterator<Item = (&'p Header, &'p Path)>) -> String {
     let all: Vec<(&Header, &Path)> = processes.into_iter().collect();
     if let [(header, path)] = all[..] {
@@ -31,6 +32,7 @@ pub fn several<'p>(processes: impl IntoIterator<Item = (&'p Header, &'p Path)>) 
     names.join(", ")
 }
 
+/// Sorted ranks as text: `0-3` for three or more consecutive ranks, `4, 5` for two, `7` for one.
 fn ranges(mut ranks: Vec<u32>) -> Vec<String> {
     ranks.sort_unstable();
     ranks.dedup();

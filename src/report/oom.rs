@@ -1,4 +1,4 @@
-//! What the list of a run's out-of-memories names.
+//! The data that a list of a run's out-of-memory failures is made from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::replay::State;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
-/// One out-of-memory of a run, with what names it.
+/// One out-of-memory failure, with the definitions and symbols that name its parts.
 #[derive(Debug)]
 pub struct ListedOom<'r> {
-    /// From 1, in the order of the run.
+    /// Counts from 1, in the order of the list.
     pub number: usize,
     pub oom: &'r Oom,
     pub header: &'r Header,
@@ -22,7 +22,7 @@ pub struct ListedOom<'r> {
     pub symbols: &'r Symbols,
 }
 
-/// What a process without any has to say for itself.
+/// The refused requests of a process that had no out-of-memory failure.
 #[derive(Debug)]
 pub struct ProcessRefusals<'r> {
     /// Empty where there is one process only.

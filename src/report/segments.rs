@@ -1,14 +1,15 @@
-//! What only the segments of PyTorch's cache tell.
+//! Figures of one device that are computed from the segments of PyTorch's caching allocator.
 
 use vramtrace_format::DeviceId;
 
 use crate::analysis::Process;
 use crate::replay::SegmentAt;
 
-/// What only the segments themselves tell.
 pub(super) struct SegmentCounts {
     pub segments: u64,
+    /// Segments with a single block that takes less than half of the segment.
     pub held_by_one: u64,
+    /// Bytes of the largest free gap in a segment.
     pub largest_hole: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a person reads, word by word, and what a program reads, key by key.
+//! The text of a report against golden files, and its JSON key by key.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn shown(process: &Process) -> String {
     plain(&details(process, ReportOptions { top: 3, full: true, moment: Moment::End }))
 }
 
-/// A run with something of everything.
+/// A run with allocations of several kinds, a cap, refusals, a free and samples of NVML.
 fn training() -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(8 * GIB) });
@@ -65,7 +65,7 @@ fn training() -> TraceBuilder {
     t
 }
 
-/// Compares with `tests/data/report/NAME.txt`; `BLESS=1 cargo test` writes what is given.
+/// Compares text with `tests/data/report/NAME.txt`. `BLESS=1 cargo test` writes the file.
 fn expect(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/report/{name}.txt"));
     for line in text.lines() {
@@ -298,7 +298,7 @@ fn when_the_contexts_are_gone_the_last_look_is_shown() {
     assert!(text.contains("4.69 GiB  this process"), "{text}");
 }
 
-/// A run of PyTorch that ends out of memory, with all that its file tells.
+/// A run of PyTorch that ends out of memory, with post-mortem and holders.
 fn torch() -> Process {
     let file = tempfile::NamedTempFile::new().unwrap();
     cached().write(file.path());
@@ -312,7 +312,7 @@ fn torch() -> Process {
 #[test]
 fn a_run_that_ended_out_of_memory_says_why_and_what_helps() {
     let text = shown(&torch());
-    // Its libraries are on no disk, which is reported last.
+    // The last lines report that its libraries do not exist on this machine.
     let (text, _) = text.split_once("\n  ! /usr/lib/libcuda").unwrap();
     expect("torch", text);
 }
@@ -345,7 +345,7 @@ fn json_has_the_level_of_pytorch() {
     assert_eq!(oom["segments_pinned"], 3);
     assert_eq!(oom["fix"], "expandable_segments:True");
     assert!(oom["smallest_capacity_bytes"].as_u64() > Some(256 * MIB));
-    // Without blocks there is no such level.
+    // Without recorded blocks, the key `torch` is absent.
     let value: Value = serde_json::to_value(json::report(&[process(&training())], 2)).unwrap();
     let device = &value["processes"][0]["devices"][0];
     assert!(device.get("torch").is_none());

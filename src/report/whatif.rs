@@ -1,4 +1,4 @@
-//! A prediction, and what the trace cannot tell about it.
+//! One predicted device, and the caveats of a prediction.
 
 use crate::analysis::whatif::{Prediction, Recorded, Setting};
 use crate::units::{clean, gib, seconds, several};
@@ -12,10 +12,11 @@ pub struct PredictedDevice<'p> {
     pub prediction: &'p Prediction,
 }
 
-/// How far the replay of the setting in force may be from what was recorded before a line says so.
+/// Relative difference up to which the replayed peak counts as equal to the recorded one. A larger
+/// difference gets a caveat.
 const AGREES: f64 = 0.01;
 
-/// What the trace cannot tell, in words.
+/// The caveats of a prediction, one sentence each.
 pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<String> {
     let mut caveats = Vec::new();
     if let Some(from) = recorded.from_ns {
@@ -47,7 +48,7 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
         && recorded.from_ns.is_none()
     {
         let off = now.free.peak_reserved as f64 / recorded.peak_reserved as f64 - 1.0;
-        // A limit that was met makes the recorded peak lower than one without.
+        // The replay has no limit. If the run reached its limit, a higher replayed peak is expected.
         if off < -AGREES || (off > AGREES && now.free.peak_total < limit(recorded)) {
             let why = match recorded.knows_streams {
                 true => "",
@@ -87,6 +88,7 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
     caveats
 }
 
+/// The smaller of cap and device memory, in bytes. `u64::MAX`: neither is known.
 fn limit(recorded: &Recorded) -> u64 {
     recorded.cap_bytes.into_iter().chain(recorded.card_bytes).min().unwrap_or(u64::MAX)
 }

@@ -1,10 +1,11 @@
-//! Words and figures that both reports use.
+//! Names and formatted figures that several reports use.
 
 use vramtrace_format::{Cause, DeviceId, PoolId, StopReason};
 
 use crate::replay::{Live, Stop};
 use crate::trace::{Definitions, DeviceInfo};
 
+/// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
         StopReason::DiskFull => "the disk is full",
@@ -19,7 +20,7 @@ pub fn stop_reason(reason: StopReason) -> &'static str {
     }
 }
 
-/// The reason with the system's own words, where there are some.
+/// The reason, with the text of errno if there is one.
 pub fn stop_text(stop: &Stop) -> String {
     let reason = stop_reason(stop.reason);
     match stop.errno {
@@ -32,7 +33,7 @@ pub fn stop_text(stop: &Stop) -> String {
     }
 }
 
-/// As programs name it. `None`: the device is not known.
+/// The CUDA ordinal. `None`: the device is unknown.
 pub fn ordinal(device: DeviceId) -> Option<u8> {
     (device != DeviceId::UNKNOWN).then_some(device.0)
 }
@@ -45,12 +46,12 @@ pub fn gpu_name(device: DeviceId) -> String {
     }
 }
 
-/// The name that the driver gives it.
+/// The product name that the driver reports.
 pub fn device_name(id: DeviceId, definitions: &Definitions) -> String {
     described(definitions.device(id), id)
 }
 
-/// The same of a device that the definitions describe, or do not.
+/// As [`device_name`], from a definition that may be missing.
 pub fn described(info: Option<&DeviceInfo>, id: DeviceId) -> String {
     match info {
         Some(device) => device.name.clone(),
@@ -59,7 +60,7 @@ pub fn described(info: Option<&DeviceInfo>, id: DeviceId) -> String {
     }
 }
 
-/// Raw stream handle, by name where it has one.
+/// A raw stream handle: by name if it is a predefined one, else in hexadecimal.
 pub fn stream(handle: u64) -> String {
     match handle {
         0 => "default".to_string(),
@@ -69,7 +70,7 @@ pub fn stream(handle: u64) -> String {
     }
 }
 
-/// `pool 2, stream default` for stream-ordered allocations; empty for the others.
+/// `pool 2, stream default` for a stream-ordered allocation; empty for other allocations.
 pub fn place(live: &Live, definitions: &Definitions) -> String {
     if live.pool == PoolId(0) {
         return String::new();
@@ -78,7 +79,7 @@ pub fn place(live: &Live, definitions: &Definitions) -> String {
     format!("pool {}, stream {}", live.pool.0, stream(handle))
 }
 
-/// The names of the CUresults that memory calls give.
+/// The name of a CUresult that memory functions return, or `CUresult N`.
 pub fn cuda_result(code: i32) -> String {
     let name = match code {
         1 => "CUDA_ERROR_INVALID_VALUE",
@@ -102,7 +103,7 @@ pub fn cuda_result(code: i32) -> String {
     name.to_string()
 }
 
-/// What the driver took memory for, in a word or two.
+/// What the driver allocated memory for, in a word or two.
 pub fn cause_words(cause: Cause) -> &'static str {
     match cause {
         Cause::Modules => "modules",
@@ -116,7 +117,7 @@ pub fn cause_words(cause: Cause) -> &'static str {
     }
 }
 
-/// A length of time as people say it: `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.
+/// A duration in the unit that suits it: `1.5 ms`, `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.
 pub fn age(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     match seconds {
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_as_people_say_them() {
+    fn durations_in_the_unit_that_suits_them() {
         let text = [0, 1_500_000, 9_000_000_000, 750_000_000_000, 11_520_000_000_000].map(age);
         assert_eq!(text, ["0 s", "1.5 ms", "9.0 s", "12.5 min", "3.2 h"]);
         assert_eq!(age(5 * 86_400_000_000_000), "5.0 days");

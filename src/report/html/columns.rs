@@ -1,30 +1,34 @@
-//! The stream of one process: frames of columns of variable-length numbers.
+//! The stream of one process: frames, each of several columns of variable-length numbers.
 //!
-//! A frame is its kind (a byte), the number of its records, and for each column the length in bytes
-//! and the bytes. A number is LEB128; a difference that may be negative is zigzag-coded first. `web/src/
-//! data/stream.ts` reads it.
+//! A frame is its kind (one byte), the number of its records, and for each column its length in bytes
+//! and its bytes. A number is in LEB128. A difference that may be negative is zigzag-coded first.
+//! `web/src/data/stream.ts` reads the stream.
 //!
-//! An *ordinal* numbers the events that changed something, from 1: the state after event n is that of
-//! moment n. Ordinal 0 is the state before the first.
+//! An *ordinal* is the number, from 1, of an event that changed something. Moment n is the state after
+//! event n. Moment 0 is the state before the first event.
 //!
 //! | kind | columns |
 //! |---|---|
 //! | 1 ticks | time since the last event in units of 64 ns |
-//! | 2 blocks | end since the last record's, life, size, owner, address, lane, role, phase, paused |
-//! | 3 memory | the same; then share and the ordinal from which it is a segment, from its beginning |
-//! | 4 mappings | end, life, size, address, device, ordinal from which it is a segment, whose it is while it is asleep, and 1 |
-//! | 5 sums | ordinal since the last, device * 16 + field, difference from the field's last value |
-//! | 6 lumped roles | ordinal since the last, device * 64 + role, change of bytes and of count |
+//! | 2 blocks | end, life, size, owner, address, lane, role, phase, paused |
+//! | 3 memory | the same; then share (as a size), segment |
+//! | 4 mappings | end, life, size, address, device, segment, owner + 1 if it is asleep, else 0 |
+//! | 5 sums | ordinals since the last record, device * 16 + field, difference from the field's last value |
+//! | 6 lumped roles | ordinals since the last record, device * 64 + role, change of bytes, change of the count |
 //!
-//! Ends and lives are ordinals. The difference from the last record's end is zigzag-coded, and 1 more;
-//! what is live at the end has 0 there, and its beginning in place of its life. A size is `size / 512 * 2`, or `size * 2 + 1` where 512 does not divide it. An address is
-//! a difference from the last one, in the same way.
-//!
-//! What falls asleep or changes its owner ends, and another record goes on in its place. *Paused* is the
-//! bytes of it without memory, as a size, times 2; and 1 where it goes on from another record.
+//! - *end*: the difference from the end of the last record of this kind, zigzag-coded, plus 1. 0: it is
+//!   live at the end of the trace.
+//! - *life*: ordinals from beginning to end. If it is live at the end: the ordinal of its beginning.
+//! - *size*: `size / 512 * 2`, or `size * 2 + 1` if 512 does not divide it.
+//! - *address*: the difference from the last address of this kind, zigzag-coded: in units of 512 bytes,
+//!   times 2; or in bytes, times 2, plus 1, if 512 does not divide both addresses.
+//! - *segment*: ordinals from its beginning until it became a framework's segment, plus 1. 0: it is none.
+//! - *paused*: the bytes without physical memory, as a size, times 2; plus 1 if the record continues
+//!   another one. If memory falls asleep or changes its owner, its record ends and another continues it.
 
 use std::io::{self, Write};
 
+/// The kind of the records in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     Ticks = 1,
@@ -45,6 +49,7 @@ impl FrameKind {
         FrameKind::LumpedRoles,
     ];
 
+    /// The number of columns.
     fn columns(self) -> usize {
         match self {
             FrameKind::Ticks => 1,
@@ -57,18 +62,19 @@ impl FrameKind {
     }
 }
 
-/// Records of a frame at most.
+/// The most records of a frame.
 const RECORDS: usize = 16_384;
 
-/// Frames being filled.
+/// The writer of a stream: collects a frame of each kind, and writes it when it is full.
 #[derive(Debug)]
 pub struct Columns<W: Write> {
     out: W,
     frames: Vec<Filling>,
-    /// The first failure; nothing is written after it.
+    /// The first error of writing. [`Columns::finish`] returns it.
     failed: Option<io::Error>,
 }
 
+/// A frame that is not yet written.
 #[derive(Debug)]
 struct Filling {
     kind: FrameKind,
@@ -86,6 +92,7 @@ impl<W: Write> Columns<W> {
         Columns { out, frames: FrameKind::ALL.map(fill).into(), failed: None }
     }
 
+    /// Adds a record: one value per column.
     pub fn push(&mut self, kind: FrameKind, values: &[u64]) {
         let frame = &mut self.frames[kind as usize - 1];
         debug_assert_eq!(values.len(), frame.columns.len());
@@ -99,6 +106,7 @@ impl<W: Write> Columns<W> {
         }
     }
 
+    /// Writes the remaining frames.
     pub fn finish(mut self) -> io::Result<W> {
         for frame in &mut self.frames {
             let written = frame.write(&mut self.out);
@@ -109,6 +117,7 @@ impl<W: Write> Columns<W> {
 }
 
 impl Filling {
+    /// Writes the frame if it has records, and empties it.
     fn write(&mut self, out: &mut impl Write) -> io::Result<()> {
         if self.records == 0 {
             return Ok(());
@@ -128,6 +137,7 @@ impl Filling {
     }
 }
 
+/// Appends a number in LEB128.
 fn number(column: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         column.push(value as u8 | 0x80);
@@ -136,22 +146,22 @@ fn number(column: &mut Vec<u8>, mut value: u64) {
     column.push(value as u8);
 }
 
-/// A difference as a number: small ones stay small, whatever their sign.
+/// A difference, zigzag-coded: a small difference of either sign becomes a small number.
 pub fn zigzag(before: u64, now: u64) -> u64 {
     let difference = now.wrapping_sub(before) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
-/// A number of bytes, which most often is a multiple of 512.
+/// The code of a size in bytes. Most sizes are multiples of 512.
 pub fn bytes(value: u64) -> u64 {
     match value % 512 {
         0 => value / 512 * 2,
-        // No request is that large: a file may claim any number.
+        // No request is that large, but a damaged file may contain any number.
         _ => value.min(u64::MAX / 2) * 2 + 1,
     }
 }
 
-/// From one address to another, in units of 512 bytes where both are multiples.
+/// The code of the difference of two addresses, in units of 512 bytes if both are multiples.
 pub fn address(before: u64, now: u64) -> u64 {
     match (before | now) % 512 {
         0 => zigzag(before / 512, now / 512) << 1,

@@ -1,4 +1,4 @@
-//! The page as a file: the program with the data in it.
+//! Writes the page: the built program of `web/` with the data in it.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ use crate::trace::Trace;
 
 /// The built page: `web/` is its source, `scripts/web.sh` builds it.
 const PAGE: &str = include_str!("../../../assets/page.html");
-/// Where the data goes. The build checks that it is there once.
+/// The mark that the data replaces. The build checks that the page has it once.
 const PLACE: &str = "<!--data-->";
 
 /// One run on the page: its processes, read to their end, with their traces and names in the same
@@ -35,6 +35,7 @@ pub struct PageRun<'p> {
     pub traces: &'p [Trace],
 }
 
+/// One process of a page.
 struct Input<'p> {
     name: &'p str,
     process: &'p Process,
@@ -66,21 +67,22 @@ struct RunFacts {
 
 const SCHEMA: &str = "vramtrace.page/1";
 
-/// Entries of the lists in the facts of each device.
+/// The most entries of each list in the facts of a device.
 const TOP: usize = 10;
 
-/// Writes one page of all these runs. The first is what the page shows, the second what it is
-/// compared with.
+/// Writes one page with these runs. The page shows the first and compares it with the second.
 pub fn write(
     runs: &[PageRun],
     redaction: Option<&Redaction>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let (head, tail) = PAGE.split_once(PLACE).ok_or_else(|| io::Error::other("no place"))?;
+    let (head, tail) = PAGE
+        .split_once(PLACE)
+        .ok_or_else(|| io::Error::other("the built-in page lacks <!--data-->"))?;
     out.write_all(head.as_bytes())?;
     let all: Vec<Input> = runs.iter().flat_map(PageRun::inputs).collect();
     let mut pages: Vec<ProcessPage> = Vec::new();
-    // What the commands would say takes as long as the columns: both at once.
+    // The advice takes as long as the columns, so both are computed in parallel.
     std::thread::scope(|scope| {
         let advice = scope.spawn(|| -> Vec<Advice> {
             all.iter().map(|input| advice(input.process, input.trace)).collect()
@@ -120,7 +122,7 @@ pub fn write(
     out.write_all(tail.as_bytes())
 }
 
-/// An element with data: deflated, then base64, so that nothing of it is markup.
+/// An element with data: compressed (zlib), then base64, so that no byte of it is markup.
 fn section<T>(
     out: &mut dyn Write,
     id: &str,
@@ -135,6 +137,7 @@ fn section<T>(
     Ok(result)
 }
 
+/// Writes the columns of a process: its events in compact form.
 fn stream(input: &Input, below: u64, out: &mut dyn Write) -> io::Result<Recorded> {
     let definitions = &input.process.definitions;
     let symbols = Symbols::of_all(definitions, &input.process.header);
@@ -149,8 +152,8 @@ fn stream(input: &Input, below: u64, out: &mut dyn Write) -> io::Result<Recorded
 /// The smallest segment of PyTorch's cache: memory of that size is never lumped.
 const SEGMENT: u64 = 2 << 20;
 
-/// The size below which blocks are lumped, so that no more than [`LIMIT`] are listed one by one.
-/// 0: all are.
+/// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.
+/// It is [`SEGMENT`] at most: a run with more allocations of that size lists more. 0: all are listed.
 fn lump_below(input: &Input) -> u64 {
     let devices = input.process.state.devices.values();
     let calls = devices.map(|device| device.allocations.saturating_add(device.cache.allocations));
@@ -163,10 +166,11 @@ fn lump_below(input: &Input) -> u64 {
     sizes.threshold(LIMIT).min(SEGMENT)
 }
 
-/// How many allocations there are of each power of 2.
+/// The number of allocations by the bit length of their size.
 struct Sizes([u64; 65]);
 
 impl Sizes {
+    /// The smallest power of 2 for which `most` allocations at most are of that size or larger.
     fn threshold(&self, most: u64) -> u64 {
         let mut kept = 0;
         for power in (0..65).rev() {

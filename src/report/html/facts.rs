@@ -1,4 +1,4 @@
-//! The facts of one process on the page, beside its stream of columns.
+//! The facts of one process on the page: all that is not in its stream of columns.
 
 use serde::Serialize;
 use vramtrace_format::Kind;
@@ -22,53 +22,64 @@ use crate::trace::Trace;
 #[derive(Debug, Serialize)]
 pub struct ProcessPage {
     pub name: String,
-    /// What it was made from, where it was not recorded.
+    /// The format that the trace was imported from. `None`: it was recorded.
     pub imported_from: Option<String>,
     pub has_times: bool,
     pub has_stacks: bool,
-    /// Why the run ended out of memory.
+    /// Why the run ended out of memory; empty if it did not.
     pub verdict: Vec<Paragraph>,
     #[serde(flatten)]
     pub tables: Tables,
-    /// Kinds by their numbers.
+    /// The number and the name of each kind of allocation.
     pub kinds: Vec<(u8, &'static str)>,
-    /// In the order in which they are stacked.
+    /// The names of roles, in the order in which the page stacks them.
     pub roles: Vec<&'static str>,
     pub phases: PagePhases,
     pub marks: Vec<PageMark>,
+    /// There were more marks than the page holds.
     pub more_marks: bool,
+    /// First and last ordinal of each gap in the history.
     pub gaps: Vec<(u64, u64)>,
-    /// Device and ordinal.
+    /// Device, and ordinal of its peak.
     pub peaks: Vec<(u8, u64)>,
+    /// Device, and ordinal of the last out-of-memory failure of PyTorch's cache.
     pub ooms: Vec<(u8, u64)>,
     /// The last ordinal.
     pub last: u64,
+    /// Records of blocks.
     pub blocks: u64,
+    /// Records of driver allocations.
     pub memory: u64,
-    /// Blocks of fewer bytes are not listed one by one; 0: all are.
+    /// Allocations of fewer bytes are not listed one by one; 0: all are.
     pub lumped_below: u64,
+    /// The number of these allocations.
     pub lumped: u64,
+    /// The height of the drawing of blocks, in bytes.
     pub lanes_bytes: u64,
+    /// The height of the drawing of driver allocations, in bytes.
     pub memory_lanes_bytes: u64,
     pub advice: Advice,
+    /// Why symbols could not be read.
     pub problems: Vec<String>,
 }
 
-/// What `frag`, `whatif` and `leaks` say.
+/// The results of `vramtrace frag`, `whatif` and `leaks`.
 #[derive(Debug, Default, Serialize)]
 pub struct Advice {
     pub frag: Vec<json::frag::FragFacts>,
     pub whatif: Option<json::whatif::WhatifReport>,
-    /// Why there is none.
+    /// Why `whatif` was not computed.
     pub no_whatif: Option<String>,
     pub leaks: Option<json::leaks::LeaksReport>,
 }
 
-/// A replay of more blocks under every setting would take longer than the page.
+/// The most blocks for which `whatif` is computed. With more, it would take longer than the rest of
+/// the page.
 const WHATIF_BLOCKS: u64 = 400_000;
-/// Leaks that a page holds.
+/// The most leaks that a page holds.
 const LEAKS: usize = 50;
 
+/// Computes the results of the three commands.
 pub fn advice(process: &Process, trace: &Trace) -> Advice {
     let definitions = &process.definitions;
     let out_of_memory = process.ooms.iter().any(|oom| !oom.went_on);
@@ -91,6 +102,7 @@ pub fn advice(process: &Process, trace: &Trace) -> Advice {
     Advice { frag, whatif, no_whatif, leaks: Some(leaks) }
 }
 
+/// The prediction for all settings of [`GRID`], or why there is none.
 fn whatif(process: &Process, trace: &Trace) -> Result<json::whatif::WhatifReport, String> {
     let blocks = process.state.devices.values().map(|device| device.cache.allocations).max();
     match blocks {
@@ -121,6 +133,7 @@ fn whatif(process: &Process, trace: &Trace) -> Result<json::whatif::WhatifReport
     Ok(json::whatif::report(&devices))
 }
 
+/// Assembles the facts. `below`: see [`ProcessPage::lumped_below`].
 pub fn process_page(
     name: &str,
     process: &Process,

@@ -1,7 +1,8 @@
 //! Small allocations that are not listed one by one: their sums by role over time.
 //!
-//! A role is known when an allocation has ended, so sums are kept in bins of ordinals and written at
-//! the end. There are [`BINS`] bins at most: where a run has more moments, a bin has several.
+//! The role of an allocation is known only when it has ended. The sums are therefore kept in bins of
+//! ordinals and written at the end. There are [`BINS`] bins at most: in a long run, a bin has several
+//! ordinals.
 
 use std::collections::BTreeMap;
 
@@ -13,48 +14,56 @@ use super::records::Records;
 use crate::analysis::roles::Role;
 use crate::replay::Key;
 
+/// The most bins. A power of 2, so that doubling the width of bins halves their number.
 const BINS: usize = 4096;
 const ROLES: usize = Role::ALL.len();
 
-/// Bytes and count by which each role changed in a bin.
+/// The change of bytes and of the count of each role within a bin.
 type Bin = [(i64, i64); ROLES];
 
+/// Collects small allocations.
 #[derive(Debug, Default)]
 pub struct Lumped {
-    /// What waits for its role, by key and time of birth: first and last ordinal.
+    /// Allocations whose role is not yet known, by key and time of allocation.
     waiting: FxHashMap<(Key, u64), Waiting>,
-    /// Ordinals of a bin, as a power of 2.
+    /// Base-2 logarithm of the ordinals in a bin.
     shift: u32,
     devices: BTreeMap<DeviceId, Vec<Bin>>,
 }
 
+/// An allocation whose role is not yet known.
 #[derive(Debug)]
 struct Waiting {
     device: DeviceId,
     bytes: u64,
+    /// The ordinal of its allocation.
     from: u64,
+    /// The ordinal of its free. `None`: it is live.
     end: Option<u64>,
 }
 
 impl Lumped {
+    /// An allocation was made.
     pub fn made(&mut self, of: (Key, u64), device: DeviceId, bytes: u64, from: u64) {
         self.waiting.insert(of, Waiting { device, bytes, from, end: None });
     }
 
+    /// An allocation was freed.
     pub fn freed(&mut self, of: (Key, u64), end: u64) {
         if let Some(waiting) = self.waiting.get_mut(&of) {
             waiting.end = Some(end);
         }
     }
 
-    /// Events are missing: nothing of what is live is known.
+    /// Events are missing: all live allocations end here, because their frees may be lost.
     pub fn end_all(&mut self, end: u64) {
         for waiting in self.waiting.values_mut() {
             waiting.end.get_or_insert(end);
         }
     }
 
-    pub fn has_role(&mut self, of: (Key, u64), role: Role) {
+    /// The role of an allocation is now known: adds it to the bins.
+    pub fn set_role(&mut self, of: (Key, u64), role: Role) {
         let Some(Waiting { device, bytes, from, end }) = self.waiting.remove(&of) else { return };
         let bytes = bytes.min(1 << 60) as i64;
         self.add(device, from, role, bytes, 1);
@@ -63,6 +72,7 @@ impl Lumped {
         }
     }
 
+    /// Adds a change at an ordinal. Doubles the width of the bins until the ordinal has one.
     fn add(&mut self, device: DeviceId, ordinal: u64, role: Role, bytes: i64, count: i64) {
         while ordinal >> self.shift >= BINS as u64 {
             self.shift += 1;
@@ -79,12 +89,12 @@ impl Lumped {
         *of = (of.0.saturating_add(bytes), of.1.saturating_add(count));
     }
 
-    /// The state after each bin, where it differs from that before.
+    /// Writes the changes of each bin that has some.
     pub fn write<W: std::io::Write>(mut self, records: &mut Records<W>) {
-        // Of what never got a role nothing is known.
+        // The remaining allocations never got a role.
         let rest: Vec<(Key, u64)> = self.waiting.keys().copied().collect();
         for of in rest {
-            self.has_role(of, Role::Unknown);
+            self.set_role(of, Role::Unknown);
         }
         let last = self.devices.values().map(Vec::len).max().unwrap_or(0);
         let mut written = 0;
@@ -92,7 +102,7 @@ impl Lumped {
             for (device, bins) in &self.devices {
                 let changes = bins.get(bin).into_iter().flatten().enumerate();
                 for (role, (bytes, count)) in changes.filter(|(_, change)| **change != (0, 0)) {
-                    // From the first ordinal of the bin on.
+                    // A change takes effect at the first ordinal of its bin.
                     let ordinal = (bin as u64) << self.shift;
                     let which = u64::from(device.0) * 64 + role as u64;
                     let [bytes, count] = [*bytes, *count].map(|by| zigzag(0, by as u64));
@@ -106,6 +116,7 @@ impl Lumped {
     }
 }
 
+/// The sum of several bins.
 fn sum(bins: &[Bin]) -> Bin {
     let mut all = Bin::default();
     for bin in bins {
@@ -131,7 +142,7 @@ mod tests {
             if n % 2 == 0 {
                 lumped.freed(of, n + 1);
             }
-            lumped.has_role(of, if n % 4 < 2 { Role::Weights } else { Role::Temporary });
+            lumped.set_role(of, if n % 4 < 2 { Role::Weights } else { Role::Temporary });
         }
         assert!(lumped.devices[&gpu].len() <= BINS && lumped.shift == 2, "{}", lumped.shift);
         let mut all = Bin::default();
@@ -140,7 +151,7 @@ mod tests {
         }
         assert_eq!(all[Role::Weights.index()], (2500 * 512, 2500));
         assert_eq!(all[Role::Temporary.index()], (2500 * 512, 2500));
-        // Bins of 4 ordinals: two of each are born, one of each is gone.
+        // Bins of 4 ordinals: two allocations per role, of which one is freed.
         assert_eq!(lumped.devices[&gpu][7][Role::Weights.index()], (512, 1));
     }
 }

@@ -3,14 +3,14 @@
 //! The page is a program (`web/`, built into `assets/page.html`) and data. The data is a document of
 //! facts, the same that the commands print as JSON, and for each process a stream of columns
 //! (`columns`): every block with its beginning, end, size, address and owner. The page sums them up
-//! at any moment by the rules of [`crate::analysis::Holdings`].
+//! for any moment by the rules of [`crate::analysis::Holdings`].
 //!
 //! ```text
 //! trace -> recorder (an Observer) -> columns -> deflate -> base64 -> <script type="...">
 //! ```
 //!
-//! Memory is bounded by the live set: a block is written when it is freed. A run of more blocks than
-//! [`LIMIT`] has the small ones as one sum over time, and says so.
+//! Memory is bounded by the live set: a block is written when it is freed. If a run has more blocks
+//! than [`LIMIT`], the page has the small ones as sums over time, and says so.
 
 mod columns;
 mod document;
@@ -32,5 +32,5 @@ mod verdict;
 pub use document::{PageRun, write};
 pub use redact::Redaction;
 
-/// Blocks of one process that a page holds one by one.
+/// The number of allocations of one process from which small ones are summed up.
 pub const LIMIT: u64 = 1_500_000;

@@ -1,22 +1,26 @@
-//! Where blocks are drawn: ranges of bytes that no other live block has, as low as they fit.
+//! The vertical position of each block in the drawing: a range that no other live block has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Units of 512 bytes.
+/// The unit of ranges, in bytes.
 const UNIT: u64 = 512;
 
-/// Hands out ranges: the smallest gap that fits, or the top. Memory is bounded by the live blocks.
+/// A best-fit allocator of ranges: the smallest gap that fits, else above the highest range. Its
+/// memory is bounded by the number of live blocks.
 #[derive(Debug, Default)]
 pub struct Packer {
     /// Free ranges below the top: start and length.
     gaps: BTreeMap<u64, u64>,
+    /// The same gaps: length and start.
     by_length: BTreeSet<(u64, u64)>,
+    /// The end of the highest live range.
     top: u64,
+    /// The highest value that `top` ever had.
     highest: u64,
 }
 
 impl Packer {
-    /// The start of a range for so many bytes, in units.
+    /// Allocates a range for so many bytes. Returns its start in units.
     pub fn take(&mut self, bytes: u64) -> u64 {
         let length = units(bytes);
         if let Some(&(found, start)) = self.by_length.range((length, 0)..).next() {
@@ -32,7 +36,7 @@ impl Packer {
         start
     }
 
-    /// Gives back what [`Packer::take`] gave.
+    /// Frees a range from [`Packer::take`], and joins it with adjacent gaps.
     pub fn give(&mut self, start: u64, bytes: u64) {
         let (mut start, mut length) = (start, units(bytes));
         if let Some((&before, &free)) = self.gaps.range(..start).next_back()
@@ -51,12 +55,12 @@ impl Packer {
         }
     }
 
-    /// Bytes up to the highest range that was ever handed out.
+    /// The end of the highest range that was ever allocated, in bytes.
     pub fn highest(&self) -> u64 {
         self.highest.saturating_mul(UNIT)
     }
 
-    /// Forgets all that is live.
+    /// Frees all ranges.
     pub fn clear(&mut self) {
         *self = Packer { highest: self.highest, ..Packer::default() };
     }
@@ -72,7 +76,8 @@ impl Packer {
     }
 }
 
-/// A file may claim any size: the sum of all stays below what a number holds.
+/// The units for so many bytes, at least 1. A damaged file may contain any size: it is limited to
+/// 2^56 bytes, so that sums of 100,000 such sizes do not overflow.
 pub fn units(bytes: u64) -> u64 {
     bytes.min(1 << 56).div_ceil(UNIT).max(1)
 }

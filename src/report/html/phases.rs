@@ -6,37 +6,43 @@ use vramtrace_format::{Mark, ThreadId};
 
 use crate::trace::Definitions;
 
-/// Ranges that a page holds; of a run with more, the first.
+/// The most ranges that a page holds. Of a run with more it has those that ended first.
 const MOST_RANGES: usize = 20_000;
-/// Ranges one in the other that are followed.
-const DEEPEST: usize = 64;
+/// The most ranges that may be open at a time, in all threads together. Further ones are ignored.
+const MOST_OPEN: usize = 64;
 
+/// The phases of one process.
 #[derive(Debug, Default, Serialize)]
 pub struct PagePhases {
-    /// Each with the one around it: 0 is none, and phase n stands at n - 1.
+    /// The enclosing phase (0: none) and the name. Phase n is at index n - 1.
     pub names: Vec<(u32, String)>,
     /// Phase, first and last ordinal, depth.
     pub ranges: Vec<(u32, u64, u64, u32)>,
-    /// There were more than these.
+    /// There were more ranges or moments than the page holds.
     pub more: bool,
-    /// Marks of one moment: name and ordinal.
+    /// Marks without a duration: name and ordinal.
     pub moments: Vec<(String, u64)>,
+    /// In the order in which they began.
     #[serde(skip)]
     open: Vec<Open>,
+    /// From enclosing phase and name to the phase.
     #[serde(skip)]
     known: FxHashMap<(u32, u32), u32>,
 }
 
+/// A range that has not ended.
 #[derive(Debug)]
 struct Open {
     phase: u32,
     name: u32,
+    /// `None`: it belongs to the whole process.
     thread: Option<ThreadId>,
     from: u64,
     depth: u32,
 }
 
 impl PagePhases {
+    /// The program began or ended a range, or marked a moment.
     pub fn mark(
         &mut self,
         definitions: &Definitions,
@@ -57,12 +63,13 @@ impl PagePhases {
         }
     }
 
-    /// The innermost phase that is open for a thread; 0: none.
+    /// The phase of the range that a thread, or the whole process, began last and that is open; 0: none.
     pub fn of(&self, thread: ThreadId) -> u32 {
         let fits = |open: &&Open| open.thread.is_none_or(|of| of == thread);
         self.open.iter().rev().find(fits).map_or(0, |open| open.phase)
     }
 
+    /// Ends all open ranges.
     pub fn close(&mut self, ordinal: u64) {
         while !self.open.is_empty() {
             self.end(ordinal, |_| true);
@@ -72,7 +79,7 @@ impl PagePhases {
     fn begin(&mut self, definitions: &Definitions, from: u64, name: u32, thread: Option<ThreadId>) {
         let around = self.open.iter().rev().find(|open| open.thread == thread);
         let (outer, depth) = around.map_or((0, 0), |open| (open.phase, open.depth + 1));
-        if self.open.len() >= DEEPEST {
+        if self.open.len() >= MOST_OPEN {
             return;
         }
         let next = self.names.len() as u32 + 1;

@@ -1,4 +1,4 @@
-//! What a recorder found, beside the columns.
+//! The results of a recorder that are not in the columns.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use vramtrace_format::{DeviceId, Kind, StackId};
 
 use super::phases::PagePhases;
 
-/// Whose a block or an allocation is: one for each stack, kind and device.
+/// The owner of a block or an allocation: its stack, kind and device.
 pub type Owner = (StackId, Kind, DeviceId);
 
-/// Something that happened at one moment.
+/// An event that the page marks on the time axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct PageMark {
     pub ordinal: u64,
@@ -18,15 +18,15 @@ pub struct PageMark {
     pub what: &'static str,
     pub device: u8,
     pub bytes: u64,
-    /// By whom it was refused.
+    /// Who refused the request: a name of [`vramtrace_format::RefusedBy`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<&'static str>,
 }
 
-/// Marks that a page holds.
+/// The most marks that a page holds.
 pub const MOST_MARKS: usize = 20_000;
 
-/// What the columns do not hold.
+/// The results.
 #[derive(Debug, Default)]
 pub struct Recorded {
     pub owners: Vec<Owner>,
@@ -37,12 +37,18 @@ pub struct Recorded {
     pub gaps: Vec<(u64, u64)>,
     /// The ordinal of each device's peak, as replayed.
     pub peaks: BTreeMap<DeviceId, u64>,
-    /// Of the last time that its cache gave up.
+    /// The ordinal of each device's last out-of-memory failure of PyTorch's cache.
     pub ooms: BTreeMap<DeviceId, u64>,
+    /// The last ordinal.
     pub last: u64,
+    /// Records of blocks.
     pub blocks: u64,
+    /// Records of driver allocations.
     pub memory: u64,
+    /// The number of allocations that are not listed one by one.
     pub lumped: u64,
+    /// The height of the drawing of blocks, in bytes.
     pub highest_lane: u64,
+    /// The height of the drawing of driver allocations, in bytes.
     pub highest_memory_lane: u64,
 }

@@ -1,4 +1,4 @@
-//! Writes what has ended as records of columns.
+//! Writes blocks, driver allocations and mappings as records of columns when they end.
 
 use std::io::Write;
 
@@ -8,22 +8,27 @@ use super::columns::{Columns, FrameKind, address, bytes, zigzag};
 use crate::analysis::roles::Role;
 use crate::replay::Key;
 
+/// A block or a driver allocation that has not ended, or the part of its life since the last record.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
+    /// The ordinal of the beginning.
     pub from: u64,
-    /// When it was made: with its key it names an allocation.
+    /// When it was allocated. Key and time together identify an allocation.
     pub time_ns: u64,
     pub size: u64,
+    /// The bytes that count in sums.
     pub share: u64,
+    /// The index of the owner in [`super::recorded::Recorded::owners`].
     pub owner: u32,
+    /// The vertical position in the drawing, in units of the packer.
     pub lane: u64,
     pub role: Role,
     pub phase: u32,
-    /// From when on it is a framework's segment; 0: it is none.
+    /// The ordinal from which it is a framework's segment; 0: it is none.
     pub segment: u64,
-    /// Bytes of a block without memory below them.
+    /// Bytes of a block without physical memory.
     pub paused: u64,
-    /// It goes on from a record that ended.
+    /// It continues a record that was written.
     pub continues: bool,
     /// The owner that made it.
     pub maker: u32,
@@ -32,13 +37,14 @@ pub struct Open {
 }
 
 impl Open {
-    /// The same from another moment on.
-    pub fn again(self, from: u64) -> Open {
+    /// The continuation from another ordinal on.
+    pub fn continued_from(self, from: u64) -> Open {
         let segment = if self.segment > 0 { from } else { 0 };
         Open { from, segment, continues: true, ..self }
     }
 }
 
+/// A mapping, or a range that is unmapped during a sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenMapping {
     pub from: u64,
@@ -46,15 +52,18 @@ pub struct OpenMapping {
     pub object: u64,
     pub device: DeviceId,
     pub segment: u64,
-    /// Whose it is while nothing is mapped there.
+    /// The owner of a range that is unmapped during a sleep. `None`: the range is mapped.
     pub asleep: Option<u32>,
 }
 
+/// The writer of records.
 pub struct Records<W: Write> {
     pub columns: Columns<W>,
-    /// How many were written.
+    /// Records of blocks that were written.
     pub blocks: u64,
+    /// Records of driver allocations that were written.
     pub memory: u64,
+    /// By kind of record: blocks, memory, mappings.
     last_end: [u64; 3],
     last_address: [u64; 3],
 }
@@ -65,7 +74,7 @@ impl<W: Write> Records<W> {
         Records { columns, blocks: 0, memory: 0, last_end: [0; 3], last_address: [0; 3] }
     }
 
-    /// `end`: `None` where it is live at the end.
+    /// The first two columns of a record. `end`: `None` if it is live at the end of the trace.
     fn end_of(&mut self, frame: usize, from: u64, end: Option<u64>) -> [u64; 2] {
         match end {
             None => [0, from],
@@ -76,6 +85,7 @@ impl<W: Write> Records<W> {
         }
     }
 
+    /// The address column: the difference from the last address of this kind of record.
     fn address(&mut self, frame: usize, now: u64) -> u64 {
         address(std::mem::replace(&mut self.last_address[frame], now), now)
     }
@@ -92,7 +102,7 @@ impl<W: Write> Records<W> {
 
     fn write_memory(&mut self, key: Key, open: Open, end: Option<u64>) {
         let [since, life] = self.end_of(1, open.from, end);
-        // Other spaces have numbers in place of addresses.
+        // Keys of other spaces are no addresses.
         let number = if key.space == Space::Device { key.number } else { 0 };
         let at = self.address(1, number);
         let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
@@ -107,6 +117,7 @@ impl<W: Write> Records<W> {
         self.memory += 1;
     }
 
+    /// Writes a block or a driver allocation.
     pub fn write(&mut self, key: Key, open: Open, end: Option<u64>) {
         match key.space {
             Space::Block => self.write_block(key.number, open, end),
@@ -114,6 +125,7 @@ impl<W: Write> Records<W> {
         }
     }
 
+    /// Writes a mapping or a sleeping range.
     pub fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
         let [since, life] = self.end_of(2, open.from, end);
         let at = self.address(2, start);
@@ -127,11 +139,12 @@ impl<W: Write> Records<W> {
     }
 }
 
+/// The column *paused*.
 fn paused(open: &Open) -> u64 {
     bytes(open.paused).min(u64::MAX / 2) << 1 | u64::from(open.continues)
 }
 
-/// How a block is named.
+/// The key of a block.
 pub fn block(number: u64) -> Key {
     Key { space: Space::Block, number }
 }

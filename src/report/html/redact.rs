@@ -1,19 +1,20 @@
-//! `--redact`: a page that can be shown to others. Directories, command lines and host names go;
-//! names of files, functions and packages stay, as they say whose the memory is.
+//! `--redact`: removes directories, command lines and host names from a page, so that it can be shown
+//! to others. Names of files, functions and packages stay, because they identify the owner of memory.
 
 use serde_json::Value;
 
-/// What stands in place of what was there.
+/// The replacement for removed text.
 const REDACTED: &str = "(redacted)";
 
+/// What is removed.
 #[derive(Clone, Debug, Default)]
 pub struct Redaction {
-    /// Names of hosts: they also stand in names of traces.
+    /// Names of hosts, which names of traces contain too. Names of one or two characters are ignored.
     pub hosts: Vec<String>,
 }
 
 impl Redaction {
-    /// Everywhere in a document.
+    /// Redacts all strings of a document.
     pub fn apply(&self, document: &mut Value) {
         match document {
             Value::String(text) => *text = self.text(text),
@@ -28,11 +29,13 @@ impl Redaction {
                         ("trace" | "name" | "label", Value::String(path)) if path.contains('/') => {
                             *path = self.text(path.rsplit('/').next().unwrap_or_default());
                         }
-                        ("file", Value::String(path)) => *path = shorter(path),
+                        ("file", Value::String(path)) => {
+                            *path = self.text(&without_directory(path))
+                        }
                         ("files", Value::Array(paths)) => {
                             for path in paths {
                                 if let Value::String(path) = path {
-                                    *path = self.text(&shorter(path));
+                                    *path = self.text(&without_directory(path));
                                 }
                             }
                         }
@@ -44,6 +47,7 @@ impl Redaction {
         }
     }
 
+    /// Text with absolute paths shortened and host names replaced.
     fn text(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -52,7 +56,7 @@ impl Redaction {
             if c == '/' && begins {
                 let end = rest.find(|c: char| c.is_whitespace() || "'\",;()<>".contains(c));
                 let (path, after) = rest.split_at(end.unwrap_or(rest.len()));
-                out.push_str(&shorter(path));
+                out.push_str(&without_directory(path));
                 rest = after;
             } else {
                 out.push(c);
@@ -67,8 +71,8 @@ impl Redaction {
     }
 }
 
-/// A path from the package on; of other files the name.
-fn shorter(path: &str) -> String {
+/// The path below `site-packages` or `dist-packages`; of another file its name.
+fn without_directory(path: &str) -> String {
     for directory in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, rest)) = path.rsplit_once(directory) {
             return rest.to_string();
@@ -89,7 +93,7 @@ mod tests {
             "trace": "/home/me/vramtrace.secret-node.1.vtrace",
             "files": ["/home/me/train.py", "/v/site-packages/torch/nn/module.py", "proj/a.py"],
             "evidence": ["it grew in /home/me/run/train.py:41 on secret-node, a/b stays"],
-            "deep": [{ "file": "/home/me/x.py" }],
+            "deep": [{ "file": "/home/me/x.py" }, { "file": "/home/me/secret-node.py" }],
         });
         Redaction { hosts: vec!["secret-node".into()] }.apply(&mut document);
         let text = document.to_string();

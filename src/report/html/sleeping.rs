@@ -1,4 +1,5 @@
-//! What is mapped where, what is asleep, and whose the bytes are that came back.
+//! The mappings of virtual memory: what is mapped, what is unmapped during a sleep, and who owns
+//! memory that was mapped again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -8,24 +9,30 @@ use vramtrace_format::DeviceId;
 use super::records::{Open, OpenMapping, Records};
 use crate::replay::Key;
 
+/// The mappings at one moment of the replay.
 #[derive(Debug, Default)]
 pub struct Mapped {
+    /// By start address.
     mappings: BTreeMap<u64, OpenMapping>,
-    /// Parts of objects that are another's than the object: the object, and where they are mapped.
+    /// Parts of physical objects with another owner than the object: key of the object, address at
+    /// which the part is mapped, record.
     parts: Vec<(Key, u64, Open)>,
-    /// Blocks with bytes that have no memory, by address.
+    /// Addresses of the blocks that have bytes without physical memory.
     pub paused: BTreeSet<u64>,
 }
 
-/// What was mapped where nothing is now.
+/// The mappings that [`Mapped::cut`] ended.
 #[derive(Debug, Default)]
 pub struct Gone {
+    /// The physical objects that were mapped there.
     pub objects: Vec<u64>,
-    /// A part of it was a framework's segment.
+    /// At least one of the mappings was a framework's segment.
     pub segment: bool,
 }
 
 impl Mapped {
+    /// Adds a mapping. `from`: the ordinal of its beginning. `asleep`: the owner, if the range is
+    /// unmapped during a sleep.
     pub fn put(
         &mut self,
         from: u64,
@@ -39,7 +46,8 @@ impl Mapped {
         self.mappings.insert(start, OpenMapping { from, size, object, device, segment, asleep });
     }
 
-    /// Ends what is mapped or asleep in `[start, end)`; what lies beside it goes on.
+    /// Ends the mappings and sleeping ranges in `[start, end)`. Their parts outside of it continue as
+    /// new records.
     pub fn cut<W: Write>(
         &mut self,
         records: &mut Records<W>,
@@ -70,8 +78,8 @@ impl Mapped {
         gone
     }
 
-    /// An object is a framework's segment from here on.
-    pub fn is_segment(&mut self, object: u64, now: u64) {
+    /// Marks the mappings of an object as a framework's segment from the ordinal `now` on.
+    pub fn mark_segment(&mut self, object: u64, now: u64) {
         let of_object = |open: &&mut OpenMapping| {
             open.object == object && open.segment == 0 && open.asleep.is_none()
         };
@@ -84,30 +92,34 @@ impl Mapped {
         }
     }
 
+    /// Takes all mappings, and forgets the paused blocks.
     pub fn take_all(&mut self) -> BTreeMap<u64, OpenMapping> {
         self.paused.clear();
         std::mem::take(&mut self.mappings)
     }
 
+    /// Adds a part of an object that has another owner than the object.
     pub fn put_part(&mut self, key: Key, address: u64, open: Open) {
         self.parts.push((key, address, open));
     }
 
+    /// The parts of an object.
     pub fn parts_of(&mut self, key: Key) -> impl Iterator<Item = &mut Open> {
         self.parts.iter_mut().filter(move |part| part.0 == key).map(|(_, _, open)| open)
     }
 
-    /// Takes those of an object that is gone.
+    /// Takes the parts of an object that was released.
     pub fn end_parts(&mut self, key: Key) -> Vec<Open> {
         self.parts.extract_if(.., |part| part.0 == key).map(|(_, _, open)| open).collect()
     }
 
-    /// Takes those that are mapped in `[start, end)`.
+    /// Takes the parts that are mapped in `[start, end)`.
     pub fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, Open)> {
         let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
         self.parts.extract_if(.., inside).map(|(key, _, open)| (key, open)).collect()
     }
 
+    /// Takes all parts.
     pub fn take_parts(&mut self) -> Vec<(Key, Open)> {
         std::mem::take(&mut self.parts).into_iter().map(|(key, _, open)| (key, open)).collect()
     }

@@ -1,4 +1,4 @@
-//! What the numbers of the columns stand for: owners, holders, libraries, frames.
+//! The tables that the indices in the columns refer to: owners, holders, libraries, frames.
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -8,35 +8,38 @@ use super::recorded::Owner;
 use crate::analysis::{Layer, Level, Places, StackClassifier, autograd, is_dispatch};
 use crate::symbols::{Frame, Symbols};
 
+/// All tables of a process.
 #[derive(Debug, Default, Serialize)]
 pub struct Tables {
-    /// Node of the innermost frame (0: none), kind, device, holder, library and 1 (0: not known).
+    /// Node of the innermost frame (0: none), kind, device, holder, library + 1 (0: not known).
     pub owners: Vec<(u32, u8, u8, u32, u32)>,
-    /// What [`crate::analysis::GroupBy::Line`] tells apart.
+    /// The groups that [`crate::analysis::GroupBy::Line`] makes.
     pub holders: Vec<HolderName>,
     pub libraries: Vec<String>,
-    /// Function, file, line (0: not known), library and 1, folded.
+    /// Function, file, line (0: not known), library + 1 (0: not known), folded.
     pub frames: Vec<(String, u32, u32, u32, bool)>,
     pub files: Vec<String>,
-    /// Stacks as a tree from the outermost frame in: the node around it (0: none) and the frame.
-    /// Node n stands at n - 1.
+    /// Stacks as a tree from the outermost frame inwards: parent node (0: none) and frame. Node n is at
+    /// index n - 1.
     pub nodes: Vec<(u32, u32)>,
 }
 
+/// What identifies a holder to the reader.
 #[derive(Debug, Serialize)]
 pub struct HolderName {
     /// `modeling.py:212`; empty: not known.
     pub line: String,
     pub function: String,
-    /// The program's own line that led there.
+    /// The program's line that called it.
     pub caller: String,
+    /// Library + 1; 0: not known.
     pub library: u32,
-    /// Why there are no frames.
+    /// Why the stack has no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
 }
 
-/// Names that each text has once.
+/// Distinct texts, each with an index.
 #[derive(Default)]
 struct Names {
     all: Vec<String>,
@@ -44,6 +47,7 @@ struct Names {
 }
 
 impl Names {
+    /// The index of a text, which is added if it is new.
     fn index(&mut self, text: &str) -> u32 {
         if let Some(known) = self.known.get(text) {
             return *known;
@@ -55,10 +59,11 @@ impl Names {
     }
 }
 
-/// Functions that only call what they wrap, in whatever package.
+/// Names of functions that only call the function that they wrap, in all packages.
 const WRAPPERS: [&str; 7] =
     ["wrapper", "wrapped", "inner", "wrapped_fn", "decorate_context", "_fn", "wrapper_fn"];
 
+/// Builds the tables for these owners.
 pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
     let classifier = StackClassifier::new(symbols, header);
     let places = Places::of(header);
@@ -97,8 +102,8 @@ pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
             let empty = symbols.indexes(*stack).is_empty();
             tables.holders.push(HolderName {
                 line: lead.and_then(Frame::place).unwrap_or_default(),
-                function: lead.map(spoken).unwrap_or_default(),
-                caller: caller.map(named).unwrap_or_default(),
+                function: lead.map(display_name).unwrap_or_default(),
+                caller: caller.map(place_and_function).unwrap_or_default(),
                 library,
                 why: empty.then(|| symbols.why_empty(*stack)),
             });
@@ -110,15 +115,19 @@ pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
     tables
 }
 
-fn spoken(frame: &Frame) -> String {
+/// The function's name as reports show it.
+fn display_name(frame: &Frame) -> String {
     autograd::display_name(&frame.function).into_owned()
 }
 
-fn named(frame: &Frame) -> String {
-    format!("{} {}", frame.place().unwrap_or_default(), spoken(frame)).trim_start().to_string()
+/// `train.py:41 main`.
+fn place_and_function(frame: &Frame) -> String {
+    format!("{} {}", frame.place().unwrap_or_default(), display_name(frame))
+        .trim_start()
+        .to_string()
 }
 
-/// Frames that tell nothing about who wanted the memory: the page shows them on demand.
+/// Whether a frame says nothing about who requested the memory. The page shows such frames on demand.
 fn is_folded(places: &Places, frame: &Frame) -> bool {
     let layer = places.layer(frame);
     let name = frame.function.rsplit('.').next().unwrap_or_default();

@@ -49,7 +49,7 @@ fn the_page_is_closed_to_networks_and_holds_facts_and_columns() {
     let facts = facts(&page);
     let process = &facts["runs"][0]["processes"][0];
     assert_eq!(facts["schema"], "vramtrace.page/1");
-    // 4 rounds of 4 blocks, and the one for which the cache gave a segment back.
+    // 4 rounds of 4 blocks, and the block for which the cache released a segment.
     assert_eq!(process["blocks"], 17);
     assert_eq!(process["memory"], 7);
     assert_eq!(process["verdict"][1]["label"], "CAUSE");
@@ -90,7 +90,7 @@ fn redaction_reaches_every_name() {
     assert!(text.contains("train.py"));
 }
 
-/// A trace with more blocks than a page holds has the small ones as a sum.
+/// Small allocations are in the sums, and not listed one by one.
 #[test]
 fn small_blocks_are_lumped_where_there_are_too_many() {
     use super::recorder::Recorder;
@@ -120,7 +120,7 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     assert_eq!([all.memory, all.lumped], [2000, 0]);
     assert_eq!([large.memory, large.lumped], [1000, 1000]);
     assert!(short.len() < whole.len(), "{} of {}", short.len(), whole.len());
-    // Columns are frames: kind, records, and for each column its length.
+    // A frame is its kind, the number of records, and for each column its length and its bytes.
     let number = |text: &[u8], at: &mut usize| {
         let (mut value, mut shift) = (0u64, 0);
         loop {

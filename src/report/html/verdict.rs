@@ -1,4 +1,4 @@
-//! What the page says first: the same words as the commands.
+//! The first text of the page: the post-mortem as `vramtrace report` prints it.
 
 use anstream::adapter::strip_str;
 use serde::Serialize;
@@ -13,13 +13,15 @@ pub struct Paragraph {
     pub lines: Vec<String>,
 }
 
-/// Why a run ended out of memory, as `vramtrace report` says it. Empty for other runs.
+/// Why a run ended out of memory, as `vramtrace report` prints it. Empty for other runs.
 pub fn out_of_memory(process: &Process) -> Vec<Paragraph> {
     paragraphs(&strip_str(&text::oom::fatal(process)).to_string())
 }
 
+/// The labels that `report::text::oom` prints.
 const LABELS: [&str; 4] = ["CAUSE", "FIX", "WHAT IF", "NEXT"];
 
+/// Divides the printed text at its labels. An indented line belongs to the label above it.
 fn paragraphs(text: &str) -> Vec<Paragraph> {
     let mut all: Vec<Paragraph> = Vec::new();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {

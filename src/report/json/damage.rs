@@ -1,10 +1,10 @@
-//! What is broken in the traces that a document was made of.
+//! The key `damage`: damaged ranges of the traces that a document was made from.
 
 use serde::Serialize;
 
 use crate::trace::Trace;
 
-/// Places that are listed in full.
+/// The most ranges that are listed.
 const LISTED: usize = 10;
 
 #[derive(Debug, Serialize)]
@@ -16,7 +16,7 @@ pub struct DamageFacts {
     pub first: Vec<String>,
 }
 
-/// A document, and `damage` where a trace of it is damaged: what stood there is missing in it.
+/// A document, with `damage` if one of its traces is damaged: events in these ranges are missing.
 #[derive(Debug, Serialize)]
 pub struct WithDamage<'d, D: Serialize> {
     #[serde(flatten)]
@@ -26,13 +26,14 @@ pub struct WithDamage<'d, D: Serialize> {
 }
 
 impl<'d, D: Serialize> WithDamage<'d, D> {
-    /// After the traces were read.
+    /// To be called after the traces were read: reading them finds the damage.
     pub fn new<'t>(document: &'d D, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
-        WithDamage { document, damage: traces.into_iter().filter_map(damage).collect() }
+        WithDamage { document, damage: traces.into_iter().filter_map(damage_facts).collect() }
     }
 }
 
-fn damage(trace: &Trace) -> Option<DamageFacts> {
+/// The damage of one trace. `None`: it is not damaged.
+fn damage_facts(trace: &Trace) -> Option<DamageFacts> {
     let found = trace.damage();
     (!found.ranges.is_empty()).then(|| DamageFacts {
         trace: trace.path().display().to_string(),

@@ -12,7 +12,7 @@ pub struct DiffReport<'d> {
     pub schema: &'static str,
     pub before: &'d str,
     pub after: &'d str,
-    /// Null: none was asked for.
+    /// Null: none was given.
     pub tolerance_percent: Option<f64>,
     pub passed: bool,
     pub reasons: &'d [String],
@@ -66,6 +66,7 @@ impl From<Change> for ChangeFacts {
     }
 }
 
+/// The document. `reasons`: why the comparison failed; empty if it passed.
 pub fn facts<'d>(
     differences: &'d [Difference],
     names: &'d [String; 2],

@@ -1,4 +1,4 @@
-//! What the driver took for itself, by cause and by the line that made it do so.
+//! The driver's own memory, by cause and by the line of code whose calls made the driver allocate it.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,17 @@ use super::stack::{FrameFacts, frame_facts};
 use crate::analysis::{Process, Reconciled, StackClassifier, TakenBy, taken_by};
 use crate::replay::DeviceState;
 
-/// Of `report --json`: memory that the driver took after calls from one line.
+/// Memory that the driver allocated for itself after calls from one line of code.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TakenFacts {
     pub bytes: u64,
     /// As in `driver_bytes`.
     pub cause: &'static str,
-    /// Of the call that took the most of it, as are `name`, `lead` and `caller`.
+    /// The function of the call that took the most of it. `name`, `lead` and `caller` are of the same
+    /// call.
     pub api: String,
-    /// The kernel, variable or file that it was for.
+    /// The kernel, variable or file that needed it.
     pub name: Option<String>,
     pub library: Option<String>,
     /// As in `holders`.
@@ -26,13 +27,14 @@ pub struct TakenFacts {
     pub caller: Option<FrameFacts>,
 }
 
-/// By what it was taken for; what has no name is `unknown`, and may be below 0.
+/// Bytes by cause. Bytes without a known cause are `unknown`, which may be negative.
 pub fn driver_bytes(sum: &Reconciled) -> BTreeMap<&'static str, i64> {
     let of = |cause: Cause| i64::try_from(sum.driver_bytes[cause as usize]).unwrap_or(i64::MAX);
     let named = Cause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
     named.chain([("unknown", sum.unknown_bytes())]).collect()
 }
 
+/// The largest entries, `top` at most.
 pub fn taken_facts(process: &Process, device: &DeviceState, top: usize) -> Vec<TakenFacts> {
     let classifier =
         process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));

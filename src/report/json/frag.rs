@@ -4,7 +4,7 @@ use serde::Serialize;
 use vramtrace_format::Header;
 
 use super::is_zero;
-use super::stack::{StackFacts, spoken_name, stack_facts, why_no_frames};
+use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
 
@@ -31,32 +31,32 @@ pub struct FragFacts {
     pub at_s: Option<f64>,
     pub reserved_bytes: u64,
     pub allocated_bytes: u64,
-    /// Of the reserved, and of the allocated bytes, those without memory: it was unmapped and may come
-    /// back. Absent where there are none.
+    /// Of the reserved, and of the allocated bytes, those without physical memory: it was unmapped and
+    /// may be mapped again. Absent where there are none.
     #[serde(skip_serializing_if = "is_zero")]
     pub reserved_paused_bytes: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub paused_bytes: u64,
     pub free_in_segments_bytes: u64,
     pub largest_free_block_bytes: u64,
-    /// Of the free bytes: in segments that hold no block.
+    /// Of the free bytes: those in segments without a block.
     pub releasable_bytes: u64,
-    /// Of the free bytes: in segments that hold a block, and smaller than the usual request.
+    /// Of the free bytes: those in segments with a block, in pieces smaller than the usual request.
     pub unusable_bytes: u64,
     pub peak_reserved_bytes: u64,
     pub peak_allocated_bytes: u64,
     /// 1 - peak allocated / peak reserved; null where nothing was reserved.
     pub fragmentation: Option<f64>,
-    /// The history begins here: earlier peaks are not known. Null: it is whole.
+    /// The history begins here: earlier peaks are not known. Null: it is complete.
     pub from_s: Option<f64>,
-    /// What the last request that got nothing asked for.
+    /// The size of the last request that failed.
     pub out_of_memory_bytes: Option<u64>,
     pub small: PoolFacts,
     pub large: PoolFacts,
     pub segments: u64,
-    /// The segments that keep most free memory, first.
+    /// The segments with a block, those with the most free memory first.
     pub pinned: Vec<SegmentFacts>,
-    /// The lines that keep most free memory, first.
+    /// The lines of code whose blocks keep segments, those that keep the most free memory first.
     pub holders: Vec<PinFacts>,
 }
 
@@ -87,19 +87,19 @@ pub struct SegmentFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PinFacts {
-    /// Its part of the free bytes of the segments that it has blocks in.
+    /// Its share of the free bytes of the segments that it has blocks in.
     pub pinned_bytes: u64,
     pub segments: u64,
-    /// Of those, held by nobody else.
+    /// Of those, the ones without blocks of other lines.
     pub alone: u64,
     pub bytes: u64,
     pub blocks: u64,
-    /// Who asked the driver.
+    /// The library that called the driver.
     pub library: Option<String>,
-    /// Of the stack with the most bytes, innermost first.
+    /// Of the stack with the most bytes. Innermost first.
     #[serde(flatten)]
     pub stack: StackFacts,
-    /// Who it is where no line of the program is known: a step of backward.
+    /// The name where no line of the program is known: a node of the autograd graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Why there are no frames.
@@ -107,9 +107,10 @@ pub struct PinFacts {
     pub no_frames: Option<&'static str>,
 }
 
-/// Segments and holders are facts of this many at most: a trace may have thousands.
+/// The most segments and the most holders in the document: a trace may have thousands.
 const FACTS: usize = 100;
 
+/// The facts of one device.
 pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
     let classifier = StackClassifier::new(&frag.symbols, header);
     FragFacts {
@@ -178,7 +179,7 @@ fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
         blocks: pin.blocks,
         library: classifier.library_name(&roles).map(str::to_string),
         stack: stack_facts(classifier.symbols, pin.stack, roles.lead, roles.caller),
-        name: spoken_name(classifier.symbols, pin.stack, roles.lead),
+        name: autograd_name(classifier.symbols, pin.stack, roles.lead),
         no_frames: why_no_frames(classifier.symbols, pin.stack),
     }
 }

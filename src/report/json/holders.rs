@@ -5,7 +5,9 @@ use vramtrace_format::DeviceId;
 
 use super::is_zero;
 use super::ranks::HeldFacts;
-use super::stack::{FrameFacts, StackFacts, frame_facts, spoken_name, stack_facts, why_no_frames};
+use super::stack::{
+    FrameFacts, StackFacts, autograd_name, frame_facts, stack_facts, why_no_frames,
+};
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
     GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, bytes_on,
@@ -26,13 +28,13 @@ pub struct HoldersReport {
     pub level: &'static str,
     /// Largest first.
     pub holders: Vec<HolderFacts>,
-    /// Of several processes: each holder once.
+    /// Only of several processes: the holders, each once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<HeldFacts>,
-    /// Peaks of which the trace has the height alone: their events are missing.
+    /// Peaks of which only the bytes are known: their events are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_known: Vec<NotKnownFacts>,
-    /// Libraries that gave no names, and why.
+    /// Libraries whose symbols could not be read, and why.
     pub problems: Vec<String>,
 }
 
@@ -45,6 +47,7 @@ pub struct NotKnownFacts {
     pub seconds: f64,
 }
 
+/// The value of `not_known`.
 pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
     let facts = |(device, peak): (&DeviceId, &Peak)| NotKnownFacts {
         pid: process.header.pid,
@@ -58,15 +61,15 @@ pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MomentFacts {
-    /// `peak`, `end` or `time`.
+    /// `peak`, `peak-allocated`, `end` or `time`.
     pub label: &'static str,
-    /// Since the start of the trace; null where devices or processes have moments of their own.
+    /// Since the start of the trace; null where the moment differs between devices or processes.
     pub seconds: Option<f64>,
 }
 
 impl MomentFacts {
-    /// `at_ns`: when it was on each device. One time is given where it is one: peaks are of a device
-    /// each.
+    /// `at_ns`: the moment on each device. `seconds` is set only if a time was requested or all moments
+    /// are equal: each device has its own peak.
     pub fn of(moment: Moment, at_ns: impl IntoIterator<Item = u64>) -> MomentFacts {
         let (label, asked) = match moment {
             Moment::Peak => ("peak", None),
@@ -89,32 +92,33 @@ impl MomentFacts {
 pub struct HolderFacts {
     pub bytes: u64,
     pub count: u64,
-    /// Held without memory: it was unmapped and may come back. Not in `bytes`.
+    /// Bytes without physical memory: it was unmapped and may be mapped again. Not in `bytes`.
     #[serde(skip_serializing_if = "is_zero")]
     pub paused_bytes: u64,
-    /// Of `bytes`, physical memory that is mapped nowhere.
+    /// The part of `bytes` that is physical memory without a mapping.
     #[serde(skip_serializing_if = "is_zero")]
     pub unmapped_bytes: u64,
-    /// The call that brought the memory back after it had been unmapped: its innermost frame outside
+    /// The call that mapped the memory again after it had been unmapped: its innermost frame outside
     /// of frameworks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub brought_back_by: Option<FrameFacts>,
-    /// Of what is held on the device, 0 to 1.
+    /// The share of all held bytes of the device, 0 to 1.
     pub share: f64,
     /// Ordinal as the process saw it; null: not known.
     pub device: Option<u8>,
     pub library: Option<String>,
-    /// Different stacks that are part of it; the frames are those of the largest.
+    /// Distinct stacks that are part of it. The frames are those of the largest.
     pub stacks: u64,
     /// Innermost first.
     #[serde(flatten)]
     pub stack: StackFacts,
-    /// Who it is where no line of the program is known: a step of backward, PyTorch's free cache.
+    /// The name where no line of the program is known: a node of the autograd graph, or PyTorch's free
+    /// cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
-    /// What it is for; only by role.
+    /// Only in a listing by role.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub role: Option<Role>,
@@ -123,7 +127,7 @@ pub struct HolderFacts {
     pub no_frames: Option<&'static str>,
 }
 
-/// Of one device, or of all.
+/// The holders by line of code. `device`: `None` for all devices.
 pub fn facts(
     process: &Process,
     who: &NamedHoldings,
@@ -134,6 +138,7 @@ pub fn facts(
     facts_by(process, who, holdings, device, GroupBy::Line, top)
 }
 
+/// As [`facts`], grouped by `by`.
 pub fn facts_by(
     process: &Process,
     who: &NamedHoldings,
@@ -150,7 +155,7 @@ pub fn facts_by(
     wanted.take(top).map(fact).collect()
 }
 
-/// The frames are those of the stack that holds the most of a role.
+/// The holders by role. The frames are those of the stack that holds the most of a role.
 pub fn facts_by_role(
     process: &Process,
     who: &NamedHoldings,
@@ -166,7 +171,7 @@ pub fn facts_by_role(
     all.iter().map(fact).collect()
 }
 
-/// `total`: what the device holds.
+/// One holder. `total`: the bytes that are held on the device.
 fn holder_facts(
     process: &Process,
     classifier: &StackClassifier,
@@ -196,9 +201,10 @@ fn holder_facts(
     }
 }
 
+/// The value of [`HolderFacts::name`].
 fn name(classifier: &StackClassifier, holder: &Holder) -> Option<String> {
     if holder.stack == FREE_CACHE {
         return Some(classifier.frame(holder.stack, holder.lead)?.function.to_string());
     }
-    spoken_name(classifier.symbols, holder.stack, holder.lead)
+    autograd_name(classifier.symbols, holder.stack, holder.lead)
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::stack::{StackFacts, spoken_name, stack_facts, why_no_frames};
+use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Suppressions, merge};
 use crate::report::leak_evidence::evidence;
@@ -15,13 +15,13 @@ pub const SCHEMA: &str = "vramtrace.leaks/1";
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeaksReport {
     pub schema: &'static str,
-    /// Of all processes, the certain and the large ones first.
+    /// Of all processes. The certain ones come first, and of these the largest.
     pub leaks: Vec<LeakFacts>,
     pub processes: Vec<LeakProcessFacts>,
-    /// Of several processes: each leak once.
+    /// Only of several processes: the leaks, each once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<MergedLeakFacts>,
-    /// Rules of the suppressions file that fit nothing.
+    /// Rules of the suppressions file that match no leak.
     pub unused_suppressions: Vec<RuleFacts>,
 }
 
@@ -37,13 +37,13 @@ pub struct RuleFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MergedLeakFacts {
-    /// Of the surest of them, whose frames are shown.
+    /// The verdict on the leak with the highest confidence. The frames are those of this leak.
     pub verdict: &'static str,
     pub level: &'static str,
     pub confidence: f64,
     #[serde(flatten)]
     pub stack: StackFacts,
-    /// Who it is where no line of the program is known: a step of backward.
+    /// The name where no line of the program is known: a node of the autograd graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     pub library: Option<String>,
@@ -61,6 +61,7 @@ pub struct LeakOfProcess {
     pub bytes: u64,
 }
 
+/// Empty for fewer than two processes.
 fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
     if all.len() < 2 {
         return Vec::new();
@@ -84,7 +85,7 @@ fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
             level: leak.level.name(),
             confidence: (leak.confidence * 1000.0).round() / 1000.0,
             stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
-            name: spoken_name(&found.symbols, leak.stack, roles.lead),
+            name: autograd_name(&found.symbols, leak.stack, roles.lead),
             library: classifier.library_name(&roles).map(str::to_string),
             bytes: merged.bytes,
             in_processes: merged.places.iter().map(of).collect(),
@@ -102,11 +103,11 @@ pub struct LeakFacts {
     pub level: &'static str,
     /// Ordinal as the process saw it; null: not known.
     pub device: Option<u8>,
-    /// Live at the end; for `freed_at_end` before that.
+    /// Live at the end; for `freed_at_end`, before that.
     pub bytes: u64,
     pub count: u64,
     pub rate_bytes_per_s: Option<f64>,
-    /// From the end of the trace until the cap or the card is full, by this leak alone.
+    /// From the end of the trace until this leak alone fills the cap or the card.
     pub exhausted_in_s: Option<f64>,
     /// 0 to 1.
     pub confidence: f64,
@@ -114,7 +115,7 @@ pub struct LeakFacts {
     #[serde(flatten)]
     pub stack: StackFacts,
     pub library: Option<String>,
-    /// Different stacks that are part of it; the frames are those of the largest.
+    /// Distinct stacks that are part of it. The frames are those of the largest.
     pub stacks: u64,
     pub allocations: u64,
     pub frees: u64,
@@ -135,16 +136,17 @@ pub struct LeakProcessFacts {
     pub rank: Option<u32>,
     pub trace: String,
     pub running: bool,
-    /// What was watched, in seconds since the trace began; judged from the end of warm-up on.
+    /// The observed time, in seconds since the trace began. Leaks are judged from the end of the
+    /// warm-up on.
     pub from_s: f64,
     pub warm_up_until_s: f64,
     pub until_s: f64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
     pub live_is_known: bool,
-    /// What is held and is no leak.
+    /// Memory that is held and is no leak.
     pub kept: Vec<KeptFacts>,
-    /// Pools of frameworks where their blocks are not known, or what is free in them.
+    /// Pools of frameworks whose blocks are not known, and free memory in pools.
     pub pooled: Vec<PooledFacts>,
     pub suppressed: Vec<SuppressedFacts>,
 }
@@ -152,7 +154,7 @@ pub struct LeakProcessFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KeptFacts {
-    /// `steady`: as after warm-up; `stopped`: grew and stopped; `moves`: comes and goes.
+    /// `steady`: as after the warm-up; `stopped`: grew and stopped; `moves`: grows and shrinks.
     pub why: &'static str,
     pub level: &'static str,
     pub device: Option<u8>,
@@ -167,7 +169,7 @@ pub struct PooledFacts {
     pub library: String,
     pub device: Option<u8>,
     pub bytes: u64,
-    /// It is what lies free in the pool; its blocks are judged one by one.
+    /// It is the free memory in the pool. The blocks of the pool are judged one by one.
     pub free: bool,
     /// Not null: the pool grows.
     pub rate_bytes_per_s: Option<f64>,
@@ -182,11 +184,12 @@ pub struct SuppressedFacts {
     pub bytes: u64,
 }
 
-/// Rules that fit none of all these leaks.
+/// Rules that match none of these leaks.
 pub fn unused(rules: &Suppressions, all: &[Leaks]) -> Vec<RuleFacts> {
     rules.unused(all).into_iter().map(|(line, rule)| RuleFacts { line, rule }).collect()
 }
 
+/// The document.
 pub fn report(all: &[Leaks], rules: &Suppressions) -> LeaksReport {
     let mut leaks: Vec<LeakFacts> = all.iter().flat_map(facts).collect();
     leaks.sort_by_key(|leak| (leak.confidence < 0.5, std::cmp::Reverse(leak.bytes)));
@@ -195,6 +198,7 @@ pub fn report(all: &[Leaks], rules: &Suppressions) -> LeaksReport {
     LeaksReport { schema: SCHEMA, leaks, processes, merged: merged_facts(all), unused_suppressions }
 }
 
+/// The leaks of one process.
 pub fn facts(found: &Leaks) -> Vec<LeakFacts> {
     let classifier = StackClassifier::new(&found.symbols, &found.header);
     let fact = |leak: &Leak| {

@@ -1,4 +1,4 @@
-//! Reports for programs: one file a schema. Keys may be added, none is renamed or removed.
+//! Reports as JSON, for programs. Keys may be added, none is renamed or removed.
 
 pub mod damage;
 pub mod diff;
@@ -21,7 +21,7 @@ pub mod tree;
 pub mod verify;
 pub mod whatif;
 
-/// A figure that is absent where it is 0.
+/// For keys that are absent where they are 0.
 fn is_zero(bytes: &u64) -> bool {
     *bytes == 0
 }

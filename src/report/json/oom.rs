@@ -1,4 +1,4 @@
-//! Post-mortems for programs.
+//! `oom --json`: schema `vramtrace.oom/1`.
 
 use serde::Serialize;
 use vramtrace_format::Header;
@@ -19,10 +19,10 @@ pub const SCHEMA: &str = "vramtrace.oom/1";
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomsReport {
     pub schema: &'static str,
-    /// All of the run, in order.
+    /// All out-of-memory failures of the run, in order of time.
     pub ooms: Vec<OomFacts>,
     pub processes: Vec<OomProcessFacts>,
-    /// Refusals of libraries that went on without a word, and the error that came next.
+    /// Refused requests that a library did not report, each with the next error of an API call.
     pub not_reported: Vec<NotReportedFacts>,
 }
 
@@ -42,7 +42,7 @@ pub struct OomDeviceFacts {
     pub ordinal: Option<u8>,
     pub refusals: u64,
     pub absorbed: u64,
-    /// Requests that a cap which only warns let through.
+    /// Requests that passed a cap which only warns.
     pub warned: u64,
     pub ooms: u64,
     pub peak_bytes: u64,
@@ -53,34 +53,34 @@ pub struct OomDeviceFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomFacts {
-    /// From 1: what `--at` takes.
+    /// From 1: the number that `--at` takes.
     pub number: usize,
     pub pid: u32,
     pub rank: Option<u32>,
     /// Ordinal as the process saw it; null: not known.
     pub device: Option<u8>,
-    /// `tensor`: PyTorch gave up on a block; `driver`: a call of the driver's was refused.
+    /// `tensor`: PyTorch could not allocate a block; `driver`: a driver call was refused.
     pub level: &'static str,
     /// Since the start of the trace.
     pub at_s: f64,
     pub size_bytes: u64,
-    /// The driver's call; null at the level of tensors.
+    /// The driver's function; null at the level of tensors.
     pub api: Option<String>,
     /// `cap`, `group`, `bad_cap` or `driver`; null: no refused call is known.
     pub refused_by: Option<&'static str>,
     /// The cap, or the group's.
     pub limit_bytes: Option<u64>,
-    /// What it counted, of the group together.
+    /// The bytes that the limit had counted; for a group, those of all its processes.
     pub counted_bytes: Option<u64>,
     pub card_free_bytes: Option<u64>,
-    /// Of the burst; this is its last request.
+    /// Failed requests in this burst. The failure describes the last of them.
     pub requests: u64,
     pub first_at_s: f64,
     pub refusals: u64,
-    /// Of the device, before it: harmless.
+    /// Refusals on the device that were absorbed before it: harmless.
     pub absorbed_before: u64,
     pub went_on: bool,
-    /// Of those that were chosen.
+    /// Only of the failures that were selected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_mortem: Option<PostMortemFacts>,
 }
@@ -108,6 +108,7 @@ pub struct NotReportedFacts {
     pub exit_status: Option<i32>,
 }
 
+/// The refused requests that a library of this process did not report.
 pub fn not_reported(
     all: &[Swallowed],
     symbols: &Symbols,
@@ -144,14 +145,14 @@ pub fn not_reported(
 pub struct PostMortemFacts {
     /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` or `unknown`.
     pub cause: &'static str,
-    /// Who asked, innermost first.
+    /// The stack of the request, innermost first.
     #[serde(flatten)]
     pub stack: StackFacts,
     pub no_frames: Option<&'static str>,
     /// Bytes that the process had in use: the sum of the parts.
     pub used_bytes: u64,
     pub used: Vec<PartFacts>,
-    /// In the sum; nvidia-smi leaves it out.
+    /// Managed memory: included in the sum, but not in the figure of nvidia-smi.
     pub managed_bytes: u64,
     pub card_bytes: Option<u64>,
     /// Other processes on the card, as NVML listed them.
@@ -161,7 +162,7 @@ pub struct PostMortemFacts {
     pub torch: Option<TorchAtOomFacts>,
     /// Largest first.
     pub holders: Vec<HeldFacts>,
-    /// Since when `grew` counts; null: not known.
+    /// The time from which `grew` counts; null: not known.
     pub grew_since_s: Option<f64>,
     pub grew: Vec<GrownFacts>,
     /// Replayed up to the request; best first.
@@ -207,7 +208,7 @@ pub struct TorchAtOomFacts {
 pub struct HeldFacts {
     pub bytes: u64,
     pub count: u64,
-    /// Of what is held on the device, 0 to 1.
+    /// The share of all held bytes of the device, 0 to 1.
     pub share: f64,
     pub library: Option<String>,
     pub stacks: u64,
@@ -247,14 +248,14 @@ pub struct AdviceFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,
     pub bytes: Option<u64>,
-    /// What a setting would have left, `under` a `cap` or a `card`.
+    /// Bytes that a setting would leave unused, `under` a `cap` or a `card`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub under: Option<&'static str>,
 }
 
-/// One out-of-memory; with `explained` in full.
+/// One out-of-memory failure. `explained`: its post-mortem.
 pub fn facts(listed: &ListedOom, explained: Option<&Explained>, top: usize) -> OomFacts {
     let Oom { device, level, time_ns, size, refusal, requests, first_ns, .. } = listed.oom.clone();
     let refused = refusal.map(|at| at.refused);
@@ -355,6 +356,7 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
     }
 }
 
+/// The settings that were replayed up to the request.
 fn settings(remedy: &crate::analysis::oom::Remedy) -> Vec<TriedSettingFacts> {
     let tried = remedy.settings.iter().map(|tried| TriedSettingFacts {
         conf: tried.conf.clone(),
@@ -391,7 +393,7 @@ fn advice_facts(advice: &Advice) -> AdviceFacts {
     facts
 }
 
-/// What a process says of its refusals, with or without an out-of-memory.
+/// The refused requests of a process, with or without an out-of-memory failure.
 pub fn process(
     quiet: &ProcessRefusals,
     header: &Header,

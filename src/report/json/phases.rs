@@ -1,4 +1,4 @@
-//! The phases of `report --by-phase --json`.
+//! The key `phases` of `report --by-phase --json`.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::report::wording::ordinal;
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PhaseFacts {
-    /// From the outermost in.
+    /// From the outermost phase inwards.
     pub path: Vec<String>,
     pub times: u64,
     pub seconds: f64,
@@ -23,10 +23,11 @@ pub struct InPhaseFacts {
     pub peak_bytes: u64,
     pub allocated_bytes: u64,
     pub freed_bytes: u64,
-    /// Of what was allocated in it, what was live when it ended.
+    /// Bytes that were allocated in it and live when it ended.
     pub stayed_bytes: u64,
 }
 
+/// The value of `phases`.
 pub fn facts(phases: &[Phase]) -> Vec<PhaseFacts> {
     let fact = |phase: &Phase| PhaseFacts {
         path: phase.path.clone(),

@@ -1,6 +1,6 @@
 //! `report --json`: schema `vramtrace.report/2`. Keys may be added, none is renamed or removed.
-//! Since version 1 `by` of a refusal has the names of [`vramtrace_format::RefusedBy`].
-//! Bytes are whole numbers, times are seconds since the process's trace began.
+//! Changed since version 1: `by` of a refusal has the names of [`vramtrace_format::RefusedBy`].
+//! Bytes are integers. Times are seconds since the start of the process's trace.
 
 use std::collections::BTreeMap;
 
@@ -29,34 +29,34 @@ pub struct ProcessFacts {
     pub pid: u32,
     pub host: String,
     pub trace: String,
-    /// Of the trace, without what was punched out.
+    /// The size of the trace file, without erased windows (holes).
     pub trace_bytes: u64,
     pub command: Vec<String>,
     pub rank: Option<u32>,
     pub started: String,
     pub duration_s: f64,
     pub ended_in_order: bool,
-    /// The run's last word on a device was a request that got nothing.
+    /// On one device or more, the last request of the run failed.
     pub ended_out_of_memory: bool,
-    /// It ran when the trace was read.
+    /// The process was running when the trace was read.
     pub running: bool,
     /// Earlier events are not in the file.
     pub history_from_s: f64,
-    /// False: events are missing and no checkpoint came since; live figures are a guess.
+    /// False: events are missing and no complete checkpoint follows: live figures may be wrong.
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
     pub events: u64,
-    /// What the recorder cost the process; absent in traces that do not say.
+    /// What the recorder cost the process; absent where the trace does not contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorder: Option<RecorderFacts>,
-    /// The moment of the figures below: the end, unless another was asked for.
+    /// The moment of the figures below: the end, unless another was requested.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
     pub host_pinned: HostFacts,
     pub host_registered: HostFacts,
-    /// What makes it differ from the other processes of the run.
+    /// Why it is an outlier among the processes of the run. Null: it is none.
     pub odd: Option<String>,
-    /// What did not fit together; all 0 in a sound trace.
+    /// Contradictions between events; all 0 in a sound trace.
     pub inconsistencies: InconsistencyFacts,
     pub damage: Damage,
 }
@@ -64,15 +64,15 @@ pub struct ProcessFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RecorderFacts {
-    /// In its part of the calls, without the driver's: `timed_s` of `timed_calls`, one call in
-    /// `timed_one_of`; null where none was timed.
+    /// Time in the recorder's part of all calls, without the driver's part. It is estimated from
+    /// `timed_calls`, which took `timed_s`: one call in `timed_one_of` is timed. Null where none was.
     pub in_calls_s: Option<f64>,
     pub timed_calls: u64,
     pub timed_s: f64,
     pub timed_one_of: u64,
-    /// Of records.
+    /// Bytes of records.
     pub written_bytes: u64,
-    /// Different ones.
+    /// Distinct stacks.
     pub stacks: u64,
 }
 
@@ -81,15 +81,16 @@ pub struct RecorderFacts {
 pub struct InconsistencyFacts {
     /// Allocated again while live.
     pub replaced: u64,
-    /// Freed, or a free refused, though not known.
+    /// Freed though not known.
     pub unknown_frees: u64,
+    /// The driver refused the free of an allocation that is not known.
     pub unknown_restores: u64,
     /// Without a known origin.
     pub unknown_sites: u64,
-    /// PyTorch's blocks that were live when the memory below them went for good.
+    /// PyTorch's blocks that were live when the memory below them was released.
     pub blocks_without_memory: u64,
     /// Inconsistencies that the recorder itself reported.
-    // The key is a promise of the schema, so it keeps its name.
+    // Keys of a schema are never renamed.
     pub told: u64,
 }
 
@@ -114,7 +115,7 @@ pub struct DeviceFacts {
     /// The soft limit, and how often the count passed it.
     pub cap_warn_bytes: Option<u64>,
     pub cap_warn_crossings: u64,
-    /// What the process's group may take together.
+    /// The cap for all processes of the group together.
     pub group_cap_bytes: Option<u64>,
     pub peak_bytes: u64,
     pub peak_at_s: f64,
@@ -130,20 +131,20 @@ pub struct DeviceFacts {
     pub oom_raised: u64,
     /// Refusals that PyTorch absorbed: it emptied its cache and asked again.
     pub refusals_recovered: u64,
-    /// What a cap that only warns would have refused.
+    /// Requests that passed a cap which only warns.
     pub would_have_refused: u64,
     pub context_bytes: u64,
-    /// What NVML shows beside allocations and contexts, ...
+    /// Bytes that NVML shows beyond allocations and contexts.
     pub unattributed_bytes: Option<i64>,
-    /// ... of which cuCtxSetLimit took so much: local memory of a larger stack, heaps.
+    /// The part of `unattributed_bytes` that cuCtxSetLimit took: local memory of a larger stack, heaps.
     pub limit_bytes: Option<u64>,
-    /// `unattributed_bytes` by what the driver took them for; they add up to it.
+    /// `unattributed_bytes` by what the driver allocated them for. The parts add up to it.
     pub driver_bytes: Option<BTreeMap<&'static str, i64>>,
-    /// Who made the driver take it, largest first.
+    /// The lines of code whose calls made the driver allocate it, largest first.
     pub driver_bytes_by: Vec<super::driver_own::TakenFacts>,
     pub requested_live_bytes: u64,
     pub requested_peak_bytes: u64,
-    /// When NVML was asked last.
+    /// The time of the last sample of NVML.
     pub process_sampled_at_s: Option<f64>,
     pub by_kind: BTreeMap<&'static str, KindFacts>,
     /// PyTorch's cache; absent where no blocks of it were recorded.
@@ -153,9 +154,9 @@ pub struct DeviceFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleeps: Option<super::sleeps::SleepsFacts>,
     pub largest_live: Vec<LiveAllocationFacts>,
-    /// The last few.
+    /// The last refused requests.
     pub refusals: Vec<RefusalFacts>,
-    /// Who held the memory, by line; absent where the trace has no stacks.
+    /// The holders by line of code; absent where they were not computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<DeviceHolders>,
 }
@@ -165,7 +166,7 @@ pub struct DeviceFacts {
 pub struct DeviceHolders {
     pub at_peak: Vec<super::holders::HolderFacts>,
     pub live: Vec<super::holders::HolderFacts>,
-    /// What it was for, largest first; absent where no blocks of a cache were recorded.
+    /// Bytes by role, largest first; absent where no blocks of a cache were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles_at_peak: Option<Vec<RoleFacts>>,
 }
@@ -183,14 +184,15 @@ pub struct RoleFacts {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KindFacts {
     pub live_bytes: u64,
-    /// Of this kind, at its own time.
+    /// The peak of this kind, at its own time.
     pub peak_bytes: u64,
-    /// When the device was at its peak; null where the events of that moment are missing.
+    /// At the peak of the device; null where the events of that moment are missing.
     pub at_peak_bytes: Option<u64>,
     pub requested_live_bytes: u64,
     pub live_allocations: u64,
     pub allocations: u64,
-    /// Pools and graphs: of what they reserve, what is in use by the driver's last answer.
+    /// Pools and graphs: the part of their reserved bytes that was in use when the driver was asked
+    /// last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
 }
@@ -236,11 +238,12 @@ pub struct HostFacts {
 pub struct Damage {
     pub places: u64,
     pub bytes: u64,
-    /// The first few, in words.
+    /// The first ten, as text.
     pub first: Vec<String>,
 }
 
-/// `top`: how many of the largest live allocations and of the last refusals.
+/// The document. `top`: the most entries of the lists of live allocations, holders and the driver's own
+/// memory.
 pub fn report(processes: &[Process], top: usize) -> ProcessesReport {
     let standings: Vec<Standing> = processes.iter().map(Process::standing).collect();
     let odd = outliers(&standings);
@@ -369,6 +372,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
     }
 }
 
+/// Bytes by role on one device, largest first.
 fn roles_of(roles: &HeldByRole, id: DeviceId) -> Vec<RoleFacts> {
     let fact =
         |(role, held): (Role, Held)| RoleFacts { role, bytes: held.bytes, count: held.count };
@@ -422,7 +426,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// RFC 3339, UTC.
+/// A time in RFC 3339, UTC.
 fn started(unix_ns: u64) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
 }

@@ -17,13 +17,13 @@ pub struct PsReport {
 pub struct LiveProcessFacts {
     pub pid: u32,
     pub command: String,
-    /// Null: it records nothing.
+    /// Null: the process does not record.
     pub trace: Option<String>,
     pub group: Option<String>,
-    /// Seconds since its start at which the figures were stored.
+    /// When the figures were stored, in seconds since the start of the process.
     pub updated_at_s: f64,
     pub devices: Vec<LiveDeviceFacts>,
-    /// The call sites that hold most, the largest first. At most 64; none where the process runs an
+    /// The call sites that hold the most, largest first, 64 at most. Empty where the process runs an
     /// earlier version of the library.
     pub sites: Vec<SiteFacts>,
 }
@@ -49,10 +49,10 @@ pub struct LiveDeviceFacts {
     pub uuid: String,
     pub live_bytes: u64,
     pub peak_bytes: u64,
-    /// What the cap counts: with contexts, kernels and calls under way.
+    /// What the cap counts: allocations, contexts, kernels, and calls under way.
     pub counted_bytes: u64,
     pub cap_bytes: Option<u64>,
-    /// Counted above the cap: as much must go before it is given more.
+    /// Counted bytes above the cap: so many must be freed before a request is granted.
     pub must_go_bytes: u64,
     pub cap_mode: &'static str,
     pub total_bytes: u64,
@@ -61,10 +61,10 @@ pub struct LiveDeviceFacts {
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub would_have_refused: u64,
-    /// In PyTorch's cache, and in no block, by its own totals: what is paused of it is included.
+    /// Bytes of PyTorch's cache in no block, by PyTorch's own totals. Paused bytes are included.
     pub free_cache_bytes: u64,
     pub resident_bytes: u64,
-    /// Unmapped, its address kept.
+    /// Bytes that are unmapped while their address range stays reserved.
     pub paused_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `report --json` of several processes: the key `run`, what they are together.
+//! The key `run` of `report --json`, which describes several processes together.
 
 use serde::Serialize;
 use vramtrace_format::SummaryMoment;
@@ -14,7 +14,7 @@ pub struct RunFacts {
     pub cards: Vec<CardFacts>,
     /// Null: fewer than two processes used GPU memory.
     pub imbalance: Option<ImbalanceFacts>,
-    /// Of all processes at the peaks of their devices.
+    /// The holders of all processes at the peaks of their devices.
     pub held_at_peaks: Vec<HeldFacts>,
     pub held_at_end: Vec<HeldFacts>,
 }
@@ -25,7 +25,7 @@ pub struct CardFacts {
     /// Null: the traces do not describe it.
     pub uuid: Option<String>,
     pub name: Option<String>,
-    /// Places in `processes`.
+    /// Indices in `processes`.
     pub processes: Vec<usize>,
     /// The most that its processes held together at one moment.
     pub peak_bytes: u64,
@@ -41,13 +41,13 @@ pub struct ImbalanceFacts {
     pub lowest_peak_bytes: u64,
     pub median_peak_bytes: u64,
     pub highest_peak_bytes: u64,
-    /// Places in `processes`.
+    /// Indices in `processes`.
     pub lowest: usize,
     pub highest: usize,
     pub highest_over_mean: f64,
 }
 
-/// One holder, whichever process has it.
+/// One holder, with all processes that have it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldFacts {
@@ -62,13 +62,14 @@ pub struct HeldFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldByFacts {
-    /// Place in `processes`.
+    /// Index in `processes`.
     pub process: usize,
     pub pid: u32,
     pub rank: Option<u32>,
     pub bytes: u64,
 }
 
+/// The value of `run`. `top`: the most holders at each moment.
 pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
     let card = |card: Card| CardFacts {
         uuid: card.info.as_ref().map(|info| info.uuid_text()),
@@ -94,6 +95,7 @@ pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
     }
 }
 
+/// The merged holders of all processes at a moment.
 fn held(ranks: &[Rank], moment: SummaryMoment, top: usize) -> Vec<HeldFacts> {
     let classifiers: Vec<StackClassifier> =
         ranks.iter().map(|rank| StackClassifier::new(&rank.symbols, &rank.header)).collect();
@@ -103,7 +105,7 @@ fn held(ranks: &[Rank], moment: SummaryMoment, top: usize) -> Vec<HeldFacts> {
     all.iter().take(top).map(|merged| held_facts(&sources, merged, of)).collect()
 }
 
-/// `of`: pid and rank of a process.
+/// One merged holder. `of`: pid and rank of a process by its index.
 pub fn held_facts(
     sources: &[Holders],
     merged: &Merged,

@@ -10,15 +10,15 @@ pub const SCHEMA: &str = "vramtrace.run/1";
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RunReport {
     pub schema: &'static str,
-    /// Nothing of what was asked for was found; the command may have failed by itself.
+    /// All requested checks passed. The command itself may have failed.
     pub passed: bool,
-    /// How the command ended: one of the two.
+    /// How the command ended: one of the two is null.
     pub exit_status: Option<u8>,
     pub signal: Option<i32>,
     pub reasons: Vec<String>,
     pub max_peak_bytes: Option<u64>,
     pub peaks: Vec<PeakFacts>,
-    /// As in `vramtrace leaks --json`; with `fails` for those that the run fails on.
+    /// As in `vramtrace leaks --json`. `fails`: the run fails because of this leak.
     pub leaks: Vec<JudgedLeak>,
     pub unused_suppressions: Vec<RuleFacts>,
 }

@@ -1,5 +1,5 @@
-//! JSON Schema of every document that is made here: docs/schemas has them, and this fails where they
-//! are not those of the code. `BLESS=1 cargo test --lib schemas::` writes them.
+//! Checks that docs/schemas has the JSON Schema of each document that this folder makes.
+//! `BLESS=1 cargo test --lib schemas::` writes the schemas.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{
     diff, frag, holders, leaks, oom, phases, process, ps, ranks, run, tree, verify, whatif,
 };
 
-/// A document, and what [`super::damage::WithDamage`] adds to it.
+/// A document with the key that [`super::damage::WithDamage`] adds.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 struct Damaged<D> {
@@ -23,6 +23,7 @@ struct Damaged<D> {
     damage: Option<Vec<DamageFacts>>,
 }
 
+/// The schema of a document.
 fn schema<D: JsonSchema>(name: &str) -> Value {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let schema = settings.into_generator().into_root_schema_for::<D>();
@@ -32,6 +33,7 @@ fn schema<D: JsonSchema>(name: &str) -> Value {
     schema
 }
 
+/// Compares a schema with its file, or writes the file if `BLESS` is set.
 fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
     let file = format!("docs/schemas/{}.json", name.replace('/', "-"));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&file);
@@ -47,14 +49,14 @@ fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
 #[test]
 fn the_schemas_are_those_of_the_code() {
     let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
-    // `--by-phase` adds them to each process.
+    // `--by-phase` adds `phases` to each process.
     let phases = schema::<Vec<phases::PhaseFacts>>("phases");
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
     for (name, definition) in phases["$defs"].as_object().unwrap() {
         report["$defs"][name] = definition.clone();
     }
-    // Only where there are several processes.
+    // `run` exists only if there are several processes.
     let run = schema::<Option<ranks::RunFacts>>("run");
     report["properties"]["run"] = json!({ "$ref": "#/$defs/RunFacts" });
     for (name, definition) in run["$defs"].as_object().unwrap() {

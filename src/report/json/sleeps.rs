@@ -1,4 +1,4 @@
-//! Memory that was unmapped and mapped again, in `report --json`.
+//! The key `sleeps` of `report --json`: memory that was unmapped and mapped again.
 
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind, StackId};
@@ -8,16 +8,17 @@ use crate::analysis::sleeps::{ResidentPart, Rest, Sleep};
 use crate::analysis::{Process, StackClassifier};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
-/// Of a device. Absent where nothing slept.
+/// The sleeps of one device. Absent where there was none.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SleepsFacts {
     pub count: u64,
-    /// Of very many, every other one.
+    /// If there are very many, only some of them.
     pub sleeps: Vec<SleepFacts>,
-    /// The sleeps that `stayed` tells of, by their number.
+    /// The numbers of the sleeps that `stayed` describes.
     pub looked_at: Vec<u64>,
-    /// What stayed on the card, those with most at the last sleep first; needs stacks.
+    /// Memory that stayed mapped, largest at the last sleep first. Empty where the holders were not
+    /// computed.
     pub stayed: Vec<StayedFacts>,
 }
 
@@ -26,9 +27,9 @@ pub struct SleepsFacts {
 pub struct SleepFacts {
     pub number: u64,
     pub began_s: f64,
-    /// Null: what slept is not back.
+    /// Null: the memory was not mapped again.
     pub ended_s: Option<f64>,
-    /// Most that was asleep at once.
+    /// The most bytes that were unmapped at once.
     pub asleep_bytes: u64,
     /// The device's driver memory at the lowest moment, and that moment.
     pub stayed_bytes: u64,
@@ -55,14 +56,15 @@ pub struct StayedFacts {
     pub library: Option<String>,
     pub lead: Option<FrameFacts>,
     pub caller: Option<FrameFacts>,
-    /// With memory, at each sleep that was looked at.
+    /// Bytes with physical memory, at each sleep in `looked_at`.
     pub bytes: Vec<u64>,
-    /// With and without memory.
+    /// Bytes with and without physical memory, at each of these sleeps.
     pub held_bytes: Vec<u64>,
     /// From one sleep to the next, on average.
     pub growth_bytes_per_sleep: i64,
 }
 
+/// The value of `sleeps`.
 pub fn facts(process: &Process, id: DeviceId) -> Option<SleepsFacts> {
     let sleeps = process.sleeps.get(&id)?;
     let classifier =
@@ -83,6 +85,7 @@ pub fn facts(process: &Process, id: DeviceId) -> Option<SleepsFacts> {
     })
 }
 
+/// Lead and caller frame of a stack.
 fn frames(
     classifier: Option<&StackClassifier>,
     stack: StackId,

@@ -1,4 +1,4 @@
-//! A stack, as programs read it: everywhere the same.
+//! The JSON form of a stack, the same in all documents.
 
 use serde::Serialize;
 use vramtrace_format::StackId;
@@ -12,8 +12,8 @@ use crate::symbols::{Frame, Language, Symbols};
 pub struct StackFacts {
     /// Innermost first.
     pub frames: Vec<FrameFacts>,
-    /// Places in `frames`: the innermost frame outside of frameworks, and the next one further out
-    /// of the program's own tree, in another function.
+    /// Indices in `frames`: the innermost frame outside of frameworks, and the next outer frame of the
+    /// program's own source tree in another function.
     pub lead: Option<usize>,
     pub caller: Option<usize>,
 }
@@ -38,6 +38,7 @@ pub fn frame_facts(frame: &Frame) -> FrameFacts {
     }
 }
 
+/// `lead`, `caller`: indices of frames, innermost first.
 pub fn stack_facts(
     symbols: &Symbols,
     stack: StackId,
@@ -47,14 +48,15 @@ pub fn stack_facts(
     StackFacts { frames: symbols.stack(stack).map(frame_facts).collect(), lead, caller }
 }
 
-/// For people where no line of the program is known: a step of backward by its node. `lead`: of `stack_facts`.
-pub fn spoken_name(symbols: &Symbols, stack: StackId, lead: Option<usize>) -> Option<String> {
+/// The name of the autograd node if the lead frame is one: such a frame has no line of the program.
+/// `lead`: as in [`stack_facts`].
+pub fn autograd_name(symbols: &Symbols, stack: StackId, lead: Option<usize>) -> Option<String> {
     let function = &symbols.stack(stack).nth(lead?)?.function;
     autograd::node(function)?;
     Some(autograd::display_name(function).into_owned())
 }
 
-/// `None`: there are frames.
+/// Why a stack has no frames. `None`: it has some.
 pub fn why_no_frames(symbols: &Symbols, stack: StackId) -> Option<&'static str> {
     symbols.indexes(stack).is_empty().then(|| symbols.why_empty(stack))
 }

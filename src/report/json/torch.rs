@@ -1,4 +1,4 @@
-//! PyTorch's cache of one device, in `report --json`.
+//! The key `torch` of a device in `report --json`: PyTorch's cache.
 
 use serde::Serialize;
 use vramtrace_format::DeviceId;
@@ -8,14 +8,14 @@ use crate::analysis::{Level, Process};
 use crate::replay::DeviceState;
 use crate::report::segments::SegmentCounts;
 
-/// Of `report --json`, a device's. Absent where no blocks were recorded.
+/// PyTorch's cache on one device. Absent where no blocks were recorded.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TorchFacts {
     pub allocated_bytes: u64,
     pub reserved_bytes: u64,
-    /// Of the allocated bytes, those without memory: it was unmapped and may come back; the others;
-    /// and of the reserved bytes those without memory.
+    /// Of the allocated bytes, those without physical memory, which was unmapped and may be mapped
+    /// again; the others; and of the reserved bytes those without physical memory.
     pub paused_bytes: u64,
     pub resident_bytes: u64,
     pub reserved_paused_bytes: u64,
@@ -28,16 +28,16 @@ pub struct TorchFacts {
     pub free_in_segments_bytes: u64,
     pub largest_free_block_bytes: u64,
     pub segments: u64,
-    /// Held by one block that takes less than half of it.
+    /// Segments with a single block that takes less than half of the segment.
     pub segments_held_by_one_block: u64,
     pub blocks: u64,
     pub allocations: u64,
     pub frees: u64,
-    /// Of the allocated bytes, those on memory that no driver call showed.
+    /// Of the allocated bytes, those outside of all memory that driver calls allocated.
     pub outside_bytes: u64,
-    /// How often PyTorch's own totals were others than these.
+    /// How often PyTorch's own totals differed from these.
     pub disagreements: u64,
-    /// The run ended with it; absent where it did not.
+    /// The failure that the run ended with; absent where there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<FatalFacts>,
 }
@@ -46,9 +46,9 @@ pub struct TorchFacts {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FatalFacts {
     pub at_s: f64,
-    /// The block that was asked for.
+    /// The size of the requested block.
     pub size_bytes: u64,
-    /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` (its own limit) or `unknown`.
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` (its own limit) or `unknown`.
     pub cause: &'static str,
     pub cap_bytes: Option<u64>,
     pub allocated_bytes: u64,
@@ -56,11 +56,12 @@ pub struct FatalFacts {
     pub free_in_segments_bytes: u64,
     pub largest_free_block_bytes: u64,
     pub segments_pinned: u64,
-    /// PYTORCH_CUDA_ALLOC_CONF with which the replayed run fits.
+    /// A PYTORCH_CUDA_ALLOC_CONF with which the replayed run fits.
     pub fix: Option<String>,
     pub smallest_capacity_bytes: Option<u64>,
 }
 
+/// The value of `torch`. `None`: no blocks were recorded.
 pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<TorchFacts> {
     let cache = &device.cache;
     if !cache.is_used() {

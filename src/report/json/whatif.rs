@@ -25,25 +25,25 @@ pub struct PredictionFacts {
     pub ordinal: u8,
     pub pid: u32,
     pub rank: Option<u32>,
-    /// The setting that the run was recorded under; null: the trace does not tell.
+    /// The setting that the run was recorded under; null: the trace does not contain it.
     pub in_force: Option<String>,
     /// As recorded.
     pub recorded_peak_reserved_bytes: u64,
     pub recorded_peak_allocated_bytes: u64,
-    /// The history begins here; null: it is whole.
+    /// The history begins here; null: it is complete.
     pub from_s: Option<f64>,
-    /// The last request, if it got nothing and the run allocated nothing after it.
+    /// The last request, if it failed and the run allocated nothing after it.
     pub out_of_memory: Option<OutOfMemoryFacts>,
     /// Best first.
     pub settings: Vec<SettingFacts>,
-    /// What the trace cannot tell.
+    /// What limits the prediction.
     pub caveats: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OutOfMemoryFacts {
-    /// Since the start; in a trace without times a mere order.
+    /// Since the start of the trace. In a trace without times it is only an order.
     pub at_s: f64,
     pub asked_bytes: u64,
 }
@@ -75,10 +75,11 @@ pub struct AtCapacity {
     pub fits: bool,
     pub peak_reserved_bytes: u64,
     pub retries: u64,
-    /// Of the capacity, at the fullest moment; null where it does not fit.
+    /// Unused bytes of the capacity at the peak; null where it does not fit.
     pub spare_bytes: Option<u64>,
 }
 
+/// The document.
 pub fn report(devices: &[PredictedDevice]) -> WhatifReport {
     WhatifReport { schema: SCHEMA, devices: devices.iter().map(facts).collect() }
 }
@@ -133,7 +134,7 @@ fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
     }
 }
 
-/// The name in JSON.
+/// The name of a capacity's origin in JSON.
 pub(super) fn origin_name(origin: Origin) -> &'static str {
     match origin {
         Origin::Asked => "asked",
@@ -142,6 +143,7 @@ pub(super) fn origin_name(origin: Origin) -> &'static str {
     }
 }
 
+/// Unused bytes of the capacity at the peak. `None`: the run does not fit.
 fn spare(outcome: &ReplayOutcome, capacity: u64) -> Option<u64> {
     outcome.fits().then(|| capacity.saturating_sub(outcome.peak_total))
 }

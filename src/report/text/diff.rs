@@ -1,12 +1,13 @@
-//! `vramtrace diff`: what grew, for people and as Markdown.
+//! The output of `vramtrace diff`: as text and as Markdown.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::diff::{Change, Difference, LineChange};
 use crate::units::{clean, count, size};
 
+/// How much of a comparison is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffOptions {
-    /// Lines of each table.
+    /// The most rows of each table.
     pub top: usize,
 }
 
@@ -20,7 +21,7 @@ pub fn signed(bytes: i64) -> String {
     format!("{sign}{}", size(bytes.unsigned_abs()))
 }
 
-/// `+5.0 %`; nothing where nothing was before.
+/// `+5.0 %`; `new` if there was nothing before, `gone` if there is nothing after. Empty if both are 0.
 pub fn percent(change: Change) -> String {
     match change.before {
         0 if change.after > 0 => "new".to_string(),
@@ -30,10 +31,12 @@ pub fn percent(change: Change) -> String {
     }
 }
 
+/// The cells before, after, change in bytes, change in per cent.
 fn figures(change: Change) -> [String; 4] {
     [size(change.before), size(change.after), signed(change.bytes()), percent(change)]
 }
 
+/// The comparison as text. `names`: the names of the two runs.
 pub fn text(differences: &[Difference], names: [&str; 2], how: DiffOptions) -> String {
     let mut out = format!("before  {}\nafter   {}\n", clean(names[0]), clean(names[1]));
     for difference in differences {
@@ -64,11 +67,12 @@ pub fn text(differences: &[Difference], names: [&str; 2], how: DiffOptions) -> S
             }
             out.push_str(&format!("\n{}", table.render()));
         }
-        out.push_str(&of_lines(difference, how));
+        out.push_str(&line_table(difference, how));
     }
     out
 }
 
+/// A row. `last`: the text of the last column.
 fn add(table: &mut Table, name: &str, change: Change, last: &str) {
     let [before, after, by, part] = figures(change);
     let style = if change.bytes() > 0 { BAD } else { PLAIN };
@@ -82,11 +86,13 @@ fn add(table: &mut Table, name: &str, change: Change, last: &str) {
     ]);
 }
 
+/// The lines of code whose bytes changed.
 fn changed(difference: &Difference) -> Vec<&LineChange> {
     difference.lines.iter().filter(|line| line.bytes.bytes() != 0).collect()
 }
 
-fn of_lines(difference: &Difference, how: DiffOptions) -> String {
+/// The table by line of code.
+fn line_table(difference: &Difference, how: DiffOptions) -> String {
     let all = changed(difference);
     if all.is_empty() {
         return paint(DIM, "    every line holds what it held\n");
@@ -103,13 +109,14 @@ fn of_lines(difference: &Difference, how: DiffOptions) -> String {
     out
 }
 
+/// `and 3 more, +12.00 MiB together`. `None`: no line was left out.
 fn rest(all: &[&LineChange], top: usize) -> Option<String> {
     let rest = all.get(top..).filter(|rest| !rest.is_empty())?;
-    let bytes: i64 = rest.iter().map(|line| line.bytes.bytes()).sum();
+    let bytes = rest.iter().map(|line| line.bytes.bytes()).fold(0, i64::saturating_add);
     Some(format!("and {} more, {} together", count(rest.len() as u64), signed(bytes)))
 }
 
-/// For a comment on a change. `verdict`: a line above the tables.
+/// The comparison as Markdown, for a comment on a pull request. `verdict`: the title.
 pub fn markdown(
     differences: &[Difference],
     names: [&str; 2],
@@ -150,7 +157,7 @@ pub fn markdown(
     out
 }
 
-/// Text that ends no cell and no code span.
+/// Text without the characters that end a cell or a code span.
 fn cell(text: &str) -> String {
     clean(text).replace('|', "\\|").replace('`', "'")
 }
@@ -165,6 +172,14 @@ mod tests {
         assert_eq!([signed(0), signed(1 << 20), signed(-1536)], ["0 B", "+1.00 MiB", "-1.50 KiB"]);
         let part = |before, after| percent(Change { before, after });
         assert_eq!([part(100, 105), part(0, 5), part(5, 0)], ["+5.0 %", "new", "gone"]);
+    }
+
+    #[test]
+    fn the_sum_of_lines_left_out_does_not_overflow() {
+        let bytes = Change { before: 0, after: i64::MAX as u64 };
+        let line = LineChange { name: LineName::default(), bytes };
+        let text = rest(&[&line, &line, &line], 0).unwrap();
+        assert_eq!(text, format!("and 3 more, {} together", signed(i64::MAX)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `vramtrace frag`, for people.
+//! The text of `vramtrace frag`.
 
 use vramtrace_format::Header;
 
@@ -9,18 +9,19 @@ use crate::analysis::frag::{Frag, FragMoment, Pin, PoolFrag};
 use crate::analysis::{GroupBy, StackClassifier};
 use crate::units::{clean, count, gib, seconds, several, size};
 
-/// How it is shown.
+/// What is shown, and how large.
 #[derive(Clone, Copy, Debug)]
 pub struct FragOptions {
     pub at: FragMoment,
-    /// Holders, and rows of the picture.
+    /// The most rows in the table of holders.
     pub top: usize,
+    /// The most segments in the heatmap.
     pub rows: usize,
     /// Columns of the terminal.
     pub width: usize,
 }
 
-/// For people. `name`: what the trace is called.
+/// The whole report on one device. `name`: the name of the process.
 pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> String {
     let when = match shown.at {
         FragMoment::Peak => "when it reserved most",
@@ -74,6 +75,7 @@ pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> Str
     out
 }
 
+/// Reserved, allocated and free bytes, and the parts of the free bytes.
 fn sums(frag: &Frag) -> String {
     let mut table = Table::new(2, "lrl");
     let row = |table: &mut Table, name: &str, bytes: u64, what: String| {
@@ -106,6 +108,7 @@ fn sums(frag: &Frag) -> String {
     table.render()
 }
 
+/// The lines of code whose blocks keep otherwise free segments from being released.
 fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) -> String {
     let kept: Vec<&Pin> = frag.pins.iter().filter(|pin| pin.pinned > 0).collect();
     if kept.is_empty() {

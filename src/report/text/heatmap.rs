@@ -1,4 +1,5 @@
-//! Segments as rows of cells: how full each part is, in its largest holder's colour.
+//! The heatmap of segments: a row of cells for each. A cell shows how full its part of the segment
+//! is, in the colour of the line of code that holds most of it.
 
 use anstyle::{AnsiColor, Style};
 use rustc_hash::FxHashMap;
@@ -7,7 +8,7 @@ use super::layout::{DIM, paint};
 use crate::analysis::frag::{Frag, FragSegment};
 use crate::units::size;
 
-/// The lines that hold most get a colour each.
+/// One colour for each of the lines of code that hold the most bytes. Other lines have no colour.
 const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Blue,
     AnsiColor::Green,
@@ -17,18 +18,21 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
-/// Colours of lines, the largest holders first.
+/// The colour of each line of code.
 pub(super) struct Palette {
+    /// From a line to its index in [`COLOURS`].
     by_line: FxHashMap<u32, usize>,
 }
 
 impl Palette {
+    /// Assigns the colours to the lines of code that hold the most bytes.
     pub fn of(frag: &Frag) -> Palette {
         let largest = frag.largest_lines().into_iter().take(COLOURS.len());
         let by_line = largest.enumerate().map(|(index, line)| (line, index)).collect();
         Palette { by_line }
     }
 
+    /// The style of a line of code. `None`: the line is not known.
     pub fn style(&self, line: Option<u32>) -> Style {
         let colour = line.and_then(|line| self.by_line.get(&line));
         colour.map_or(Style::new(), |index| COLOURS[*index].on_default())
@@ -38,12 +42,14 @@ impl Palette {
 /// What one cell shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Cell {
-    /// Used bytes of 1,000.
+    /// Used bytes per 1,000 bytes.
     used: u64,
+    /// The line of code that holds most of the cell.
     line: Option<u32>,
 }
 
 impl Cell {
+    /// The character that shows how full the cell is.
     fn sign(self) -> char {
         match self.used {
             0 => '·',
@@ -55,7 +61,8 @@ impl Cell {
     }
 }
 
-/// At most `rows` segments, those that keep most free memory, by address; `width` columns.
+/// The heatmap, in order of address. It has at most `rows` segments: pinned ones first, then those
+/// with the most free bytes. A line has `width` columns, but at least 8 cells and at most 160.
 pub(super) fn rows(frag: &Frag, palette: &Palette, rows: usize, width: usize) -> String {
     let mut chosen: Vec<&FragSegment> = frag.segments.iter().collect();
     let kept = |segment: &FragSegment| (segment.is_pinned(), segment.free());
@@ -70,7 +77,7 @@ pub(super) fn rows(frag: &Frag, palette: &Palette, rows: usize, width: usize) ->
         labels.iter().map(|label| of(label).len()).max().unwrap_or(0)
     };
     let (address, bytes) = (widest(|label| &label.0), widest(|label| &label.1));
-    // Two columns in front, two between, five for the share at the end.
+    // Two columns before the address, two after each label, seven for the percentage.
     let cells = width.saturating_sub(2 + address + 2 + bytes + 2 + 7).clamp(8, 160);
     let mut out = String::new();
     for (segment, label) in chosen.iter().zip(&labels) {
@@ -92,13 +99,16 @@ pub(super) fn rows(frag: &Frag, palette: &Palette, rows: usize, width: usize) ->
     out
 }
 
+/// A segment as `cells` cells of equal size.
 fn in_cells(segment: &FragSegment, frag: &Frag, cells: usize) -> Vec<Cell> {
     let count = cells as u128;
     let bytes = u128::from(segment.bytes.max(1));
     let mut used = vec![0u128; cells];
     let mut largest = vec![(0u128, None); cells];
-    for block in &segment.blocks {
-        // In parts of 1 / (cells x bytes), so that nothing is rounded.
+    // A damaged trace may have blocks of 0 bytes.
+    for block in segment.blocks.iter().filter(|block| block.bytes > 0) {
+        // Positions are in units of 1 / `cells` of a byte. A cell is exactly `bytes` units long, so
+        // nothing is rounded.
         let start = u128::from(block.address - segment.address) * count;
         let end = start + u128::from(block.bytes) * count;
         let line = frag.line(block.stack);
@@ -112,7 +122,7 @@ fn in_cells(segment: &FragSegment, frag: &Frag, cells: usize) -> Vec<Cell> {
             }
         }
     }
-    // A sliver is shown, and a hole is never hidden.
+    // A cell with few used bytes is not shown as free, and one with few free bytes not as full.
     let share = |part: u128| match (part * 1000 / bytes) as u64 {
         0 if part > 0 => 1,
         share => share,
@@ -137,7 +147,13 @@ mod tests {
             small: true,
             expandable: false,
             largest_free: 0,
-            blocks: vec![block(1000, 100), block(1150, 50), block(1290, 20), block(1799, 1)],
+            blocks: vec![
+                block(1000, 0),
+                block(1000, 100),
+                block(1150, 50),
+                block(1290, 20),
+                block(1799, 1),
+            ],
         }];
         let signs: String =
             in_cells(&frag.segments[0], &frag, 8).iter().map(|cell| cell.sign()).collect();

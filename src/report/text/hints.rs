@@ -1,11 +1,11 @@
-//! What to run next.
+//! The commands that a report suggests at its end.
 
 use super::layout::{DIM, paint};
 use crate::analysis::ranks::Rank;
 use crate::analysis::{Process, outliers};
 
-/// Of a run of which only an overview was shown. `given`: the traces as they were named, each after
-/// a space.
+/// Commands to suggest after an overview. The outlier is the example, or else the first process.
+/// `given`: the trace arguments as the user gave them, each after a space.
 pub fn overview_hints(processes: &[Rank], given: &str) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
@@ -22,18 +22,20 @@ pub fn overview_hints(processes: &[Rank], given: &str) -> String {
         _ if header.pid == 0 => format!("vramtrace report {}", process.trace.display()),
         _ => format!("vramtrace report{given} --pid {}", header.pid),
     };
-    lined(vec![
+    aligned(vec![
         (one, "one process in full"),
         (format!("vramtrace holders{given}"), "who held it at the peaks"),
         timeline(given),
     ])
 }
 
+/// The command that exports a timeline, and its description.
 fn timeline(given: &str) -> (String, &'static str) {
     (format!("vramtrace export{given} --format perfetto -o timeline.pftrace"), "the timeline")
 }
 
-/// `full`: all of the report was shown. `given`: the traces as they were named, each after a space.
+/// Commands to suggest after a report on processes. `full`: the report was printed with `--full`.
+/// `given`: as in [`overview_hints`].
 pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
     let mut lines = Vec::new();
     if !full {
@@ -50,10 +52,11 @@ pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
     if !processes.is_empty() {
         lines.push(timeline(given));
     }
-    lined(lines)
+    aligned(lines)
 }
 
-fn lined(lines: Vec<(String, &str)>) -> String {
+/// Commands with aligned comments.
+fn aligned(lines: Vec<(String, &str)>) -> String {
     let widest = lines.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     lines
         .into_iter()

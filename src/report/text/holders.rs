@@ -1,4 +1,4 @@
-//! `vramtrace holders`, and the holders of a report.
+//! The text of `vramtrace holders`, and the tables of holders in other reports.
 
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
@@ -14,21 +14,21 @@ use crate::report::wording::gpu_name;
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 use crate::units::{clean, count, seconds, several, shorten, size};
 
-/// Names of C++ and Rust functions may be thousands of characters long.
+/// The most characters of a function's name. Names in C++ and Rust may have thousands.
 const FUNCTION_WIDTH: usize = 70;
 
-/// How `vramtrace holders` shows a process.
+/// How holders are grouped and listed.
 #[derive(Clone, Copy, Debug)]
 pub struct ListingOptions {
     pub by: GroupBy,
     pub top: usize,
-    /// With all frames, and files with their whole path.
+    /// All frames of each stack, and files with their full path.
     pub full: bool,
-    /// `at the peak`.
+    /// The moment in words: `at the peak`.
     pub when: &'static str,
 }
 
-/// The devices of a process, each with its holders.
+/// The holders on each device of a process.
 pub fn listing(
     process: &Process,
     who: &NamedHoldings,
@@ -47,10 +47,10 @@ pub fn listing(
         let allocations = here.iter().map(|holder| holder.count).sum();
         out.push_str(&heading(*id, *at_ns, bytes, allocations, holdings.level, how.when));
         out.push_str(&table(&classifier, &here, bytes, "", how));
-        out.push_str(&around(process, *id, *at_ns, bytes));
+        out.push_str(&overhead(process, *id, *at_ns, bytes));
         out.push('\n');
     }
-    out.push_str(&not_known(holdings, how.when));
+    out.push_str(&without_holders(holdings, how.when));
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
@@ -58,6 +58,7 @@ pub fn listing(
     out
 }
 
+/// Device, moment, bytes and number of allocations.
 fn heading(
     id: DeviceId,
     at_ns: u64,
@@ -74,7 +75,7 @@ fn heading(
     format!("{name}: {} in {what}\n", size(bytes))
 }
 
-/// The same by role.
+/// As [`listing`], by role: weights, activations and so on.
 pub fn listing_by_role(
     process: &Process,
     who: &NamedHoldings,
@@ -94,10 +95,10 @@ pub fn listing_by_role(
         let allocations = here.iter().map(|of| of.holder.count).sum();
         out.push_str(&heading(*id, *at_ns, bytes, allocations, level, how.when));
         out.push_str(&role_table(&classifier, &here, bytes, "", how));
-        out.push_str(&around(process, *id, *at_ns, bytes));
+        out.push_str(&overhead(process, *id, *at_ns, bytes));
         out.push('\n');
     }
-    out.push_str(&not_known(&who.live, how.when));
+    out.push_str(&without_holders(&who.live, how.when));
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
@@ -105,6 +106,7 @@ pub fn listing_by_role(
     out
 }
 
+/// One row per role.
 fn role_table(
     classifier: &StackClassifier,
     roles: &[&RoleHolder],
@@ -130,8 +132,8 @@ fn role_table(
     table.render()
 }
 
-/// Devices of whose peak only the height is known.
-fn not_known(holdings: &Holdings, when: &str) -> String {
+/// Lines for devices of which the bytes at the peak are known, but not the holders.
+fn without_holders(holdings: &Holdings, when: &str) -> String {
     let line = |(id, peak): (&DeviceId, &Peak)| {
         let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(*id), seconds(peak.time_ns)));
         let bytes = size(peak.bytes);
@@ -140,6 +142,7 @@ fn not_known(holdings: &Holdings, when: &str) -> String {
     holdings.not_known.iter().map(line).collect()
 }
 
+/// One row per holder, with its caller and notes on lines below it. `total`: 100 % of the shares.
 pub(super) fn table(
     classifier: &StackClassifier,
     holders: &[&Holder],
@@ -200,10 +203,10 @@ pub(super) fn table(
     out
 }
 
-/// What the driver held at a moment beyond the allocations themselves: the peak that a report names
-/// is with it.
-fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
-    /// Less than this is no matter.
+/// The bytes that the driver held at a moment beyond the requested ones: page rounding, and reserves
+/// of pools. The peak in a report includes them.
+fn overhead(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
+    /// Fewer bytes than this are not reported.
     const NOTICEABLE: u64 = 1 << 20;
     let Some(device) = process.state.devices.get(&id) else { return String::new() };
     let all = match at_ns {
@@ -221,9 +224,9 @@ fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
     }
 }
 
-/// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
+/// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` if no source file is known.
 pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
-    // Beside the widest indentation of a frame.
+    // A frame is indented by 10 characters at most.
     let most = FUNCTION_WIDTH.min(room(10));
     let function = shorten(&clean(&autograd::display_name(&frame.function)), most);
     let place = if how.full { frame.full_place() } else { frame.place() };
@@ -236,7 +239,7 @@ pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
     }
 }
 
-/// Whose memory a report shows, at two moments at most. The first says most.
+/// The one or two moments whose holders a report shows, with titles. The first is the more important.
 fn moments<'p>(
     process: &'p Process,
     who: &'p NamedHoldings,
@@ -244,7 +247,7 @@ fn moments<'p>(
     shown: ReportOptions,
 ) -> [(Option<&'static str>, &'p Holdings); 2] {
     let moments = match shown.moment {
-        // The moment that is shown is the peak.
+        // The requested moment is the peak itself: one table is enough.
         Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
         Moment::AllocatedPeak => {
             [(Some("held at the peak of blocks"), &who.live), (None, &who.peak)]
@@ -257,19 +260,19 @@ fn moments<'p>(
         }
     };
     match process.fatal.iter().find(|fatal| fatal.oom.device == id) {
-        // What was left after the program gave up tells less.
+        // The memory at the end, after the failure, is less important.
         Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],
         None => moments,
     }
 }
 
-/// The same part of a report on one screen: the largest holders, and what the memory is for.
+/// The short form of [`of_device`]: the largest holders at one moment, and a line with the roles.
 pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
     let Some(who) = &process.who else { return String::new() };
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
     let all = moments(process, who, id, shown);
-    // Of an earlier moment what was held then; else of the peak, or of the failure.
+    // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak.
     let (title, holdings) = match (shown.moment, all) {
         (Moment::At(_), [first, (None, _)]) => first,
         (Moment::At(_), [_, then]) => then,
@@ -302,7 +305,7 @@ fn roles_in_short(who: &NamedHoldings, classifier: &StackClassifier, id: DeviceI
     }
 }
 
-/// The part of a report about one device. Empty where the trace has no stacks.
+/// The tables of holders of one device. Empty if the holders were not computed.
 pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
     let Some(who) = &process.who else { return String::new() };
     let classifier = StackClassifier::new(&who.symbols, &process.header);
@@ -318,7 +321,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         if !here.is_empty() {
             let bytes = bytes_on(&all, id);
             out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
-            out.push_str(&around(
+            out.push_str(&overhead(
                 process,
                 id,
                 holdings.at_ns.get(&id).copied().unwrap_or(0),
@@ -354,19 +357,20 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
     out
 }
 
-/// Free memory of PyTorch's cache is no use of it.
-fn title(holder: &Holder) -> Option<&str> {
+/// The row of a holder in the table by library. Free memory in PyTorch's cache has a row of its own,
+/// because no library uses it.
+fn library_row(holder: &Holder) -> Option<&str> {
     match holder.stack {
         FREE_CACHE => Some(FREE_CACHE_NAME),
         _ => holder.library.as_deref(),
     }
 }
 
-/// `two`: of two moments, by their names; else of one.
+/// Bytes by library. `two`: the titles of the two moments. `None`: there is one moment.
 fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
     let mut names: Vec<Option<&str>> = Vec::new();
     for holder in moments.iter().flatten() {
-        let name = title(holder);
+        let name = library_row(holder);
         if !names.contains(&name) {
             names.push(name);
         }
@@ -382,7 +386,7 @@ fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
     for name in names {
         let of = |index: usize| {
             let moment = moments.get(index)?;
-            moment.iter().find(|holder| title(holder) == name)
+            moment.iter().find(|holder| library_row(holder) == name)
         };
         let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
         table.row([
@@ -395,8 +399,8 @@ fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
     format!("\n{}", table.render())
 }
 
-/// Contexts that are there and never held an allocation: of workers, or of ranks that all touch
-/// the first device.
+/// Warnings about contexts that exist and never held an allocation. Typical causes: worker processes,
+/// and ranks that all use the first device once.
 fn unused_contexts(process: &Process, classifier: &StackClassifier, id: DeviceId) -> String {
     let used = |context: ContextId| process.definitions.sites().any(|site| site.context == context);
     let here = process.state.contexts.iter().filter(|(_, state)| state.device == id);
@@ -419,7 +423,7 @@ fn unused_contexts(process: &Process, classifier: &StackClassifier, id: DeviceId
     out
 }
 
-/// Libraries without names, after all else.
+/// The files whose symbols could not be read. Printed at the end of a report.
 pub(super) fn problems(process: &Process) -> String {
     process
         .who
@@ -429,6 +433,7 @@ pub(super) fn problems(process: &Process) -> String {
         .map_or_else(String::new, |text| format!("\n{text}"))
 }
 
+/// The first of these files, and the number of the others.
 fn problems_of(who: &NamedHoldings) -> String {
     const SHOWN: usize = 5;
     let all = who.symbols.problems();

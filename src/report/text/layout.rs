@@ -1,5 +1,5 @@
-//! Aligned columns and a little colour. Colours are always in the text; the stream that prints it
-//! takes them out where there is no terminal.
+//! Tables with aligned columns, and colours. The text always contains the colours. The stream that
+//! prints it removes them if the output is not a terminal.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -16,6 +16,7 @@ pub const PLAIN: Style = Style::new();
 /// Columns of a report.
 pub const WIDTH: usize = 100;
 
+/// The text in a style.
 pub fn paint(style: Style, text: &str) -> String {
     match style == PLAIN || text.is_empty() {
         true => text.to_string(),
@@ -23,15 +24,16 @@ pub fn paint(style: Style, text: &str) -> String {
     }
 }
 
-/// Characters of a line; 0: as many as there are.
+/// The most characters in a line of a table; 0: no limit.
 static COLUMNS: AtomicUsize = AtomicUsize::new(0);
 
-/// From here on tables are no wider than this: cells of text are shortened.
+/// Limits the width of all tables that are rendered later: cells of text are shortened to fit.
+/// `None`: no limit.
 pub fn set_width(columns: Option<usize>) {
     COLUMNS.store(columns.unwrap_or(0), Relaxed);
 }
 
-/// What is left of a line beside so many characters.
+/// Characters that are left in a line after `taken` characters.
 pub fn room(taken: usize) -> usize {
     match COLUMNS.load(Relaxed) {
         0 => usize::MAX,
@@ -39,11 +41,11 @@ pub fn room(taken: usize) -> usize {
     }
 }
 
-/// Text is not shortened below this.
+/// A column of text is not made narrower than this, in characters.
 const LEAST_TEXT: usize = 12;
-/// With less room the last column stands below the others.
+/// If the last column has fewer characters than this, it gets a line below the other columns.
 const READABLE: usize = 24;
-/// How much further to the right it stands there.
+/// The additional indent of that line, in characters.
 const BELOW: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,26 +63,30 @@ pub struct Table {
 }
 
 impl Table {
-    /// `sides`: `l` or `r` for each column.
+    /// `indent`: spaces before each row. `sides`: `l` (left-aligned text) or `r` (right-aligned
+    /// figures) for each column.
     pub fn new(indent: usize, sides: &str) -> Table {
         let side = |c| if c == 'r' { Side::Right } else { Side::Left };
         Table { indent, sides: sides.chars().map(side).collect(), rows: Vec::new() }
     }
 
+    /// A row of dimmed titles.
     pub fn head(&mut self, cells: &[&str]) {
         self.rows.push(cells.iter().map(|cell| (cell.to_string(), DIM)).collect());
     }
 
+    /// A row without styles.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.styled(cells.map(|cell| (cell, PLAIN)));
     }
 
+    /// A row of which each cell has a style.
     pub fn styled<const N: usize>(&mut self, cells: [(String, Style); N]) {
         debug_assert!(N <= self.sides.len());
         self.rows.push(cells.into());
     }
 
-    /// A row of as many cells as there are.
+    /// As [`Table::styled`], for a number of cells that is not known at compile time.
     pub fn cells(&mut self, cells: impl Iterator<Item = (String, Style)>) {
         self.rows.push(cells.collect());
     }
@@ -91,13 +97,13 @@ impl Table {
         cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Lines that end in a newline, without spaces before it. A column that is empty everywhere
-    /// takes no room.
+    /// The table as lines without trailing spaces, each with a newline. A column whose cells are
+    /// all empty has no width.
     pub fn render(&self) -> String {
         self.render_in(COLUMNS.load(Relaxed))
     }
 
-    /// `most`: characters of a line; 0: as many as there are.
+    /// `most`: the most characters in a line; 0: no limit.
     fn render_in(&self, most: usize) -> String {
         let mut widths: Vec<usize> =
             (0..self.sides.len()).map(|column| self.width(column)).collect();
@@ -142,8 +148,9 @@ impl Table {
         out
     }
 
-    /// Makes the columns fit. Where the last one, a text, would have little room, it is given a line
-    /// below the others, and is returned.
+    /// Narrows the columns to `most` characters in all. If the last column is text and would have
+    /// fewer than [`READABLE`] characters, it gets width 0; its index is returned, and its cells are
+    /// printed on lines below.
     fn fit(&self, widths: &mut [usize], most: usize) -> Option<usize> {
         let natural = widths.to_vec();
         self.narrow(widths, most);
@@ -158,7 +165,8 @@ impl Table {
         Some(last)
     }
 
-    /// Takes from the widest columns of text until all fits; figures stay whole.
+    /// Narrows the widest column of text, one character at a time, until the row fits or no column
+    /// of text has more than [`LEAST_TEXT`] characters. Figures are never cut.
     fn narrow(&self, widths: &mut [usize], most: usize) {
         let total = |widths: &[usize]| {
             let shown = widths.iter().filter(|width| **width > 0).count();

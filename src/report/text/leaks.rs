@@ -1,4 +1,4 @@
-//! `vramtrace leaks`, for people.
+//! The text of `vramtrace leaks`.
 
 use super::holders::{ListingOptions, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
@@ -19,7 +19,7 @@ pub fn process_name(found: &Leaks) -> String {
     }
 }
 
-/// A line for each leak, in their order.
+/// One line per leak, in the order of [`Leaks::leaks`].
 pub fn one_liners(found: &Leaks) -> Vec<String> {
     let classifier = StackClassifier::new(&found.symbols, &found.header);
     let how = ListingOptions { by: GroupBy::Line, top: 1, full: false, when: "" };
@@ -44,14 +44,14 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
     found.leaks.iter().map(line).collect()
 }
 
-/// One process's leaks, and what it holds besides.
+/// The leaks of one process, `top` at most, and the memory that is held and is no leak.
 pub fn details(found: &Leaks, top: usize, full: bool) -> String {
     let mut out = head(found);
     let classifier = StackClassifier::new(&found.symbols, &found.header);
     let how = ListingOptions { by: GroupBy::Line, top, full, when: "" };
     for leak in found.leaks.iter().take(top) {
         out.push('\n');
-        out.push_str(&one(found, &classifier, leak, how));
+        out.push_str(&leak_section(found, &classifier, leak, how));
     }
     if found.leaks.len() > top {
         let rest = &found.leaks[top..];
@@ -59,10 +59,11 @@ pub fn details(found: &Leaks, top: usize, full: bool) -> String {
         let text = format!("\n  and {} more, {} together", count(rest.len() as u64), size(bytes));
         out.push_str(&format!("{}\n", paint(DIM, &text)));
     }
-    out.push_str(&besides(found, &classifier, how));
+    out.push_str(&no_leak(found, &classifier, how));
     out
 }
 
+/// The verdict, the time that was observed, and warnings.
 fn head(found: &Leaks) -> String {
     let name = process_name(found);
     let sure = found.leaks.iter().filter(|leak| leak.is_sure()).count();
@@ -102,7 +103,13 @@ fn head(found: &Leaks) -> String {
     out
 }
 
-fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOptions) -> String {
+/// One leak: verdict, bytes, growth, line of code, curve and evidence.
+fn leak_section(
+    found: &Leaks,
+    classifier: &StackClassifier,
+    leak: &Leak,
+    how: ListingOptions,
+) -> String {
     let verdict = match leak.verdict {
         Verdict::Growing => "GROWING",
         Verdict::NeverFreed => "NEVER FREED",
@@ -117,7 +124,7 @@ fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOpt
     let device = gpu_name(leak.device);
     let mut out =
         format!("  {}  {}: {}", paint(style, verdict), device, paint(BOLD, &size(leak.bytes)),);
-    // Of what the driver takes for itself, and of graphs, pieces are not counted.
+    // The count is 0 for the driver's own memory and for graphs: their allocations are not counted.
     if leak.count > 0 {
         out.push_str(&format!(" in {}", several(leak.count, piece)));
     }
@@ -158,10 +165,10 @@ fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOpt
     out
 }
 
-/// The leaks of several processes, each once, with the processes that have it.
+/// The leaks of several processes. A leak that several have is printed once, with their names.
 pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     let all = merge(found);
-    let sure = |merged: &&MergedLeak| shown(found, merged).1.confidence >= 0.5;
+    let sure = |merged: &&MergedLeak| shown(found, merged).1.is_sure();
     let sure = all.iter().filter(sure).count();
     let (style, verdict) = match (all.len(), sure) {
         (0, _) => (BOLD, "no leak".to_string()),
@@ -192,7 +199,7 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     for merged in all.iter().take(top) {
         let (leaks, leak) = shown(found, merged);
         let classifier = StackClassifier::new(&leaks.symbols, &leaks.header);
-        out.push_str(&format!("\n{}", one(leaks, &classifier, leak, how)));
+        out.push_str(&format!("\n{}", leak_section(leaks, &classifier, leak, how)));
         let those = merged.places.iter().map(|(process, _)| &found[*process]);
         let who = match merged.places.len() == found.len() {
             true => format!("in all {}", count(found.len() as u64)),
@@ -217,21 +224,23 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
         let text = format!("\n  and {} more, {} together", count(rest.len() as u64), size(bytes));
         out.push_str(&format!("{}\n", paint(DIM, &text)));
     }
-    out.push_str(&besides_of_run(found));
+    out.push_str(&no_leak_of_run(found));
     out
 }
 
+/// The leak that represents a merged one, and its process.
 fn shown<'f>(found: &'f [Leaks], merged: &MergedLeak) -> (&'f Leaks, &'f Leak) {
     let (process, leak) = merged.shown;
     (&found[process], &found[process].leaks[leak])
 }
 
+/// A short name for these processes.
 fn named<'f>(found: impl Iterator<Item = &'f Leaks>) -> String {
     names::several(found.map(|leaks| (&leaks.header, leaks.trace.as_path())))
 }
 
-/// What several processes hold that is no leak, added up.
-fn besides_of_run(found: &[Leaks]) -> String {
+/// The memory that several processes hold and that is no leak, added up.
+fn no_leak_of_run(found: &[Leaks]) -> String {
     let mut kept: Vec<(KeptReason, u64, u64)> = Vec::new();
     for one in found.iter().flat_map(|leaks| &leaks.kept) {
         match kept.iter_mut().find(|(why, _, _)| *why == one.why) {
@@ -267,6 +276,7 @@ fn besides_of_run(found: &[Leaks]) -> String {
     format!("\n  {title}\n{lines}")
 }
 
+/// Why held memory is no leak.
 fn kept_words(why: KeptReason) -> &'static str {
     match why {
         KeptReason::Steady => "steady since warm-up",
@@ -275,8 +285,8 @@ fn kept_words(why: KeptReason) -> &'static str {
     }
 }
 
-/// What is held and is no leak, so that nobody looks for it.
-fn besides(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> String {
+/// The memory that is held and is no leak.
+fn no_leak(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> String {
     let mut lines = Vec::new();
     for kept in &found.kept {
         let why = kept_words(kept.why);
@@ -313,7 +323,7 @@ fn besides(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> 
     out
 }
 
-/// `▁▂▃▄▅▆▇█`: at most `width` characters, each the lowest of its part.
+/// `▁▂▃▄▅▆▇█`: a curve of at most `width` characters. Each shows the lowest value of its interval.
 fn sparkline(values: &[u64], width: usize) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let high = values.iter().copied().max().unwrap_or(0).max(1);

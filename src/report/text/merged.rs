@@ -1,4 +1,4 @@
-//! Holders of several processes, each once, with the processes that have it.
+//! The holders of several processes. A holder that several have is listed once, with their names.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::analysis::{GroupBy, StackClassifier};
 use crate::report::names;
 use crate::units::{clean, count, size};
 
-/// A process, as it is named.
+/// What the name of a process is made from.
 pub type Named<'p> = (&'p Header, &'p Path);
 
-/// A section of the report of a run. Empty where nothing is known to be held.
+/// A section of the overview. Empty if no holder is known.
 pub fn of_ranks(processes: &[Rank], moment: SummaryMoment, title: &str, top: usize) -> String {
     let classifiers: Vec<StackClassifier> =
         processes.iter().map(|rank| StackClassifier::new(&rank.symbols, &rank.header)).collect();
@@ -31,7 +31,7 @@ pub fn of_ranks(processes: &[Rank], moment: SummaryMoment, title: &str, top: usi
     format!("\n{}", table(&sources, &all, &named, (title, total), how))
 }
 
-/// `named`: by the number of the process.
+/// One row per merged holder. `named`: indexed by the number of the process.
 pub fn table(
     sources: &[Holders],
     all: &[Merged],

@@ -1,14 +1,14 @@
-//! How a process is shown.
+//! Options of the report on a process.
 
 use crate::analysis::Moment;
 
-/// What of a process is shown.
+/// What the report on a process contains.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportOptions {
-    /// How many of the largest live allocations and of the last refusals.
+    /// The most rows of each table: largest live allocations, last refusals, holders.
     pub top: usize,
-    /// All that is known; else what fits a screen.
+    /// All tables; otherwise only what fits one screen.
     pub full: bool,
-    /// The moment to which the process was read.
+    /// The moment up to which the trace was replayed.
     pub moment: Moment,
 }

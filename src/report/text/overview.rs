@@ -1,4 +1,5 @@
-//! A run of several processes: a line each, the odd one out marked; its cards; who held most.
+//! The overview of a run of several processes: one line per process and device, outliers marked; the
+//! sums per card; the largest holders.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use super::merged;
@@ -9,16 +10,16 @@ use crate::trace::DeviceInfo;
 use crate::units::{count, gib, several, shorten};
 use vramtrace_format::{DeviceId, SummaryMoment};
 
-/// With more processes than these, only those that say something are listed.
+/// If there are more processes than this, only outliers and the lowest and highest peaks are listed.
 const LISTED: usize = 64;
-/// Of many: the lowest and the highest peaks.
+/// How many of the lowest and how many of the highest peaks are listed then.
 const ENDS: usize = 3;
-/// Reasons that are shown.
+/// The most reasons that are shown.
 const REASONS: usize = 12;
-/// Cards that are listed.
+/// The most cards that are listed.
 const CARDS: usize = 8;
 
-/// `top`: how many holders to list.
+/// The whole overview. `top`: the most holders that are listed.
 pub fn overview(processes: &[Rank], top: usize) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
@@ -40,6 +41,7 @@ pub fn overview(processes: &[Rank], top: usize) -> String {
     out
 }
 
+/// The table of processes. `odd`: per process why it is an outlier, or `None`.
 fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
     let ranks = processes.iter().any(|process| process.header.rank.is_some());
     let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
@@ -63,7 +65,7 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
     };
     for index in &shown {
         let mark = if odd[*index].is_some() { mark } else { "" };
-        lines(&mut table, &processes[*index], mark, hosts);
+        add_process(&mut table, &processes[*index], mark, hosts);
     }
     let mut out = table.render();
     if shown.len() < processes.len() {
@@ -76,7 +78,8 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
     out
 }
 
-/// All where they are few; of many those that are odd, and the lowest and highest.
+/// The indices of the processes to list: all if there are [`LISTED`] at most; otherwise the outliers
+/// and the lowest and highest peaks.
 fn listed(processes: &[Rank], odd: &[Option<String>]) -> Vec<usize> {
     if processes.len() <= LISTED {
         return (0..processes.len()).collect();
@@ -91,7 +94,7 @@ fn listed(processes: &[Rank], odd: &[Option<String>]) -> Vec<usize> {
     shown
 }
 
-/// The same reason once, with all processes that it holds for.
+/// Why processes are outliers: each reason once, with the names of its processes.
 fn reasons(processes: &[Rank], odd: &[Option<String>]) -> String {
     let mut all: Vec<(&str, Vec<&Rank>)> = Vec::new();
     for (process, reason) in processes.iter().zip(odd) {
@@ -113,6 +116,7 @@ fn reasons(processes: &[Rank], odd: &[Option<String>]) -> String {
     out
 }
 
+/// The lowest, highest and median peak, as a sentence.
 fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
     let one = |(index, bytes): (usize, u64)| {
         format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name())
@@ -126,7 +130,7 @@ fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
     )
 }
 
-/// The sum of each card's processes.
+/// One row per card: the sums over its processes.
 fn card_table(cards: &[Card], processes: &[Rank]) -> String {
     if cards.is_empty() {
         return String::new();
@@ -159,8 +163,8 @@ fn card_table(cards: &[Card], processes: &[Rank]) -> String {
     out
 }
 
-/// The beginning of the UUID, which CUDA_VISIBLE_DEVICES takes too; all of it where another card has
-/// the same beginning.
+/// The first characters of the UUID, which CUDA_VISIBLE_DEVICES accepts too. The whole UUID if another
+/// card begins with the same characters.
 fn short_uuid(info: &DeviceInfo, cards: &[Card]) -> String {
     const SHORT: usize = 12;
     let text = info.uuid_text();
@@ -172,8 +176,8 @@ fn short_uuid(info: &DeviceInfo, cards: &[Card]) -> String {
     }
 }
 
-/// One line for each device that the process used; one for a process that used none.
-fn lines(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
+/// Adds a row per device that the process used, or one row if it used none.
+fn add_process(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
@@ -184,7 +188,7 @@ fn lines(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
         (false, false) if header.pid == 0 => ("", PLAIN),
         (false, false) => ("cut off", WARN),
     };
-    // What was imported has a name in place of a pid.
+    // An imported trace without a pid shows its name.
     let pid = match header.pid {
         0 => shorten(&process.name(), 32),
         pid => pid.to_string(),

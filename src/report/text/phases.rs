@@ -1,13 +1,14 @@
-//! `report --by-phase`, for people.
+//! The text of `vramtrace report --by-phase`.
 
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::{InPhase, Phase};
 use crate::report::wording::gpu_name;
 use crate::units::{clean, count, seconds, shorten, size};
 
+/// The most characters of the name of a phase.
 const WIDTH: usize = 48;
 
-/// A table for each device.
+/// One table per device, one row per phase. Inner phases are indented.
 pub fn table(phases: &[Phase]) -> String {
     if phases.is_empty() {
         return "\n  no phases: the program marked none (NVTX ranges, with `vramtrace run` or \

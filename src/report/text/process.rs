@@ -1,5 +1,5 @@
-//! One process in full: per device its peak, what is live, who was refused, and the sum that
-//! leads to what nvidia-smi shows.
+//! The report on one process: per device its peak, live memory and refused requests, and with
+//! `--full` the sum up to the figure of nvidia-smi.
 
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
@@ -12,6 +12,7 @@ use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, seconds, several, shorten, size};
 
+/// The whole report on one process.
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
     out.push_str(&oom::fatal(process));
@@ -42,12 +43,13 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str("\n  no GPU memory was used\n");
     }
     if shown.full {
-        out.push_str(&host(process));
+        out.push_str(&host_memory(process));
     }
     out.push_str(&holders::problems(process));
     out
 }
 
+/// Command, process, start, end, trace file and the recorder's own cost.
 fn head(process: &Process, shown: ReportOptions) -> String {
     let header = &process.header;
     let command = match header.command.is_empty() {
@@ -92,7 +94,7 @@ fn head(process: &Process, shown: ReportOptions) -> String {
     out
 }
 
-/// What the recorder took for itself.
+/// The time and the bytes that the recorder itself used.
 fn recorder(cost: &RecorderCost, ran_ns: u64) -> String {
     let hooks = match cost.in_hooks_ns() {
         0 => "too few calls to time".to_string(),
@@ -111,7 +113,7 @@ fn date(unix_ns: u64) -> impl std::fmt::Display {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// What a trace that was not recorded was made from.
+/// The source of an imported trace. `form`: the format that it was imported from.
 fn imported(process: &Process, form: &str) -> String {
     if !process.definitions.has_times() {
         return format!("imported from a {form}, without times");
@@ -123,6 +125,7 @@ fn imported(process: &Process, form: &str) -> String {
     }
 }
 
+/// How the process ended.
 fn ended(process: &Process) -> (String, anstyle::Style) {
     let fatal = process.ended_out_of_memory();
     if !fatal.is_empty() {
@@ -141,7 +144,7 @@ fn ended(process: &Process) -> (String, anstyle::Style) {
     }
 }
 
-/// What limits the figures below.
+/// Warnings about gaps in the trace: the figures below them may be incomplete.
 fn warnings(process: &Process) -> String {
     let state = &process.state;
     let mut lines = Vec::new();
@@ -210,6 +213,7 @@ fn device_head(process: &Process, id: DeviceId) -> String {
     line
 }
 
+/// Caps, peak, live bytes, counts of allocations and of refused requests.
 fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
     let mut table = Table::new(4, "lrl");
     let peak = match device.peak.time_ns {
@@ -245,7 +249,8 @@ fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> Str
     table.render()
 }
 
-/// What limits there are, and what a limit that only tells had to tell.
+/// The caps and the soft limit of a device. For a cap that only warns: the number of requests that
+/// passed it.
 fn caps(table: &mut Table, device: &DeviceState) {
     if let Some(cap) = device.cap_bytes {
         let counts = match device.cap_only_warns {
@@ -272,6 +277,7 @@ fn caps(table: &mut Table, device: &DeviceState) {
     }
 }
 
+/// One row per kind of allocation that the device has or had.
 fn kinds(device: &DeviceState) -> String {
     let used: Vec<Kind> = Kind::ALL
         .into_iter()
@@ -313,12 +319,14 @@ fn kinds(device: &DeviceState) -> String {
     format!("\n{}", table.render())
 }
 
-/// Are pages held for much less than they could hold? Then the gap is worth a word.
+/// Whether the pages hold more than 32 MiB, and more than a fifth of their bytes, that no request
+/// asked for.
 fn mostly_unused(sums: &KindSums) -> bool {
     let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
     gap > 32 * MIB && gap > sums.live_bytes / 5
 }
 
+/// The last refused requests on a device, `top` at most.
 fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
     let all = device.refused().saturating_add(device.warned);
     let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
@@ -362,6 +370,7 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
     format!("\n{}", table.render())
 }
 
+/// The largest live allocations on a device, `top` at most.
 fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
     let largest = largest(&process.state.live, id, top);
     if largest.is_empty() {
@@ -396,7 +405,8 @@ fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
     out
 }
 
-fn host(process: &Process) -> String {
+/// Pinned and registered host memory.
+fn host_memory(process: &Process) -> String {
     let state = &process.state;
     let mut table = Table::new(4, "lrl");
     for (name, sums) in [("pinned", &state.host_pinned), ("registered", &state.host_registered)] {

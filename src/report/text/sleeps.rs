@@ -1,4 +1,5 @@
-//! Memory that was unmapped and mapped again, of one device: what went, and what stayed meanwhile.
+//! The sleeps of one device, during which memory is unmapped (as vLLM's sleep mode does): what was
+//! unmapped, and what stayed mapped meanwhile.
 
 use vramtrace_format::{DeviceId, Kind, StackId};
 
@@ -11,7 +12,7 @@ use crate::report::wording::cause_words;
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 use crate::units::{clean, count, seconds, several, size};
 
-/// Empty where nothing slept.
+/// The tables of a device; empty if it had no sleep.
 pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
     let Some(sleeps) = process.sleeps.get(&id) else { return String::new() };
     let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
@@ -23,7 +24,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         n => format!("asleep {} times", count(n)),
     };
     table.head(&[&title, "at", "unmapped", "stayed on the card", "back after", "unmapped by"]);
-    // The first ones and the last one.
+    // The first sleeps and the last one.
     let all = &sleeps.all;
     let few = shown.top.max(2);
     let listed: Vec<&Sleep> = match all.len() <= few {
@@ -105,7 +106,7 @@ fn rests(
     format!("\n{}", table.render())
 }
 
-/// What it is, and whose.
+/// The kind or library of memory that stayed mapped, and the line of code that allocated it.
 fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (String, String) {
     let library = |roles| clean(classifier.library_name(&roles).unwrap_or("?"));
     match rest.what {
@@ -127,7 +128,8 @@ fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (Str
     }
 }
 
-/// `train.py:41 main`, with the program's own line that led there.
+/// `attention.py:12 forward < train.py:41 main`: the line of code, and the program's line that called
+/// it if that is another.
 fn place(classifier: &StackClassifier, stack: StackId, how: ListingOptions) -> String {
     let roles = classifier.roles(stack);
     let Some(lead) = classifier.frame(stack, roles.lead) else {

@@ -1,4 +1,4 @@
-//! How live allocations become what nvidia-smi shows.
+//! The sum from live allocations to the figure of nvidia-smi.
 
 use vramtrace_format::Cause;
 use vramtrace_format::physical::MIB;
@@ -12,10 +12,11 @@ use crate::report::wording;
 use crate::symbols::base_name;
 use crate::units::{clean, gib, seconds, shorten, size};
 
-/// Names of kernels may be thousands of characters long.
+/// The most characters of a name. Names of kernels may have thousands.
 const NAME_WIDTH: usize = 60;
 
-fn spoken(cause: Cause, sum: &Reconciled) -> String {
+/// What the driver allocated memory for, as text of a row.
+fn cause_text(cause: Cause, sum: &Reconciled) -> String {
     let what = match cause {
         Cause::Modules => "modules: code of kernels, and its variables",
         Cause::LocalMemory if !sum.has_causes => {
@@ -32,7 +33,7 @@ fn spoken(cause: Cause, sum: &Reconciled) -> String {
     what.into()
 }
 
-/// How allocations become what nvidia-smi shows.
+/// The sum for one device: live allocations, contexts, the driver's own allocations, the rest.
 pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
     let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
     let Some(sum) = reconcile(device) else {
@@ -70,7 +71,7 @@ pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) 
     for cause in Cause::ALL {
         let bytes = sum.driver_bytes[cause as usize];
         if bytes > 0 {
-            table.row(["+".into(), gib(bytes), spoken(cause, &sum)]);
+            table.row(["+".into(), gib(bytes), cause_text(cause, &sum)]);
         }
     }
     let rest = sum.unknown_bytes();
@@ -100,7 +101,8 @@ pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) 
     out
 }
 
-/// Who made the driver take it.
+/// The stacks whose calls made the driver allocate memory for itself: at least 1 MiB each, at most
+/// `top` rows.
 fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
     let classifier =
         process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));

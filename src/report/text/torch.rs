@@ -1,4 +1,4 @@
-//! PyTorch's cache of one device, in a report.
+//! The section of a report about PyTorch's caching allocator on one device.
 
 use vramtrace_format::DeviceId;
 
@@ -8,10 +8,10 @@ use crate::replay::{CacheSums, DeviceState};
 use crate::report::segments::SegmentCounts;
 use crate::units::{gib, seconds, several, size};
 
-/// Characters of a curve.
+/// The most characters of a curve.
 const COLUMNS: usize = 36;
 
-/// The part of a device.
+/// The section of a device; empty if PyTorch's allocator was not used on it.
 pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -> String {
     let cache = &device.cache;
     if !cache.is_used() {
@@ -21,7 +21,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     table.head(&["PyTorch's cache", "", "now", "highest"]);
     let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
     let (allocated, reserved) = process.curves.get(&id).map_or_else(Default::default, |curves| {
-        // Beside names and figures.
+        // Names and figures take 55 characters.
         let cells = room(55).clamp(5, COLUMNS);
         let (allocated, reserved) = curves.columns(process.ending.last_ns, cells);
         let most = reserved.iter().chain(&allocated).copied().max().unwrap_or(0);
@@ -39,7 +39,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
             format!("{} at {}", gib(peak.bytes), seconds(peak.time_ns)),
         ]);
     }
-    let room = SegmentCounts::of(process, id);
+    let counts = SegmentCounts::of(process, id);
     let mut out = format!("\n{}", table.render());
     let mut say = |style, text: String| out.push_str(&format!("    {}\n", paint(style, &text)));
     say(
@@ -47,9 +47,9 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         format!(
             "{} in {}, the largest hole {}{}",
             several(cache.blocks, "block"),
-            several(room.segments, "segment"),
-            size(room.largest_hole),
-            match room.held_by_one {
+            several(counts.segments, "segment"),
+            size(counts.largest_hole),
+            match counts.held_by_one {
                 0 => String::new(),
                 n => format!("; {} for one small block", several(n, "segment")),
             }
@@ -84,6 +84,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     out
 }
 
+/// How often PyTorch absorbed a refusal, and how often it raised an error.
 fn refusals(cache: &CacheSums) -> String {
     let absorbed = match cache.refusals_recovered {
         0 => String::new(),
@@ -99,7 +100,7 @@ fn refusals(cache: &CacheSums) -> String {
     [absorbed, raised].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
-/// Bars of eight heights; nothing for 0.
+/// A curve as bars of eight heights; a space for 0. `most`: the value of the highest bar.
 fn spark(values: &[u64], most: u64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |value: &u64| match *value {
@@ -112,7 +113,8 @@ fn spark(values: &[u64], most: u64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// The rows of the sum that allocations are made of, where that is known: bytes and words.
+/// The live allocations of a device as three parts: bytes and name of each. `None`: the parts are not
+/// known.
 pub(super) fn parts(
     process: &Process,
     device: &DeviceState,

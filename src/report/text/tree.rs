@@ -1,20 +1,21 @@
-//! `vramtrace tree`: who holds memory, from the outermost frame in.
+//! The text of `vramtrace tree`: live memory as a call tree, from the outermost frame inwards.
 
 use super::layout::{BOLD, DIM, paint};
 use crate::analysis::tree::Node;
 use crate::units::{clean, count, shorten, size};
 
+/// How much of a tree is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions {
-    /// Nodes that hold a smaller part of the device are summed up, 0 to 1.
+    /// The share of all bytes, 0 to 1, below which nodes are summed up in one line.
     pub least: f64,
-    /// Branches below each other.
+    /// The most levels of branches.
     pub depth: usize,
-    /// Characters of a line.
+    /// The most characters in a line.
     pub width: usize,
 }
 
-/// The root's line, and its tree.
+/// A heading with the bytes of the root, and the tree below it.
 pub fn tree(root: &Node, heading: &str, how: TreeOptions) -> String {
     let mut out = format!("{}: {}\n", paint(BOLD, heading), size(root.held.bytes));
     let total = root.held.bytes.max(1);
@@ -23,14 +24,15 @@ pub fn tree(root: &Node, heading: &str, how: TreeOptions) -> String {
     out
 }
 
+/// Prints a tree. `total`: 100 % of the shares.
 struct Print {
     total: u64,
     how: TreeOptions,
 }
 
 impl Print {
-    /// An only child that has all of its caller's bytes stands below it with a mark, without figures and no
-    /// further to the right: it is the same memory.
+    /// Prints the children of a node. An only child with the same bytes as its parent holds the same
+    /// memory: it gets the mark `└` in place of figures, and is not indented further.
     fn children(&self, node: &Node, depth: usize, out: &mut String) {
         let share = |bytes: u64| bytes as f64 / self.total as f64;
         let (shown, small): (Vec<&Node>, Vec<&Node>) =
@@ -51,7 +53,7 @@ impl Print {
         }
     }
 
-    /// `bytes`: `None` for those of the line above.
+    /// `bytes`: `None` if they are those of the line above.
     fn line(&self, name: &str, bytes: Option<u64>, depth: usize, out: &mut String) {
         let (figures, mark) = match bytes {
             Some(bytes) => {
@@ -60,7 +62,7 @@ impl Print {
             }
             None => (" ".repeat(19), "└ "),
         };
-        // Deep trees leave room for the names.
+        // The indentation is limited, so that deep trees leave space for the names.
         let width = self.how.width;
         let indent = "  ".repeat(depth.min(width.saturating_sub(60) / 2 + 8));
         let taken = figures.chars().count() + 1 + indent.len() + mark.chars().count();

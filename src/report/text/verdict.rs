@@ -8,7 +8,7 @@ use crate::report::wording::gpu_name;
 use crate::symbols::FREE_CACHE;
 use crate::units::{gib, seconds, several, size};
 
-/// The worse, the greater.
+/// How a process ended. A worse finding is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Finding {
     Nothing,
@@ -20,7 +20,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// The command that explains it.
+    /// The subcommand of vramtrace that explains the finding.
     pub fn command(self) -> &'static str {
         match self {
             Finding::OutOfMemory => "oom",
@@ -35,21 +35,21 @@ impl Finding {
 pub struct Verdict {
     pub finding: Finding,
     pub what: String,
-    /// The line of code that held most, or that leaks.
+    /// The line of code that held the most memory, or that leaks, as text.
     pub line: Option<String>,
-    /// A setting that was replayed and fits.
+    /// A setting of PyTorch's allocator under which the replayed run fits, as text.
     pub fix: Option<String>,
 }
 
-/// Of a process read to its end, after [`Process::find_fatal`] and [`Process::find_holders`].
-/// `leaks`: `None` where they were not looked for.
+/// The verdict on a process that was read to its end, after [`Process::find_fatal`] and
+/// [`Process::find_holders`]. `leaks`: `None` if leaks were not searched for.
 pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
     if let Some(fatal) = process.fatal.first() {
         let fix = fatal.remedy.as_ref().and_then(|remedy| remedy.fix.as_ref());
         return Verdict {
             finding: Finding::OutOfMemory,
             what: format!("out of memory{}; {}", oom::where_and_limit(fatal), oom::cause(fatal)),
-            line: most(process, &fatal.held, "at the failure"),
+            line: largest_holder(process, &fatal.held, "at the failure"),
             fix: fix.map(|(conf, spare)| {
                 let conf = shell(conf);
                 format!(
@@ -59,15 +59,17 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
             }),
         };
     }
-    if let Some(verdict) = leaks.and_then(leak) {
+    if let Some(verdict) = leaks.and_then(leak_verdict) {
         return verdict;
     }
-    let at_peak = process.who.as_ref().and_then(|who| most(process, &who.peak, "at the peak"));
-    let (finding, what) = other(process, leaks.is_some());
+    let at_peak =
+        process.who.as_ref().and_then(|who| largest_holder(process, &who.peak, "at the peak"));
+    let (finding, what) = outcome(process, leaks.is_some());
     Verdict { finding, what, line: at_peak, fix: None }
 }
 
-fn leak(found: &Leaks) -> Option<Verdict> {
+/// The verdict on the first leak that is sure. `None`: there is none.
+fn leak_verdict(found: &Leaks) -> Option<Verdict> {
     let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
     let first = sure.next()?;
     let classifier = StackClassifier::new(&found.symbols, &found.header);
@@ -86,7 +88,9 @@ fn leak(found: &Leaks) -> Option<Verdict> {
     Some(Verdict { finding: Finding::Leak, what, line, fix: None })
 }
 
-fn other(process: &Process, no_leak: bool) -> (Finding, String) {
+/// The finding on a process without a fatal failure and without a sure leak. `no_leak`: leaks were
+/// searched for.
+fn outcome(process: &Process, no_leak: bool) -> (Finding, String) {
     let refusals = process.state.refusals();
     let Some((id, device)) = process.devices().max_by_key(|(_, device)| device.peak.bytes) else {
         return (Finding::Nothing, "no GPU memory was used".to_string());
@@ -114,8 +118,8 @@ fn other(process: &Process, no_leak: bool) -> (Finding, String) {
     (Finding::Fine, format!("{no_leak}no request refused; {peak}"))
 }
 
-/// The line that held most.
-fn most(process: &Process, held: &Holdings, when: &str) -> Option<String> {
+/// The line of code that held the most bytes, and its share of the bytes on that device.
+fn largest_holder(process: &Process, held: &Holdings, when: &str) -> Option<String> {
     let who = process.who.as_ref()?;
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = classifier.holders(held, GroupBy::Line);

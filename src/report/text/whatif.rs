@@ -1,4 +1,4 @@
-//! `vramtrace whatif`, for people.
+//! The text of `vramtrace whatif`.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use crate::allocator::ReplayOutcome;
@@ -6,7 +6,7 @@ use crate::analysis::whatif::{NoFit, Origin, Prediction};
 use crate::report::whatif::{PredictedDevice, caveats};
 use crate::units::{clean, count, gib, seconds, several, size};
 
-/// For people. `name`: what the trace is called.
+/// The prediction for one device. `name`: the name of the process.
 pub fn text(name: &str, device: &PredictedDevice) -> String {
     let PredictedDevice { recorded, prediction, .. } = device;
     let mut out = format!(
@@ -58,7 +58,7 @@ pub fn text(name: &str, device: &PredictedDevice) -> String {
     out
 }
 
-/// Why no setting is to be tried.
+/// Why no setting of the allocator makes the run fit.
 fn no_help(no_fit: &NoFit) -> String {
     match no_fit {
         NoFit::NoCapacity => "No setting helps: the request is larger than any device.".to_string(),
@@ -74,7 +74,8 @@ fn no_help(no_fit: &NoFit) -> String {
     }
 }
 
-/// A list of divisions has characters that a shell would take for its own.
+/// A setting as one word of a shell: quoted if it has characters that a shell interprets, as the
+/// list of `roundup_power2_divisions` has.
 pub(super) fn shell(conf: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":,_.-".contains(c);
     match conf.chars().all(plain) {
@@ -83,6 +84,7 @@ pub(super) fn shell(conf: &str) -> String {
     }
 }
 
+/// One row per setting, one column per capacity.
 fn table(prediction: &Prediction) -> String {
     let capacities = &prediction.capacities;
     let mut table = Table::new(2, &format!("lrrrr{}", "r".repeat(capacities.len())));
@@ -118,6 +120,7 @@ fn table(prediction: &Prediction) -> String {
     table.render()
 }
 
+/// Whether a replay fitted, as a cell of the table.
 fn verdict(outcome: &ReplayOutcome, capacity: u64) -> (String, anstyle::Style) {
     match (outcome.failure, outcome.retries) {
         (Some(failure), _) if failure.outside => ("no, for others".into(), BAD),

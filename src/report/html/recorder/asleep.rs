@@ -1,4 +1,4 @@
-//! Memory that was unmapped and may come back: whose bytes they are meanwhile, and afterwards.
+//! Memory that is unmapped during a sleep: who owns its bytes then, and after it is mapped again.
 
 use std::io::Write;
 
@@ -10,30 +10,33 @@ use super::Recorder;
 use crate::replay::{Asleep, Key, Mapping};
 
 impl<W: Write> Recorder<'_, W> {
-    /// Ends a record, if it is not of this moment, for another to go on.
-    pub(super) fn go_on(&mut self, key: Key, open: Open, now: u64) -> Open {
+    /// Ends a record and begins its continuation at the ordinal `now`. A record that began at `now` is
+    /// returned as it is.
+    pub(super) fn continue_record(&mut self, key: Key, open: Open, now: u64) -> Open {
         if open.from == now {
             return open;
         }
         self.end(key, open, Some(now));
-        open.again(now)
+        open.continued_from(now)
     }
 
+    /// Adds a range that is unmapped during a sleep, with its owner.
     pub(super) fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
         let device = asleep.owner.device;
         let owner = self.owner((asleep.owner.stack, Kind::Vmm, device));
         self.mapped.put(now, asleep.address, (asleep.size, 0), device, segment, Some(owner));
     }
 
-    /// Memory came back in an object: its bytes are those of the one who had them before.
-    pub(super) fn give_back(&mut self, now: u64, mapping: &Mapping) {
+    /// A range is mapped again after a sleep: the bytes of the object belong to the owner that had the
+    /// range before.
+    pub(super) fn restore_owner(&mut self, now: u64, mapping: &Mapping) {
         let key = Key { space: Space::Vmm, number: mapping.object };
         let (Some(woken), Some(open)) = (mapping.woken, self.memory.get(&key).copied()) else {
             return;
         };
         let (_, kind, device) = self.found.owners[open.owner as usize];
         let owner = self.owner((woken.owner.stack, kind, device));
-        let open = self.go_on(key, open, now);
+        let open = self.continue_record(key, open, now);
         if mapping.size >= open.share {
             self.memory.insert(key, Open { owner, ..open });
             return;
@@ -45,8 +48,8 @@ impl<W: Write> Recorder<'_, W> {
         self.mapped.put_part(key, mapping.address, part);
     }
 
-    /// What was mapped in `[start, end)` is so no more: what had come back there is its maker's again.
-    /// Was it a framework's segment?
+    /// Ends the mappings in `[start, end)`. Objects that were mapped there belong to their makers again.
+    /// Returns whether one of the mappings was a framework's segment.
     pub(super) fn unmapped(&mut self, now: u64, start: u64, end: u64) -> bool {
         let gone = self.mapped.cut(&mut self.records, now, start, end);
         for object in gone.objects {
@@ -54,12 +57,12 @@ impl<W: Write> Recorder<'_, W> {
             if let Some(open) = self.memory.get(&key).copied()
                 && open.owner != open.maker
             {
-                let open = self.go_on(key, open, now);
+                let open = self.continue_record(key, open, now);
                 self.memory.insert(key, Open { owner: open.maker, ..open });
             }
         }
         for (key, open) in self.mapped.parts_in(start, end) {
-            let open = self.go_on(key, open, now);
+            let open = self.continue_record(key, open, now);
             self.mapped.put_part(key, start, Open { owner: open.maker, ..open });
         }
         gone.segment

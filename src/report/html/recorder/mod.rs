@@ -1,4 +1,4 @@
-//! Follows a replay and writes what happened as columns.
+//! The observer that writes the events of a replay as columns.
 
 mod asleep;
 mod observer;
@@ -20,46 +20,56 @@ use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{Key, Live};
 use crate::trace::Definitions;
 
-/// A group of frees that is drawn as one flush: this many segments at least.
+/// The fewest segments, released one after the other, that are marked as a flush.
 const FLUSH: u64 = 2;
 
-/// What has ended and waits for its role, by key and time of birth: [`RoleFinder`] tells a role when
-/// the next allocation is made. Two records where the driver refused the free.
+/// Ended records whose role is not yet known, by key and time of allocation, with the ordinals of their
+/// ends. [`RoleFinder`] knows a role only after the end. An allocation has several records if it slept,
+/// changed its owner, or its free was refused.
 type Ended = FxHashMap<(Key, u64), Vec<(Open, Option<u64>)>>;
 
-/// Memory that went, one piece after the other.
+/// Memory that was released or unmapped, one piece shortly after the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flush {
     device: u8,
     pieces: u64,
     bytes: u64,
+    /// Ordinal and time of the last piece.
     ordinal: u64,
     time_ns: u64,
 }
 
+/// Writes one process.
 pub struct Recorder<'d, W: Write> {
     definitions: &'d Definitions,
     records: Records<W>,
     found: Recorded,
-    /// Blocks of fewer bytes are lumped.
+    /// Allocations of fewer bytes are lumped.
     below: u64,
+    /// The index of each owner.
     known: FxHashMap<Owner, u32>,
     blocks: FxHashMap<u64, Open>,
     memory: FxHashMap<Key, Open>,
     mapped: Mapped,
     lumped: Lumped,
-    /// Of blocks that are lumped: the bytes without memory.
+    /// The bytes without physical memory of each lumped block, by address.
     paused_lumped: FxHashMap<u64, u64>,
     roles: RoleObserver<'d>,
     ended: Ended,
     sums: BTreeMap<DeviceId, Sums>,
+    /// The drawing's positions per device: of blocks, of driver allocations.
     lanes: (BTreeMap<DeviceId, Packer>, BTreeMap<DeviceId, Packer>),
-    /// Segments that the cache gave back, and memory that fell asleep.
+    /// Segments that the cache is releasing.
     flush: Flush,
+    /// Memory that is being unmapped for a sleep.
     sleep: Flush,
+    /// The offset in the trace of the last event that got an ordinal.
     offset: Option<u64>,
+    /// The last ordinal.
     ordinal: u64,
+    /// Its time, in units of 64 ns.
     time: u64,
+    /// The ordinal of the last sum that was written.
     last_sum: u64,
 }
 
@@ -94,6 +104,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
+    /// Writes what is still open at the end of the trace.
     pub fn finish(mut self) -> std::io::Result<(Recorded, W)> {
         self.end_flushes(None);
         self.roles.end();
@@ -114,12 +125,12 @@ impl<'d, W: Write> Recorder<'d, W> {
         Ok((self.found, self.records.columns.finish()?))
     }
 
-    /// The ordinal of this event.
+    /// The ordinal of this event. The first call for an event assigns it.
     fn tick(&mut self, at: &Stamped) -> u64 {
         if self.offset != Some(at.offset) {
             self.offset = Some(at.offset);
             self.ordinal += 1;
-            // Stamps may run back a little.
+            // Time stamps of different threads may go back slightly.
             let time = (at.time_ns >> 6).max(self.time);
             self.records.columns.push(FrameKind::Ticks, &[time - self.time]);
             self.time = time;
@@ -128,6 +139,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.ordinal
     }
 
+    /// The index of an owner, which is added if it is new.
     fn owner(&mut self, owner: Owner) -> u32 {
         let next = self.found.owners.len() as u32;
         let index = *self.known.entry(owner).or_insert(next);
@@ -137,6 +149,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         index
     }
 
+    /// A new record of an allocation. `lane`: its position in the drawing.
     fn open(&mut self, at: &Stamped, live: &Live, lane: u64) -> Open {
         let owner = self.owner((live.stack, live.kind, live.device));
         Open {
@@ -156,20 +169,20 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
-    /// Writes it, now or when its role is known.
+    /// Ends a record: writes it when its role is known, or at once if it needs none.
     fn end(&mut self, key: Key, open: Open, end: Option<u64>) {
-        // What a segment is for, its blocks say.
+        // A segment has no role: its blocks have roles.
         if open.segment > 0 {
             return self.records.write(key, open, end);
         }
         self.ended.entry((key, open.time_ns)).or_default().push((open, end));
     }
 
-    /// Takes the roles that became known.
+    /// Applies the roles that became known, and writes the ended records that waited for them.
     fn take_roles(&mut self) {
         for Allocation { key, live, role, freed, .. } in self.roles.take() {
             if self.is_lumped(&live) {
-                self.lumped.has_role((key, live.time_ns), role);
+                self.lumped.set_role((key, live.time_ns), role);
                 continue;
             }
             let ended = self.ended.remove(&(key, live.time_ns));
@@ -192,7 +205,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
-    /// What never got a role.
+    /// Writes the ended records that never got a role.
     fn write_ended(&mut self) {
         let mut rest: Vec<_> = self.ended.drain().collect();
         rest.sort_unstable_by_key(|(key, _)| *key);
@@ -203,6 +216,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
+    /// Ends all open records and mappings. `end`: `None` at the end of the trace.
     fn close_all(&mut self, end: Option<u64>) {
         let mut blocks: Vec<(u64, Open)> = self.blocks.drain().collect();
         blocks.sort_unstable_by_key(|(number, open)| (open.from, *number));
@@ -224,7 +238,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.lanes.0.values_mut().chain(self.lanes.1.values_mut()).for_each(Packer::clear);
     }
 
-    /// At the trace's end all that is known of a role is known.
+    /// Ends a record. At the end of the trace it is written at once: no role becomes known later.
     fn close(&mut self, key: Key, open: Open, end: Option<u64>) {
         match end {
             None => self.records.write(key, open, end),
@@ -236,8 +250,9 @@ impl<'d, W: Write> Recorder<'d, W> {
         live.size < self.below
     }
 
+    /// Adds a small allocation to the sums, or removes it.
     fn lump(&mut self, key: Key, live: &Live, bytes: u64, comes: bool) {
-        // These events have no ordinals: there are too many.
+        // These events get no ordinals, because they are too many. They belong to the last ordinal.
         let now = self.ordinal;
         let of = (key, live.time_ns);
         match comes {
@@ -254,6 +269,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         sums.lumped_count = change(sums.lumped_count, 1);
     }
 
+    /// Adds a mark at the last ordinal.
     fn mark(&mut self, what: &'static str, device: u8, bytes: u64, by: Option<&'static str>) {
         match self.found.marks.len() < MOST_MARKS {
             true => {
@@ -264,7 +280,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
-    /// Those of which no piece came for a while at this time; all where there is none.
+    /// Marks flushes and sleeps whose last piece is more than [`NEAR`] ns before `now`. `None`: all.
     fn end_flushes(&mut self, now: Option<u64>) {
         let is_over = |flush: &Flush| {
             flush.pieces > 0 && now.is_none_or(|now| now.saturating_sub(flush.time_ns) > NEAR)
@@ -278,6 +294,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
+    /// Marks the flush of segments if it has at least [`FLUSH`] pieces.
     fn end_flush(&mut self) {
         let flush = std::mem::take(&mut self.flush);
         if flush.pieces < FLUSH {
@@ -285,10 +302,11 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
         let left = self.sums.get(&DeviceId(flush.device));
         let left = left.map_or(0, |sums| sums.written[Field::Reserved as usize]);
-        // All of the cache, or a part of it.
+        // `emptied`: less than a tenth of the released bytes is still reserved.
         self.mark_flush(if left < flush.bytes / 10 { "emptied" } else { "flush" }, flush);
     }
 
+    /// Adds a mark at the ordinal of the flush.
     fn mark_flush(&mut self, what: &'static str, flush: Flush) {
         let Flush { device, bytes, ordinal, .. } = flush;
         match self.found.marks.len() < MOST_MARKS {
@@ -297,12 +315,14 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
+    /// Writes the sums that changed. `coarse`: small changes are left out.
     fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
         let sums = self.sums.entry(device).or_default();
         let is_large = |field: Field| matches!(field, Field::Live | Field::Lumped);
         let large = values.iter().filter(|(field, _)| is_large(*field)).map(|(_, value)| *value);
         sums.highest = large.fold(sums.highest, u64::max);
-        // With lumped blocks a change of every event would be a value of every event.
+        // Frees and allocations of lumped blocks change sums too. Writing each of these changes would
+        // make the stream as long as without lumping.
         let least = if coarse { sums.highest / 4096 } else { 0 };
         let written = sums.written;
         let differs = |(field, value): &(Field, u64)| {
@@ -321,7 +341,8 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 }
 
-/// Segments that are given back within this time are one flush.
+/// A segment that is released at most this many nanoseconds after the one before belongs to the same
+/// flush.
 const NEAR: u64 = 20_000_000;
 
 impl Flush {
@@ -332,18 +353,20 @@ impl Flush {
         (self.ordinal, self.time_ns) = (ordinal, time_ns);
     }
 
+    /// Whether the flush has begun on another device.
     fn is_of_other(&self, device: DeviceId) -> bool {
         self.pieces > 0 && self.device != device.0
     }
 }
 
-fn counts(live: &Live) -> bool {
+/// Whether the page shows an allocation: host memory and imported memory are left out.
+fn is_shown(live: &Live) -> bool {
     !live.kind.is_host() && live.kind != Kind::Imported
 }
 
 impl<W: Write> Recorder<'_, W> {
     fn memory_made(&mut self, at: &Stamped, key: Key, live: &Live) {
-        if !counts(live) {
+        if !is_shown(live) {
             return;
         }
         if self.is_lumped(live) {
@@ -356,7 +379,7 @@ impl<W: Write> Recorder<'_, W> {
     }
 
     fn memory_freed(&mut self, at: &Stamped, key: Key, live: &Live) {
-        if !counts(live) {
+        if !is_shown(live) {
             return;
         }
         let Some(open) = self.memory.remove(&key) else {
@@ -412,7 +435,7 @@ impl<W: Write> Recorder<'_, W> {
             0 => self.mapped.paused.remove(&address),
             _ => self.mapped.paused.insert(address),
         };
-        let open = self.go_on(block(address), open, now);
+        let open = self.continue_record(block(address), open, now);
         self.blocks.insert(address, Open { paused, ..open });
     }
 }

@@ -1,4 +1,4 @@
-//! What each event of the replay does to the page.
+//! Turns each event of the replay into records, marks and sums of the page.
 
 use std::io::Write;
 
@@ -44,7 +44,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
             open.segment = ordinal;
         }
         if key.space == Space::Vmm {
-            self.mapped.is_segment(key.number, ordinal);
+            self.mapped.mark_segment(key.number, ordinal);
         }
     }
 
@@ -60,7 +60,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let now = self.tick(at);
         let end = start.saturating_add(mapping.size);
         let segment = self.unmapped(now, start, end);
-        // Blocks live on above it.
+        // Blocks are still live in the unmapped range: it is shown as asleep.
         let key = Key { space: Space::Vmm, number: mapping.object };
         let paused = self.mapped.paused.range(start..end).next().is_some();
         if let Some(owner) = self.memory.get(&key).map(|open| open.owner).filter(|_| paused) {
@@ -92,7 +92,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let end = mapping.address.saturating_add(mapping.size);
         self.unmapped(now, mapping.address, end);
         self.on_map(at, mapping.address, mapping, object);
-        self.give_back(now, mapping);
+        self.restore_owner(now, mapping);
     }
 
     fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
@@ -126,7 +126,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let sums = self.sums.entry(device).or_default();
         let values = sums.values(state);
         let is_new_peak = state.peak.offset == Some(at.offset);
-        // What this event is, is listed one by one or lumped.
+        // An event without an ordinal belongs to a lumped allocation: its sums may be coarse.
         let coarse = self.below > 0 && self.offset != Some(at.offset);
         self.write_sums(at, device, values, coarse);
         if is_new_peak {
@@ -136,6 +136,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
+        // Frees may be among the missing events: nothing is known to be live after the gap.
         let ordinal = self.tick(at);
         self.end_flushes(None);
         self.close_all(Some(ordinal));
@@ -151,7 +152,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
 
     fn on_resume(&mut self, at: &Stamped, state: &State) {
         let ordinal = self.tick(at);
-        // A checkpoint names what is asleep among what is reserved.
+        // A checkpoint lists sleeping ranges among the reserved ones.
         for asleep in state.space.asleep() {
             let segment = state.cache.segment_of(asleep.address).is_some();
             self.put_asleep(ordinal, asleep, segment);

@@ -1,4 +1,4 @@
-//! One post-mortem for people: ten lines that tell all at three in the morning, then the tables.
+//! One post-mortem as text: about ten lines of summary, then the tables.
 
 use vramtrace_format::Header;
 
@@ -12,29 +12,29 @@ use crate::symbols::FREE_CACHE;
 use crate::trace::Definitions;
 use crate::units::{clean, count, seconds, several, size};
 
-/// How it is shown.
+/// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
 pub struct OomOptions {
-    /// Lines of each table.
+    /// The most rows of each table.
     pub top: usize,
-    /// Every frame, files with their whole path.
+    /// All frames of each stack, and files with their full path.
     pub full: bool,
-    /// The first lines only.
+    /// Only the summary, without the tables.
     pub short: bool,
-    /// The process runs.
+    /// The process is still running.
     pub running: bool,
-    /// How many out-of-memories the run had.
+    /// The number of out-of-memory failures in the run.
     pub of: usize,
 }
 
-/// Frames of the request's stack that are shown without `full`.
+/// The most frames of the request's stack that are shown without `full`.
 const FRAMES: usize = 24;
-/// Characters of a line.
+/// The most characters in a line of the summary.
 const WIDTH: usize = 100;
-/// Of the ten lines, those for holders.
+/// The lines of the summary that list holders.
 const HOLDS: usize = 3;
 
-/// `given`: the trace as it was named, after a space.
+/// The whole post-mortem. `given`: the trace argument as the user gave it, after a space.
 pub fn text(
     it: &Explained,
     header: &Header,
@@ -49,10 +49,10 @@ pub fn text(
     lines.add("limit", &wording::limit(&it.one));
     lines.add("used", &wording::sum(&it.sum));
     lines.add("why", &wording::why(&it.one));
-    for (index, line) in holds(&classifier, &holders).iter().enumerate() {
+    for (index, line) in holder_lines(&classifier, &holders).iter().enumerate() {
         lines.add(if index == 0 { "holds" } else { "" }, line);
     }
-    if let Some(line) = grew(it, &classifier) {
+    if let Some(line) = growth_line(it, &classifier) {
         lines.add("grew", &line);
     }
     if !shown.short {
@@ -67,20 +67,21 @@ pub fn text(
     if shown.short {
         return out;
     }
-    for (index, command) in more(it, given).iter().enumerate() {
+    for (index, command) in further_commands(it, given).iter().enumerate() {
         lines.styled(if index == 0 { "more" } else { "" }, command, DIM);
     }
     out.push_str(&warnings(it));
-    out.push_str(&in_use(it));
-    out.push_str(&held(it, &classifier, &holders, shown));
-    out.push_str(&grown(it, &classifier, shown));
-    out.push_str(&cache(it, &classifier, shown));
-    out.push_str(&settings(it));
-    out.push_str(&stack(it, &classifier, shown));
+    out.push_str(&usage_table(it));
+    out.push_str(&held_table(it, &classifier, &holders, shown));
+    out.push_str(&growth_table(it, &classifier, shown));
+    out.push_str(&cache_table(it, &classifier, shown));
+    out.push_str(&settings_table(it));
+    out.push_str(&request_stack(it, &classifier, shown));
     out.push_str(&problems(it));
     out
 }
 
+/// The title: which process asked for how much, when and where. Further lines if it is long.
 fn first_line(
     it: &Explained,
     header: &Header,
@@ -123,7 +124,7 @@ const TITLE: &str = "OUT OF MEMORY";
 
 const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
 
-/// Lines with a word before them; what is too long goes on below.
+/// Writes lines with a label before them. Long text continues on indented lines below.
 struct Lines<'o> {
     out: &'o mut String,
 }
@@ -147,8 +148,9 @@ impl Lines<'_> {
     }
 }
 
-/// At spaces, into lines of at most this many characters where words allow. What belongs together
-/// stays so: a figure and its unit, a part of a sum, a line and who called it.
+/// Breaks text at spaces into lines of at most `width` characters; a longer word is not broken. A
+/// figure and its unit, a sign and its term, and a line of code and its caller (`a < b`) stay on one
+/// line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut words: Vec<String> = Vec::new();
@@ -180,14 +182,16 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn holds(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String> {
+/// The largest holders, a line each: bytes, line of code, number of blocks or allocations.
+fn holder_lines(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String> {
     let named = || holders.iter().filter(|holder| holder.stack != FREE_CACHE).take(HOLDS);
     let place_of = |holder: &Holder| wording::place(classifier, holder.stack);
     let line = |holder: &Holder| {
         let place = place_of(holder);
         let alike = named().filter(|other| place_of(other) == place).count() > 1;
         let why = || classifier.symbols.why_empty(holder.stack).to_string();
-        // Of blocks it is the place that tells, where it is one.
+        // The line of code identifies blocks of PyTorch. Their library is shown only if two of these
+        // lines would be alike without it.
         let library = holder.library.as_deref().filter(|_| !holder.of_cache || alike);
         let library = library.map_or(String::new(), |name| format!(" ({})", clean(name)));
         let place = place.unwrap_or_else(why);
@@ -196,12 +200,13 @@ fn holds(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String> {
     named().map(line).collect()
 }
 
-/// `96 blocks`; memory of the driver's is allocations.
+/// `96 blocks` for memory in PyTorch's cache, else `96 allocations`.
 fn pieces(holder: &Holder) -> String {
     several(holder.count, if holder.of_cache { "block" } else { "allocation" })
 }
 
-fn grew(it: &Explained, classifier: &StackClassifier) -> Option<String> {
+/// The line of code whose memory grew most before the request.
+fn growth_line(it: &Explained, classifier: &StackClassifier) -> Option<String> {
     let most = it.grew.first()?;
     let since = it.one.oom.time_ns.saturating_sub(it.grew_from_ns?);
     let place = wording::place(classifier, most.stack)
@@ -214,7 +219,8 @@ fn grew(it: &Explained, classifier: &StackClassifier) -> Option<String> {
     Some(format!("in the last {ago}: {place} by {bytes}{others}"))
 }
 
-fn more(it: &Explained, given: &str) -> Vec<String> {
+/// Commands that show more about this failure.
+fn further_commands(it: &Explained, given: &str) -> Vec<String> {
     let seconds = it.one.oom.time_ns as f64 / 1e9;
     let mut all = vec![format!("vramtrace holders{given} --at {seconds:.3} --full")];
     if it.one.oom.level == Level::Tensor {
@@ -224,7 +230,7 @@ fn more(it: &Explained, given: &str) -> Vec<String> {
     all
 }
 
-/// What the answer cannot stand on.
+/// Warnings about gaps in the data behind this post-mortem.
 fn warnings(it: &Explained) -> String {
     let one = &it.one;
     let mut lines = Vec::new();
@@ -244,7 +250,8 @@ fn warnings(it: &Explained) -> String {
     lines.iter().map(|line| format!("  {} {}\n", paint(WARN, "!"), paint(WARN, line))).collect()
 }
 
-fn in_use(it: &Explained) -> String {
+/// The parts of the memory in use, with their shares.
+fn usage_table(it: &Explained) -> String {
     let mut table = Table::new(4, "lrrll");
     table.head(&["in use", "bytes", "share", "", ""]);
     let share = |bytes: i64| 100.0 * bytes as f64 / it.sum.bytes.max(1) as f64;
@@ -273,7 +280,8 @@ fn in_use(it: &Explained) -> String {
     format!("\n{}", table.render())
 }
 
-fn held(
+/// The holders of memory at the failure.
+fn held_table(
     it: &Explained,
     classifier: &StackClassifier,
     holders: &[Holder],
@@ -295,7 +303,8 @@ fn listing(shown: OomOptions) -> ListingOptions {
     ListingOptions { by: GroupBy::Line, top: shown.top, full: shown.full, when: "" }
 }
 
-fn grown(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+/// The lines of code whose memory grew before the failure.
+fn growth_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
     let Some(from) = it.grew_from_ns.filter(|_| !it.grew.is_empty()) else { return String::new() };
     let mut table = Table::new(4, "lrrl");
     let title = format!("grew since {}", seconds(from));
@@ -320,8 +329,8 @@ fn grown(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> Str
     out
 }
 
-/// PyTorch's cache at that moment.
-fn cache(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+/// PyTorch's cache at the failure: reserved, allocated, free, releasable and unusable bytes.
+fn cache_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
     let one: &PostMortem = &it.one;
     let segments = it.small.segments + it.large.segments;
     if segments == 0 {
@@ -345,13 +354,13 @@ fn cache(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> Str
     }
     let mut out = format!("\n{}", table.render());
     if one.free > one.releasable {
-        out.push_str(&keepers(it, classifier, shown));
+        out.push_str(&pins_table(it, classifier, shown));
     }
     out
 }
 
-/// Who keeps free memory of the cache from going back to the driver.
-fn keepers(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+/// The lines of code whose blocks keep otherwise free segments from being returned to the driver.
+fn pins_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
     const MOST: usize = 5;
     let mut table = Table::new(4, "lrrl");
     table.head(&["", "keeps free", "in segments", ""]);
@@ -370,8 +379,8 @@ fn keepers(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> S
     if any { table.render() } else { String::new() }
 }
 
-/// Other settings, replayed up to the request.
-fn settings(it: &Explained) -> String {
+/// The bytes that other settings of PyTorch's allocator need, replayed up to the failed request.
+fn settings_table(it: &Explained) -> String {
     let Some(remedy) = it.one.remedy.as_ref().filter(|it| !it.settings.is_empty()) else {
         return String::new();
     };
@@ -390,7 +399,8 @@ fn settings(it: &Explained) -> String {
     format!("\n{}", table.render())
 }
 
-fn stack(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+/// The call stack of the failed request.
+fn request_stack(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
     let title = paint(DIM, "asked for by");
     let Some(stack) = it.stack() else {
         let why = classifier.symbols.why_empty(it.one.oom.stack);
@@ -409,6 +419,7 @@ fn stack(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> Str
     out
 }
 
+/// Problems with reading symbols: the first five.
 fn problems(it: &Explained) -> String {
     const MOST: usize = 5;
     let problems = it.symbols.problems();

@@ -1,9 +1,9 @@
-//! All out-of-memories of a run, a line each; and processes that had none.
+//! The list of all out-of-memory failures of a run, and the lines for processes without one.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-use vramtrace_format::{DeviceId, Header};
+use vramtrace_format::Header;
 
 use super::super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use super::wording;
@@ -13,7 +13,8 @@ use crate::report::names;
 use crate::report::oom::{ListedOom, ProcessRefusals};
 use crate::units::{clean, count, seconds, several, size};
 
-/// The others of the run, besides those that were shown. The last ones where there are many.
+/// The list of all failures of the run; empty for fewer than two. The `shown` ones are bold. Equal
+/// failures of several processes share a row. Only the last `most` rows are listed.
 pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
     if all.len() < 2 {
         return String::new();
@@ -22,7 +23,7 @@ pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
     let title = format!("{} in this run", several(all.len() as u64, "out-of-memory"));
     let title = title.replace("out-of-memorys", "out-of-memories");
     table.head(&["", "at", "", "asked for", "requests", "by", "", ""]);
-    let groups = same(all);
+    let groups = grouped(all);
     let first = groups.len().saturating_sub(most);
     let hidden = groups[..first].iter().map(|group| group.all.len()).sum::<usize>();
     for group in &groups[first..] {
@@ -50,29 +51,33 @@ pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
     out
 }
 
-/// The same request of several processes of a run, once.
-struct Same<'r> {
+/// Failures of the same request in several processes, shown as one row.
+struct FailureGroup<'r> {
+    /// Who refused: the cap, the driver, PyTorch.
     by: &'static str,
+    /// The line of code that asked.
     place: String,
     all: Vec<&'r ListedOom<'r>>,
 }
 
-impl Same<'_> {
+impl FailureGroup<'_> {
+    /// The processes of the group, and the device if it is the same in all.
     fn who(&self) -> String {
         let mut seen = HashSet::new();
         let traces = self.all.iter().filter(|one| seen.insert(one.trace));
         let names = names::several(traces.map(|one| (one.header, one.trace)));
         let device = self.all[0].oom.device;
         match self.all.iter().all(|one| one.oom.device == device) {
-            true => format!("{names} cuda:{}", device.0),
+            true => format!("{names} {}", wording::cuda_name(device)),
             false => names,
         }
     }
 }
 
-/// In the order of their first ones. Of one process each stands for itself.
-fn same<'r>(all: &'r [ListedOom<'r>]) -> Vec<Same<'r>> {
-    let mut groups: Vec<Same> = Vec::new();
+/// Groups failures with the same refuser, line of code, size and outcome, in the order of their first
+/// members. Two failures of one process are never in one group.
+fn grouped<'r>(all: &'r [ListedOom<'r>]) -> Vec<FailureGroup<'r>> {
+    let mut groups: Vec<FailureGroup> = Vec::new();
     for one in all {
         let classifier = StackClassifier::new(one.symbols, one.header);
         let by = match (one.oom.refusal, one.oom.level) {
@@ -81,7 +86,7 @@ fn same<'r>(all: &'r [ListedOom<'r>]) -> Vec<Same<'r>> {
             (None, Level::Driver) => "?",
         };
         let place = wording::place(&classifier, one.oom.stack).unwrap_or_default();
-        let joins = |group: &&mut Same| {
+        let joins = |group: &&mut FailureGroup| {
             let first = group.all[0];
             (group.by, &group.place) == (by, &place)
                 && (first.oom.size, first.oom.went_on) == (one.oom.size, one.oom.went_on)
@@ -89,13 +94,13 @@ fn same<'r>(all: &'r [ListedOom<'r>]) -> Vec<Same<'r>> {
         };
         match groups.iter_mut().find(joins) {
             Some(group) => group.all.push(one),
-            None => groups.push(Same { by, place, all: vec![one] }),
+            None => groups.push(FailureGroup { by, place, all: vec![one] }),
         }
     }
     groups
 }
 
-/// Processes without any, in one line.
+/// One line for several processes without an out-of-memory failure.
 pub fn none_of(quiet: &[(&Header, &Path, &ProcessRefusals)]) -> String {
     let name = names::several(quiet.iter().map(|(header, trace, _)| (*header, *trace)));
     let devices = || quiet.iter().flat_map(|(_, _, quiet)| quiet.end.devices.values());
@@ -121,7 +126,7 @@ pub fn none_of(quiet: &[(&Header, &Path, &ProcessRefusals)]) -> String {
     format!("{}: {}; {}\n", clean(&name), paint(BOLD, "no out-of-memory"), parts.join(", "))
 }
 
-/// One line.
+/// One line for a process without an out-of-memory failure.
 pub fn none(quiet: &ProcessRefusals) -> String {
     let name = match quiet.name.as_str() {
         "" => String::new(),
@@ -147,11 +152,7 @@ pub fn none(quiet: &ProcessRefusals) -> String {
                 parts.push(format!("{passed} passed the cap, which only warns"));
             }
             parts.push(wording::peak(device));
-            let which = match *id {
-                DeviceId::UNKNOWN => "unknown device".to_string(),
-                id => format!("cuda:{}", id.0),
-            };
-            format!("{which}: {}", parts.join(", "))
+            format!("{}: {}", wording::cuda_name(*id), parts.join(", "))
         })
         .collect();
     let rest = match devices.is_empty() {

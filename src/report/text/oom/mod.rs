@@ -1,4 +1,4 @@
-//! Post-mortems, for people: what happened, why, and what to do.
+//! Post-mortems as text: what happened, why, and what to do.
 
 mod full;
 mod list;

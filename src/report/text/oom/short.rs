@@ -1,4 +1,5 @@
-//! The short form, before all else in a report of a run that ended out of memory.
+//! The short form of a post-mortem, in `vramtrace report` below the head of a process that ended out
+//! of memory.
 
 use vramtrace_format::RefusedBy;
 
@@ -8,13 +9,15 @@ use super::wording;
 use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process};
+use crate::report::wording::gpu_name;
 use crate::units::{gib, seconds, size};
 
-/// Empty for other runs.
+/// The short post-mortems of a process; empty if it did not end out of memory.
 pub fn fatal(process: &Process) -> String {
     process.fatal.iter().map(|one| format!("\n{}", one_fatal(one))).collect()
 }
 
+/// Title, cause, fix and further commands.
 fn one_fatal(fatal: &PostMortem) -> String {
     let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
@@ -48,7 +51,7 @@ pub fn where_and_limit(fatal: &PostMortem) -> String {
         _ => String::new(),
     };
     let at = seconds(fatal.oom.time_ns);
-    format!(" on GPU {} at {at}, {limit}{card}", fatal.oom.device.0)
+    format!(" on {} at {at}, {limit}{card}", gpu_name(fatal.oom.device))
 }
 
 /// `fragmentation: asked 1.31 GiB; free 1.51 GiB in 106 pinned segments, largest hole 893.22 MiB`.
@@ -76,7 +79,7 @@ pub fn cause(fatal: &PostMortem) -> String {
     }
 }
 
-/// How many other settings are listed: a report must fit one screen. `vramtrace oom` lists all.
+/// The most settings that are listed: a report must fit one screen. `vramtrace oom` lists all.
 const SETTINGS: usize = 1;
 
 /// `expandable_segments:True would need 13.11 GiB and fit`.
@@ -88,6 +91,7 @@ fn setting(Tried { conf, smallest, fits, .. }: &Tried) -> String {
     }
 }
 
+/// The setting that fixes it, and what other settings would need.
 fn remedies(remedy: &Remedy) -> String {
     let mut out = String::new();
     let of = match remedy.origin {

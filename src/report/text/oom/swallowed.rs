@@ -1,13 +1,16 @@
-//! Refusals that a library did not report, two lines each.
+//! Refused requests that a library did not report, two lines each: the refusal, and the error that
+//! another API function returned later.
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
+use super::wording::cuda_name;
 use crate::analysis::StackClassifier;
 use crate::analysis::oom::{Cause, Swallowed};
 use crate::report::wording::cuda_result;
 use crate::trace::Definitions;
 use crate::units::{clean, gib, seconds, size};
 
-/// Those of libraries: the program itself and PyTorch report a refusal. `who`: the process.
+/// Only requests of a library are listed. `who`: the name of the process with a space after it, or
+/// empty.
 pub fn swallowed(
     who: &str,
     all: &[Swallowed],
@@ -21,14 +24,14 @@ pub fn swallowed(
         let title = paint(BAD, "REFUSAL NOT REPORTED");
         let call = clean(&definitions.site_api_name(refused.site));
         let what = format!("{library} was refused {}", size(refused.size));
-        let whose = whose(one, definitions);
+        let by = refused_by(one, definitions);
         let at = seconds(refusal.time_ns);
-        let device = refusal.device.0;
+        let device = cuda_name(refusal.device);
         let ended = one
             .status
             .map_or(String::new(), |status| format!("; the process ended with status {status}"));
         Some(format!(
-            "{title}  {who}cuda:{device} at {at}: {} ({call}) {whose}, and went on\n  {}      {} \
+            "{title}  {who}{device} at {at}: {} ({call}) {by}, and went on\n  {}      {} \
              returned {} at {}{ended}\n",
             paint(BOLD, &what),
             paint(DIM, "next"),
@@ -40,7 +43,8 @@ pub fn swallowed(
     all.iter().filter_map(one).collect()
 }
 
-fn whose(one: &Swallowed, definitions: &Definitions) -> String {
+/// Which limit refused it: `by the cap of 8.00 GiB`.
+fn refused_by(one: &Swallowed, definitions: &Definitions) -> String {
     let refused = one.refusal.refused;
     let free = match refused.driver_free {
         0 => String::new(),

@@ -1,14 +1,15 @@
-//! The sentences and the tables.
+//! Figures that are printed as a sum, and names of devices.
 
 use proptest::prelude::*;
+use vramtrace_format::DeviceId;
 use vramtrace_format::physical::{GIB, MIB};
 
-use super::wording::hundredths;
+use super::wording::{cuda_name, hundredths};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is printed adds up to what is printed, and none is off by a hundredth or more.
+    /// The printed parts add up to the printed sum, and each is off by less than a hundredth.
     #[test]
     fn printed_parts_add_up(parts in proptest::collection::vec(-100_000_000i64..1 << 44, 0..12)) {
         for unit in [GIB, MIB] {
@@ -22,6 +23,11 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn an_unknown_device_has_no_ordinal() {
+    assert_eq!([DeviceId(3), DeviceId::UNKNOWN].map(cuda_name), ["cuda:3", "unknown device"]);
 }
 
 #[test]

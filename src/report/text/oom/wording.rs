@@ -11,19 +11,20 @@ use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
 use crate::report::wording::cause_words;
 use crate::symbols::Frame;
-use crate::units::{clean, count, gib, several, size};
+use crate::units::{clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub fn process(header: &Header, one: &PostMortem) -> String {
     let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
     let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
-    format!("{rank}{}{pid}", device(one))
+    format!("{rank}{}{pid}", cuda_name(one.oom.device))
 }
 
-pub fn device(one: &PostMortem) -> String {
-    match one.oom.device == DeviceId::UNKNOWN {
-        true => "unknown device".to_string(),
-        false => format!("cuda:{}", one.oom.device.0),
+/// `cuda:3`, `unknown device`.
+pub fn cuda_name(device: DeviceId) -> String {
+    match device {
+        DeviceId::UNKNOWN => "unknown device".to_string(),
+        id => format!("cuda:{}", id.0),
     }
 }
 
@@ -37,12 +38,12 @@ pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
     })
 }
 
-/// `train.py:41`; the function where no file is known.
+/// `train.py:41`; the name of the function if file or line are unknown.
 fn short(frame: &Frame) -> String {
     let how = ListingOptions { by: GroupBy::Line, top: 0, full: false, when: "" };
     match frame.place().filter(|_| frame.line.is_some()) {
         Some(place) => clean(&place),
-        // Which library runs a backward step is known.
+        // Without the library: a node of the autograd graph is always PyTorch's.
         None if autograd::node(&frame.function).is_some() => {
             autograd::display_name(&frame.function).into_owned()
         }
@@ -50,7 +51,7 @@ fn short(frame: &Frame) -> String {
     }
 }
 
-/// Which limit was met, and what the card had.
+/// The limit that the request exceeded, and the free memory of the card.
 pub fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
@@ -93,23 +94,23 @@ pub fn limit(one: &PostMortem) -> String {
     format!("{limit}; the card had {} free{so}{others}", size(free))
 }
 
-/// Who else is on the card, the largest first. `None`: nobody was listed.
+/// Other processes on the card, the largest first. `None`: none was listed.
 pub fn neighbours(one: &PostMortem) -> Option<String> {
     const MOST: usize = 3;
     let mut all = one.oom.neighbours.clone();
     all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
-    let roles = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+    let name = |(pid, bytes): &(u32, Option<u64>)| match bytes {
         Some(bytes) => format!("pid {pid} {}", size(*bytes)),
         None => format!("pid {pid}"),
     };
-    let mut names: Vec<String> = all.iter().take(MOST).map(roles).collect();
+    let mut names: Vec<String> = all.iter().take(MOST).map(name).collect();
     if all.len() > MOST {
         names.push(format!("{} more", all.len() - MOST));
     }
     (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
 }
 
-/// In how long pieces the cache is free.
+/// How the free memory of the cache is divided: `in 106 pinned segments, largest hole 893.22 MiB`.
 pub fn holes(one: &PostMortem) -> String {
     match one.figures.largest_hole {
         Some(hole) => {
@@ -119,7 +120,7 @@ pub fn holes(one: &PostMortem) -> String {
     }
 }
 
-/// Why it did not fit.
+/// Why the request did not fit.
 pub fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     match one.cause {
@@ -167,7 +168,7 @@ pub fn why(one: &PostMortem) -> String {
     out
 }
 
-/// What a part of the sum is called; at most a few words.
+/// The name of a part of the sum, in a few words.
 pub fn part(what: &UsedPart) -> String {
     match what {
         UsedPart::Tensors => "tensors".into(),
@@ -183,7 +184,7 @@ pub fn part(what: &UsedPart) -> String {
     }
 }
 
-/// What stands behind a part, for those who do not know.
+/// A short explanation of a part of the sum.
 pub fn meaning(what: &UsedPart) -> &'static str {
     match what {
         UsedPart::Tensors => "blocks of PyTorch's cache",
@@ -200,7 +201,7 @@ pub fn meaning(what: &UsedPart) -> &'static str {
     }
 }
 
-/// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`: what is printed adds up, too.
+/// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
 pub fn sum(sum: &UsedSum) -> String {
     let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
     let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
@@ -220,8 +221,8 @@ pub fn sum(sum: &UsedSum) -> String {
     out
 }
 
-/// Each as hundredths of a unit, so that they add up to their sum, rounded: those that lose most
-/// are rounded up.
+/// Each part in hundredths of a unit, by the largest remainder method: the results add up to the
+/// rounded sum of the parts.
 pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
     let unit = i128::from(unit);
     let scaled = |bytes: i64| i128::from(bytes) * 100;
@@ -236,7 +237,7 @@ pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
     shown.into_iter().map(|n| n as i64).collect()
 }
 
-/// What to try.
+/// One piece of advice as text.
 pub fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
@@ -267,7 +268,7 @@ pub fn advice(advice: &Advice) -> String {
     }
 }
 
-/// What came of requests before and after it.
+/// Earlier refusals that were absorbed, and repetitions of this request.
 pub fn before(one: &PostMortem) -> Vec<String> {
     let oom = &one.oom;
     let mut all = Vec::new();
@@ -280,13 +281,12 @@ pub fn before(one: &PostMortem) -> Vec<String> {
     }
     if oom.requests > 1 {
         let since = crate::units::seconds(oom.first_ns);
-        all.push(format!("{} in a row got nothing since {since}", count_requests(oom.requests)));
+        all.push(format!(
+            "{} in a row got nothing since {since}",
+            several(oom.requests, "request")
+        ));
     }
     all
-}
-
-fn count_requests(n: u64) -> String {
-    format!("{} requests", count(n))
 }
 
 /// `peak 13.77 GiB of a cap of 14.44 GiB`.
