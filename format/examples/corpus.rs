@@ -244,7 +244,7 @@ fn group_page() -> Vec<u8> {
     let me = Member { pid: 1, start_ticks: 2, image: 3 };
     let slot = page.join(me, |_| true).expect("the first member");
     let device = page.device(&[1; 16], 0, 1 << 30).expect("the first device");
-    page.bring_limit(slot, device, Some(100));
+    page.set_member_limit(slot, device, Some(100));
     page.count(slot, device).fetch_add(5, Ordering::SeqCst);
     bytes_of(&words)
 }

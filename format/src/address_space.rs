@@ -1,61 +1,61 @@
-//! The device address space: reservations, mappings, and memory that was unmapped and may be mapped
+//! The device address space: reservations, mappings, and ranges that were unmapped and may be mapped
 //! again ("asleep").
 //!
-//! Allocators that sleep (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and map other
-//! memory at the same address later. No call names this, so recorder and reader derive it by the same
-//! rules:
+//! Allocators with a sleep mode (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and later map other
+//! memory at the same address. No driver call says so. Recorder and reader derive it by these rules:
 //!
-//! * A reservation of which every byte is mapped or asleep is **whole**. Memory that is unmapped in a
-//!   whole one falls asleep: it keeps its owner, the stack that created the first object there. So does
-//!   memory that has been asleep before. Other memory that is unmapped (in a segment that PyTorch
-//!   expands, for example) is freed.
-//! * Memory that is mapped over a sleeping range wakes it: the owner stays.
-//! * An object of which a reservation shows more bytes than it has is a **placeholder** (kvcached maps
-//!   one zero page wherever nothing is). It backs nothing. When it is unmapped, only ranges that had
-//!   been asleep before are asleep again.
-//! * The end of a reservation ends the sleeping ranges in it.
+//! * A reservation is **whole** if every byte of it is mapped or asleep. A range that is unmapped in a whole reservation
+//!   falls asleep: it keeps its owner, the stack that created the first object there. So does a range that has been
+//!   asleep before. Any other unmapped range (in an expandable segment of PyTorch, for example) is freed.
+//! * A mapping over a sleeping range wakes it: the owner stays the same.
+//! * An object is a **placeholder** if a reservation maps more bytes of it than it has (kvcached maps one zero page
+//!   wherever it has no memory). A placeholder backs nothing. When it is unmapped, only ranges that had been asleep
+//!   before are asleep again.
+//! * When a reservation is freed, the sleeping ranges in it end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{DeviceId, SiteId, StackId};
 
-/// The owner of bytes: device and stack.
+/// The owner of a range: the stack that allocated it, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub stack: StackId,
     pub device: DeviceId,
 }
 
-/// An owner's bytes that were mapped again.
+/// How a sleeping range was mapped again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
     pub owner: Owner,
-    /// The stack that mapped them again; 0 = not known.
+    /// The stack of the call that mapped it; 0 = not known.
     pub by: StackId,
 }
 
-/// A piece of address space that shows `[offset, offset + size)` of an object.
+/// A range of addresses to which `[offset, offset + size)` of an object is mapped. All in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     pub address: u64,
     pub size: u64,
     pub offset: u64,
-    /// Number of the object.
+    /// Number of the physical object ([`crate::Space::Vmm`]).
     pub object: u64,
-    /// `None`: its bytes are those of the object's maker.
+    /// `None`: the owner is the stack that created the object.
     pub woken: Option<Woken>,
 }
 
-/// Bytes of a reservation that were unmapped and may be mapped again.
+/// A range of a reservation that was unmapped and may be mapped again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
     pub address: u64,
     pub size: u64,
     pub owner: Owner,
-    /// The earlier mapping: if exactly it is mapped again, nothing has changed.
+    /// The earlier mapping. If the same object is mapped there again at the same offset, the range has the state that
+    /// it had before the unmap.
     pub was: Option<Mapping>,
 }
 
+/// A range of reserved addresses (cuMemAddressReserve), in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub address: u64,
@@ -66,53 +66,55 @@ pub struct Reservation {
     covered: u64,
 }
 
-/// The mappings that an unmap removed, so that it can be undone.
+/// The mappings that an unmap removed. [`AddressSpace::put_back`] undoes the unmap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The mappings as they were.
+    /// The mappings before the unmap.
     pub whole: Vec<Mapping>,
-    /// The remaining parts of those that were only partly covered.
+    /// The parts of them that remain mapped.
     pub rest: Vec<Mapping>,
     /// The removed parts, by address: `whole` without `rest`.
     pub cut: Vec<Mapping>,
-    /// Those of them that fell asleep.
+    /// The removed parts that fell asleep.
     pub slept: Vec<Asleep>,
 }
 
 /// The effect of a mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Put {
-    /// By address; several where it woke bytes of several owners.
+    /// The new mappings, by address: several if the mapping woke ranges.
     pub pieces: Vec<Mapping>,
-    /// What was asleep there.
+    /// The ranges that were asleep there.
     pub woke: Vec<Asleep>,
-    /// Its object has become a placeholder: other mappings of it no longer back anything.
+    /// The object has become a placeholder with this mapping: its earlier mappings back nothing any more.
     pub is_placeholder_now: bool,
 }
 
-/// A reservation that ended, so that this can be undone.
+/// A reservation that was freed, with its sleeping ranges. [`AddressSpace::restore`] undoes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freed {
     pub reservation: Reservation,
     pub asleep: Vec<Asleep>,
 }
 
-/// Mappings and reservations by address. Mappings never overlap, nor do reservations, nor what is
-/// asleep; nothing is both mapped and asleep.
+/// Mappings, reservations and sleeping ranges by address. No two mappings overlap, no two reservations and no two
+/// sleeping ranges; no range is both mapped and asleep.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
     mappings: BTreeMap<u64, Mapping>,
     reservations: BTreeMap<u64, Reservation>,
     asleep: BTreeMap<u64, Asleep>,
-    /// Sleeping bytes by device, kept for quick access.
+    /// Sleeping bytes by device: the sums over `asleep`.
     asleep_bytes: BTreeMap<DeviceId, u64>,
     slept: bool,
-    /// Bytes of an object that a reservation shows.
+    /// Mapped bytes, by object and address of the reservation.
     shown: BTreeMap<(u64, u64), u64>,
     placeholders: BTreeSet<u64>,
+    /// Whether there has been a reservation.
     used: bool,
 }
 
+/// The end of a range, at most `u64::MAX`.
 fn end(address: u64, size: u64) -> u64 {
     address.saturating_add(size)
 }
@@ -126,7 +128,7 @@ impl Mapping {
         end(self.address, self.size)
     }
 
-    /// The part of it inside `[from, to)`, if any.
+    /// The part of the mapping inside `[from, to)`, if any.
     fn cut(&self, from: u64, to: u64) -> Option<Mapping> {
         let start = self.address.max(from);
         let end = self.end().min(to);
@@ -138,7 +140,7 @@ impl Mapping {
         })
     }
 
-    /// Whether both map the same object at the same offset for each address.
+    /// Whether both map each address to the same byte of the same object.
     fn shows_the_same(&self, other: &Mapping) -> bool {
         let place = |mapping: &Mapping| mapping.offset.wrapping_sub(mapping.address);
         self.object == other.object && place(self) == place(other)
@@ -163,13 +165,13 @@ impl Reservation {
         end(self.address, self.size)
     }
 
-    /// Every byte of it is mapped or asleep.
+    /// Whether every byte is mapped or asleep.
     pub fn is_whole(&self) -> bool {
         self.covered >= self.size
     }
 }
 
-/// The place of the first of these pieces that may reach into `[address, ..)`.
+/// The start address of the range that holds `address`; `address` if there is none.
 macro_rules! first_touching {
     ($map:expr, $address:expr) => {
         match $map.range(..=$address).next_back() {
@@ -180,19 +182,19 @@ macro_rules! first_touching {
 }
 
 impl AddressSpace {
-    /// The reservation that holds `address`.
+    /// The reservation that contains `address`.
     pub fn reservation_at(&self, address: u64) -> Option<&Reservation> {
         let (_, found) = self.reservations.range(..=address).next_back()?;
         (address < found.end()).then_some(found)
     }
 
-    /// The mapping that shows `address`.
+    /// The mapping that contains `address`.
     pub fn at(&self, address: u64) -> Option<Mapping> {
         let (_, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end()).then_some(*mapping)
     }
 
-    /// All mappings that touch `[address, address + size)`, by address.
+    /// All mappings that overlap `[address, address + size)`, by address.
     pub fn touching(&self, address: u64, size: u64) -> impl Iterator<Item = &Mapping> {
         let first = first_touching!(self.mappings, address);
         self.mappings.range(first..end(address, size).max(first)).map(|(_, mapping)| mapping)
@@ -203,21 +205,22 @@ impl AddressSpace {
         self.mappings.values()
     }
 
+    /// All reservations, by address.
     pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
         self.reservations.values()
     }
 
-    /// What is asleep, by address.
+    /// All sleeping ranges, by address.
     pub fn asleep(&self) -> impl Iterator<Item = &Asleep> {
         self.asleep.values()
     }
 
-    /// Bytes of a device that are asleep.
+    /// Sleeping bytes of a device.
     pub fn asleep_on(&self, device: DeviceId) -> u64 {
         self.asleep_bytes.get(&device).copied().unwrap_or(0)
     }
 
-    /// Was anything ever asleep?
+    /// Whether there has been a sleeping range.
     pub fn ever_slept(&self) -> bool {
         self.slept
     }
@@ -243,12 +246,12 @@ impl AddressSpace {
         }
     }
 
-    /// Was anything ever reserved?
+    /// Whether there has been a reservation.
     pub fn was_used(&self) -> bool {
         self.used
     }
 
-    /// What is asleep in `[address, address + size)`, cut to it.
+    /// The parts of sleeping ranges inside `[address, address + size)`, by address.
     pub fn asleep_in(&self, address: u64, size: u64) -> Vec<Asleep> {
         let to = end(address, size);
         let first = first_touching!(self.asleep, address);
@@ -256,7 +259,7 @@ impl AddressSpace {
         touching.filter_map(|(_, piece)| piece.cut(address, to)).collect()
     }
 
-    /// Parts of reservations without memory, by address: start and end.
+    /// Ranges of reservations that no physical memory backs, as (start, end), by address. Sleeping ranges are included.
     pub fn unbacked(&self) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         for reservation in self.reservations.values() {
@@ -274,29 +277,30 @@ impl AddressSpace {
         all
     }
 
-    /// Is there memory where this mapping is? Not where a reservation shows a placeholder.
+    /// Whether the mapping has physical memory of its own: not if it maps a placeholder in a reservation.
     pub fn backs(&self, mapping: &Mapping) -> bool {
         !self.is_placeholder(mapping.object) || self.reservation_at(mapping.address).is_none()
     }
 
-    /// Is it mapped where nothing else is, and backs nothing?
+    /// Whether the object is a placeholder: it is mapped where the program has no memory, and backs nothing.
     pub fn is_placeholder(&self, object: u64) -> bool {
         self.placeholders.contains(&object)
     }
 
-    /// Removes an object that has ended.
+    /// Forgets an object that was released.
     pub fn forget_object(&mut self, object: u64) {
         self.placeholders.remove(&object);
     }
 
-    /// Adds a reservation. Returns overlapping ones, which were freed by calls that were not seen.
+    /// Adds a reservation. Removes and returns overlapping ones: the driver must have freed them by calls that were not
+    /// recorded.
     pub fn reserve(&mut self, address: u64, size: u64, site: SiteId, stack: StackId) -> Vec<Freed> {
         let to = end(address, size);
         let first = first_touching!(self.reservations, address);
         let stale: Vec<u64> =
             self.reservations.range(first..to.max(first)).map(|(start, _)| *start).collect();
         let stale = stale.into_iter().filter_map(|start| self.free(start)).collect();
-        // Mappings may be known before their reservation.
+        // A mapping may be recorded before its reservation.
         let covered = self.touching(address, size).filter_map(|mapping| mapping.cut(address, to));
         let covered: Vec<Mapping> = covered.collect();
         let mut reservation = Reservation { address, size, site, stack, covered: 0 };
@@ -310,7 +314,7 @@ impl AddressSpace {
         stale
     }
 
-    /// The reservation that begins at `address` ends, and what is asleep in it.
+    /// Removes the reservation that begins at `address`, with its sleeping ranges. `None`: none begins there.
     pub fn free(&mut self, address: u64) -> Option<Freed> {
         let reservation = self.reservations.remove(&address)?;
         let (from, to) = (reservation.address, reservation.end());
@@ -335,7 +339,8 @@ impl AddressSpace {
         }
     }
 
-    /// Adds a sleeping range, from a checkpoint or after a refused free.
+    /// Adds a sleeping range, from a checkpoint or after a refused free. Does nothing if the range overlaps a mapping
+    /// or another sleeping range.
     pub fn fall_asleep(&mut self, piece: Asleep) {
         if self.touching(piece.address, piece.size).next().is_some()
             || !self.asleep_in(piece.address, piece.size).is_empty()
@@ -346,27 +351,27 @@ impl AddressSpace {
         self.keep_asleep(piece);
     }
 
-    /// Adds or subtracts bytes of a mapping or of a sleeping range in their reservation.
-    fn cover(&mut self, address: u64, size: u64, comes: bool) {
+    /// Adds the bytes of a mapping or sleeping range to the covered bytes of its reservation, or subtracts them.
+    fn cover(&mut self, address: u64, size: u64, add: bool) {
         let Some((_, reservation)) = self.reservations.range_mut(..=address).next_back() else {
             return;
         };
         if address >= reservation.end() {
             return;
         }
-        reservation.covered = match comes {
+        reservation.covered = match add {
             true => reservation.covered.saturating_add(size),
             false => reservation.covered.saturating_sub(size),
         };
     }
 
-    fn show(&mut self, mapping: &Mapping, comes: bool) {
+    fn show(&mut self, mapping: &Mapping, add: bool) {
         let Some(reservation) = self.reservation_at(mapping.address).map(|found| found.address)
         else {
             return;
         };
         let key = (mapping.object, reservation);
-        if comes {
+        if add {
             let shown = self.shown.entry(key).or_default();
             *shown = shown.saturating_add(mapping.size);
         } else if let Some(shown) = self.shown.get_mut(&key) {
@@ -390,8 +395,8 @@ impl AddressSpace {
         }
     }
 
-    /// Maps an object; the caller has removed earlier mappings there. `by`: the stack of the call.
-    /// `bytes`: of the object; 0 = not known.
+    /// Maps an object. The caller has removed earlier mappings there. `by`: the stack of the call. `bytes`: size of the
+    /// object; 0 = not known.
     pub fn put(&mut self, mapping: Mapping, by: StackId, bytes: u64) -> Put {
         let (from, to) = (mapping.address, mapping.end());
         let mut put = Put::default();
@@ -408,7 +413,6 @@ impl AddressSpace {
             put.pieces.push(Mapping { woken, ..piece });
             put.woke.push(asleep);
         }
-        // Also if it is empty.
         put.pieces.extend(mapping.cut(at, to));
         for piece in &put.pieces {
             self.insert(*piece);
@@ -421,7 +425,7 @@ impl AddressSpace {
         put
     }
 
-    /// Removes a part from the sleeping ranges.
+    /// Removes a part of a sleeping range; the rest stays asleep.
     fn wake(&mut self, part: &Asleep) {
         let first = first_touching!(self.asleep, part.address);
         let Some(whole) = self.drop_asleep(first) else { return };
@@ -432,14 +436,14 @@ impl AddressSpace {
         }
     }
 
-    /// Unmaps `[address, address + size)`; the parts of mappings outside of it stay. `maker` returns
-    /// the creator of an object.
+    /// Unmaps `[address, address + size)`. The parts of mappings outside of it stay. `maker` returns the owner of an
+    /// object: the stack that created it.
     pub fn take(&mut self, address: u64, size: u64, maker: impl Fn(u64) -> Owner) -> Taken {
         let to = end(address, size);
         let mut taken = Taken::default();
         taken.whole.extend(self.touching(address, size));
-        // As they are before this call, which may remove a placeholder first. Memory that was mapped
-        // again once may be so again.
+        // Determined before the first removal, which may be that of a placeholder. A range that was mapped again once
+        // may be mapped again once more.
         let is_whole = |mapping: &Mapping| {
             let reservation = self.reservation_at(mapping.address);
             reservation.is_some_and(|one| one.is_whole() || mapping.woken.is_some())
@@ -485,7 +489,7 @@ impl AddressSpace {
         }
     }
 
-    /// Forgets all.
+    /// Removes everything.
     pub fn clear(&mut self) {
         *self = AddressSpace::default();
     }

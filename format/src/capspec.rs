@@ -1,5 +1,5 @@
-//! Parses VRAMTRACE_CAP: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`, for the recorder, which enforces it, and for
-//! the command, which checks it before a program starts.
+//! Parses `VRAMTRACE_CAP`: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. The recorder enforces the cap; the command
+//! checks it before a program starts.
 
 use crate::size::{self, Decimal, SizeError};
 use crate::uuid;
@@ -7,40 +7,45 @@ use crate::uuid;
 /// Examples of caps, for messages.
 pub const EXAMPLES: &str = "8GiB, 50%, 0=8GiB,1=50% or GPU-<uuid>=8GiB";
 
-/// One rule or more; never empty, no target twice.
+/// A parsed cap: at least one rule, and at most one for each target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapSpec {
     pub rules: Vec<Rule>,
 }
 
+/// The limit of one device, or of all devices that no other rule names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub target: Target,
     pub limit: Limit,
 }
 
-/// Which device a rule is for.
+/// The device to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Every device that no other rule names.
     Others,
-    /// CUDA ordinal, as the process sees it.
+    /// CUDA ordinal as the process sees it, 0 to 254.
     Ordinal(u32),
+    /// UUID of a GPU.
     Gpu([u8; 16]),
+    /// UUID of a MIG device.
     Mig([u8; 16]),
 }
 
+/// A limit on device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     Bytes(u64),
-    /// Of the device's total, in millionths of a percent: 50 % is 50,000,000.
+    /// A share of the device's memory, in millionths of a percent: 50 % is 50,000,000.
     Share(u64),
 }
 
+/// The share of 100 %.
 const WHOLE: u64 = 100_000_000;
 
 impl Limit {
-    /// Bytes on a device of this size.
+    /// The limit in bytes on a device with `device_total` bytes.
     pub fn bytes(self, device_total: u64) -> u64 {
         match self {
             Limit::Bytes(bytes) => bytes,
@@ -52,8 +57,8 @@ impl Limit {
 }
 
 impl CapSpec {
-    /// The cap of one device; `None` = this device has none. A device named twice, by its ordinal
-    /// and by its UUID, gets the smaller.
+    /// The cap of one device in bytes. `None`: the device has no cap. A device that one rule names by its ordinal and
+    /// another by its UUID gets the smaller limit.
     pub fn limit(&self, ordinal: u32, uuid: &[u8; 16], device_total: u64) -> Option<u64> {
         let named = |target| match target {
             Target::Others => false,
@@ -77,15 +82,15 @@ pub enum CapError {
     Rule { rule: String, error: RuleError },
 }
 
-/// Why a part between commas is no rule. The messages follow the rule: `0%` is zero.
+/// Why a part between commas is not a rule. Each message is printed after the rule: "`0%` is zero".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("is empty (a comma too many?); write {}", EXAMPLES)]
     Empty,
-    #[error("names a device that cannot be; ordinals are 0 to 254")]
+    #[error("has an ordinal out of range; ordinals are 0 to 254")]
     Ordinal,
     #[error(
-        "has a UUID that is not whole; write it as `nvidia-smi -L` shows it, \
+        "has an incomplete or invalid UUID; write it as `nvidia-smi -L` shows it, \
          GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
     )]
     Uuid,
@@ -99,10 +104,10 @@ pub enum RuleError {
     Limit(#[from] LimitError),
 }
 
-/// Why a text is neither a size nor a share of the device. The messages follow the text.
+/// Why a text is neither a size nor a share of the device. Each message is printed after the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    #[error("is no share; write a number from above 0 to 100, like 50%")]
+    #[error("is not a share; write a number above 0 and up to 100, like 50%")]
     NoShare,
     #[error("is zero; write a share above 0, like 50%")]
     ZeroShare,
@@ -112,6 +117,7 @@ pub enum LimitError {
     Size(#[from] SizeError),
 }
 
+/// Parses a cap: one rule, or several with commas between them.
 pub fn parse(text: &str) -> Result<CapSpec, CapError> {
     if text.trim().is_empty() {
         return Err(CapError::Empty);
@@ -157,6 +163,7 @@ fn target(text: &str) -> Result<Target, RuleError> {
     }
 }
 
+/// Parses a size with a unit, or a share like `50%`.
 pub(crate) fn limit(text: &str) -> Result<Limit, LimitError> {
     let Some(percent) = text.strip_suffix('%') else {
         return Ok(Limit::Bytes(size::parse(text)?));

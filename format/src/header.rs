@@ -1,35 +1,36 @@
-//! The header page: the first 4,096 bytes of a trace, with process, host, start time and format version. It does not
-//! change during the run, except for one flag.
+//! The header page: the first 4,096 bytes of a trace. It describes the process, the host, the start time and the format
+//! version. It does not change during the run, except for the flag `has_tail`.
 
 use crate::error::Error;
 use crate::record::word::Check;
 
-/// Length of the header page.
+/// Length of the header page, in bytes.
 pub const HEADER_BYTES: usize = 4096;
-/// The first eight bytes of every trace. The first is not ASCII; the last shows whether newlines were converted.
+/// The first eight bytes of a trace. The first byte is not ASCII; the last one shows whether newlines were converted.
 pub const MAGIC: [u8; 8] = *b"\x8Avtrace\n";
-/// A reader refuses a newer major version. A newer minor version only adds records, which older readers skip.
+/// Major format version. A reader refuses files of a newer one.
 pub const MAJOR: u16 = 1;
+/// Minor format version. A newer one only adds records and fields, which older readers skip.
 pub const MINOR: u16 = 1;
 
-/// Decoded header page. Strings longer than their field are cut at a character boundary.
+/// A decoded header page. A string longer than its field is cut at a character boundary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
     pub major: u16,
     pub minor: u16,
-    /// Random, so that copies of a run and other runs differ.
+    /// Random: identifies the run. The first 8 bytes are the file tag.
     pub uuid: [u8; 16],
     pub pid: u32,
     pub parent_pid: u32,
     /// Clock ticks since boot at which the process started (/proc/self/stat field 22): pids are reused.
     pub process_start_ticks: u64,
-    /// CLOCK_REALTIME at the moment `start_mono_ns` was read.
+    /// CLOCK_REALTIME when `start_mono_ns` was read, in ns.
     pub start_unix_ns: u64,
-    /// CLOCK_MONOTONIC; event times count from here.
+    /// CLOCK_MONOTONIC at the start, in ns. Event times are relative to it.
     pub start_mono_ns: u64,
     pub host: String,
     pub executable: String,
-    /// argv, as much as fits.
+    /// argv, as many bytes as fit in the page.
     pub command: Vec<String>,
     pub working_directory: String,
     /// From RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK or PMI_RANK, in this order.
@@ -37,15 +38,15 @@ pub struct Header {
     pub local_rank: Option<u32>,
     pub world_size: Option<u32>,
     pub driver_version: Option<u32>,
-    /// Version of the shim, e.g. "0.1.0".
+    /// Version of the recorder, for example "0.1.0".
     pub writer: String,
-    /// `VRAMTRACE_MAX` in force; `None` = unlimited.
+    /// Limit of the file's size in bytes (`VRAMTRACE_MAX`). `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// The newest records may stand in the tail file beside the trace only (see [`crate::tail`]).
+    /// The newest records may be only in the tail file next to the trace (see [`crate::tail`]).
     pub has_tail: bool,
 }
 
-/// Where the strings begin, and the most bytes of each.
+/// Offset of the strings, and the greatest length of each, in bytes.
 const STRINGS: usize = 128;
 const WRITER_MAX: usize = 64;
 const HOST_MAX: usize = 255;
@@ -60,12 +61,12 @@ const HAS_MAX: u32 = 1 << 4;
 const HAS_TAIL: u32 = 1 << 5;
 
 impl Header {
-    /// The first 8 bytes of the uuid, by which windows name their file.
+    /// The first 8 bytes of the uuid. Each window stores it to identify its file.
     pub fn file_tag(&self) -> u64 {
         u64::from_le_bytes(self.uuid[..8].try_into().unwrap_or_default())
     }
 
-    /// The page as bytes. Writes the version of this crate and ignores the fields `major` and `minor`.
+    /// Encodes the page. Writes the format version of this crate; ignores the fields `major` and `minor`.
     pub fn to_page(&self) -> [u8; HEADER_BYTES] {
         let mut page = Page([0; HEADER_BYTES]);
         let flag = |bit, value: Option<u32>| if value.is_some() { bit } else { 0 };
@@ -91,15 +92,15 @@ impl Header {
         page.put(76, &self.driver_version.unwrap_or(0).to_le_bytes());
         page.put(80, &self.max_bytes.unwrap_or(0).to_le_bytes());
         let mut at = STRINGS;
-        page.text(&mut at, &self.writer, WRITER_MAX);
-        page.text(&mut at, &self.host, HOST_MAX);
-        page.text(&mut at, &self.executable, EXECUTABLE_MAX);
-        page.text(&mut at, &self.working_directory, DIRECTORY_MAX);
+        page.put_text(&mut at, &self.writer, WRITER_MAX);
+        page.put_text(&mut at, &self.host, HOST_MAX);
+        page.put_text(&mut at, &self.executable, EXECUTABLE_MAX);
+        page.put_text(&mut at, &self.working_directory, DIRECTORY_MAX);
         let count_at = at;
         at += 2;
         let mut count = 0u16;
         for argument in &self.command {
-            if !page.text(&mut at, argument, HEADER_BYTES) {
+            if !page.put_text(&mut at, argument, HEADER_BYTES) {
                 break;
             }
             count += 1;
@@ -109,7 +110,8 @@ impl Header {
         page.0
     }
 
-    /// Reads a page. The flag is false if the check is wrong; the fields may then be wrong too.
+    /// Decodes a page. The flag is false if the check is wrong: the fields may then be wrong too. A newer major version
+    /// is an error only if the check is right.
     pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
         let page = Page(*page);
         let found: [u8; 8] = page.take(0);
@@ -153,13 +155,13 @@ impl Header {
 
 const CHECK_AT: usize = 120;
 
-/// Writes the check of a page.
+/// Computes the check of a page and stores it in the page.
 pub fn seal(page: &mut [u8; HEADER_BYTES]) {
     let check = page_check(page);
     page[CHECK_AT..CHECK_AT + 8].copy_from_slice(&check.to_le_bytes());
 }
 
-/// Over the whole page with the check taken as 0. This rule outlives every major.
+/// The check over the whole page, with the check field as 0. It must stay the same in all major versions.
 fn page_check(page: &[u8; HEADER_BYTES]) -> u64 {
     let words = page.chunks_exact(8).enumerate().map(|(i, bytes)| {
         if i * 8 == CHECK_AT { 0 } else { bytes.iter().rev().fold(0, |w, b| w << 8 | *b as u64) }
@@ -178,8 +180,9 @@ impl Page {
         self.0[at..at + N].try_into().unwrap_or([0; N])
     }
 
-    /// Length (u16), then bytes, cut to what fits. False: not even the length fits.
-    fn text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
+    /// Writes a string at `at`, cut to `most` bytes and to the page: length (u16), then bytes. Advances `at`. False: the
+    /// length does not fit; nothing was written.
+    fn put_text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
         let Some(room) = HEADER_BYTES.checked_sub(*at + 2) else { return false };
         let mut cut = text.len().min(most).min(room);
         while !text.is_char_boundary(cut) {

@@ -1,9 +1,9 @@
-//! The ranges of addresses that blocks do not cover.
+//! Free ranges between blocks.
 
 use std::ops::Range;
 
-/// Ranges that no block covers: address and bytes. `blocks`: address and bytes of each, in order of
-/// address; they may overlap, and reach out of the range.
+/// The parts of `range` that no block covers, as address and bytes, in ascending order. `blocks`: address and bytes of
+/// each block, sorted by address; blocks may overlap, and may extend beyond the range.
 pub fn holes(
     range: Range<u64>,
     blocks: impl IntoIterator<Item = (u64, u64)>,
@@ -27,7 +27,7 @@ mod tests {
     }
 
     #[test]
-    fn before_between_and_behind_blocks() {
+    fn holes_before_between_and_after_blocks() {
         assert_eq!(found(10..20, &[]), [(10, 10)]);
         assert_eq!(found(10..20, &[(12, 2), (14, 1), (17, 1)]), [(10, 2), (15, 2), (18, 2)]);
         assert_eq!(found(10..20, &[(10, 10)]), []);
@@ -36,7 +36,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an array of addresses.
+        /// Compares with a test of each address.
         #[test]
         fn holes_are_what_is_not_covered(
             start in 0..20u64,

@@ -1,16 +1,16 @@
-//! Ids of sites, stacks, contexts, pools, devices and threads. Each is defined once, in a definition window, before the
-//! first event that has it.
+//! Ids of sites, stacks, contexts, pools, devices and threads. Each id is defined once, in a definition window, before
+//! the first event that refers to it.
 
 /// Where and how an allocation was made: API, kind, device, context, stream, pool.
-/// Resolved through [`crate::Definition::Site`]. 0 = unknown / "as the allocation".
+/// Resolved through [`crate::Definition::Site`]. 0 = unknown; in a free, the site of the allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// An interned call stack. 0 = no stack was taken.
+/// A call stack; equal stacks have one id. 0 = no stack was captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
-/// A context of this process, numbered from 1 in order of first sight. 0 = unknown.
+/// A context of this process, numbered from 1 in order of first use. 0 = unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextId(pub u16);
 
@@ -18,7 +18,7 @@ pub struct ContextId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 
-/// CUDA ordinal as this process sees it. `DeviceId::UNKNOWN` is its own bucket, never device 0.
+/// CUDA ordinal as this process sees it, 0 to 254. [`DeviceId::UNKNOWN`] is counted separately, not as device 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u8);
 
@@ -26,6 +26,6 @@ impl DeviceId {
     pub const UNKNOWN: DeviceId = DeviceId(u8::MAX);
 }
 
-/// A thread of this process, numbered from 1 in order of first event. 0 = any beyond 65,535.
+/// A thread of this process, numbered from 1 in order of first event. 0 = a thread after the first 65,535.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u16);

@@ -1,4 +1,4 @@
-//! Kinds of memory, and the address space in which each kind's keys live.
+//! Kinds of memory, and the key space of each kind.
 
 /// What kind of memory an allocation is. The names are those of `report --json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -8,24 +8,23 @@ pub enum Kind {
     Device = 1,
     /// cuMemAllocPitch
     Pitched = 2,
-    /// cuMemAllocManaged: migrates; charged to the cap when allocated; not in NVML's figure
+    /// cuMemAllocManaged: migrates between host and device. The cap counts it when it is allocated; NVML does not.
     Managed = 3,
-    /// A block inside a stream-ordered pool; the pool's reserved bytes are what is physical
+    /// A block in a stream-ordered memory pool. Physical bytes are the pool's reserved bytes.
     Pool = 4,
-    /// A physical object of cuMemCreate (key: our object number, handles are reused)
+    /// A physical allocation of cuMemCreate. The key is an object number of the recorder: the driver reuses handles.
     Vmm = 5,
     Array = 6,
     Mipmapped = 7,
-    /// A block of a graph's memory node; the device's graph reservation is what is physical
+    /// A block of a graph memory node. Physical bytes are the graph reservation of the device.
     Graph = 8,
-    /// Memory owned elsewhere (IPC, shareable handle, external memory): in no sum
+    /// Memory that another process or API allocated (IPC, shareable handle, external memory). Not in any sum.
     Imported = 9,
-    /// Host memory allocated pinned by the driver: no VRAM
+    /// Pinned host memory that the driver allocated: no device memory
     HostPinned = 10,
-    /// Host memory of the program, registered: no VRAM
+    /// Host memory that the program allocated and registered: no device memory
     HostRegistered = 11,
-    /// A block that a framework's cache cut out of a segment: in no sum, its segment is what is
-    /// physical
+    /// A block of a framework's caching allocator, part of a segment. Not in any sum: the segment is counted.
     Block = 12,
 }
 
@@ -45,6 +44,7 @@ impl Kind {
         Kind::Block,
     ];
 
+    /// `None`: no kind has this number.
     pub fn from_u8(value: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == value)
     }
@@ -67,6 +67,7 @@ impl Kind {
         }
     }
 
+    /// The key space of allocations of this kind. For imported objects of cuMemCreate it is [`Space::Vmm`] instead.
     pub fn space(self) -> Space {
         match self {
             Kind::Device
@@ -82,7 +83,8 @@ impl Kind {
         }
     }
 
-    /// Device memory by itself, not a piece of such, and not of the host.
+    /// Whether it is device memory that is not a part of another allocation: neither host memory nor a framework's
+    /// block. Also true for imported memory and for blocks of pools and graphs.
     pub fn is_physical(self) -> bool {
         !matches!(self.space(), Space::Host | Space::Block)
     }
@@ -92,19 +94,23 @@ impl Kind {
     }
 }
 
-/// Keys of different spaces never meet: a device address, one of our VMM object numbers,
-/// an array handle and a host address may be the same number. A framework's block has an address
-/// of its segment, often the segment's own.
+/// The key space of an allocation. A key is unique only within its space: a device address, a VMM object number, an
+/// array handle and a host address may be the same number, and the first block of a segment has the segment's address.
 ///
-/// Imported physical objects (cuMemImportFromShareableHandle) are keyed in `Vmm` although their
-/// kind is `Imported`; so the space travels with the record where it is not `Kind::space`.
+/// Imported physical allocations (cuMemImportFromShareableHandle) have keys in `Vmm`, although
+/// [`Kind::space`] of `Imported` is `Device`. Records therefore store the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Space {
+    /// Device addresses.
     Device = 0,
+    /// Object numbers that the recorder assigns.
     Vmm = 1,
+    /// Array handles.
     Array = 2,
+    /// Host addresses.
     Host = 3,
+    /// Device addresses of a framework's blocks.
     Block = 4,
 }
 
@@ -112,6 +118,7 @@ impl Space {
     pub const ALL: [Space; 5] =
         [Space::Device, Space::Vmm, Space::Array, Space::Host, Space::Block];
 
+    /// `None`: no space has this number.
     pub fn from_u8(value: u8) -> Option<Space> {
         Space::ALL.into_iter().find(|s| *s as u8 == value)
     }

@@ -1,15 +1,16 @@
-//! Classifies source files and libraries by name, for reports of holders: plumbing, framework, package or the program's
-//! own code. The recorder's summary and all reports use the same rules.
+//! Classifies source files and libraries by name, for reports of what holds memory: system layer, framework, package or
+//! the program's own code. The recorder's summary and all reports use the same rules.
 
 use std::path::Path;
 
 use crate::header::Header;
 
+/// The layer of a source file or library, from the lowest up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// The driver, the runtimes of CUDA, C and C++, the library of the Python interpreter.
+    /// The driver, the recorder, the CUDA, C and C++ runtimes, and the Python interpreter.
     Plumbing,
-    /// Inside of a framework or library that allocates for others.
+    /// A framework or library that allocates memory for its callers.
     Framework,
     /// Other packages.
     Package,
@@ -17,19 +18,19 @@ pub enum Layer {
     Own,
 }
 
-/// Where a traced program's own files are.
+/// Where the files of a traced program are.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     executable: String,
-    /// The program's common name: its script, or its executable.
+    /// File name of the script, or else of the executable.
     program: String,
-    /// With a `/` at the end; none of them is the root.
+    /// Directories of the program's own files, with a `/` at the end. The root is never one of them.
     directories: Vec<String>,
-    /// The program came on the command line.
+    /// The program text was given on the command line (`-c`).
     inline: bool,
 }
 
-/// Packages whose inner frames do not show who needed the memory.
+/// Packages of [`Layer::Framework`].
 const FRAMEWORKS: [&str; 19] = [
     "torch",
     "torchgen",
@@ -52,7 +53,7 @@ const FRAMEWORKS: [&str; 19] = [
     "pybind11",
 ];
 
-/// Libraries by the beginning of their file name, with their common names.
+/// Prefixes of file names of libraries, with the libraries' common names.
 const LIBRARIES: [(&str, &str); 32] = [
     ("libcublas", "cuBLAS"),
     ("libcudnn", "cuDNN"),
@@ -88,7 +89,7 @@ const LIBRARIES: [(&str, &str); 32] = [
     ("libmpi", "MPI"),
 ];
 
-/// Common names of Python packages whose import name differs.
+/// Import names of Python packages, with the packages' common names where they differ.
 const PACKAGES: [(&str, &str); 11] = [
     ("torch", "PyTorch"),
     ("functorch", "PyTorch"),
@@ -103,10 +104,10 @@ const PACKAGES: [(&str, &str); 11] = [
     ("triton", "Triton"),
 ];
 
-/// Our own Python package: its decorators and magics run the program's functions.
+/// The Python package of vramtrace: its decorators and magics call the program's functions.
 const OURS: &str = "vramtrace";
 
-/// Python files of PyTorch that pass calls on, and which of their functions do. An empty list: all.
+/// Python files of PyTorch with functions that only dispatch calls, and these functions. An empty list: all functions.
 const DISPATCH: [(&str, &[&str]); 9] = [
     ("/torch/nn/modules/module.py", &["_call_impl", "_wrapped_call_impl", "__call__"]),
     ("/torch/nn/modules/container.py", &["forward"]),
@@ -119,6 +120,7 @@ const DISPATCH: [(&str, &[&str]); 9] = [
     ("/torch/_dynamo/eval_frame.py", &[]),
 ];
 
+/// Prefixes of file names of libraries of [`Layer::Plumbing`].
 const PLUMBING: [&str; 17] = [
     "libcuda.so",
     "libcudart",
@@ -140,6 +142,7 @@ const PLUMBING: [&str; 17] = [
 ];
 
 impl Places {
+    /// From the header of the program's trace.
     pub fn of(header: &Header) -> Places {
         let working = Path::new(&header.working_directory);
         let script = header.command.iter().skip(1).find(|argument| argument.ends_with(".py"));
@@ -159,7 +162,7 @@ impl Places {
         }
     }
 
-    /// Of a Python source file.
+    /// The layer of a Python source file.
     pub fn python(&self, file: &str) -> Layer {
         if let Some(package) = package(file) {
             return match FRAMEWORKS.contains(&package) {
@@ -176,7 +179,7 @@ impl Places {
                 _ if file.starts_with("<eval_with_key>") || file.starts_with("<__array") => {
                     Layer::Framework
                 }
-                // Made by the interpreter: importlib, dataclasses.
+                // Code of the standard library: importlib, dataclasses.
                 _ => Layer::Plumbing,
             };
         }
@@ -189,7 +192,7 @@ impl Places {
         if self.is_own_file(file) || file.contains("/ipykernel_") {
             return Layer::Own;
         }
-        // A framework's source tree that is used in place.
+        // A framework that is imported from its source tree.
         let mut parts = file.split('/');
         match parts.any(|part| part == "torch") {
             true => Layer::Framework,
@@ -198,19 +201,20 @@ impl Places {
     }
 
     fn is_own_file(&self, file: &str) -> bool {
-        // Compilers and old Pythons give names relative to where they were started.
+        // Compilers and old versions of Python store names relative to their working directory.
         !file.starts_with('/')
             || self.directories.iter().any(|directory| file.starts_with(directory.as_str()))
     }
 
-    /// Of native code: the path of its library, and its source file where that is known.
+    /// The layer of native code. `library`: the path of its library or executable. `file`: its source file; empty: not
+    /// known.
     pub fn native(&self, library: Option<&str>, file: &str) -> Layer {
         let Some(library) = library else { return Layer::Package };
         let name = base_name(library);
         if is_plumbing(name) || is_of_interpreter(library) {
             return Layer::Plumbing;
         }
-        // The wrapper through which the demo calls the driver.
+        // The function through which `vramtrace demo` calls the driver.
         if name == "vramtrace" && file.ends_with("src/driver/mod.rs") {
             return Layer::Plumbing;
         }
@@ -227,16 +231,17 @@ impl Places {
         }
     }
 
-    /// The name of the program itself.
+    /// File name of the program's script, or else of its executable.
     pub fn program(&self) -> &str {
         &self.program
     }
 
+    /// Path of the executable.
     pub fn executable(&self) -> &str {
         &self.executable
     }
 
-    /// The common name of the library at this path. `None`: plumbing.
+    /// The common name of the library at this path, or else its file name. `None`: [`Layer::Plumbing`].
     pub fn library(&self, path: &str) -> Option<String> {
         let name = base_name(path);
         if is_plumbing(name) || is_of_interpreter(path) {
@@ -250,33 +255,33 @@ impl Places {
     }
 }
 
-/// Of a library, by the last part of its path.
+/// Whether a library is of [`Layer::Plumbing`]. `name`: its file name.
 pub fn is_plumbing(name: &str) -> bool {
     PLUMBING.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Extension modules that come with Python: `_asyncio` runs other people's code.
+/// Whether it is an extension module of Python's standard library: `_asyncio`, for example, calls the program's code.
 fn is_of_interpreter(library: &str) -> bool {
     library.contains("/lib-dynload/")
 }
 
-/// The common name of a known library, by the last part of its path.
+/// The common name of a known library. `name`: its file name.
 pub fn title(name: &str) -> Option<&'static str> {
     LIBRARIES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, title)| *title)
 }
 
-/// The common name of a Python package.
+/// The common name of a Python package; its import name if no other is known.
 pub fn package_title(package: &str) -> String {
     let known = PACKAGES.iter().find(|(name, _)| *name == package);
     known.map_or(package, |(_, title)| title).to_string()
 }
 
-/// The installed package that a Python source file belongs to, if that may have wanted the memory.
+/// The installed package that a Python source file belongs to. `None`: it belongs to none, or to vramtrace's package.
 pub fn package_of_source(file: &str) -> Option<&str> {
     package(file).filter(|package| *package != OURS)
 }
 
-/// Whether a Python function of PyTorch only passes a call on. `function`: its qualified name.
+/// Whether a Python function of PyTorch only dispatches calls. `function`: its qualified name.
 pub fn is_dispatch(file: &str, function: &str) -> bool {
     let name = function.rsplit('.').next().unwrap_or_default();
     DISPATCH.iter().any(|(path, functions)| {
@@ -289,7 +294,7 @@ pub fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The installed package that a file belongs to.
+/// The installed package (import name) that a file belongs to. `None`: it is in no `site-packages` or `dist-packages`.
 pub fn package(file: &str) -> Option<&str> {
     let rest = ["/site-packages/", "/dist-packages/"]
         .iter()

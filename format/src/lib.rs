@@ -1,21 +1,20 @@
 //! The vramtrace trace file: writer and reader.
 //!
-//! A trace records what one process did with GPU memory: a header page, then windows of records. Many
-//! threads append to a window in memory at once, with a few stores each. After a kill at any instant
-//! the file is readable. From a damaged file everything that is intact is read. The layout, with
-//! drawings, is in `docs/FORMAT.md`.
+//! A trace records the GPU memory events of one process: a header page, then windows of records. Threads append to a
+//! mapped window concurrently, with a few stores for each record. The file is readable after a kill at any time. The
+//! reader returns every intact record of a damaged file. `docs/FORMAT.md` describes the layout, with drawings.
 //!
 //! | to | use |
 //! |---|---|
-//! | say what happened | [`Event`], [`Definition`] |
+//! | describe an event | [`Event`], [`Definition`] |
 //! | write | [`Header::to_page`], [`WindowWriter::append`], [`WindowWriter::define`] |
 //! | read | [`TraceReader`], then [`TraceReader::definitions`] and [`TraceReader::events`] |
-//! | follow a living process | [`TraceReader::tail`], [`LivePage`] |
-//! | know what is broken | [`Damage`] |
+//! | follow a running process | [`TraceReader::tail`], [`LivePage`] |
+//! | find damage | [`Damage`] |
 //!
-//! `record/` has the table of events and the layout of records; `read/` and `write/` know files and
-//! windows; `pages/` are shared pages outside the trace. The other modules are plain values and
-//! rules that recorder and reader share.
+//! `record/` holds the table of events and the layout of records; `read/` and `write/` handle files and windows;
+//! `pages/` holds the shared memory pages outside the trace. The other modules hold values and rules that recorder and
+//! reader share.
 //!
 //! The writer works on memory that the caller provides; the caller also maps, writes and erases files.
 //! The crate has no unsafe code, and depends on `thiserror` only.

@@ -1,23 +1,24 @@
-//! Which source line an instruction of a Python code object belongs to.
+//! The source line of an instruction of a Python code object.
 //!
-//! Three encodings: pairs of address and line steps up to 3.9 (`co_lnotab`), pairs with an end and
-//! a mark for "no line" in 3.10 (`co_linetable`), and entries of variable length from 3.11 on.
+//! There are three encodings: pairs of address step and line step up to 3.9 (`co_lnotab`); pairs of range length and
+//! line step, with a value for "no line", in 3.10 (`co_linetable`); entries of variable length from 3.11 on.
 
-/// The line of the instruction at byte offset `lasti`. `None`: it has none, or is beyond the table. `minor`: the Y of
-/// Python 3.Y. Never panics; a broken table gives a wrong line or none.
+/// The line of the instruction at byte offset `lasti`; a negative `lasti` gives `first_line`. `None`: the instruction
+/// has no line, or is beyond the table. `minor`: the Y of Python 3.Y. Never panics; a corrupt table gives a wrong line
+/// or none.
 pub fn line(minor: u8, first_line: i32, table: &[u8], lasti: i32) -> Option<u32> {
-    // Not started: the line of the definition.
+    // The function has not started: its definition line.
     let Ok(at) = u64::try_from(lasti) else { return u32::try_from(first_line).ok() };
     let line = match minor {
-        ..=9 => Some(pairs(first_line.into(), table, at)),
-        10 => ranges(first_line.into(), table, at),
-        _ => entries(first_line.into(), table, at),
+        ..=9 => Some(line_3_9(first_line.into(), table, at)),
+        10 => line_3_10(first_line.into(), table, at),
+        _ => line_3_11(first_line.into(), table, at),
     };
     line.and_then(|line| u32::try_from(line).ok())
 }
 
 /// Up to 3.9: (u8 address step, i8 line step).
-fn pairs(mut line: i64, table: &[u8], at: u64) -> i64 {
+fn line_3_9(mut line: i64, table: &[u8], at: u64) -> i64 {
     let mut address = 0;
     for pair in table.chunks_exact(2) {
         address += u64::from(pair[0]);
@@ -29,8 +30,8 @@ fn pairs(mut line: i64, table: &[u8], at: u64) -> i64 {
     line
 }
 
-/// 3.10: (u8 length, i8 line step); -128 marks a range without a line.
-fn ranges(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
+/// 3.10: (u8 length in bytes, i8 line step). A step of -128: the range has no line.
+fn line_3_10(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
     const NO_LINE: i8 = -128;
     let mut end = 0;
     for pair in table.chunks_exact(2) {
@@ -46,8 +47,8 @@ fn ranges(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
     None
 }
 
-/// From 3.11 on: a byte of form and length, then what the form needs.
-fn entries(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
+/// From 3.11 on: a byte with form and length (in units of 2 bytes), then the bytes of the form.
+fn line_3_11(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
     let mut rest = table;
     let mut end = 0;
     while let Some((&head, after)) = rest.split_first() {
@@ -76,16 +77,17 @@ fn entries(mut line: i64, table: &[u8], at: u64) -> Option<i64> {
     None
 }
 
+// Forms of an entry. Forms 0 to 9 have no line step and 1 byte; 10 to 12 have line steps 0 to 2 and 2 bytes.
 const NO_LINE: u8 = 15;
 const LONG: u8 = 14;
 const NO_COLUMNS: u8 = 13;
 
-/// Six bits a byte, the lowest first; bit 6: more follow.
+/// A variable-length integer: six bits in each byte, the lowest first. Bit 6: another byte follows.
 fn unsigned(rest: &mut &[u8]) -> u64 {
     let (mut value, mut shift) = (0u64, 0);
     while let Some((&byte, after)) = rest.split_first() {
         *rest = after;
-        // No line number needs more bits; a broken table might never end.
+        // A line number has fewer bits. A corrupt table may have any number of bytes.
         if shift < 60 {
             value |= u64::from(byte & 63) << shift;
         }
@@ -97,7 +99,7 @@ fn unsigned(rest: &mut &[u8]) -> u64 {
     value
 }
 
-/// The sign is the lowest bit.
+/// As [`unsigned`], with the sign in the lowest bit.
 fn signed(rest: &mut &[u8]) -> i64 {
     let value = unsigned(rest);
     let size = (value >> 1) as i64;

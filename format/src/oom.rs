@@ -1,26 +1,26 @@
-//! Why a request got no memory: one rule, for the recorder's summary and for `vramtrace oom`.
+//! The cause of an out-of-memory. The recorder's summary and `vramtrace oom` use the same rules.
 
 use crate::record::values::{OomEvidence, PostMortem, Refused, RefusedBy};
 
 /// The cause of an out-of-memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The framework's cache had enough free bytes, alone or with the rest of the limit, but not in one
-    /// piece.
+    /// The framework's cache had enough free bytes, alone or with the bytes left below the limit, but not in one
+    /// contiguous range.
     Fragmentation,
     /// The request did not fit under the cap, even if the cache freed everything it could.
     Cap,
     /// The cap cannot be parsed: every request is refused.
     BadCap,
-    /// The request did not fit on the card.
+    /// The request did not fit in the GPU's memory.
     Card,
-    /// The card had room, and MPS allows the process less (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
+    /// The GPU had enough free memory; MPS limits the process (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
     Mps,
-    /// The card had room, and the kernel's device memory cgroup allows less (`dmem.max`).
+    /// The GPU had enough free memory; the device memory cgroup limits the process (`dmem.max`).
     Cgroup,
-    /// PyTorch's own limit, as a memory fraction: no call of the driver's was refused.
+    /// PyTorch's own limit, for example a memory fraction: no driver call was refused.
     Torch,
-    /// The trace shows no driver call that was refused, and may lack some.
+    /// The trace has no refused driver call, and may lack calls.
     Unknown,
 }
 
@@ -39,7 +39,7 @@ impl Cause {
         }
     }
 
-    /// The beginning of a sentence about the cause.
+    /// The first words of a message about the cause.
     pub fn words(self) -> &'static str {
         match self {
             Cause::Fragmentation => "fragmentation",
@@ -54,20 +54,20 @@ impl Cause {
     }
 }
 
-/// A limit below the size of the card that MPS or a cgroup sets for the process.
+/// A limit that MPS or a cgroup sets for the process, below the size of the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherLimit {
     Mps,
     Cgroup,
 }
 
-/// The variable that limits a client of MPS.
+/// The environment variable that limits a client of MPS.
 pub const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
-/// The file of the process's cgroup (v2), and the setting that a trace keeps it as.
+/// The file of the process's cgroup (v2) with the limit; a trace stores it as a setting of this name.
 pub const CGROUP_LIMIT: &str = "dmem.max";
 
 impl OtherLimit {
-    /// By the settings of a trace, or of the process itself.
+    /// Finds the limit in the settings of a trace, or of the process itself. MPS precedes the cgroup.
     pub fn of<'s>(setting: impl Fn(&str) -> Option<&'s str>) -> Option<OtherLimit> {
         let is_set = |name| setting(name).is_some_and(|value| !value.trim().is_empty());
         match (is_set(MPS_LIMIT), is_set(CGROUP_LIMIT)) {
@@ -78,30 +78,30 @@ impl OtherLimit {
     }
 }
 
-/// The figures of such a request.
+/// The figures of a request that got no memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// Who refused; `None`: no refused call is known.
+    /// What refused the request. `None`: no refused call is known.
     pub by: Option<RefusedBy>,
-    /// The trace has every call: if none was refused, the framework met its own limit.
+    /// The trace has every call: if none was refused, the framework reached its own limit.
     pub all_known: bool,
-    /// Whether a framework's cache gave up on it; if not, a driver call was refused.
+    /// True: a framework's cache could not serve the request. False: a driver call was refused.
     pub of_cache: bool,
     pub size: u64,
-    /// Free bytes inside the framework's segments, and the longest run of them.
+    /// Free bytes in the framework's segments.
     pub free: u64,
-    /// `None`: not known.
+    /// The largest contiguous range of them. `None`: not known.
     pub largest_hole: Option<u64>,
-    /// What the limit had left, see [`left`]; `None`: not known.
+    /// Bytes left below the limit, see [`left`]. `None`: not known.
     pub left: Option<u64>,
-    /// By how much the count was over the limit already, see [`over`].
+    /// Bytes by which the count already exceeded the limit, see [`over`].
     pub over: u64,
-    /// Another limit that may apply if the driver refused although the card had room.
+    /// Another limit, which may apply if the driver refused although the GPU had enough free memory.
     pub other: Option<OtherLimit>,
 }
 
 impl Figures {
-    /// Figures of a refusal that a library did not report.
+    /// The figures of a refused driver call.
     pub fn of_refused(refused: &Refused, other: Option<OtherLimit>) -> Figures {
         let &Refused { by, size, counted, limit, driver_free, .. } = refused;
         let card_free = Some(driver_free).filter(|free| *free > 0);
@@ -118,7 +118,7 @@ impl Figures {
         }
     }
 
-    /// Figures of a post-mortem. `free`: bytes inside the framework's segments.
+    /// The figures of a post-mortem. `free`: free bytes in the framework's segments.
     pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
         let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = post_mortem;
         Figures {
@@ -135,24 +135,24 @@ impl Figures {
     }
 
     /// These figures with another limit that may apply.
-    pub fn beside(self, other: Option<OtherLimit>) -> Figures {
+    pub fn with_other_limit(self, other: Option<OtherLimit>) -> Figures {
         Figures { other, ..self }
     }
 
-    /// Further bytes that would have had to be free; 0 if none are known to be missing.
+    /// Bytes that were missing to serve the request; 0 also if not known.
     pub fn missing(&self) -> u64 {
         let Some(left) = self.left else { return 0 };
         let wanted = self.size.saturating_add(self.over);
         wanted.saturating_sub(self.free).saturating_sub(left)
     }
 
-    /// Whether there were as many free bytes as requested.
+    /// Whether the framework's segments had as many free bytes as requested.
     pub fn is_free_enough(&self) -> bool {
         self.free >= self.size
     }
 
     fn is_fragmentation(&self) -> bool {
-        // More than the request can have been left if the framework rounded it up.
+        // The limit may have had more left than requested: the framework rounds requests up.
         let left = self.left.filter(|left| *left < self.size).unwrap_or(0);
         self.of_cache
             && self.free > 0
@@ -160,11 +160,12 @@ impl Figures {
             && self.largest_hole.is_none_or(|hole| hole < self.size)
     }
 
+    /// The cause of the out-of-memory.
     pub fn cause(&self) -> Cause {
         match self.by {
             Some(RefusedBy::BadCap) => Cause::BadCap,
             _ if self.is_fragmentation() => Cause::Fragmentation,
-            // The card had enough, so another limit refused.
+            // The GPU had enough free memory, so another limit applied.
             Some(RefusedBy::Driver) if self.left.is_some_and(|left| left >= self.size) => {
                 match self.other {
                     Some(OtherLimit::Mps) => Cause::Mps,
@@ -180,7 +181,8 @@ impl Figures {
     }
 }
 
-/// The bytes that were free below the limit that refused the request. `None`: not known.
+/// Bytes left below the limit that refused the request: the driver's free bytes, or the cap less the counted bytes.
+/// `None`: not known.
 pub fn left(
     by: Option<RefusedBy>,
     counted: u64,
@@ -193,7 +195,7 @@ pub fn left(
     }
 }
 
-/// By how much the count exceeded the cap already: the cap was set below the bytes in use.
+/// Bytes by which the count already exceeded the cap: the cap was set below the bytes in use. 0 for other limits.
 pub fn over(by: Option<RefusedBy>, counted: u64, limit: u64) -> u64 {
     match by {
         Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => {
@@ -220,7 +222,7 @@ mod tests {
     };
 
     #[test]
-    fn free_bytes_that_are_no_piece_are_fragmentation() {
+    fn free_bytes_without_a_large_range_are_fragmentation() {
         for by in [Some(RefusedBy::Cap), Some(RefusedBy::Driver), Some(RefusedBy::Group), None] {
             assert_eq!(Figures { by, ..KNOWN }.cause(), Cause::Fragmentation, "{by:?}");
         }
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(Figures { free: 90, ..KNOWN }.cause(), Cause::Fragmentation);
         assert_eq!(Figures { free: 89, ..KNOWN }.cause(), Cause::Cap);
         assert_eq!(Figures { free: 90, left: None, ..KNOWN }.cause(), Cause::Cap);
-        // Nothing is free, or a piece would do: that was not it.
+        // Nothing is free, or one range is large enough: not fragmentation.
         assert_eq!(Figures { free: 0, left: Some(99), ..KNOWN }.cause(), Cause::Cap);
         assert_eq!(Figures { largest_hole: Some(100), ..KNOWN }.cause(), Cause::Cap);
         // The driver's callers do not use the cache.
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn else_it_is_the_limit_of_who_refused() {
+    fn otherwise_the_limit_that_refused_is_the_cause() {
         let cause = |by| Figures { by, free: 0, ..KNOWN }.cause();
         assert_eq!(cause(Some(RefusedBy::Driver)), Cause::Card);
         assert_eq!(cause(Some(RefusedBy::Group)), Cause::Cap);
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_others_is_not_the_card() {
+    fn mps_and_cgroup_limits_are_not_the_card() {
         let refused = Figures { by: Some(RefusedBy::Driver), of_cache: false, ..KNOWN };
         let cause = |left, other| Figures { left, other, ..refused }.cause();
         let setting =
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_counts_from_where_the_use_is() {
+    fn missing_bytes_count_from_the_bytes_in_use() {
         let missing = |figures: Figures| figures.missing();
         assert_eq!(missing(Figures { free: 30, ..KNOWN }), 60);
         assert_eq!(missing(Figures { free: 0, left: Some(0), over: 40, ..KNOWN }), 140);
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_is_of_who_refused() {
+    fn left_bytes_are_those_of_the_refusing_limit() {
         assert_eq!(left(Some(RefusedBy::Cap), 30, 100, Some(5)), Some(70));
         assert_eq!(left(Some(RefusedBy::Group), 130, 100, None), Some(0));
         assert_eq!(left(Some(RefusedBy::Driver), 30, 100, Some(5)), Some(5));

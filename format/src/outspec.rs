@@ -1,29 +1,29 @@
-//! Where a trace goes, as it is written: `VRAMTRACE_OUT` and `--out`. `off`, or a file or a directory with
-//! %-codes. Parsed here, by the recorder that opens the file and by the command that looks for it
-//! afterwards.
+//! Parses `VRAMTRACE_OUT` and `--out`: `off`, or the pattern of a file or directory with %-codes. The recorder opens the
+//! file; the command looks for it afterwards.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// How the name of a trace ends.
+/// Extension of a trace's file name, without the dot.
 pub const EXTENSION: &str = "vtrace";
 
-/// A trace's name in a directory: host, pid and start tell processes apart.
+/// Name of a trace in a directory. Host, pid and start time identify the process.
 pub const DEFAULT_NAME: &str = "vramtrace.%h.%p.%t.vtrace";
 
-/// Records nothing; a cap still holds.
+/// The value that turns recording off. A cap is still enforced.
 pub const OFF: &str = "off";
 
 /// A value of `VRAMTRACE_OUT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Out<'a> {
-    /// Nothing is given.
+    /// The value is empty.
     Default,
     Off,
-    /// All its codes are known.
+    /// A pattern, all of whose %-codes are known.
     Pattern(&'a [u8]),
 }
 
+/// Why a pattern is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error(
@@ -35,6 +35,7 @@ pub enum PatternError {
     EndsInPercent,
 }
 
+/// Parses a value of `VRAMTRACE_OUT`.
 pub fn parse(value: &[u8]) -> Result<Out<'_>, PatternError> {
     match value {
         b"" => Ok(Out::Default),
@@ -49,7 +50,7 @@ pub fn parse(value: &[u8]) -> Result<Out<'_>, PatternError> {
 /// A part of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Also of `%%`.
+    /// A byte of the pattern, or the `%` that `%%` stands for.
     Byte(u8),
     Host,
     Pid,
@@ -58,6 +59,7 @@ pub enum Part {
     Started,
 }
 
+/// Splits a pattern into its parts. After an error, iteration continues behind the invalid code.
 pub fn parts(pattern: &[u8]) -> impl Iterator<Item = Result<Part, PatternError>> {
     let mut bytes = pattern.iter();
     std::iter::from_fn(move || {
@@ -78,17 +80,17 @@ pub fn parts(pattern: &[u8]) -> impl Iterator<Item = Result<Part, PatternError>>
     })
 }
 
-/// Whether the pattern is a file's: it ends in the extension, and is longer than that. Others are
-/// directories, and what ends in a slash is.
+/// Whether the pattern names a file: its last component is a name with the extension `.vtrace`. Any other pattern names
+/// a directory.
 pub fn is_file(pattern: &[u8]) -> bool {
     let name = pattern.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     name.strip_suffix(EXTENSION.as_bytes())
         .is_some_and(|rest| rest.len() > 1 && rest.ends_with(b"."))
 }
 
-/// `/dev/null`, by any name, records nothing.
+/// Whether the path is the null device, under any name: then nothing is recorded.
 pub fn is_null_device(path: &Path) -> bool {
-    // Of major number 1 and minor number 3.
+    // Major number 1, minor number 3.
     const NULL: u64 = 1 << 8 | 3;
     let about = std::fs::metadata(path);
     about.is_ok_and(|about| about.file_type().is_char_device() && about.rdev() == NULL)

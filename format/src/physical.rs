@@ -1,5 +1,5 @@
-//! What the driver really takes for a request, as measured on an H200 (driver 580).
-//! One set of rules, used by the shim's ledger and by the reader's replay, so that they agree.
+//! The physical bytes of device memory that the driver uses for a request, as measured on an H200 (driver 580). The
+//! recorder's ledger and the reader's replay use the same rules.
 
 use crate::kind::Kind;
 
@@ -7,36 +7,37 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// The driver's page: requests above [`SMALL`] take whole ones.
+/// Page size of the driver, in bytes. A request above [`SMALL`] takes whole pages.
 pub const PAGE: u64 = 2 * MIB;
-/// Requests up to this size share pages with others.
+/// Requests of up to this many bytes share pages.
 pub const SMALL: u64 = MIB;
-/// Alignment of shared allocations: an allocation's own share of its page.
+/// Alignment of allocations that share pages, in bytes. The size is rounded up to it.
 pub const GRAIN: u64 = 512;
-/// Pools and graph memory grow by this much.
+/// Pools and graph memory grow in steps of this many bytes.
 pub const POOL_STEP: u64 = 32 * MIB;
 
+/// `bytes` rounded up to a multiple of `step`; the greatest multiple in 64 bits if the result does not fit.
 #[inline]
 pub fn round_up(bytes: u64, step: u64) -> u64 {
     bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX - (u64::MAX % step))
 }
 
-/// How the physical bytes of one allocation are found.
+/// How the physical bytes of one allocation are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Physical {
-    /// These bytes, its own.
+    /// This many bytes, of which no other allocation has a share.
     Own(u64),
-    /// It shares 2 MiB pages of addresses: each page that holds a live one counts [`PAGE`] once;
-    /// the field is the allocation's own share, for "who holds it" tables.
+    /// It shares pages: each page with at least one live allocation counts as [`PAGE`] bytes, once. The field is the
+    /// allocation's share in bytes, for tables of call sites.
     Shared(u64),
-    /// Counted by its pool's or the device's graph reservation (`PoolState`, `GraphState`).
+    /// Part of the reserved bytes of its pool or of the device's graph memory (`PoolState`, `GraphState`).
     Reserved,
-    /// Counts nowhere in device sums (imported, host, a framework's blocks).
+    /// Not part of any device sum (imported memory, host memory, a framework's blocks).
     None,
 }
 
-/// `size` is what was requested, with the real pitch for pitched memory and the memory
-/// requirements for arrays.
+/// How an allocation is counted. `size`: the requested bytes; for pitched memory, pitch times height; for arrays, the size
+/// in the memory requirements.
 #[inline]
 pub fn physical(kind: Kind, size: u64) -> Physical {
     match kind {
@@ -50,14 +51,14 @@ pub fn physical(kind: Kind, size: u64) -> Physical {
     }
 }
 
-/// First and last 2 MiB page number that `[address, address + size)` touches.
+/// Numbers of the first and last 2 MiB page that `[address, address + size)` overlaps. Size 0 counts as 1.
 #[inline]
 pub fn pages(address: u64, size: u64) -> (u64, u64) {
     (address / PAGE, address.saturating_add(size.max(1) - 1) / PAGE)
 }
 
-/// An allocation's own share of physical memory, for "who holds it" tables. Slab allocations: size
-/// rounded up to 512 B; pool and graph blocks: their size, inside what the pool reserved.
+/// An allocation's share of physical memory in bytes, for tables of call sites. Allocations that share pages: the size
+/// rounded up to 512 B. Blocks of pools, graphs and frameworks, imported and host memory: the size.
 pub fn share(kind: Kind, size: u64) -> u64 {
     match physical(kind, size) {
         Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slab_allocation_can_straddle_pages() {
+    fn a_small_allocation_can_straddle_pages() {
         assert_eq!(pages(PAGE - 512, 1024), (0, 1));
         assert_eq!(pages(PAGE, 0), (1, 1));
     }

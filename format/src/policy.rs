@@ -1,25 +1,25 @@
-//! How a cap is applied, as it is written: `refuse` or `warn`, a soft limit, the name of a group;
-//! and where an out-of-memory is reported.
-//! Parsed here, by the shim and by the command that checks it before a program starts.
+//! Parses the variables that say how a cap is applied (`refuse` or `warn`, a soft limit, the name of a group) and where an
+//! out-of-memory is reported. The recorder applies them; the command checks them before a program starts.
 
 use crate::capspec::{self, CapError, CapSpec, Limit, LimitError};
 
-/// What happens to a request that does not fit.
+/// What happens to a request that exceeds the cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It gets CUDA_ERROR_OUT_OF_MEMORY.
+    /// The call returns `CUDA_ERROR_OUT_OF_MEMORY`.
     #[default]
     Refuse,
-    /// It is counted and reported, and goes to the driver.
+    /// The request is counted and reported, and the driver is called.
     Warn,
 }
 
-/// The messages of this file follow the text: `stop` is not refuse or warn.
+/// Why a text is not a mode. The messages in this file are printed after the text: "`stop` is not refuse or warn".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not refuse or warn")]
 pub struct NotAMode;
 
 impl Mode {
+    /// Parses a mode; surrounding spaces are ignored.
     pub fn parse(text: &str) -> Result<Mode, NotAMode> {
         match text.trim() {
             "refuse" => Ok(Mode::Refuse),
@@ -32,19 +32,22 @@ impl Mode {
 /// Where a post-mortem is written: `VRAMTRACE_OOM_REPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OomReport {
+    /// To stderr.
     #[default]
     Stderr,
-    /// Beside the trace.
+    /// To a file next to the trace.
     File,
-    /// Only in the trace.
+    /// To the trace only.
     Off,
 }
 
+/// Why a text is not a value of `VRAMTRACE_OOM_REPORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not stderr, file or off")]
 pub struct NotAnOomReport;
 
 impl OomReport {
+    /// Parses a value; surrounding spaces are ignored.
     pub fn parse(text: &str) -> Result<OomReport, NotAnOomReport> {
         match text.trim() {
             "stderr" => Ok(OomReport::Stderr),
@@ -55,15 +58,16 @@ impl OomReport {
     }
 }
 
+/// Why a text is not a soft limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SoftLimitError {
-    #[error("takes one limit for all devices; write 80% or 6GiB")]
+    #[error("is not a single limit for all devices; write a limit like 80% or 6GiB")]
     Several,
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
 
-/// A soft limit: a size, or a share of the cap (of the device where there is no cap).
+/// Parses a soft limit: a size, or a share of the cap (of the device's memory if there is no cap).
 pub fn soft(text: &str) -> Result<Limit, SoftLimitError> {
     match text.contains('=') || text.contains(',') {
         true => Err(SoftLimitError::Several),
@@ -75,13 +79,14 @@ pub fn soft(text: &str) -> Result<Limit, SoftLimitError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
     pub name: String,
-    /// The cap that the group shares; absent: that of `VRAMTRACE_CAP`.
+    /// The cap that the members share. `None`: `VRAMTRACE_CAP` is the shared cap.
     pub cap: Option<CapSpec>,
 }
 
-/// Longest name of a group.
+/// Greatest length of a group's name, in bytes.
 pub const NAME_MOST: usize = 64;
 
+/// Why a text is not a value of `VRAMTRACE_CAP_GROUP`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     #[error(transparent)]
@@ -90,15 +95,17 @@ pub enum GroupError {
     Cap(#[from] CapError),
 }
 
+/// Why a text is not the name of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "is no name of a group; write 1 to {} letters, digits, -, _ or . (and, after \
-     a colon, what the group shares: training:8GiB)",
+    "is not the name of a group; write 1 to {} letters, digits, -, _ or . (and, after \
+     a colon, the shared cap: training:8GiB)",
     NAME_MOST
 )]
 pub struct NotAGroupName;
 
 impl GroupSpec {
+    /// Parses `NAME` or `NAME:CAP`.
     pub fn parse(text: &str) -> Result<GroupSpec, GroupError> {
         let (name, cap) = match text.split_once(':') {
             Some((name, cap)) => (name, Some(capspec::parse(cap)?)),
@@ -109,7 +116,7 @@ impl GroupSpec {
     }
 }
 
-/// A name that can be part of a file's name.
+/// Checks a group's name: it becomes a part of a file name.
 pub fn check_name(name: &str) -> Result<(), NotAGroupName> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match !name.is_empty() && name.len() <= NAME_MOST && name.bytes().all(plain) {
@@ -147,7 +154,7 @@ mod tests {
         assert!(soft("80").unwrap_err().to_string().contains("unit"));
         assert!(soft("0%").unwrap_err().to_string().contains("above 0"));
         for name in ["", "a/b", "..", "a b", ":8GiB", &"x".repeat(65)] {
-            // Two dots are a name of letters and dots; it is never used without a prefix.
+            // `..` is valid: file names hold it only after a prefix.
             assert_eq!(GroupSpec::parse(name).is_err(), name != "..", "{name}");
         }
         assert!(GroupSpec::parse("a:8").unwrap_err().to_string().contains("8GiB"));

@@ -1,43 +1,45 @@
-//! Reads /proc/PID/stat, and determines whether a process is alive.
+//! Reads `/proc/PID/stat`, and determines whether a process is alive.
 
 use std::fs;
 
-/// A process as it was when its line was read.
+/// Fields of `/proc/PID/stat`, as read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub pid: u32,
-    /// The first 15 bytes of its name: any bytes, spaces and brackets too.
+    /// The first 15 bytes of the process name. It may hold any bytes, spaces and brackets included.
     pub name: Vec<u8>,
-    /// `R`, `S`, ..., of the main thread.
+    /// State of the main thread: `R`, `S`, ...
     pub state: u8,
+    /// Pid of the parent.
     pub parent: u32,
-    /// The main thread counts, also when it has exited before the others.
+    /// Number of threads. A main thread that has exited before the others is included.
     pub threads: u64,
-    /// Clock ticks since boot. A pid is reused, the two together are not.
+    /// Start time in clock ticks since boot. Pids are reused; pid and start time together identify a process.
     pub start_ticks: u64,
-    /// Where its first stack begins; 0 = not shown.
+    /// Start address of the main stack; 0 = hidden by the kernel.
     pub stack_start: u64,
 }
 
 impl Stat {
-    /// `None`: there is no such process.
+    /// The process with this pid. `None`: there is none, or /proc cannot be read.
     pub fn of(pid: u32) -> Option<Stat> {
         Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
+    /// The calling process. `None`: /proc cannot be read.
     pub fn of_this_process() -> Option<Stat> {
         Stat::parse(&fs::read("/proc/self/stat").ok()?)
     }
 
-    /// As proc_pid_stat(5) has it: the name stands in brackets and may hold some, so that the last
-    /// one ends it.
+    /// Parses the line that proc_pid_stat(5) describes. The name is in brackets and may hold brackets, so it ends at the
+    /// last closing bracket. `None`: not such a line.
     pub fn parse(line: &[u8]) -> Option<Stat> {
         let open = line.iter().position(|byte| *byte == b'(')?;
         let close = line.iter().rposition(|byte| *byte == b')')?;
         let name = line.get(open + 1..close)?.to_vec();
         let pid = std::str::from_utf8(&line[..open]).ok()?.trim().parse().ok()?;
         let rest = std::str::from_utf8(&line[close + 1..]).ok()?;
-        // The field behind the name is number 3.
+        // The first field after the name has number 3.
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
         Some(Stat {
@@ -51,14 +53,14 @@ impl Stat {
         })
     }
 
-    /// Any of its threads runs. One whose main thread has exited before the others is shown as a
-    /// zombie, and still has its memory.
+    /// Whether at least one thread has not exited. A process whose main thread has exited before the others has the
+    /// state of a zombie, but still holds its memory.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 }
 
-/// Does the process of this pid and start run?
+/// Whether the process with this pid and start time (clock ticks since boot) is alive.
 pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.start_ticks == start_ticks && stat.is_alive())
 }

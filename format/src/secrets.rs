@@ -1,10 +1,9 @@
-//! Masks the values of command line arguments that look like secrets, when they are recorded and again when a trace is
-//! read.
+//! Masks secrets in command line arguments, when they are recorded and again when a trace is read.
 
-/// Replaces a masked value.
+/// The text that replaces a masked value.
 pub const MASK: &str = "***";
 
-/// The value of an option or variable is a secret if its name ends in one of these words.
+/// The value of an option or variable is a secret if the last word of its name is one of these.
 const WORDS: [&str; 13] = [
     "password",
     "passwd",
@@ -20,10 +19,11 @@ const WORDS: [&str; 13] = [
     "token",
     "key",
 ];
-/// Of these words, options with a harmless value are common: `--pad-token '<pad>'`, `--sort-key 2`.
+/// Words that also occur in options with harmless values: `--pad-token '<pad>'`, `--sort-key 2`. Values of digits only,
+/// and values that begin with `<`, are not masked.
 const AMBIGUOUS: [&str; 2] = ["token", "key"];
 
-/// Prefixes of the keys of well-known services.
+/// Prefixes of the API keys of well-known services.
 const PREFIXES: [&str; 16] = [
     "hf_",
     "sk-",
@@ -42,10 +42,10 @@ const PREFIXES: [&str; 16] = [
     "xoxa-",
     "xoxs-",
 ];
-/// Least length of a key, bytes.
+/// Least length of a key after its prefix, in bytes.
 const LEAST: usize = 8;
 
-/// The arguments with secret values masked. Masking twice changes nothing.
+/// Returns the arguments with secret values replaced by [`MASK`]. A second call changes nothing.
 pub fn mask(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut next_is_secret = None;
     let one = |argument: String| {
@@ -58,12 +58,12 @@ pub fn mask(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
         match argument.split_once('=') {
             Some((name, value)) => match is_name(name).then(|| secret_word(name)).flatten() {
                 Some(word) => format!("{name}={}", masked_value(word, value)),
-                None => within(&argument),
+                None => mask_within(&argument),
             },
             None => {
                 next_is_secret =
                     argument.starts_with('-').then(|| secret_word(&argument)).flatten();
-                within(&argument)
+                mask_within(&argument)
             }
         }
     };
@@ -77,13 +77,13 @@ fn masked_value(word: &str, value: &str) -> String {
     if harmless { value.to_string() } else { MASK.to_string() }
 }
 
-/// An option's or variable's, not the left side of some code.
+/// Whether the text can be the name of an option or variable, and is not code.
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+/".contains(&byte);
     !text.is_empty() && text.bytes().all(plain)
 }
 
-/// The word by which a name is one of a secret: its last one. `hfToken` has two.
+/// The last word of a name, if it is one of [`WORDS`]. `hfToken` has two words.
 fn secret_word(name: &str) -> Option<&'static str> {
     let last = name.rsplit(['-', '_', '.', '/']).next()?;
     let hump = last
@@ -93,8 +93,8 @@ fn secret_word(name: &str) -> Option<&'static str> {
     WORDS.into_iter().find(|word| *word == whole || hump.as_deref() == Some(word))
 }
 
-/// Masks keys (by their prefix) and passwords in URLs anywhere in an argument.
-fn within(argument: &str) -> String {
+/// Masks API keys (recognised by their prefix) and passwords in URLs anywhere in an argument.
+fn mask_within(argument: &str) -> String {
     let mut out = String::with_capacity(argument.len());
     let mut rest = argument;
     while let Some(first) = rest.chars().next() {
@@ -122,14 +122,14 @@ fn within(argument: &str) -> String {
     out
 }
 
-/// Bytes of the password of `user:password@host`.
+/// Length of the password in `user:password@host`, in bytes.
 fn url_password(rest: &str) -> Option<usize> {
     let authority = rest.split(['/', '?', '#', ' ', '"', '\'']).next()?;
     let (credentials, _) = authority.rsplit_once('@')?;
     credentials.split_once(':').map(|(_, password)| password.len())
 }
 
-/// Bytes of the key that begins here; 0: none does.
+/// Length of the API key that begins here, in bytes. 0: none begins here.
 fn key_length(rest: &str) -> usize {
     let Some(prefix) = PREFIXES.iter().find(|prefix| rest.starts_with(**prefix)) else { return 0 };
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b'-';
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_stays() {
+    fn other_values_are_not_masked() {
         for line in [
             "--num-tokens 8",
             "--max-token 128",
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_by_how_they_begin_and_passwords_in_urls() {
+    fn keys_by_prefix_and_passwords_in_urls() {
         for (line, shown) in [
             ("x hf_abcdefghijklmnop y", "x *** y"),
             ("--auth=sk-abcdefghij", "--auth=***"),

@@ -1,7 +1,7 @@
 //! Parses sizes such as `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`, for all variables and options of recorder and
 //! command.
 
-/// What a size looks like, for messages.
+/// Examples of sizes, for messages.
 pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
 
 /// Units, the longest first where one ends another.
@@ -20,10 +20,10 @@ const UNITS: [(&str, u64); 12] = [
     ("t", 1 << 40),
 ];
 
-/// Why a text is not a size. The message is printed after the text: `8` has no unit.
+/// Why a text is not a size. Each message is printed after the text: "`8` has no unit".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    #[error("is no size; write a number with its unit, like {}", EXAMPLES)]
+    #[error("is not a size; write a number with its unit, like {}", EXAMPLES)]
     NoNumber,
     #[error("has no unit; write for example {number}GiB or {number}MiB")]
     NoUnit { number: String },
@@ -35,8 +35,8 @@ pub enum SizeError {
     TooLarge,
 }
 
-/// Bytes of a size with its unit; k, m, g, t and KiB..TiB are binary, KB..TB decimal, in either
-/// case. A bare number is an error, and so is zero.
+/// Parses a size with a unit; returns bytes, rounded down. k, m, g, t and KiB to TiB are binary, KB to TB decimal; case
+/// does not matter. A number without a unit is an error, and so is less than 1 byte.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -55,7 +55,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// A decimal number without sign, exact: `digits / 10^places`.
+/// An unsigned decimal number, exact: `digits / 10^places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decimal {
     digits: u128,
@@ -70,7 +70,7 @@ impl Decimal {
         if whole.is_empty() || empty_part || !all_digits(whole) || !all_digits(part) {
             return None;
         }
-        // 20 digits and 9 places keep every product below 2^128.
+        // 20 digits and 9 places fit in 128 bits. A product that does not fit is more than 2^64 after the division.
         if whole.len() > 20 || part.len() > 9 {
             return None;
         }
@@ -78,14 +78,14 @@ impl Decimal {
         Some(Decimal { digits, places: part.len() as u32 })
     }
 
-    /// The product, rounded down; `None` beyond 64 bits.
+    /// The product, rounded down. `None`: more than 64 bits.
     pub(crate) fn times(self, factor: u64) -> Option<u64> {
         let product = self.digits.checked_mul(factor.into())? / 10u128.pow(self.places);
         u64::try_from(product).ok()
     }
 }
 
-/// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: written without an allocation.
+/// Formats bytes with a binary unit, without allocating: `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

@@ -1,10 +1,10 @@
-//! The native and the Python frames of one stack as one list. Recorder and reader order and hide the
+//! Merges the native and the Python frames of a stack into one list. Recorder and reader use the same order and hide the
 //! same frames, so both name the same library for a stack.
 
 use crate::layers::base_name;
 use crate::record::definition::Join;
 
-/// A frame by its index in its list.
+/// A frame, as an index in the list of native or of Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Native(usize),
@@ -14,13 +14,14 @@ pub enum Which {
 /// Which part of the process a native frame belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameRole {
+    /// Any other part.
     #[default]
     Shown,
-    /// Of the recorder itself.
+    /// The recorder.
     Recorder,
-    /// Of the Python interpreter: its evaluation loop, and the calls between two Python frames.
+    /// The Python interpreter: its evaluation loop, and the calls between two Python frames.
     Interpreter,
-    /// Of the C library: what starts programs and threads.
+    /// The C library and the dynamic loader: functions that start programs and threads.
     System,
 }
 
@@ -29,7 +30,7 @@ impl FrameRole {
     pub fn of_library(path: &str) -> FrameRole {
         let name = base_name(path);
         let starts = |prefix: &str| name.strip_prefix(prefix);
-        // `libpython3.11.so.1.0`, and the program itself: `python`, `python3`, `python3.11`.
+        // `libpython3.11.so.1.0`, and the executables `python`, `python3`, `python3.11`.
         let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
         if name == "libvramtrace.so" {
             FrameRole::Recorder
@@ -48,12 +49,12 @@ impl FrameRole {
     }
 }
 
-/// All frames, innermost first. The Python frames of a join precede the native frame that runs them.
+/// All frames, innermost first. `python`: number of Python frames. The Python frames of a join precede the native frame that runs them.
 /// Python frames before the first join precede the joined ones. Without a join, all Python frames
 /// precede the interpreter's first frame, or follow the native frames where there is none.
 pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut out = Vec::with_capacity(native.len() + python);
-    // A damaged file may hold any join: positions that decrease are raised to the previous one.
+    // A damaged file may hold any values: positions are limited to the frames, and never decrease.
     let mut groups: Vec<(usize, usize)> = Vec::with_capacity(joins.len() + 1);
     for join in joins {
         let (last_from, last_at) = groups.last().copied().unwrap_or((0, 0));
@@ -65,7 +66,7 @@ pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
         groups.push((from, at));
     }
     match groups.first_mut() {
-        // Python frames before the first join come with it.
+        // Python frames before the first join belong to it.
         Some(first) => first.0 = 0,
         None if python > 0 => {
             let loops = native.iter().position(|role| *role == FrameRole::Interpreter);

@@ -1,21 +1,23 @@
-//! Parses VRAMTRACE_STACKS (`native,python`, `python`, `none`), VRAMTRACE_STACK_DEPTH and VRAMTRACE_TENSORS, for the
-//! recorder and for the command, which checks them before a program starts.
+//! Parses `VRAMTRACE_STACKS` (`native,python`, `python`, `none`), `VRAMTRACE_STACK_DEPTH` and `VRAMTRACE_TENSORS`, for
+//! the recorder and for the command, which checks them before a program starts.
 
-/// Most frames of one language.
+/// Greatest number of frames of each language in a stack.
 pub const DEEPEST: usize = 1024;
 
+/// The languages whose frames are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Languages {
     pub native: bool,
     pub python: bool,
 }
 
-/// The messages of this file follow the text: `perl` is not native, ...
+/// Why a text is not a value of `VRAMTRACE_STACKS`. The messages in this file are printed after the text: "`perl` is not
+/// native, ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not native, python, native,python or none")]
 pub struct NotLanguages;
 
-/// Languages with commas between, or `none`.
+/// Parses languages with commas between them, or `none`.
 pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
     let mut all = Languages { native: false, python: false };
     for word in text.split(',').filter(|_| text != "none") {
@@ -28,11 +30,12 @@ pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
     Ok(all)
 }
 
+/// Why a text is not a value of `VRAMTRACE_STACK_DEPTH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not a number of frames from 1 to {}", DEEPEST)]
 pub struct NotADepth;
 
-/// Frames of each language, from the innermost out.
+/// Parses the greatest number of frames of each language, counted from the innermost frame.
 pub fn depth(text: &str) -> Result<usize, NotADepth> {
     match text.parse() {
         Ok(depth) if (1..=DEEPEST).contains(&depth) => Ok(depth),
@@ -40,20 +43,22 @@ pub fn depth(text: &str) -> Result<usize, NotADepth> {
     }
 }
 
-/// Whether PyTorch's blocks are recorded, and with which stacks.
+/// Whether the blocks of PyTorch's allocator are recorded, and with which stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tensors {
     Off,
-    /// Python frames; native ones on a thread that runs no Python.
+    /// Python frames; native frames on a thread that runs no Python code.
     Python,
-    /// Both.
+    /// Python and native frames.
     Full,
 }
 
+/// Why a text is not a value of `VRAMTRACE_TENSORS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not python, full or off")]
 pub struct NotTensors;
 
+/// Parses `VRAMTRACE_TENSORS`.
 pub fn tensors(text: &str) -> Result<Tensors, NotTensors> {
     match text {
         "off" => Ok(Tensors::Off),

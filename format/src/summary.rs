@@ -1,19 +1,19 @@
-//! The summary at a trace's end: the rules by which recorder and replay compute the same one.
+//! The summary at the end of a trace: recorder and replay compute it by the same rules.
 //!
-//! For each stack, the live bytes now and at the device's highest peak are kept. While memory grows, every allocation is
-//! a new peak, so figures are not copied at a peak. Each peak has a number, the *epoch*,
-//! and a stack's figures are copied at their first change in a new epoch ([`AtPeak`]).
+//! For each stack, the live bytes now and at the device's highest peak are stored. While memory use grows, every
+//! allocation is a new peak, so the figures of all stacks cannot be copied at each peak. Each peak has a number, the
+//! *epoch*. A stack's figures are copied at their first change in a new epoch ([`AtPeak`]).
 //!
-//! A framework takes memory for a block that it hands out right after: the first block on a device
-//! after its peak counts as part of that peak.
+//! A framework allocates a segment to serve a block right after. The first block on a device after its peak is
+//! therefore counted as part of that peak.
 
 use crate::kind::Kind;
 use crate::record::values::{SummaryHolder, SummaryMoment};
 
-/// Holders of each device, moment and level that a summary keeps, largest first.
+/// Greatest number of holders that a summary stores for each device, moment and level (framework or driver).
 pub const HOLDERS: usize = 64;
 
-/// Whether memory of this kind has a holder: another process's and the host's have none.
+/// Whether memory of this kind is attributed to a holder: imported memory and host memory are not.
 #[inline]
 pub fn is_held(kind: Kind) -> bool {
     !kind.is_host() && kind != Kind::Imported
@@ -22,12 +22,13 @@ pub fn is_held(kind: Kind) -> bool {
 /// One change of the bytes that a stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
+    /// Bytes that were allocated or freed.
     pub bytes: u64,
-    /// An allocation; else a free.
+    /// True: an allocation. False: a free.
     pub came: bool,
-    /// The device's peak so far.
+    /// The number of the device's highest peak so far.
     pub epoch: u32,
-    /// It is the block for which the memory of the peak was taken.
+    /// It is the block for which the framework allocated the memory that made the peak.
     pub joins_peak: bool,
 }
 
@@ -41,6 +42,7 @@ pub struct AtPeak {
 }
 
 impl AtPeak {
+    /// Applies an allocation or a free. Sums saturate.
     #[inline]
     pub fn apply(&mut self, change: Change) {
         if self.epoch != change.epoch {
@@ -58,7 +60,7 @@ impl AtPeak {
         }
     }
 
-    /// Everything ends at once, in this epoch.
+    /// Frees everything that the stack holds, in this epoch.
     pub fn forget(&mut self, epoch: u32) {
         if self.epoch != epoch {
             (self.peak, self.epoch) = (self.now, epoch);
@@ -66,7 +68,7 @@ impl AtPeak {
         self.now = [0; 2];
     }
 
-    /// Bytes and allocations at this moment; `epoch` is the device's last.
+    /// Live bytes and allocations at this moment. `epoch`: the device's current one.
     pub fn at(&self, moment: SummaryMoment, epoch: u32) -> [u64; 2] {
         match moment {
             SummaryMoment::Peak if self.epoch == epoch => self.peak,
@@ -75,7 +77,8 @@ impl AtPeak {
     }
 }
 
-/// Leaves the largest of one device, moment and level; of equal ones the first stacks.
+/// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by stack id. `holders`: of one
+/// device, moment and level.
 pub fn keep_largest(holders: &mut Vec<SummaryHolder>) {
     holders.retain(|holder| holder.bytes > 0);
     holders.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));

@@ -1,14 +1,14 @@
-//! The UUID of a GPU, or of a slice of one: as text, and as two words.
+//! The UUID of a GPU or of a MIG device, as text and as two words.
 
-/// As `nvidia-smi -L` and NVML write it: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, or `MIG-...`
-/// for a slice.
+/// The UUID as `nvidia-smi -L` and NVML write it: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, or `MIG-...` for a MIG
+/// device.
 pub fn text(uuid: &[u8; 16], mig: bool) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("{}-{}", if mig { "MIG" } else { "GPU" }, parts.join("-"))
 }
 
-/// Of the text behind `GPU-` or `MIG-`. `None`: it is not whole.
+/// Parses the text after `GPU-` or `MIG-`. `None`: not a complete UUID.
 pub fn parse(text: &str) -> Option<[u8; 16]> {
     let groups: Vec<&str> = text.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
@@ -19,12 +19,13 @@ pub fn parse(text: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
-/// As records and pages hold it.
+/// The UUID as records and pages store it: low word, high word.
 pub fn to_words(uuid: &[u8; 16]) -> [u64; 2] {
     let value = u128::from_le_bytes(*uuid);
     [value as u64, (value >> 64) as u64]
 }
 
+/// The inverse of [`to_words`].
 pub fn from_words([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
 }

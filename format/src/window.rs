@@ -1,55 +1,59 @@
-//! Windows: the pieces of the file that are filled in memory, written, and (events only) erased
-//! again.
+//! Windows: the sections of the file. A window is filled in memory, then written to the file; event windows may be
+//! erased later.
 //!
-//! The file is the header page, then a grid of slots; a window takes some slots in a row.
+//! The file is the header page, then slots of 256 KiB. A window takes one or more consecutive slots.
 
 use crate::header::HEADER_BYTES;
 use crate::record::word::Check;
 
-/// Unit of the grid.
+/// Length of a slot, in bytes.
 pub const SLOT: usize = 256 << 10;
-/// No record crosses a line, and every line starts with a record: readers resynchronise there.
+/// Length of a line, in bytes. No record crosses a line boundary, so a reader can resynchronise at every line.
 pub const LINE: usize = 64 << 10;
-/// Bytes of a window's own header.
+/// Length of a window's header, in bytes.
 pub const WINDOW_HEADER: usize = 64;
-/// "vtwindow", little endian.
+/// The first word of a window: "vtwindow", little endian.
 pub const WINDOW_MAGIC: u64 = u64::from_le_bytes(*b"vtwindow");
 
-/// File offset of a slot.
+/// File offset of a slot, in bytes.
 pub const fn slot_offset(slot: u64) -> u64 {
     HEADER_BYTES as u64 + slot * SLOT as u64
 }
 
+/// The kind of records that a window holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WindowKind {
+    /// Erased when the file reaches its limit.
     Events = 1,
     /// Never erased.
     Definitions = 2,
 }
 
-/// The header of a window. Everything but the published count is fixed when the window begins.
+/// The header of a window, without the magic and the count of published bytes. It is fixed when the window begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowHeader {
     pub kind: WindowKind,
     /// Length in slots.
     pub slots: u16,
-    /// Counts the windows of one kind from 0.
+    /// Number of the window among the windows of its kind, from 0.
     pub sequence: u64,
-    /// First slot of the window in the grid.
+    /// Number of the window's first slot in the file.
     pub slot: u32,
-    /// About the time of the oldest record, ns since start: 40-bit stamps are unwrapped from here.
+    /// Approximate time of the oldest record, in ns since start. The 40-bit timestamps of the records are extended
+    /// from it.
     pub base_time_ns: u64,
-    /// First 8 bytes of the file's uuid: windows of other files are recognised and skipped.
+    /// First 8 bytes of the file's uuid ([`crate::Header::file_tag`]): a reader skips windows of other files.
     pub file: u64,
 }
 
 impl WindowHeader {
+    /// Length of the window, in bytes.
     pub fn bytes(&self) -> usize {
         self.slots as usize * SLOT
     }
 
-    /// The fixed words after the magic: word 1 to 6, the last being the check.
+    /// Words 1 to 6 of the window. Word 6 is the check.
     pub(crate) fn words(&self) -> [u64; 6] {
         let head = self.kind as u64 | u64::from(self.slots) << 16 | u64::from(self.slot) << 32;
         let mut words = [head, self.sequence, self.base_time_ns, self.file, 0, 0];
@@ -62,7 +66,7 @@ impl WindowHeader {
         Check::of_file(self.file)
     }
 
-    /// Reads words 1 to 6 of a window. `None`: not a sound window header.
+    /// Reads words 1 to 6 of a window. `None`: not a valid window header.
     pub(crate) fn from_words(fixed: &[u64; 6]) -> Option<WindowHeader> {
         if fixed[5] != window_check(fixed) {
             return None;

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use vramtrace_format::group::{EARLIER_WORDS, GROUP_WORDS, GroupPage, from_earlier, limit_order};
+use vramtrace_format::group::{GROUP_WORDS, GroupPage, V1_WORDS, from_v1, limit_order};
 use vramtrace_format::live::{FILED_WORDS, LIVE_DEVICES, LIVE_WORDS};
 use vramtrace_format::member::Member;
 use vramtrace_format::name::PageName;
@@ -64,19 +64,19 @@ fn group(bytes: &[u8]) {
     }
     page.members().count();
     let me = Member { pid: 1, start_ticks: 2, image: 3 };
-    page.take_out_dead(me, |_| false);
+    page.remove_dead_members(me, |_| false);
     // No other member is alive: there is room.
     let slot = page.join(me, |member| member == me).expect("room for one");
     if let Some(device) = page.device(&[1; 16], 0, 1 << 30) {
-        page.bring_limit(slot, device, Some(100));
+        page.set_member_limit(slot, device, Some(100));
         let (at, _) = limit_order(device, Some(50));
         assert!(at as usize / 8 < GROUP_WORDS);
-        page.begin_ask(slot);
+        page.begin_request(slot);
         page.count(slot, device).fetch_add(5, Ordering::SeqCst);
         let _ = (page.sum(device), page.settled(slot, device));
-        page.end_ask(slot);
+        page.end_request(slot);
     }
-    let _ = from_earlier(&self::page::<EARLIER_WORDS>(bytes));
+    let _ = from_v1(&self::page::<V1_WORDS>(bytes));
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! Groups of processes that share a cap: reads their pages and stores orders for another cap.
 
 use vramtrace_format::group::{
-    GROUP_BYTES, GROUP_WORDS, GroupDevice, GroupPage, from_earlier, limit_order,
+    GROUP_BYTES, GROUP_WORDS, GroupDevice, GroupPage, from_v1, limit_order,
 };
 use vramtrace_format::member::Member;
 
@@ -75,7 +75,7 @@ impl Group {
     fn open_in(directory: &PageDirectory, name: &str) -> Result<Option<Group>, PageProblem> {
         let Some(page) = directory.group_page(name)? else { return Ok(None) };
         let words = match page.is_file() {
-            true => from_earlier(&*page.words()?).ok_or_else(|| page.unknown())?,
+            true => from_v1(&*page.words()?).ok_or_else(|| page.unknown())?,
             false => page.words::<GROUP_WORDS>()?,
         };
         let look = GroupPage::look(&words).ok_or_else(|| page.unknown())?;

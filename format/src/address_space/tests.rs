@@ -1,4 +1,4 @@
-//! Mappings, reservations and what is asleep, one rule after the other.
+//! Mappings, reservations and sleeping ranges: a test for each rule.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn owner(stack: u64) -> Owner {
     Owner { stack: StackId(stack as u32), device: DeviceId(0) }
 }
 
-/// Objects are as large as all there is, and made by the stack of their number.
+/// Maps an object whose size is the whole address space. [`take`] takes its number as the stack that created it.
 fn put(space: &mut AddressSpace, mapping: Mapping, by: u32) -> Vec<Mapping> {
     space.put(mapping, StackId(by), u64::MAX).pieces
 }
@@ -90,7 +90,7 @@ fn what_is_unmapped_in_a_whole_reservation_wakes_with_its_owner() {
     assert_eq!(pieces[0], Mapping { woken: woken(1), ..mapping(100, 10, 0, 3) });
     assert_eq!(pieces[1], Mapping { woken: woken(2), ..mapping(110, 10, 10, 3) });
     assert!(asleep(&space).is_empty());
-    // And they have their owners the next time.
+    // The next unmap keeps the owners.
     let taken = take(&mut space, 105, 10);
     assert_eq!(asleep(&space), [(105, 5, 1), (110, 5, 2)]);
     space.put_back(&taken);

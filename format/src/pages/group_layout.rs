@@ -1,13 +1,17 @@
-//! Where the words of a group's page stand ([`super::group`]). `models/` has smaller ones.
+//! Word offsets in a group's page ([`super::group`]). `models/` has a smaller layout.
 
-/// The MIG devices of 16 cards, seven each, and some more.
+/// The MIG devices of 16 GPUs with seven each are 112.
 pub const GROUP_DEVICES: usize = 128;
+/// Processes of a group.
 pub const GROUP_MEMBERS: usize = 256;
 pub const DEVICES_AT: usize = 16;
 pub const DEVICE_WORDS: usize = 8;
 pub const MEMBERS_AT: usize = DEVICES_AT + DEVICE_WORDS * GROUP_DEVICES;
-pub const ASKS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
+/// One word for each member.
+pub const REQUESTS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
+/// Two words for each device and member.
 pub const COUNTS_AT: usize = 2048;
+/// Length of the page, in words.
 pub const GROUP_WORDS: usize = COUNTS_AT + 2 * GROUP_DEVICES * GROUP_MEMBERS;
 
-const _: () = assert!(MEMBERS_AT == 1040 && ASKS_AT == 1552 && GROUP_WORDS == 67584);
+const _: () = assert!(MEMBERS_AT == 1040 && REQUESTS_AT == 1552 && GROUP_WORDS == 67584);

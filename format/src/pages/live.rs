@@ -1,40 +1,40 @@
-//! The live page: a small piece of shared memory per traced process, outside the trace. Figures for
-//! `ps` and `top`, the shim's handshake with `vramtrace run`, and the place for a changed cap.
-//! [`crate::name`] says how it is found.
+//! The live page: a small shared memory segment of each traced process, outside the trace. It holds figures for
+//! `ps` and `top`, the recorder's state for `vramtrace run`, and orders that change the cap. [`crate::name`] says
+//! how it is found.
 //!
 //! ```text
-//! word    0  magic "vtlive\0\0", stored last: no magic, no page
+//! word    0  magic "vtlive\0\0", stored last: without it, the page is not valid
 //!         1  version (low 32) | devices in use (high 32)
 //!         2  pid (low 32)     | state (high 32)
 //!         3  process start, clock ticks since boot
 //!         4  start, CLOCK_REALTIME ns        5  start, CLOCK_MONOTONIC ns
-//!         6  updates: odd while one is under way
+//!         6  update counter: each update adds 2; odd during an update
 //!         7  length of the trace's path in bytes, 0 = records nothing
-//!         8  when updated last, ns since start
-//!         9  the last order's number; 0 = never ordered
+//!         8  time of the last update, ns since start
+//!         9  number of the last order; 0 = no order yet
 //!   16..528  the trace's path (4,096 bytes)
 //!  528..536  the name of the process's group (64 bytes)
-//!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the one obeyed last
-//!        10  call sites in use                      11  when they were stored, ns since start
+//!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the last applied order
+//!        10  call sites in use              11  time at which they were stored, ns since start
 //! 768..1280  16 devices of 32 words each
 //! 1280..1792 64 call sites of 8 words each ([`super::live_sites`])
 //! ```
 //!
-//! Version 2 ends behind the devices (12,288 bytes) and has no words 10 and 11. Version 1 is a file of
-//! 8,192 bytes, its devices have 16 words, and it takes no orders. Both are read.
+//! Version 2 has 12,288 bytes and no call sites (words 10, 11 and from 1280 on). Version 1 is a file of 8,192 bytes
+//! with 16 words for each device and without orders. Both are read.
 //!
-//! In the file of a page, orders of processes that cannot attach the page follow the copy: for device 0
-//! to 15 number, cap, check, 0. The process reads them when it copies the page.
+//! A process that cannot attach the page writes its orders behind the copy in the page's file: for device 0 to 15
+//! number, cap, check, 0. The traced process reads them when it updates the copy.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::uuid;
 
-/// Length of the page, and of its copy in a file.
+/// Length of the page, and of its copy in a file, in bytes.
 pub const LIVE_BYTES: usize = 16384;
 pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
 pub const LIVE_VERSION: u32 = 3;
-/// Length of the pages that are read, from version 1 on.
+/// Length in bytes of the pages of each version, from version 1 on.
 pub const BYTES_OF_VERSIONS: [usize; 3] = [8192, 12288, LIVE_BYTES];
 /// Devices beyond this number are not in the page; their figures are in the trace only.
 pub const LIVE_DEVICES: usize = 16;
@@ -46,13 +46,13 @@ const GROUP_AT: usize = 528;
 const GROUP_WORDS: usize = 8;
 const ORDERS_AT: usize = 576;
 const ORDER_WORDS: usize = 4;
-/// Orders behind the copy of a page in its file.
+/// Length of the orders behind the copy of a page in its file, in words.
 pub const FILED_WORDS: usize = ORDER_WORDS * LIVE_DEVICES;
 const DEVICES_AT: usize = 768;
 const DEVICE_WORDS: usize = 32;
 /// Words of a device that [`LiveDevice`] fills.
 const FIGURES: usize = 20;
-/// The same of versions 1 and 2, and the words of a device of version 1.
+/// The words that versions 1 and 2 fill, and the length of a device in version 1, in words.
 const FIGURES_BEFORE: [usize; 2] = [12, 17];
 const DEVICE_WORDS_1: usize = 16;
 /// Stands for "no cap".
@@ -69,17 +69,19 @@ pub struct LiveProcess {
     pub trace: String,
 }
 
-/// One device's figures.
+/// The figures of one device, in bytes where nothing else is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveDevice {
+    /// CUDA ordinal, as the process sees it.
     pub ordinal: u8,
     pub live: u64,
     pub peak: u64,
-    /// Bytes that pools and graphs hold.
+    /// Bytes that pools and graphs have reserved.
     pub reserved: u64,
-    /// What the cap counts.
+    /// Bytes that count towards the cap.
     pub counted: u64,
     pub cap: Option<u64>,
+    /// Number of live allocations. The following fields up to `warned` are counts, not bytes.
     pub live_allocations: u64,
     pub allocations: u64,
     pub frees: u64,
@@ -87,32 +89,32 @@ pub struct LiveDevice {
     pub refused_by_driver: u64,
     /// Events recorded for the device.
     pub events: u64,
-    /// Requests that a cap which only warns would have refused.
+    /// Requests that exceeded a cap that only warns, and were granted.
     pub warned: u64,
     pub total_bytes: u64,
     pub uuid: [u8; 16],
-    /// The cap only warns.
+    /// The cap reports requests that exceed it, and grants them.
     pub only_warns: bool,
-    /// Free bytes in the segments of a framework's cache by its last report, including paused ones.
+    /// Free bytes in the segments of a framework's cache, paused bytes included, from its last report.
     pub free_cache: u64,
-    /// Live bytes that are resident, and live bytes that are paused (unmapped, with their addresses
-    /// kept).
+    /// Live bytes that are in device memory. `paused`: live bytes that are unmapped and keep their addresses.
     pub resident: u64,
     pub paused: u64,
 }
 
+/// The state of the recorder in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum LiveState {
-    /// The shim is loaded; the program has not used the driver's memory.
+    /// The recorder is loaded; the program has not allocated GPU memory yet.
     Loaded = 0,
     Recording = 1,
-    /// Nothing is recorded (off, or stopped); the cap holds.
+    /// Nothing is recorded (off, or stopped); the cap is still enforced.
     NotRecording = 2,
     Ended = 3,
 }
 
-/// A mapped live page. One process writes it; others read it and may ask for another cap.
+/// An attached live page. The traced process writes it; others read it and may order another cap.
 #[derive(Clone, Copy, Debug)]
 pub struct LivePage<'m> {
     words: &'m [AtomicU64; LIVE_WORDS],
@@ -132,8 +134,8 @@ impl<'m> LivePage<'m> {
         page
     }
 
-    /// Opens a page that a process of this or an earlier version wrote; fields that it lacks are zeros.
-    /// `None`: it is no page, or of a newer version.
+    /// Opens a page that a process of this or an earlier version wrote. Fields that the version lacks are 0.
+    /// `None`: it is not a live page, or one of a newer version.
     pub fn open(words: &'m [AtomicU64; LIVE_WORDS]) -> Option<LivePage<'m>> {
         let page = LivePage { words };
         let magic = u64::from_le(words[0].load(Ordering::Acquire));
@@ -152,7 +154,7 @@ impl<'m> LivePage<'m> {
         self.words[at].store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// The path of the trace, once it is open. Longer than 4,096 bytes: none.
+    /// Stores the path of the trace. A path of more than 4,096 bytes is stored as empty.
     pub fn set_trace(&self, path: &str) {
         let bytes = path.as_bytes();
         let len = if bytes.len() > PATH_BYTES { 0 } else { bytes.len() };
@@ -174,7 +176,8 @@ impl<'m> LivePage<'m> {
         [Loaded, Recording, NotRecording, Ended].into_iter().find(|s| *s as u32 == state)
     }
 
-    /// Stores the figures. A call during another one does nothing and returns false.
+    /// Stores the figures of at most 16 devices, as of `now_ns` (since start). False: another thread is updating the
+    /// page, and nothing was stored.
     pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) -> bool {
         self.store(|page| {
             let devices = &devices[..devices.len().min(LIVE_DEVICES)];
@@ -188,7 +191,7 @@ impl<'m> LivePage<'m> {
         })
     }
 
-    /// Runs `store` as one update. False: another thread is updating.
+    /// Runs `store` as one update. False: another thread is updating the page, and `store` did not run.
     pub(super) fn store(&self, store: impl FnOnce(&Self)) -> bool {
         let count = self.get(6);
         if count & 1 != 0
@@ -223,14 +226,14 @@ impl<'m> LivePage<'m> {
         }
     }
 
-    /// The time of the figures (ns since start) and the figures: of one update, unless updates
-    /// interfere at every try.
+    /// The time of the figures (ns since start), and the figures. They come from one update, unless all 100 attempts
+    /// were interrupted by updates.
     pub fn devices(&self) -> (u64, Vec<LiveDevice>) {
-        self.quiet(|page| page.copy_devices())
+        self.read_consistent(|page| page.copy_devices())
     }
 
-    /// Reads values of one update, unless updates interfere at every try.
-    pub(super) fn quiet<T>(&self, copy: impl Fn(&Self) -> T) -> T {
+    /// Reads values of one update, unless all 100 attempts were interrupted by updates.
+    pub(super) fn read_consistent<T>(&self, copy: impl Fn(&Self) -> T) -> T {
         let mut found = copy(self);
         for _ in 0..100 {
             let before = u64::from_le(self.words[6].load(Ordering::Acquire));
@@ -257,7 +260,7 @@ impl<'m> LivePage<'m> {
                 *word = self.get(DEVICES_AT + length * index + at);
             }
             let device = LiveDevice::from_words(&words);
-            // Before version 3 all that was live was on the card.
+            // Versions 1 and 2 have no figure for paused bytes: all live bytes count as resident.
             match self.version() {
                 1 | 2 => LiveDevice { resident: device.live, ..device },
                 _ => device,
@@ -266,24 +269,24 @@ impl<'m> LivePage<'m> {
         (self.get(8), (0..count).map(device).collect())
     }
 
-    /// How often figures were stored; odd while it is done. A copy of the page is whole if this is
-    /// even and the same before and after.
+    /// The update counter: each update adds 2, and it is odd during an update. A copy of the page is consistent if
+    /// the counter is even and the same before and after the copy.
     pub fn updates(&self) -> u64 {
         self.get(6)
     }
 
-    /// Those of version 1 do not.
+    /// Whether the process reads orders: one of version 1 does not.
     pub fn takes_orders(&self) -> bool {
         self.version() > 1
     }
 
-    /// The number of the last order: if it has changed, there is an order to apply.
+    /// The number of the last order. If it has changed, there is an order to apply.
     #[inline]
     pub fn last_order(&self) -> u64 {
         u64::from_le(self.words[LAST_ORDER].load(Ordering::Acquire))
     }
 
-    /// The order for a device that was not applied yet: its number, and the cap.
+    /// The order for a device that was not applied yet: its number, and the cap in bytes (`None`: no cap).
     pub fn ordered(&self, ordinal: u8) -> Option<(u64, Option<u64>)> {
         let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
         if usize::from(ordinal) >= LIVE_DEVICES {
@@ -295,8 +298,8 @@ impl<'m> LivePage<'m> {
             .then_some((number, Some(cap).filter(|c| *c != NO_CAP)))
     }
 
-    /// Applies orders from the file: `words` follow the copy there. Invalid orders, and those older
-    /// than the one in the page, are ignored.
+    /// Copies orders from the page's file to the page: `words` follow the copy of the page there. Orders with a wrong
+    /// check, and those older than the one in the page, are ignored.
     pub fn take_filed(&self, words: &[u64; FILED_WORDS]) {
         for (ordinal, filed) in words.chunks_exact(ORDER_WORDS).enumerate() {
             let (ordinal, number, cap) = (ordinal as u8, filed[0], filed[1]);
@@ -309,7 +312,8 @@ impl<'m> LivePage<'m> {
         }
     }
 
-    /// As [`order`], to be stored behind the copy in the page's file.
+    /// As [`order`], for a process that cannot attach the page: the byte offset in the page's file, and the words to
+    /// store there. `None`: the process reads no orders, or the page does not have this device.
     pub fn filed_order(
         &self,
         ordinal: u8,
@@ -323,7 +327,7 @@ impl<'m> LivePage<'m> {
         (self.takes_orders() && usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
     }
 
-    /// The check by which an order is recognised.
+    /// The check of an order in the file: it covers the process, the device, the number and the cap.
     fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
         let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), ordinal.into(), number, cap];
         words.into_iter().fold(0, |check: u64, word| {
@@ -331,13 +335,14 @@ impl<'m> LivePage<'m> {
         })
     }
 
-    pub fn obeyed(&self, ordinal: u8, number: u64) {
+    /// Marks the order with this number as applied to a device.
+    pub fn set_applied(&self, ordinal: u8, number: u64) {
         if usize::from(ordinal) < LIVE_DEVICES {
             self.set(ORDERS_AT + ORDER_WORDS * usize::from(ordinal) + 2, number);
         }
     }
 
-    /// The name of the group that it shares a cap with; longer than 64 bytes: none.
+    /// Stores the name of the process's group. A name of more than 64 bytes is stored as none.
     pub fn set_group(&self, name: &str) {
         let mut bytes = [0; GROUP_WORDS * 8];
         if let Some(to) = bytes.get_mut(..name.len()) {
@@ -348,6 +353,7 @@ impl<'m> LivePage<'m> {
         }
     }
 
+    /// The name of the process's group. `None`: it has none.
     pub fn group(&self) -> Option<String> {
         let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
         let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
@@ -407,8 +413,9 @@ impl LiveDevice {
     }
 }
 
-/// Asks the process for another cap on its device of this ordinal (`None`: none): words to be stored in
-/// the page at these bytes, one after the other. `number` must be new and not 0, for example the time.
+/// An order to change the cap of a device to `cap` bytes (`None`: no cap): byte offsets in the page with the words to
+/// store there, in this order. `number` must not be 0 and must be greater than that of any earlier order, for example the
+/// time. `None`: the page does not have this device.
 pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
     let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
     let place = |word: usize| word as u64 * 8;

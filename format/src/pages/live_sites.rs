@@ -1,9 +1,9 @@
-//! The call sites of a live page that hold most memory, with their library.
+//! The call sites of a live page that hold the most memory, with the library that made each request.
 //!
 //! ```text
 //! word 0  stack (low 32) | device (8) | a framework's block (1) << 40
 //!      1  live bytes                  2  live allocations
-//!      4  the library that asked, 32 bytes of UTF-8, zeros behind it; all zeros: not known
+//!      4  name of the library that made the request: 32 bytes of UTF-8, padded with zeros; all zeros: not known
 //! ```
 
 use super::live::LivePage;
@@ -21,20 +21,23 @@ const LIBRARY_BYTES: usize = 32;
 /// The bytes that one stack holds on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveSite {
-    /// As the process saw it; 255: not known.
+    /// CUDA ordinal, as the process saw it; 255: not known.
     pub ordinal: u8,
-    /// Blocks of a framework's cache; else memory of the driver's.
+    /// True: blocks of a framework's cache. False: memory that the driver allocated.
     pub of_framework: bool,
-    /// An id of the process's trace.
+    /// The id in the process's trace.
     pub stack: StackId,
+    /// Live bytes.
     pub bytes: u64,
+    /// Live allocations.
     pub count: u64,
     /// The library that made the request: `PyTorch`, `NCCL`. Empty: not known.
     pub library: String,
 }
 
 impl LivePage<'_> {
-    /// Stores the largest. False: another thread stores just now.
+    /// Stores the first 64 call sites, as of `now_ns` (since start). False: another thread is updating the page, and
+    /// nothing was stored.
     pub fn update_sites(&self, now_ns: u64, sites: &[LiveSite]) -> bool {
         self.store(|page| {
             let sites = &sites[..sites.len().min(LIVE_SITES)];
@@ -59,13 +62,13 @@ impl LivePage<'_> {
         })
     }
 
-    /// When they were stored (ns since the start), and the call sites that held most then. None of a
-    /// version before 3.
+    /// The time at which the call sites were stored (ns since start), and the call sites, largest first. Empty for a
+    /// page of version 1 or 2.
     pub fn sites(&self) -> (u64, Vec<LiveSite>) {
         if self.version() < 3 {
             return (0, Vec::new());
         }
-        self.quiet(|page| {
+        self.read_consistent(|page| {
             let count = (page.get(COUNT) as usize).min(LIVE_SITES);
             (page.get(STORED), (0..count).map(|index| page.site(index)).collect())
         })
@@ -88,7 +91,7 @@ impl LivePage<'_> {
     }
 }
 
-/// As much of a name as fits, in whole characters.
+/// The longest prefix of a name that fits in 32 bytes, cut at a character boundary.
 fn cut(name: &str) -> &str {
     let end = (0..=LIBRARY_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     &name[..end.unwrap_or(0)]

@@ -1,4 +1,4 @@
-//! Shared pages outside the trace: one a process, and one a group of processes.
+//! Shared pages outside the trace: one for each process, and one for each group of processes.
 
 pub mod group;
 mod group_layout;

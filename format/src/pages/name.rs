@@ -1,37 +1,41 @@
 //! The name of a live page's file, which identifies the process and the shared memory.
 //!
-//! `<pid>.<start ticks>.<pid namespace>.<ipc namespace>.<segment>`, all decimal: the page itself is a
-//! System V segment of shared memory, which cannot be truncated, and is found by this name only. The
-//! file's content is a copy of the page for readers that cannot attach the segment. `-` for a segment:
-//! there is none. Namespaces are known by the inode of `/proc/thread-self/ns/...`; 0 = not known.
+//! `<pid>.<start ticks>.<pid namespace>.<ipc namespace>.<segment>`, all decimal. The page itself is a
+//! System V shared memory segment, which cannot be truncated; only this name says where it is. The file's content is
+//! a copy of the page, for readers that cannot attach the segment. A segment of `-`: there is no shared memory. A
+//! namespace is the inode of `/proc/thread-self/ns/...`; 0 = not known.
 //!
-//! Earlier versions wrote `<pid>.<start ticks>`, where the file is the page.
+//! Earlier versions wrote files named `<pid>.<start ticks>`: there the file is the page.
 
 use std::fmt;
 
 use crate::member::Namespaces;
 use crate::proc;
 
+/// The parsed name of a live page's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageName {
-    /// In its own pid namespace.
+    /// Pid of the owner in the owner's pid namespace.
     pub pid: u32,
+    /// Start time of the owner in clock ticks since boot.
     pub start_ticks: u64,
     pub place: Place,
 }
 
+/// Where the page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Of an earlier version: the file is the page.
+    /// In the file itself: a page of an earlier version.
     File,
     Segment {
         namespaces: Namespaces,
-        /// `None`: there is no shared memory, only the copy.
+        /// Id of the segment. `None`: there is no shared memory, only the copy.
         id: Option<i32>,
     },
 }
 
 impl PageName {
+    /// `None`: not the name of a live page's file.
     pub fn parse(name: &str) -> Option<PageName> {
         let mut fields = name.split('.');
         let (pid, start_ticks) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
@@ -56,14 +60,14 @@ impl PageName {
         }
     }
 
-    /// Whether a process in these namespaces sees the owner under this pid. False for names that
+    /// Whether the owner has this pid in these namespaces too. False for names that
     /// earlier versions wrote: those do not hold the namespaces.
     pub fn same_pids(&self, from: Namespaces) -> bool {
         matches!(self.place, Place::Segment { namespaces, .. } if from.same_pids(namespaces))
     }
 
-    /// Whether the owner has certainly exited: its pid would be visible here and is not; or no process
-    /// has its segment attached, which `gone` checks.
+    /// Whether the owner has certainly exited: either its pid would be visible here and is not, or `gone` says that no
+    /// process has its segment attached.
     pub fn is_stale(&self, from: Namespaces, gone: impl Fn(i32) -> bool) -> bool {
         if self.same_pids(from) && !proc::is_alive(self.pid, self.start_ticks) {
             return true;

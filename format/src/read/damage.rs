@@ -1,41 +1,42 @@
-//! What a reader found broken, and where. Everything else in the file is still read.
+//! Damage that a reader found. The rest of the file is still read.
 
 use std::fmt;
 
+/// The kind of a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DamageKind {
-    /// The header page's check is wrong: its fields may be.
+    /// The check of the header page is wrong: its fields may be wrong too.
     Header,
-    /// A window whose header is broken. Its records are still read where they can be.
+    /// A damaged window header. Records of the window are read where possible.
     WindowHeader,
-    /// A window that belongs to another place or another file: not read.
+    /// A window of another offset or another file. It is not read.
     StrayWindow,
     /// The file ends inside a window.
     Cut,
     /// A record whose check is wrong.
     Record,
-    /// A record whose length is 0, or crosses the line.
+    /// A record whose length is 0, or which crosses a line boundary.
     RecordLength,
-    /// Zeros in place of records: the file was truncated while it was written, and grew again.
+    /// Zeros in place of records: the file was truncated during the run, and grew again.
     Zeros,
-    /// A piece of a long definition whose other pieces are missing.
+    /// A part of a long definition whose earlier parts are missing.
     Part,
-    /// Definition windows before this place are missing: the file was truncated while it was written.
+    /// Definition windows before this offset are missing: the file was truncated during the run.
     DefinitionsMissing,
-    /// Event windows before this place are missing, and the file had not reached its limit: it was
-    /// truncated while it was written.
+    /// Event windows before this offset are missing although the file had not reached its limit: it was truncated
+    /// during the run.
     EventsMissing,
-    /// The process was killed, and the tail file is not beside the trace: what was recorded in the
-    /// last second may be missing.
+    /// The process was killed, and the tail file is not next to the trace: the events of the last second may be
+    /// missing.
     TailMissing,
 }
 
-/// One broken range of the file.
+/// A damaged range of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where it begins, in bytes from the start of the file.
+    /// Start of the range, in bytes from the start of the file.
     pub offset: u64,
-    /// How many bytes were skipped.
+    /// Length of the range, in bytes. 0 where windows are missing.
     pub bytes: u64,
     pub kind: DamageKind,
 }

@@ -1,4 +1,4 @@
-//! The definitions of a trace. Long ones are put together from their parts.
+//! Reads the definitions of a trace. A long definition is assembled from its parts.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -11,13 +11,14 @@ use crate::record::definition::Definition;
 use crate::record::definition_decode::decode;
 use crate::record::word::SMALL_MASK;
 
+/// A long definition of which not all parts were read yet.
 #[derive(Clone, Debug, Default)]
 struct Pending {
     parts: u32,
     payload: Vec<u64>,
 }
 
-/// Gives every whole definition once.
+/// Iterator over the intact definitions, in file order.
 #[derive(Clone, Debug)]
 pub struct Definitions<'a> {
     bytes: &'a [u8],
@@ -41,12 +42,12 @@ impl<'a> Definitions<'a> {
         }
     }
 
-    /// Broken ranges passed over so far.
+    /// Damaged ranges skipped so far.
     pub fn damage(&self) -> &[Damage] {
         &self.findings.damage
     }
 
-    /// Whole definitions met so far that this version does not understand.
+    /// Number of intact definitions so far that this version cannot decode.
     pub fn unknown(&self) -> u64 {
         self.findings.unknown
     }
@@ -57,7 +58,7 @@ impl<'a> Definitions<'a> {
         self.next_window += 1;
     }
 
-    /// Adds one part. Returns the definition if it was the last.
+    /// Adds a part. Returns the definition if the part was its last one.
     fn part(&mut self, raw: &Raw) -> Option<Definition> {
         let offset = self.scan.offset() + raw.at as u64;
         let (kind, last, index) =

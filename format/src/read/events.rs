@@ -1,4 +1,4 @@
-//! The events of a trace, in file order.
+//! Reads the events of a trace, in file order.
 
 use super::damage::Damage;
 use super::found::Window;
@@ -10,18 +10,18 @@ use crate::record::event::{Event, Stamped};
 use crate::record::event_codec::decode;
 use crate::record::word::{unwrap_ticks, whole_ticks};
 
-/// A place between two events of a file. The default is the start.
+/// A position between two events of a file. The default is the start of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Of the event window.
+    /// Sequence number of the event window.
     sequence: u64,
     /// Bytes from the window's start.
     at: u64,
-    /// The last stamp given, from which the next ones unwrap.
+    /// Time of the last event, from which the next 40-bit timestamp is extended.
     last_ns: u64,
 }
 
-/// Gives every whole event once; allocates only to note damage.
+/// Iterator over the intact events. Allocates only to report damage.
 #[derive(Clone, Debug)]
 pub struct Events<'a> {
     bytes: &'a [u8],
@@ -30,9 +30,10 @@ pub struct Events<'a> {
     next_window: usize,
     scan: Scan<'a>,
     sequence: u64,
-    /// Of the window being read, in the order of the file.
+    /// [`Window::position`] of the window being read.
     position: u64,
     last_ns: u64,
+    /// The process still writes the file: stop at the first record that is not published.
     living: bool,
     findings: Findings,
 }
@@ -66,27 +67,27 @@ impl<'a> Events<'a> {
         events
     }
 
-    /// Broken ranges passed over so far.
+    /// Damaged ranges skipped so far.
     pub fn damage(&self) -> &[Damage] {
         &self.findings.damage
     }
 
-    /// Whole records met so far that this version does not understand.
+    /// Number of intact records so far that this version cannot decode.
     pub fn unknown(&self) -> u64 {
         self.findings.unknown
     }
 
-    /// Records met so far that the writer had begun and never finished: it was killed.
+    /// Number of records so far that the writer reserved but did not finish: it was killed.
     pub fn unfinished(&self) -> u64 {
         self.findings.unfinished
     }
 
-    /// Where a later reader of the same file goes on.
+    /// The position from which a later reader of the same file continues.
     pub fn cursor(&self) -> Cursor {
         Cursor { sequence: self.sequence, at: self.scan.position() as u64, last_ns: self.last_ns }
     }
 
-    /// Begins to read the next window from this byte on.
+    /// Opens the next window, at byte `at` of it.
     fn open(&mut self, at: usize) {
         let window = &self.windows[self.next_window];
         let bytes = window.bytes(self.bytes);
@@ -100,7 +101,7 @@ impl<'a> Events<'a> {
         self.next_window += 1;
     }
 
-    /// The next window; false when there is none, or when this one will still get records.
+    /// Opens the next window. False: there is none, or the current one may still get records.
     fn next_window(&mut self) -> bool {
         if !self.scan.is_at_end() || self.next_window >= self.windows.len() {
             return false;

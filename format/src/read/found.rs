@@ -1,4 +1,4 @@
-//! A window as it was found in a file.
+//! A window that was found in a file.
 
 use crate::window::WindowHeader;
 
@@ -8,27 +8,27 @@ pub struct Window {
     pub header: WindowHeader,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Where it comes in the order of its kind: as `offset`, but where it took the place of an
-    /// erased one, behind all that came before it.
+    /// Sort key in the order of writing, in bytes: equal to `offset`, or greater if the window took the slots of an erased
+    /// one. It is then at least the end of the preceding window.
     pub position: u64,
-    /// Its header was broken, and this one is a guess: `base_time_ns` is unknown (0).
+    /// The header was damaged and is guessed: `base_time_ns` is 0.
     pub guessed: bool,
 }
 
 impl Window {
-    /// Its bytes, as far as the file goes.
+    /// The bytes of the window, up to the end of the file.
     pub(super) fn bytes<'a>(&self, file: &'a [u8]) -> &'a [u8] {
         let start = self.offset as usize;
         &file[start..file.len().min(start + self.header.bytes())]
     }
 
-    /// Will nothing be written there any more? `bytes`: its own.
+    /// Whether every byte is published, so that nothing more is written. `bytes`: those of the window.
     pub(super) fn is_complete(&self, bytes: &[u8]) -> bool {
         published(bytes) >= self.header.bytes() as u64
     }
 }
 
-/// Published bytes of a window, from its header.
+/// Number of published bytes, from the window's header.
 fn published(window_bytes: &[u8]) -> u64 {
     window_bytes.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

@@ -1,4 +1,4 @@
-//! Finds the windows of a file: walks its grid of slots, and guesses where a header is broken.
+//! Finds the windows of a file: examines its slots in order, and guesses the windows with a damaged header.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use crate::header::HEADER_BYTES;
 use crate::record::code;
 use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader, WindowKind, slot_offset};
 
-/// Walks the grid.
+/// Finds the windows in file order, and adds damage. `data`: the ranges of the file that hold data. `tag`: the file tag
+/// of the header page; `None`: the header page is damaged.
 pub(super) fn find_windows(
     bytes: &[u8],
     data: &[Range<u64>],
@@ -18,7 +19,7 @@ pub(super) fn find_windows(
 ) -> Vec<Window> {
     let slots = bytes.len().saturating_sub(HEADER_BYTES).div_ceil(SLOT) as u64;
     let next = |slot| next_data(data, slot).filter(|slot| *slot < slots);
-    // With a broken header page the first sound window tells to which file the others belong.
+    // Without a header page, the first valid window gives the file tag.
     let first_tag =
         || std::iter::successors(next(0), |slot| next(slot + 1)).find_map(|s| any_window(bytes, s));
     let tag = tag.or_else(first_tag).unwrap_or(0);
@@ -27,7 +28,7 @@ pub(super) fn find_windows(
     while let Some(slot) = next(from) {
         let offset = slot_offset(slot);
         let window = |header| Window { header, offset, position: offset, guessed: false };
-        let (found, kind) = match look_at(bytes, slot, tag) {
+        let (found, kind) = match classify_slot(bytes, slot, tag) {
             Slot::Window(header) => (Some(window(header)), None),
             Slot::Unmarked(header) => (Some(window(header)), Some(DamageKind::WindowHeader)),
             Slot::Empty => (None, None),
@@ -56,7 +57,7 @@ pub(super) fn find_windows(
     windows
 }
 
-/// The first slot from this one on that holds data.
+/// The first slot at or after this one that holds data.
 fn next_data(data: &[Range<u64>], slot: u64) -> Option<u64> {
     let offset = slot_offset(slot);
     let range = &data.get(data.partition_point(|range| range.end <= offset)..)?.first()?;
@@ -64,33 +65,35 @@ fn next_data(data: &[Range<u64>], slot: u64) -> Option<u64> {
     Some(slot.max(inside))
 }
 
-/// How far behind a slot's begin its first records are looked for: the page that the header is on.
+/// Bytes at the start of a slot in which the first records are expected: the memory page of the header.
 const PAGE: usize = 4096;
 
-/// What begins at a slot.
+/// The content of a slot.
 enum Slot {
     Window(WindowHeader),
-    /// All is sound but the magic.
+    /// The window header is valid except for the magic.
     Unmarked(WindowHeader),
-    /// Erased, or never begun.
+    /// Erased, or never used.
     Empty,
+    /// The window of another slot or file.
     Stray,
+    /// The window header is damaged.
     Broken {
-        /// At least the magic is right.
+        /// The magic is right.
         marked: bool,
     },
 }
 
-fn look_at(bytes: &[u8], slot: u64, tag: u64) -> Slot {
+fn classify_slot(bytes: &[u8], slot: u64, tag: u64) -> Slot {
     let Some((magic, fixed)) = header_words(bytes, slot) else {
-        // A cut header is no window, and no damage as long as nothing was in it.
+        // A truncated header of zeros is an empty slot, not damage.
         let rest = &bytes[slot_offset(slot) as usize..];
         let empty = rest.iter().all(|byte| *byte == 0);
         return if empty { Slot::Empty } else { Slot::Broken { marked: false } };
     };
     let at = slot_offset(slot) as usize;
-    // Records begin right behind the header. A writer that was killed before it stored the magic
-    // had put none there; an erased window has none either.
+    // Records begin right behind the header. Neither an erased window nor one whose writer was killed before it stored
+    // the magic has records.
     let page = &bytes[at + WINDOW_HEADER..bytes.len().min(at + PAGE)];
     match WindowHeader::from_words(&fixed) {
         _ if magic == 0 && page.iter().all(|byte| *byte == 0) => Slot::Empty,
@@ -101,7 +104,7 @@ fn look_at(bytes: &[u8], slot: u64, tag: u64) -> Slot {
     }
 }
 
-/// Magic and fixed words of the window header at a slot.
+/// Magic and words 1 to 6 of the window header at a slot. `None`: the file ends before them.
 fn header_words(bytes: &[u8], slot: u64) -> Option<(u64, [u64; 6])> {
     let at = slot_offset(slot) as usize;
     let bytes = bytes.get(at..at + WINDOW_HEADER)?;
@@ -113,14 +116,14 @@ fn header_words(bytes: &[u8], slot: u64) -> Option<(u64, [u64; 6])> {
     Some((magic, fixed))
 }
 
-/// The file's tag, from a sound window at this slot.
+/// The file tag in a valid window header at this slot, whatever its magic.
 pub(super) fn any_window(bytes: &[u8], slot: u64) -> Option<u64> {
     let (_, fixed) = header_words(bytes, slot)?;
     let header = WindowHeader::from_words(&fixed)?;
     (u64::from(header.slot) == slot).then_some(header.file)
 }
 
-/// Adds damage, joined with the one before where they touch.
+/// Adds damage. Merges it with the last one if they are adjacent and of the same kind.
 fn note(damage: &mut Vec<Damage>, more: Damage) {
     match damage.last_mut() {
         Some(last) if last.kind == more.kind && last.offset + last.bytes == more.offset => {
@@ -130,11 +133,11 @@ fn note(damage: &mut Vec<Damage>, more: Damage) {
     }
 }
 
-/// A window whose header is broken: it reaches up to where another begins or nothing was written;
-/// its kind is that of its first whole record, its sequence the next one.
+/// Guesses a window with a damaged header. It extends to the next slot that is empty or holds a window. Its kind is that
+/// of its first intact record, and its sequence number the next one of the kind. `None`: it has no intact record.
 fn guess(bytes: &[u8], slot: u64, slots: u64, tag: u64, before: &[Window]) -> Option<Window> {
     let mut end = slot + 1;
-    while end < slots && matches!(look_at(bytes, end, tag), Slot::Broken { marked: false }) {
+    while end < slots && matches!(classify_slot(bytes, end, tag), Slot::Broken { marked: false }) {
         end += 1;
     }
     let header = WindowHeader {

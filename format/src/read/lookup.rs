@@ -1,5 +1,4 @@
-//! One definition from the middle of a trace: by the place where it stands, with a few windows read
-//! and nothing else.
+//! Reads single definitions of a trace by their file offset. Only the windows that hold them are read.
 
 use super::found::Window;
 use super::scan::{Findings, Raw, Scan};
@@ -11,15 +10,15 @@ use crate::record::definition_decode::decode;
 use crate::record::word::SMALL_MASK;
 use crate::window::{SLOT, WindowHeader, WindowKind, slot_offset};
 
-/// Windows over which the parts of one definition may lie.
+/// Greatest number of consecutive definition windows that are searched for the parts of one definition.
 const WINDOWS_MOST: usize = 8;
-/// First windows in which a definition of unknown place is looked for.
+/// Number of first definition windows in which a definition of unknown offset is searched.
 const EARLY: usize = 2;
-/// Windows that are kept in memory.
+/// Greatest number of windows in the cache.
 const KEPT: usize = 32;
 
-/// Reads single definitions of a file. `read` fills the buffer with the file's bytes at an offset,
-/// and says whether it could.
+/// Reads single definitions of a file. `read` fills the buffer with the file's bytes from an offset on, and returns
+/// whether it succeeded.
 pub struct Lookup<'a, R> {
     read: R,
     slots: &'a [u32],
@@ -27,13 +26,12 @@ pub struct Lookup<'a, R> {
 }
 
 impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
-    /// `slots`: of the file's definition windows, in their sequence; each has one.
+    /// `slots`: the slots of the file's definition windows, by sequence number. Each window has one slot.
     pub fn new(slots: &'a [u32], read: R) -> Lookup<'a, R> {
         Lookup { read, slots, kept: Vec::new() }
     }
 
-    /// The definition whose first record stands at this byte of the file. `None`: none does, or it
-    /// cannot be read.
+    /// The definition whose first record is at this file offset. `None`: there is none, or it cannot be read.
     pub fn at(&mut self, offset: u64) -> Option<Definition> {
         let in_grid = offset.checked_sub(HEADER_BYTES as u64)?;
         let slot = u32::try_from(in_grid / SLOT as u64).ok()?;
@@ -63,8 +61,8 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
         None
     }
 
-    /// One of the first definitions of the file: the place is not known. `kind`: [`crate::code`]'s;
-    /// `id`: the low 32 bits of its small field.
+    /// Searches the first two definition windows of the file. `kind`: a code of [`crate::code`]. `id`: the low 32 bits of
+    /// the definition's small field. `None`: not found, or it cannot be read.
     pub fn early(&mut self, kind: u8, id: u32) -> Option<Definition> {
         for index in 0..self.slots.len().min(EARLY) {
             let (window, bytes) = self.window(index)?;
@@ -79,6 +77,7 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
         None
     }
 
+    /// The definition window with this index in `slots`, from the cache or read. `None`: it cannot be read.
     fn window(&mut self, index: usize) -> Option<(&Window, &[u8])> {
         let offset = slot_offset(u64::from(self.slots[index]));
         let known = self.kept.iter().position(|(window, _)| window.offset == offset);
@@ -103,7 +102,7 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
     }
 }
 
-/// A long definition on its way.
+/// The parts of a long definition that were read so far.
 #[derive(Default)]
 struct Parts {
     count: u32,
@@ -111,7 +110,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Takes a part if it is the next one. True: the last. `None`: one is missing.
+    /// Adds a part if it belongs to the definition at `first`. True: it was the last part. `None`: a part is missing.
     fn take(&mut self, raw: &Raw, here: u64, first: u64) -> Option<bool> {
         let (last, index) = (raw.small >> 8 & 1 != 0, (raw.small >> 16) as u32);
         let mut words = words(raw);
@@ -128,7 +127,7 @@ impl Parts {
     }
 }
 
-/// Kind and id of the definition that begins with this record.
+/// Kind and id of the definition that begins with this record. `None`: the record is a later part.
 fn starts(raw: &Raw) -> Option<(u8, u32)> {
     if raw.kind != code::PART {
         return Some((raw.kind, raw.small as u32));

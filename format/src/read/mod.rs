@@ -1,4 +1,4 @@
-//! Reading a trace: finds the windows of a file and gives what is whole in them.
+//! Reads a trace: finds the windows of a file and returns the intact records in them.
 
 pub mod damage;
 pub mod definitions;

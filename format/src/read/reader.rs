@@ -1,4 +1,4 @@
-//! Reads a trace: what was written whole is returned, what is broken is reported, nothing panics.
+//! Reads a trace: returns intact records and reports damage. It does not panic, whatever the file holds.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::header::{HEADER_BYTES, Header};
 use crate::window::{SLOT, WindowKind};
 
-/// A trace file in memory, finished or as far as it has been written.
+/// A reader of a trace file in memory. The process may still be writing the file.
 ///
-/// Opening it looks at the header page and at the windows' headers only. It borrows the bytes; of
-/// a file that grows, make a new reader over the longer bytes and go on from a [`Cursor`].
+/// Opening reads the header page and the window headers only. The reader borrows the bytes. When the file has grown,
+/// create a new reader over the longer bytes and continue from a [`Cursor`].
 #[derive(Clone, Debug)]
 pub struct TraceReader<'a> {
     bytes: &'a [u8],
@@ -24,28 +24,28 @@ pub struct TraceReader<'a> {
     damage: Vec<Damage>,
 }
 
-/// Event windows that follow each other without a gap.
+/// Event windows with consecutive sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Index of the first window in [`TraceReader::event_windows`], and how many.
+    /// Index of the first window in [`TraceReader::event_windows`]. `count`: number of windows.
     pub first: usize,
     pub count: usize,
-    /// About when its first event happened.
+    /// Approximate time of the first event, in ns since start.
     pub from_ns: u64,
-    /// Events before it are missing: erased, or lost to damage. What was live at its start
-    /// comes from the first whole checkpoint in it.
+    /// Events before it are missing: erased or damaged. The live allocations at its start are then known from its first
+    /// complete checkpoint.
     pub after_gap: bool,
 }
 
 impl<'a> TraceReader<'a> {
+    /// Opens a trace. Fails only if the file is too short, is not a trace, or has a newer major version.
     pub fn new(bytes: &'a [u8]) -> Result<TraceReader<'a>, Error> {
         TraceReader::sparse(bytes, std::slice::from_ref(&(0..bytes.len() as u64)))
     }
 
-    /// As [`TraceReader::new`], for a file of which only these ranges hold data, in ascending
-    /// order (as `lseek` with `SEEK_DATA` and `SEEK_HOLE` finds them). The rest is not looked at: of
-    /// a run of weeks nearly all is punched, and touching each hole takes long and fills the page
-    /// cache.
+    /// As [`TraceReader::new`], for a sparse file. `data`: the ranges that hold data, in ascending order, as `lseek` with
+    /// `SEEK_DATA` and `SEEK_HOLE` finds them. The other bytes are not read: nearly all of the file of a run of weeks is
+    /// holes, and reading them takes long and fills the page cache.
     pub fn sparse(bytes: &'a [u8], data: &[Range<u64>]) -> Result<TraceReader<'a>, Error> {
         let mut damage = Vec::new();
         let page = bytes.first_chunk::<HEADER_BYTES>();
@@ -60,7 +60,7 @@ impl<'a> TraceReader<'a> {
                 damage.push(broken);
                 (header, None)
             }
-            // A trace whose first bytes are broken still has its windows.
+            // The first bytes are damaged, but the windows are readable.
             Err(Error::NotATrace) if any_window(bytes, 0).is_some() => {
                 damage.push(broken);
                 (Header::default(), None)
@@ -73,8 +73,8 @@ impl<'a> TraceReader<'a> {
         events.sort_by_key(|window| window.header.sequence);
         definitions.sort_by_key(|window| window.header.sequence);
         let runs = find_runs(&events);
-        put_in_order(&mut events);
-        // What is broken is reported already.
+        set_positions(&mut events);
+        // With other damage, gaps are expected: they are not reported again.
         if tag.is_some() && damage.is_empty() {
             damage.extend(missing_definitions(&definitions));
             damage.extend(missing_events(&header, &events, &runs, definitions.len()));
@@ -83,32 +83,35 @@ impl<'a> TraceReader<'a> {
         Ok(TraceReader { bytes, header, windows, runs, damage })
     }
 
+    /// The header page; its fields may be wrong if it is damaged.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What was broken in the header page and in window headers. Broken records are reported by
-    /// [`Events::damage`] and [`Definitions::damage`], which meet them.
+    /// Damage of the header page and of window headers, and missing windows. [`Events::damage`] and
+    /// [`Definitions::damage`] report damaged records.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// In their sequence. Of a file with a limit later ones may stand where erased ones stood.
+    /// The event windows, by sequence number. In a file with a size limit, a later window may have taken the slots of an
+    /// erased one, so offsets may decrease.
     pub fn event_windows(&self) -> &[Window] {
         let events = self.runs.last().map_or(0, |run| run.first + run.count);
         &self.windows[..events]
     }
 
+    /// The definition windows, by sequence number.
     pub fn definition_windows(&self) -> &[Window] {
         &self.windows[self.event_windows().len()..]
     }
 
-    /// Stretches of events without a gap. One in a trace of which nothing was erased.
+    /// The runs of event windows without a gap. A trace from which nothing was erased has one.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// From when on every event is there. 0: from the start.
+    /// Time from which on every event is in the file, in ns since start. 0: from the start.
     pub fn history_from_ns(&self) -> u64 {
         self.runs.last().filter(|run| run.after_gap).map_or(0, |run| run.from_ns)
     }
@@ -118,7 +121,7 @@ impl<'a> TraceReader<'a> {
         Definitions::new(self.bytes, self.definition_windows())
     }
 
-    /// Every event of a file whose writer has ended, across gaps (see [`TraceReader::runs`]).
+    /// All events of a file whose writer has ended, across gaps (see [`TraceReader::runs`]).
     pub fn events(&self) -> Events<'_> {
         self.events_from(Cursor::default())
     }
@@ -130,20 +133,20 @@ impl<'a> TraceReader<'a> {
         Events::new(self.bytes, &windows[run.first.min(last)..last], Cursor::default(), false)
     }
 
-    /// Those after a place reached before, to the end: the writer has ended.
+    /// The events after a cursor, of a file whose writer has ended.
     pub fn events_from(&self, cursor: Cursor) -> Events<'_> {
         Events::new(self.bytes, self.event_windows(), cursor, false)
     }
 
-    /// Those after a place reached before, up to the first that is not published yet: the writer
-    /// lives. [`Events::cursor`] is then where to go on.
+    /// The events after a cursor, up to the first record that is not published yet, of a file whose writer is running.
+    /// Continue from [`Events::cursor`].
     pub fn tail(&self, cursor: Cursor) -> Events<'_> {
         Events::new(self.bytes, self.event_windows(), cursor, true)
     }
 }
 
-/// Positions that grow with the sequence, also where places were used again.
-fn put_in_order(events: &mut [Window]) {
+/// Sets [`Window::position`]: it grows with the sequence number, also where slots were reused.
+fn set_positions(events: &mut [Window]) {
     let mut end = 0;
     for window in events {
         window.position = window.offset.max(end);
@@ -151,7 +154,7 @@ fn put_in_order(events: &mut [Window]) {
     }
 }
 
-/// Definition windows are never erased: a gap in their sequence is a cut.
+/// Definition windows are never erased: a gap in their sequence numbers means that the file was truncated.
 fn missing_definitions(definitions: &[Window]) -> Option<Damage> {
     let mut expected = 0;
     let behind_gap = definitions.iter().find(|window| {
@@ -162,7 +165,7 @@ fn missing_definitions(definitions: &[Window]) -> Option<Damage> {
     Some(Damage { offset: behind_gap.offset, bytes: 0, kind: DamageKind::DefinitionsMissing })
 }
 
-/// Event windows are erased when the file reaches its limit. Before, a gap is a cut.
+/// Event windows are erased when the file reaches its limit. A gap in a smaller file means that it was truncated.
 fn missing_events(
     header: &Header,
     events: &[Window],
@@ -178,6 +181,7 @@ fn missing_events(
     (!erased).then_some(place)
 }
 
+/// Splits windows, sorted by sequence number, at the gaps.
 fn find_runs(events: &[Window]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let mut expected = 0;

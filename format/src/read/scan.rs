@@ -1,5 +1,5 @@
-//! Walks over the records of one window: checks each, passes over padding and what was never
-//! finished, and finds the next whole record after damage.
+//! Reads the records of one window: verifies the check of each, skips padding and unfinished records, and finds the next
+//! intact record after damage.
 
 use super::damage::{Damage, DamageKind};
 use super::found::Window;
@@ -7,42 +7,44 @@ use crate::record::code;
 use crate::record::word::{CHECK_MASK, Check, Head, SMALL_BITS, SMALL_MASK};
 use crate::window::{LINE, WINDOW_HEADER};
 
-/// One whole record.
+/// An intact record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw<'a> {
     /// Byte offset in the window.
     pub at: usize,
     pub kind: u8,
     pub thread: u16,
-    /// 40 bits.
+    /// The low 40 bits of the time, in ticks of 64 ns.
     pub ticks: u64,
+    /// The low 40 bits of word 1.
     pub small: u64,
     /// The words after word 1, as bytes.
     pub body: &'a [u8],
 }
 
-/// What was met on the way besides whole records.
+/// What a scan found besides intact records that can be decoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     pub damage: Vec<Damage>,
-    /// Whole records that this version does not understand.
+    /// Number of intact records that this version cannot decode.
     pub unknown: u64,
-    /// Records that a writer reserved and never finished (its process was killed).
+    /// Number of records that a writer reserved but did not finish (its process was killed).
     pub unfinished: u64,
 }
 
+/// Reads the records of a window in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Scan<'a> {
-    /// The window, from its header on; shorter than it should be if the file is cut.
+    /// The bytes of the window, header included. Shorter than the window if the file is truncated.
     bytes: &'a [u8],
     at: usize,
-    /// Of the window in the file.
+    /// File offset of the window.
     offset: u64,
-    /// Stop at the first record that is not published yet, instead of passing over it.
+    /// Stop at the first record that is not published yet, instead of skipping it.
     living: bool,
-    /// Every byte of the window was published: zeros are not what the writer left.
+    /// Every byte of the window was published: zeros in it are damage.
     complete: bool,
-    /// Where the check of each record begins.
+    /// The initial value of each record's check.
     check: Check,
 }
 
@@ -52,34 +54,37 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> Scan<'a> {
-    /// Over a window's bytes, from byte `at` of it on.
+    /// A scan of a window from byte `at` of it on. `living`: the process still writes the window.
     pub fn new(bytes: &'a [u8], window: &Window, at: usize, living: bool) -> Scan<'a> {
-        // Half a word at a cut end is no word.
+        // Drops an incomplete word at the end of a truncated file.
         let bytes = &bytes[..bytes.len() & !7];
         let at = at.max(WINDOW_HEADER).next_multiple_of(8);
         let complete = window.is_complete(bytes);
         Scan { bytes, at, offset: window.offset, living, complete, check: window.header.check() }
     }
 
+    /// A scan without records.
     pub fn empty() -> Scan<'a> {
         let check = Check::new();
         Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check }
     }
 
-    /// Where the next call goes on, in bytes from the window's start.
+    /// Position of the next record, in bytes from the window's start.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// True when every record was given: false after a stop at one that is not published.
+    /// Whether all records were read. False after a stop at a record that is not published.
     pub fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
+    /// File offset of the window.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
+    /// The next intact record. `None`: the end of the window, or a record that is not published yet.
     #[inline]
     pub fn next(&mut self, findings: &mut Findings) -> Option<Raw<'a>> {
         loop {
@@ -127,8 +132,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Anything but a plain record: nothing yet, unfinished, one word of padding, damage. False:
-    /// stop here.
+    /// Handles everything but a record of two or more words: zeros, an unfinished record, one word of padding, damage.
+    /// False: stop here.
     #[cold]
     fn pass_over(&mut self, head: Head, findings: &mut Findings) -> bool {
         let at = self.at;
@@ -138,7 +143,7 @@ impl<'a> Scan<'a> {
             if self.living {
                 return false;
             }
-            // Most of a last window may be unwritten: in big steps first.
+            // Most of the last window may be unwritten: skips blocks first, then words.
             let blocks = self.bytes[at..].chunks_exact(512).take_while(|block| **block == [0; 512]);
             self.at += 512 * blocks.count();
             let words = self.bytes[self.at..].chunks_exact(8).take_while(|word| **word == [0; 8]);
@@ -153,7 +158,7 @@ impl<'a> Scan<'a> {
             return true;
         }
         if head.len > 0 && end <= line_end && end > self.bytes.len() {
-            // The last one before the cut, which is known already; or a broken length.
+            // The record at the end of a truncated file, which is reported already; or a damaged length.
             if self.next_whole(at) == self.bytes.len() {
                 self.at = self.bytes.len();
                 return false;
@@ -170,7 +175,7 @@ impl<'a> Scan<'a> {
             findings.unfinished += 1;
             self.at = end;
         } else if head.kind != 0 && self.whole_at(at) == Some(end) {
-            // One word: padding, or a kind of a newer writer.
+            // A record of one word: padding, or a kind of a newer writer.
             findings.unknown += u64::from(head.kind != code::PAD);
             self.at = end;
         } else {
@@ -179,10 +184,10 @@ impl<'a> Scan<'a> {
         true
     }
 
-    /// Where reading goes on when the words here, behind zeros from `began` on, are the rest of a record
-    /// without its head: the window was copied while the record was stored. At the next whole record of
-    /// the line (one is enough: behind it nothing may have been written yet), a zero word or the line's
-    /// end. `None`: this is something else, or more than a record.
+    /// Handles a record without its first words: the window was copied while the record was stored. The zeros begin at
+    /// `began`; the rest of the record is at the current position. Returns where reading continues: at the next intact
+    /// record of the line (one is enough, because nothing may be written after it yet), at a zero word, or at the line's
+    /// end. `None`: the words are not such a rest, or longer than an event record.
     fn after_torn(&self, began: usize) -> Option<usize> {
         const LONGEST: usize = 128;
         let at = self.at;
@@ -199,7 +204,7 @@ impl<'a> Scan<'a> {
         (next - began <= LONGEST).then_some(next)
     }
 
-    /// Goes to the next place where whole records stand.
+    /// Reports damage, and continues at the next intact records of the line or at its end.
     #[cold]
     fn recover(&mut self, kind: DamageKind, findings: &mut Findings) {
         let at = self.at;
@@ -211,21 +216,20 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// The next place in the line where whole records stand behind a broken one, or the line's
-    /// end.
+    /// The position of the next intact records in the line after a damaged one, or the line's end.
     fn next_whole(&self, at: usize) -> usize {
         let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
         let claimed = at + 8 * Head::unpack(word(self.bytes, at)).len as usize;
         let claimed =
             Some(claimed).filter(|to| *to > at && *to < line_end && self.follows(*to, line_end, 1));
-        // Two in a row, so that chance makes no record out of the middle of another. Nearest
-        // first: a broken length may point past whole records.
+        // Requires two records in a row: the middle of a record may look like one by chance. Takes the nearest: a
+        // damaged length may point past intact records.
         let until = claimed.unwrap_or(line_end);
         let mut candidates = (at + 8..until).step_by(8);
         candidates.find(|to| self.follows(*to, line_end, 2)).unwrap_or(until)
     }
 
-    /// Do `count` whole records stand here, in this line?
+    /// Whether `count` intact records begin here in this line.
     fn follows(&self, at: usize, line_end: usize, count: usize) -> bool {
         let mut next = at;
         (0..count).all(|_| match self.whole_at(next) {
@@ -237,7 +241,7 @@ impl<'a> Scan<'a> {
         })
     }
 
-    /// The end of the whole record that begins here, padding included. `None`: there is none.
+    /// The end of the intact record or padding that begins here. `None`: there is none.
     fn whole_at(&self, at: usize) -> Option<usize> {
         if at >= self.bytes.len() {
             return None;

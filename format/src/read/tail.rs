@@ -1,35 +1,35 @@
-//! The tail file: the memory of the windows that are still being filled. It lies beside the trace while the process
-//! runs, and after a kill.
+//! The tail file: the mapped memory of the windows that are being filled. It is next to the trace while the process runs,
+//! and stays there after a kill.
 
 use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader};
 
-/// Where its slots begin. The header page of the trace stands before them.
+/// Offset of the tail's slots, in bytes. A copy of the trace's header page precedes them.
 pub const TAIL_START: usize = 64 << 10;
-/// How its name ends, behind the file tag in 16 hexadecimal digits.
+/// Extension of the tail's name, without the dot. The file tag in 16 hexadecimal digits precedes it.
 pub const TAIL_EXTENSION: &str = "tail";
 
-/// A window in a tail: it belongs at its slot of the trace.
+/// A window in a tail file. Its place in the trace is the slot in its header.
 #[derive(Clone, Copy, Debug)]
 pub struct TailWindow<'a> {
     pub header: WindowHeader,
-    /// Byte in the tail at which it begins.
+    /// Offset in the tail file, in bytes.
     pub at: usize,
     pub bytes: &'a [u8],
 }
 
-/// `.TRACE.TAG.tail`: the name of a trace's tail, in the same directory.
+/// The name of a trace's tail file, in the same directory: `.TRACE.TAG.tail`.
 pub fn name(trace: &[u8], tag: u64) -> Vec<u8> {
-    // File names have 255 bytes at most.
+    // A file name has at most 255 bytes.
     let trace = &trace[..trace.len().min(200)];
     [b".", trace, name_end(tag).as_bytes()].concat()
 }
 
-/// How the name of a trace's tail ends, whatever the trace is called by now.
+/// The end of the name of a trace's tail file. It does not change if the trace is renamed.
 pub fn name_end(tag: u64) -> String {
     format!(".{tag:016x}.{TAIL_EXTENSION}")
 }
 
-/// The windows in a tail that belong to the trace of this tag.
+/// The windows in a tail file that belong to the trace with this file tag. A truncated window is left out.
 pub fn windows(tail: &[u8], tag: u64) -> impl Iterator<Item = TailWindow<'_>> {
     let mut at = TAIL_START;
     std::iter::from_fn(move || {
@@ -49,7 +49,7 @@ pub fn windows(tail: &[u8], tag: u64) -> impl Iterator<Item = TailWindow<'_>> {
     })
 }
 
-/// The window that begins with these bytes; `None`: none does.
+/// The header of the window that begins with these bytes. `None`: they are not a valid window.
 pub fn header_at(bytes: &[u8]) -> Option<WindowHeader> {
     let mut words = [0; WINDOW_HEADER / 8 - 1];
     let begin = bytes.get(..WINDOW_HEADER)?;
@@ -82,8 +82,8 @@ mod tests {
         for (slot, slots, file) in [(9, 1, 7), (4, 1, 8), (70, 4, 7), (80, 2, 7)] {
             tail.extend(window(slot, slots, file));
         }
-        tail[TAIL_START] = 0; // the first was given back
-        tail.pop(); // and the last is cut
+        tail[TAIL_START] = 0; // the first was released
+        tail.pop(); // the last is truncated
         let found: Vec<_> = windows(&tail, 7).map(|w| (w.header.slot, w.at)).collect();
         assert_eq!(found, [(70, TAIL_START + 2 * SLOT)]);
         assert_eq!(windows(&[], 7).count(), 0);

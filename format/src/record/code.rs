@@ -1,22 +1,23 @@
-//! The codes of records that no row of the event table has: padding, parts, short forms,
-//! definitions. Codes are never reused; a reader skips those that it does not know.
+//! Record codes that are not in the event table: padding, parts, short forms and definitions. Codes are never reused. A
+//! reader skips codes that it does not know.
 
-/// Fills a range in which no record fits. Its check covers word 0 alone.
+/// Padding: fills words that hold no record. Its check covers word 0 only.
 pub const PAD: u8 = 0x01;
-/// A piece of a record that is longer than 255 words.
+/// A part of a definition that is longer than 255 words.
 pub const PART: u8 = 0x02;
-/// As in the event table: its time is read apart.
+/// [`crate::Event::Anchor`], also in the event table. The reader decodes its time separately.
 pub const ANCHOR: u8 = 0x03;
 
 /// An allocation in 32 bytes.
 pub const ALLOC_SHORT: u8 = 0x10;
 /// A free in 16 bytes.
 pub const FREE_SHORT: u8 = 0x12;
-/// The same of a framework's block.
+/// An allocation of a framework's block in 32 bytes.
 pub const BLOCK_ALLOC_SHORT: u8 = 0x21;
+/// A free of a framework's block in 16 bytes.
 pub const BLOCK_FREE_SHORT: u8 = 0x22;
 
-/// Definitions have numbers from here on.
+/// Definitions have this code or a greater one.
 pub const FIRST_DEFINITION: u8 = 0x80;
 pub const DEFINE_API: u8 = 0x80;
 pub const DEFINE_THREAD: u8 = 0x81;

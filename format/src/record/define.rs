@@ -1,4 +1,4 @@
-//! Definitions to records. Nothing here allocates: the shim runs it in hooks.
+//! Encodes definitions as records. Nothing here allocates: the recorder calls it in hooks.
 
 use super::code;
 use super::definition::{Definition, Join, NativeName, PythonFrame};
@@ -6,8 +6,8 @@ use super::sealed::Record;
 use super::word::{MAX_WORDS, SMALL_MASK};
 use crate::uuid;
 
-/// A definition on its way into the file. It may need several records ([`code::PART`]), and the
-/// window may end between them: the state of the way is kept here.
+/// A definition that is being written. It may need several records ([`code::PART`]), and the window may end between
+/// them. This structure holds the progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Define<'a> {
     kind: u8,
@@ -16,7 +16,7 @@ pub struct Define<'a> {
     fixed_len: usize,
     pieces: [Piece<'a>; 3],
     pieces_len: usize,
-    /// Body words and parts written so far.
+    /// Words and parts written so far.
     sent: usize,
     parts: u32,
     /// File offset of the first part.
@@ -24,7 +24,7 @@ pub struct Define<'a> {
     done: bool,
 }
 
-/// A list behind the fixed words of a definition: a word with its length, then its words.
+/// A list after the fixed words of a definition: a word with its length, then its words.
 #[derive(Clone, Copy, Debug)]
 enum Piece<'a> {
     /// The length counts bytes.
@@ -37,7 +37,7 @@ enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// What the first word says.
+    /// The value of the first word: the length of the list, in bytes for [`Piece::Bytes`], else in words.
     fn count(&self) -> usize {
         match self {
             Piece::Bytes(bytes) => bytes.len(),
@@ -48,7 +48,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Words, the first one included.
+    /// Number of words, the first one included.
     fn len(&self) -> usize {
         1 + match self {
             Piece::Bytes(bytes) => bytes.len().div_ceil(8),
@@ -80,12 +80,13 @@ impl Piece<'_> {
     }
 }
 
-/// Body words of one part: 255 less head, word 1 and the word that names the first part.
+/// Greatest number of payload words in a part: 255 less word 0, word 1 and the word with the offset of the first part.
 const PART_BODY: usize = MAX_WORDS - 3;
 
 impl<'a> Define<'a> {
+    /// Starts at the first record of the definition.
     pub fn new(definition: &'a Definition) -> Define<'a> {
-        let pieced = |kind, small, fixed: &[u64], some: &[Piece<'a>]| {
+        let with_pieces = |kind, small, fixed: &[u64], some: &[Piece<'a>]| {
             let mut all = [0; 4];
             all[..fixed.len()].copy_from_slice(fixed);
             let mut pieces = [Piece::Words(&[]); 3];
@@ -105,8 +106,8 @@ impl<'a> Define<'a> {
         };
         let text = |text: &'a str| Piece::Bytes(text.as_bytes());
         let plain = |kind, small, fixed: &[u64], name: Option<&'a String>| match name {
-            Some(name) => pieced(kind, small, fixed, &[text(name)]),
-            None => pieced(kind, small, fixed, &[]),
+            Some(name) => with_pieces(kind, small, fixed, &[text(name)]),
+            None => with_pieces(kind, small, fixed, &[]),
         };
         match *definition {
             Definition::Api { id, ref name } => {
@@ -141,25 +142,25 @@ impl<'a> Define<'a> {
                 plain(code::DEFINE_TEXT, u64::from(id), &[], Some(text))
             }
             Definition::Setting { ref name, ref value } => {
-                pieced(code::DEFINE_SETTING, 0, &[], &[text(name), text(value)])
+                with_pieces(code::DEFINE_SETTING, 0, &[], &[text(name), text(value)])
             }
             Definition::Note { ref text } => plain(code::DEFINE_NOTE, 0, &[], Some(text)),
             Definition::Module { id, ref path, ref build_id, base, start, end } => {
                 let pieces = [text(path), Piece::Bytes(build_id)];
-                pieced(code::DEFINE_MODULE, u64::from(id), &[base, start, end], &pieces)
+                with_pieces(code::DEFINE_MODULE, u64::from(id), &[base, start, end], &pieces)
             }
             Definition::Code { id, minor, ref name, ref file, first_line, ref line_table } => {
                 let small = u64::from(id) | u64::from(minor) << 32;
                 let pieces = [text(name), text(file), Piece::Bytes(line_table)];
-                pieced(code::DEFINE_CODE, small, &[u64::from(first_line as u32)], &pieces)
+                with_pieces(code::DEFINE_CODE, small, &[u64::from(first_line as u32)], &pieces)
             }
             Definition::Stack { id, flags, ref native, ref python, ref joins } => {
                 let small = u64::from(id.0) | u64::from(flags.0) << 32;
                 let pieces = [Piece::Words(native), Piece::Python(python), Piece::Joins(joins)];
-                pieced(code::DEFINE_STACK, small, &[], &pieces)
+                with_pieces(code::DEFINE_STACK, small, &[], &pieces)
             }
             Definition::Names { module, address, ref names } => {
-                pieced(code::DEFINE_NAMES, u64::from(module), &[address], &[Piece::Names(names)])
+                with_pieces(code::DEFINE_NAMES, u64::from(module), &[address], &[Piece::Names(names)])
             }
         }
     }
@@ -168,7 +169,7 @@ impl<'a> Define<'a> {
         &self.pieces[..self.pieces_len]
     }
 
-    /// Body: the fixed words, then the pieces.
+    /// Length of the body (the fixed words, then the pieces), in words.
     fn body_len(&self) -> usize {
         self.fixed_len + self.pieces().iter().map(Piece::len).sum::<usize>()
     }
@@ -187,8 +188,7 @@ impl<'a> Define<'a> {
         0
     }
 
-    /// The next record, or `None` when all are written. It stays the next one until
-    /// [`Define::written`] is called.
+    /// The next record. `None`: all are written. It stays the same until [`Define::written`] is called.
     pub fn next_record(&self) -> Option<Record<MAX_WORDS>> {
         if self.done {
             return None;
@@ -198,7 +198,7 @@ impl<'a> Define<'a> {
             let record = Record::new(self.kind, self.small);
             return Some((0..body).fold(record, |r, i| r.with(self.body_word(i))));
         }
-        // In parts: the joined payload is word 1's small field, then the body.
+        // In parts: the payload of all parts together is the small field of word 1, then the body.
         let whole = 1 + body;
         let until = whole.min(self.sent + PART_BODY);
         let last = until == whole;
@@ -211,12 +211,13 @@ impl<'a> Define<'a> {
         )
     }
 
-    /// Where the first of several records stands, once it is written. `None`: one is enough.
+    /// File offset of the first part, once it is written. `None`: the definition fits in one record, or nothing is
+    /// written yet.
     pub fn first(&self) -> Option<u64> {
         (self.parts > 0).then_some(self.first)
     }
 
-    /// The record given last stands at this file offset.
+    /// Notes that the record of [`Define::next_record`] was written at this file offset.
     pub fn written(&mut self, offset: u64) {
         let body = self.body_len();
         if body <= MAX_WORDS - 2 {

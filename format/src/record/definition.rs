@@ -1,21 +1,24 @@
-//! Definitions: what ids stand for. In windows of their own that are never erased; published
-//! before the id is handed out.
+//! Definitions: what ids refer to. They are in separate windows, which are never erased. A definition is published
+//! before the first use of its id.
 
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Kind;
 
+/// A definition of an id, or a setting, note or name of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Definition {
-    /// An entry point of the shim's table.
+    /// A driver function that the recorder intercepts.
     Api {
         id: u16,
         name: String,
     },
+    /// A thread. `tid`: the kernel's thread id.
     Thread {
         id: ThreadId,
         tid: u32,
         name: String,
     },
+    /// A device. `mig`: it is a MIG device, and `uuid` the UUID of that.
     Device {
         id: DeviceId,
         uuid: [u8; 16],
@@ -23,20 +26,21 @@ pub enum Definition {
         total_bytes: u64,
         mig: bool,
     },
+    /// A CUDA context. `handle`: the driver's `CUcontext`. `primary`: a primary context.
     Context {
         id: ContextId,
         device: DeviceId,
         handle: u64,
         primary: bool,
     },
+    /// A memory pool. `handle`: the driver's `CUmemoryPool`.
     Pool {
         id: PoolId,
         device: DeviceId,
         handle: u64,
         origin: PoolOrigin,
     },
-    /// Where an allocation or a free came from. `stream` is the raw handle (0 legacy default,
-    /// 1 legacy, 2 per-thread).
+    /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2 per-thread).
     Site {
         id: SiteId,
         api: u16,
@@ -46,29 +50,27 @@ pub enum Definition {
         pool: PoolId,
         stream: u64,
     },
-    /// A string that others name by its id: the text of a mark, the name of a function or of a file.
+    /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
     Text {
         id: u32,
         text: String,
     },
-    /// What was in force when the process began: a variable of its environment that says how
-    /// memory is handled (`PYTORCH_CUDA_ALLOC_CONF`), or, under the name `import`, where an
-    /// imported trace comes from.
+    /// A setting at the start of the process: an environment variable that affects memory
+    /// (`PYTORCH_CUDA_ALLOC_CONF`), or, with the name `import`, the source of an imported trace.
     Setting {
         name: String,
         value: String,
     },
-    /// A remark of the recorder in one line. Most are printed on stderr too.
+    /// A message of the recorder, one line. Most are printed to stderr too.
     Note {
         text: String,
     },
-    /// A program or library in memory. Its addresses are `start..end`; an address of the file is
-    /// the address in memory less `base`. What was loaded later over the same addresses has a
-    /// separate definition behind this one: a stack's addresses are those of the modules that
-    /// are defined before the stack.
+    /// An executable or library in memory, at `start..end`. An address in memory less `base` is the address in the file.
+    /// A module that was loaded later at the same addresses has a later definition. The addresses of a stack belong to
+    /// the modules that are defined before the stack.
     Module {
         id: u32,
-        /// As the loader knows it; `[vdso]` for the kernel's.
+        /// The path that the loader used; `[vdso]` for the kernel's vDSO.
         path: String,
         /// Its GNU build-id; empty if it has none.
         build_id: Vec<u8>,
@@ -76,43 +78,44 @@ pub enum Definition {
         start: u64,
         end: u64,
     },
-    /// A Python code object; or, in an imported trace, a native function by its name.
+    /// A Python code object; or, in an imported trace, a native function that is known by name only.
     Code {
         id: u32,
-        /// The Y of CPython 3.Y: the form of the line table and the unit of instructions.
-        /// [`Definition::NAMED_NATIVE`]: no Python; `first_line` is the line, 0 if not known.
+        /// The Y of CPython 3.Y, which determines the encoding of the line table.
+        /// [`Definition::NAMED_NATIVE`]: a native function; `first_line` is its line, 0 if not known.
         minor: u8,
-        /// The qualified name where the version has it (3.11 on), else the plain one.
+        /// The qualified name (from Python 3.11 on), else the unqualified one.
         name: String,
         file: String,
         first_line: i32,
-        /// `co_lnotab` up to 3.9, `co_linetable` from 3.10 on, as it is in memory.
+        /// The bytes of `co_lnotab` (up to 3.9) or `co_linetable` (from 3.10 on).
         line_table: Vec<u8>,
     },
+    /// A call stack.
     Stack {
         id: StackId,
         /// [`StackFlags`].
         flags: StackFlags,
-        /// Return addresses, innermost first. The call is before each of them.
+        /// Return addresses, innermost first. Each one follows the call instruction.
         native: Vec<u64>,
         /// Innermost first.
         python: Vec<PythonFrame>,
-        /// Which native frame runs which Python frames; from the innermost out.
+        /// Which native frame runs which Python frames, innermost first.
         joins: Vec<Join>,
     },
-    /// What a return address is called, found where the library was at hand and kept for where it
-    /// is not. No names: the library was asked and has none for it.
+    /// The function names of a return address, stored on a machine that has the library. No names: the library has
+    /// none for the address.
     Names {
-        /// Of a [`Definition::Module`].
+        /// Id of a [`Definition::Module`].
         module: u32,
         /// The return address, less the module's base.
         address: u64,
-        /// Innermost first: several where functions were inlined.
+        /// Innermost first: several if functions were inlined.
         names: Vec<NativeName>,
     },
 }
 
-/// A function as it was named, by the ids of [`Definition::Text`]s; 0: not known.
+/// The name and position of a function. Strings are ids of [`Definition::Text`]; 0: not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NativeName {
     /// Demangled.
@@ -127,44 +130,48 @@ impl Definition {
     pub const NAMED_NATIVE: u8 = 0;
 }
 
+/// A frame of a Python function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PythonFrame {
-    /// Of a [`Definition::Code`].
+    /// Id of a [`Definition::Code`].
     pub code: u32,
-    /// Byte offset of the instruction in the code object; below 0: not begun.
+    /// Byte offset of the instruction in the code object; negative: the function has not started.
     pub last_instruction: i32,
 }
 
-/// From `python[python]` up to the next join's, Python frames are run by the native frame
-/// `native[native]`: they belong between it and the native frame before it. Python frames
-/// before the first join have no known place: they belong above all native ones.
+/// The native frame `native[native]` runs the Python frames from `python[python]` up to those of the next join. They
+/// precede it in the merged list, and follow the native frame before it. Python frames before the first join are placed
+/// with it: see [`crate::stack_order::order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Join {
     pub python: u32,
-    /// [`Join::BEYOND`]: behind the native frames that were kept.
+    /// [`Join::BEYOND`]: the native frame is outside the captured ones.
     pub native: u32,
 }
 
 impl Join {
+    /// The Python frames follow all captured native frames.
     pub const BEYOND: u32 = u32::MAX;
 }
 
-/// What a stack lacks, and why. Bits.
+/// Bits that say which frames a stack lacks, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackFlags(pub u8);
 
 impl StackFlags {
-    /// The thread (or the whole process) has no Python.
+    /// The process has no Python interpreter, or the thread has no Python state.
     pub const NO_PYTHON_THREAD: StackFlags = StackFlags(1);
     /// A thread that Python knows, but with no Python function on it.
     pub const NO_PYTHON_FRAMES: StackFlags = StackFlags(1 << 1);
-    /// Python frames were not asked for, or this Python cannot be read (a note says why).
+    /// Python frames are not captured: by setting, or because this Python version cannot be read (a note says why).
     pub const PYTHON_OFF: StackFlags = StackFlags(1 << 2);
+    /// Native frames are not captured, by setting.
     pub const NATIVE_OFF: StackFlags = StackFlags(1 << 3);
-    /// Outer frames are missing: deeper than the limit, or the unwinding got stuck.
+    /// Outer native frames are missing: the stack is deeper than the limit, or unwinding failed.
     pub const NATIVE_CUT: StackFlags = StackFlags(1 << 4);
+    /// Outer Python frames are missing.
     pub const PYTHON_CUT: StackFlags = StackFlags(1 << 5);
-    /// Stands for every stack that came when there was no room for more.
+    /// Stands for all stacks that were captured after the limit on the number of stacks.
     pub const TOO_MANY: StackFlags = StackFlags(1 << 6);
 
     pub fn has(self, flag: StackFlags) -> bool {
@@ -176,6 +183,7 @@ impl StackFlags {
     }
 }
 
+/// How a pool came to exist in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PoolOrigin {

@@ -1,5 +1,4 @@
-//! Records to definitions. Every function takes whatever words there are: what it cannot understand
-//! is `None`, never a panic.
+//! Decodes definitions. Words may have any values: the result is `None` for what cannot be decoded. Nothing panics.
 
 use super::code;
 use super::definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
@@ -7,7 +6,7 @@ use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Kind;
 use crate::uuid;
 
-/// A definition from its kind, the small field and the words after it. `None`: unknown.
+/// Decodes a definition from its code, the small field of word 1 and the words after it. `None`: unknown or invalid.
 pub fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
     let device = DeviceId((small >> 16) as u8);
     Some(match (kind, body) {
@@ -101,16 +100,16 @@ fn pool_origin(value: u8) -> Option<PoolOrigin> {
     [Default, Created, Imported].into_iter().find(|origin| *origin as u8 == value)
 }
 
-/// A text: its length in bytes, then its bytes.
+/// Decodes a string: its length in bytes, then its bytes.
 fn string(words: &[u64]) -> Option<String> {
     Pieces(words).string()
 }
 
-/// Pieces of a definition one behind the other, each with its length in the first word.
+/// Consecutive lists of a definition, each with its length in the first word.
 struct Pieces<'a>(&'a [u64]);
 
 impl<'a> Pieces<'a> {
-    /// The words of a piece whose length counts `unit`ths of a word.
+    /// The length and the words of the next list. `unit`: elements in a word (8 for bytes).
     fn take(&mut self, unit: usize) -> Option<(usize, &'a [u64])> {
         let (&len, rest) = self.0.split_first()?;
         let len = usize::try_from(len).ok()?;
@@ -135,7 +134,7 @@ impl<'a> Pieces<'a> {
         Some(bytes)
     }
 
-    /// Bytes that are no UTF-8 become U+FFFD.
+    /// Invalid UTF-8 is replaced with U+FFFD.
     fn string(&mut self) -> Option<String> {
         Some(match String::from_utf8(self.bytes()?) {
             Ok(text) => text,

@@ -1,7 +1,7 @@
-//! Events to records, and back. Nothing here allocates: the shim runs it in hooks.
+//! Encodes events as records, and decodes them. Nothing here allocates: the recorder calls it in hooks.
 //!
-//! Nearly all of it comes from the table in [`super::event`]; here are the short forms, which an
-//! allocation and its free take wherever they can, and the anchor's time.
+//! Most of the code is generated from the table in [`super::event`]. This file adds the short forms of an allocation and
+//! a free, which are used where the values fit, and the time of an anchor.
 
 use super::code;
 use super::event::Event;
@@ -11,7 +11,8 @@ use super::wire::{EVENT_WORDS, Get};
 use crate::ids::{SiteId, StackId};
 use crate::kind::Space;
 
-/// Addresses that the short forms can hold: 512-byte aligned and below 2^49; and which forms.
+/// The address field and the codes of the short forms (allocation, free). `None`: the address is not a multiple of 512
+/// below 2^49, or the space has no short forms.
 #[inline(always)]
 fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
     let codes = match space {
@@ -22,14 +23,14 @@ fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
     (key & 511 == 0 && key >> 49 == 0).then_some((key >> 9, codes))
 }
 
-/// The 32-byte form of an allocation, where it fits.
+/// The 32-byte form of an allocation. `None`: it does not fit.
 #[inline(always)]
 pub fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
     let (address, [code, _]) = short_address(alloc.space, alloc.key)?;
     Some(Record::new(code, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
 }
 
-/// The 16-byte form of a free, where it fits.
+/// The 16-byte form of a free. `None`: it does not fit, or `site` is not 0.
 #[inline(always)]
 pub fn short_free(key: u64, space: Space, site: SiteId) -> Option<Record<2>> {
     let (address, [_, code]) = short_address(space, key)?;
@@ -41,7 +42,7 @@ fn pair(site: SiteId, stack: StackId) -> u64 {
     u64::from(site.0) << 32 | u64::from(stack.0)
 }
 
-/// Any event. `time_ns` is the event's own time (an [`Event::Anchor`] carries it in full).
+/// Encodes any event. `time_ns`: its time since start, which an [`Event::Anchor`] stores in full.
 pub fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
     let short = match event {
         Event::Alloc(alloc) => short_alloc(alloc).map(Record::widen),
@@ -52,9 +53,9 @@ pub fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
     short.unwrap_or_else(|| event.put())
 }
 
-/// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
-/// one of a newer writer. Words beyond those known here are ignored: newer minors may add some.
-/// Whatever the bytes are, it does not panic.
+/// Decodes an event from its code, the small field of word 1 and the words after it. `None`: not an event, or one of a
+/// newer writer. Additional words are ignored: newer minor versions may add some. Words may have any values; nothing
+/// panics.
 #[inline]
 pub fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
     let alloc = |space, size, which: u64| {

@@ -1,9 +1,8 @@
-//! What the table of events is made into.
+//! The macro that expands the table of events.
 
-/// From rows of `code Name { field: type = place, .. } => opens_file: .., is_total: ..;` the
-/// [`Event`](super::event::Event), and whatever differs by its kind. The places are those of
-/// [`super::wire`]. A row without braces has no fields; one in round brackets has those of a
-/// structure.
+/// Generates [`Event`](super::event::Event), its encoder and its decoder from rows of the form
+/// `code Name { field: type = place, .. } => opens_file: .., is_total: ..;`. The places are those of [`super::wire`]. A
+/// row without braces has no fields; a row with parentheses has the fields of a structure.
 macro_rules! events {
     ($(
         $(#[$meta:meta])*
@@ -18,33 +17,33 @@ macro_rules! events {
         }
 
         impl Event {
-            /// Code and name of each kind. The codes are those of the long forms.
+            /// Code and name of each kind of event. The codes are those of the long forms.
             pub const KINDS: &[(u8, &str)] = &[$( ($code, stringify!($name)), )*];
 
+            /// The code of the long form.
             pub fn code(&self) -> u8 {
                 match self {
                     $( Event::$name { .. } => $code, )*
                 }
             }
 
-            /// Is a process worth a trace file once this has happened? What comes before is kept,
-            /// and written when the file opens. No for what also happens to a process that takes
-            /// no GPU memory.
+            /// Whether this event creates the trace file. Earlier events are buffered, and written when the
+            /// file is created. False for events of processes that allocate no GPU memory.
             pub fn opens_file(&self) -> bool {
                 match self {
                     $( Event::$name { .. } => $opens, )*
                 }
             }
 
-            /// Is it still written where single events are not, since the file is full and no
-            /// room can be made?
+            /// Whether the event is still written when the file is full and nothing can be erased: totals and
+            /// checkpoints are, single events are not.
             pub fn is_total(&self) -> bool {
                 match self {
                     $( Event::$name { .. } => $total, )*
                 }
             }
 
-            /// In the long form.
+            /// Encodes the event in the long form.
             pub(super) fn put(&self) -> $crate::record::sealed::Record<EVENT_WORDS> {
                 match self {
                     $( Event::$name $({ $($field),* })? $(($value))? => {
@@ -57,7 +56,7 @@ macro_rules! events {
                 }
             }
 
-            /// From the long form.
+            /// Decodes the long form.
             #[allow(unused_variables)]
             pub(super) fn get(code: u8, from: &mut Get) -> Option<Event> {
                 match code {
@@ -70,7 +69,7 @@ macro_rules! events {
                 }
             }
 
-            /// An event of this kind whose fields are made of these numbers: for tests and fuzzers.
+            /// An event of this kind with fields derived from these numbers, for tests and fuzzers.
             #[allow(unused_variables)]
             pub fn any(code: u8, numbers: impl Iterator<Item = u64>) -> Option<Event> {
                 let mut numbers = AnyFields(numbers);

@@ -1,6 +1,6 @@
-//! Records: what happened and what the ids in it stand for, and how both are laid out in words.
+//! Records: events, definitions, and their layout in words.
 //!
-//! [`event`] is the table of events; everything that depends on an event's kind comes from it.
+//! [`event`] holds the table of events. All code that depends on the kind of an event is generated from it.
 
 pub mod code;
 pub mod define;

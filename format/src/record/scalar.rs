@@ -1,15 +1,16 @@
-//! Values that take some bits of a word: numbers, ids and enumerations.
+//! Values that fit in a word or a part of one: numbers, ids and enumerations.
 
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId};
 use crate::kind::Space;
 
 /// A value of at most 64 bits.
 pub trait Scalar: Copy {
+    /// Width of the encoded value, in bits.
     const BITS: u32;
 
     fn to_bits(self) -> u64;
 
-    /// From the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a newer writer's value.
+    /// Decodes the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a value of a newer writer.
     fn from_bits(bits: u64) -> Option<Self>;
 
     /// For tests: maps every number to a value, and reaches every value.
@@ -23,7 +24,7 @@ macro_rules! numbers {
 
             #[inline(always)]
             fn to_bits(self) -> u64 {
-                // A negative number as narrow as it is.
+                // Clears the sign extension of a negative number.
                 self as u64 & (u64::MAX >> (64 - Self::BITS))
             }
 
@@ -83,7 +84,7 @@ macro_rules! ids {
 
 ids!(DeviceId(u8), ContextId(u16), PoolId(u16), SiteId(u32), StackId(u32));
 
-/// [`Scalar`] in 8 bits for an enumeration with `ALL`, by what makes it of a number.
+/// Implements [`Scalar`] in 8 bits for an enumeration with `ALL`. `$from_u8`: the function that decodes it.
 macro_rules! scalar_enum {
     ($name:ident, $from_u8:expr) => {
         impl $crate::record::scalar::Scalar for $name {
@@ -105,8 +106,8 @@ macro_rules! scalar_enum {
     };
 }
 
-/// An enumeration whose numbers stand in the file: `ALL` in their order, `from_u8`, and [`Scalar`].
-/// Numbers are never reused.
+/// Declares an enumeration whose numbers are stored in the file, with `ALL`, `from_u8` and [`Scalar`]. Numbers are never
+/// reused.
 macro_rules! numbered_enum {
     (
         $(#[$meta:meta])*
@@ -122,9 +123,10 @@ macro_rules! numbered_enum {
         }
 
         impl $name {
+            /// All values, in the order of declaration.
             pub const ALL: &[$name] = &[$( $name::$variant ),*];
 
-            /// `None`: a newer writer's.
+            /// `None`: a value of a newer writer.
             pub fn from_u8(value: u8) -> Option<$name> {
                 match value {
                     $( $number => Some($name::$variant), )*

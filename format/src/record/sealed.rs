@@ -1,9 +1,9 @@
-//! A record as it is put together, and as it is stored.
+//! A record while it is built, and in its stored form.
 
 use super::code;
 use super::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK};
 
-/// A record before it has time, thread and check.
+/// A record without time, thread and check. `N`: capacity in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<const N: usize> {
     kind: u8,
@@ -32,7 +32,7 @@ impl<const N: usize> Record<N> {
         self
     }
 
-    /// More bits of word 1's small part.
+    /// Sets further bits of the small field of word 1.
     #[inline(always)]
     pub(crate) fn add_small(&mut self, bits: u64) {
         debug_assert!(bits <= SMALL_MASK && self.words[1] & bits == 0);
@@ -52,7 +52,8 @@ impl<const N: usize> Record<N> {
         Record { kind: self.kind, len: self.len, words }
     }
 
-    /// Stamps time and thread: the words, all but the check in place. `file`: [`Check::of_file`].
+    /// Adds time and thread. The result lacks only the check, which depends on the file offset. `file`:
+    /// [`Check::of_file`].
     #[inline(always)]
     pub fn seal(&mut self, file: Check, thread: u16, time_ns: u64) -> Sealed<'_> {
         let ticks = word::ticks(time_ns);
@@ -65,7 +66,7 @@ impl<const N: usize> Record<N> {
     }
 }
 
-/// A finished record that has no place in the file yet.
+/// A finished record without a file offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Sealed<'a> {
     pub(crate) words: &'a [u64],
@@ -73,14 +74,14 @@ pub struct Sealed<'a> {
 }
 
 impl Sealed<'_> {
-    /// Word 0 with the check, for the record at this byte of the file.
+    /// Word 0 with the check, for a record at this file offset.
     #[inline(always)]
     pub fn head_at(&self, offset: u64) -> u64 {
         self.words[0] | u64::from(self.sum.sum16(offset))
     }
 }
 
-/// A padding record of `len` words at this byte of the file: word 0, the others stay as they are.
+/// Word 0 of a padding record of `len` words (1 to 255) at this file offset. The other words of it are not written.
 pub fn padding(file: Check, offset: u64, len: usize) -> u64 {
     debug_assert!((1..=MAX_WORDS).contains(&len));
     let head = Head { time_lo: 0, kind: code::PAD, len: len as u8, thread: 0, check: 0 }.pack();

@@ -1,33 +1,33 @@
-//! How a record's fields lie in its words.
+//! The layout of a record's fields in its words.
 //!
-//! Each field of an event is declared with a *place*, which is the name of a method here: of
-//! [`Put`], which writes it, of [`Get`], which reads it, and of [`AnyFields`], which makes one up.
-//! Fields take their places in the order in which they are declared.
+//! Each field of an event is declared with a *place*: the name of a method of [`Put`], which writes the field, of
+//! [`Get`], which reads it, and of [`AnyFields`], which generates a value. Fields are stored in the order of their
+//! declaration.
 //!
-//! | place | where the field stands |
+//! | place | position of the field |
 //! |---|---|
-//! | `small` | the next free bits of word 1's small part, as many as its type has |
+//! | `small` | the next free bits of the small field of word 1, as many as its type has |
 //! | `word` | the next word |
 //! | `high`, then `low` | the halves of the next word |
-//! | `word_if` | the next word; a bit in the small part says whether it is there |
-//! | `ticks` | the next word: a time in whole ticks |
+//! | `word_if` | the next word; a bit in the small field says whether the value is present |
+//! | `ticks` | the next word: a time in ns, rounded down to whole ticks |
 //! | `word_added` | the next word; 0 where an older writer has none |
 //! | `high_added`, then `low` | the halves of the next word; 0 where an older writer has none |
-//! | `inner` | where the fields of its type stand |
-//! | `inner_if` | the same, at the end; `None` where the record ends before them |
+//! | `inner` | the positions of the fields of its type |
+//! | `inner_if` | as `inner`, at the end of the record; `None` if the record ends before them |
 
 use super::scalar::Scalar;
 use super::sealed::Record;
 use super::word::whole_ticks;
 
-/// Longest event record, in words.
+/// Greatest length of an event record, in words.
 pub const EVENT_WORDS: usize = 16;
 
-/// Fields that stand in a record one after the other.
+/// A structure whose fields are stored in a record one after the other.
 pub trait Fields: Sized {
     fn put(&self, to: &mut Put);
 
-    /// `None`: the record is too short, or has a value of a newer writer's.
+    /// `None`: the record is too short, or has a value of a newer writer.
     fn get(from: &mut Get) -> Option<Self>;
 
     fn any<N: Iterator<Item = u64>>(numbers: &mut AnyFields<N>) -> Self;
@@ -36,7 +36,7 @@ pub trait Fields: Sized {
 /// Writes fields.
 pub struct Put {
     record: Record<EVENT_WORDS>,
-    /// Bits of the small part in use.
+    /// Number of bits of the small field in use.
     bits: u32,
 }
 
@@ -106,14 +106,15 @@ impl Put {
     }
 }
 
-/// Reads fields, of whatever words there are. Words behind the last field are a newer writer's.
+/// Reads fields. The words may have any number and values; words after the last field are ignored.
 pub struct Get<'a> {
     small: u64,
     words: &'a [u64],
-    /// Of the word whose high half was given last.
+    /// The word whose high half was read last.
     low: u64,
 }
 
+/// Decodes a value from the low bits of a word.
 fn narrow<T: Scalar>(bits: u64) -> Option<T> {
     T::from_bits(bits & (u64::MAX >> (64 - T::BITS)))
 }
@@ -188,7 +189,7 @@ impl<'a> Get<'a> {
     }
 }
 
-/// Makes up fields from numbers, 0 when they run out: events for tests and fuzzers.
+/// Derives fields from numbers, for events of tests and fuzzers. After the last number: 0.
 pub struct AnyFields<N>(pub N);
 
 impl<N: Iterator<Item = u64>> AnyFields<N> {
@@ -237,7 +238,7 @@ impl<N: Iterator<Item = u64>> AnyFields<N> {
     }
 }
 
-/// A structure with the places of its fields, and [`Fields`] for it.
+/// Declares a structure with the places of its fields, and implements [`Fields`] for it.
 macro_rules! fields {
     (
         $(#[$meta:meta])*

@@ -1,4 +1,4 @@
-//! The first word of a record, and the check that covers it.
+//! The first two words of a record, and its check.
 //!
 //! ```text
 //!  63      48 47    40 39   32 31      16 15     0
@@ -6,20 +6,21 @@
 //!  63           40 39                           0
 //! |   time_hi     |            small             |   word 1 (not in padding)
 //! ```
-//! `len` counts 8-byte words, word 0 included. `kind` 0: reserved by a writer that has not
-//! finished. Time is `time_hi << 16 | time_lo`, in ticks of 64 ns, modulo 2^40 (19.5 hours).
+//! `len` is the length in 8-byte words, word 0 included. `kind` 0: a writer has reserved the record and not finished it.
+//! The time is `time_hi << 16 | time_lo`, in ticks of 64 ns, modulo 2^40 (19.5 hours).
 
-/// Longest record, in words.
+/// Greatest length of a record, in words.
 pub const MAX_WORDS: usize = 255;
-/// Bits of a nanosecond count that a tick drops.
+/// A tick is `1 << TICK_SHIFT` ns: 64 ns.
 pub const TICK_SHIFT: u32 = 6;
-/// Ticks are kept modulo this.
+/// Ticks are stored modulo this number.
 pub const TICKS: u64 = 1 << 40;
-/// Bits of word 1 below the time.
+/// Width of the small field of word 1, in bits. The time is above it.
 pub const SMALL_BITS: u32 = 40;
+/// The bits of the small field.
 pub const SMALL_MASK: u64 = (1 << SMALL_BITS) - 1;
 
-/// Word 0, taken apart.
+/// The fields of word 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub time_lo: u16,
@@ -30,7 +31,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Of a record whose place is taken and whose words are not all stored.
+    /// Whether the record is reserved and not finished.
     #[inline]
     pub const fn is_unfinished(self) -> bool {
         self.kind == 0 && self.check == 0 && self.len > 0
@@ -57,23 +58,24 @@ impl Head {
     }
 }
 
-/// Bits of word 0 that hold the kind, and those that hold the check.
+/// The bits of word 0 that hold the kind.
 pub const KIND_MASK: u64 = 0xFF << 40;
+/// The bits of word 0 that hold the check.
 pub const CHECK_MASK: u64 = 0xFFFF;
 
-/// Ticks of a time since start.
+/// The ticks of a time in ns since start, modulo 2^40.
 #[inline]
 pub const fn ticks(time_ns: u64) -> u64 {
     time_ns >> TICK_SHIFT & (TICKS - 1)
 }
 
-/// A time as a record can hold it: whole ticks.
+/// A time in ns, rounded down to whole ticks.
 #[inline]
 pub const fn whole_ticks(time_ns: u64) -> u64 {
     time_ns >> TICK_SHIFT << TICK_SHIFT
 }
 
-/// The full time whose ticks are `ticks`, nearest to `near_ns`.
+/// The time in ns, nearest to `near_ns`, whose ticks modulo 2^40 are `ticks`.
 #[inline]
 pub const fn unwrap_ticks(ticks: u64, near_ns: u64) -> u64 {
     let near = near_ns >> TICK_SHIFT;
@@ -88,37 +90,39 @@ pub const fn unwrap_ticks(ticks: u64, near_ns: u64) -> u64 {
 const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
 const SEED: u64 = 0x7672_616D_7472_6163;
 
-/// Running check over words: one multiplication a word, so that 32 bytes cost a few ns. It finds
-/// damage, not malice.
+/// A checksum over words: one multiplication for each word, so that 32 bytes take a few ns. It detects accidental
+/// damage, not deliberate changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
 impl Check {
+    /// The initial value for pages and window headers.
     #[inline(always)]
     pub const fn new() -> Check {
         Check(SEED)
     }
 
-    /// The start value of the checks of a file's records. `file`: its tag ([`crate::Header::file_tag`]).
+    /// The initial value for the records of a file. `file`: its tag ([`crate::Header::file_tag`]).
     #[inline(always)]
     pub const fn of_file(file: u64) -> Check {
         Check(SEED ^ file)
     }
 
+    /// Adds a word.
     #[inline(always)]
     pub const fn word(self, word: u64) -> Check {
         Check((self.0.rotate_left(29) ^ word).wrapping_mul(MIX))
     }
 
+    /// The check of the words so far, in 64 bits.
     #[inline(always)]
     pub const fn sum64(self) -> u64 {
         let h = self.0;
         (h ^ h >> 32).wrapping_mul(MIX)
     }
 
-    /// The check of a record that stands at this byte of the file: moved elsewhere, or into
-    /// another file, it does not check. The place comes last, so that a writer can do the rest
-    /// before it has one.
+    /// The check of a record at this file offset. It is wrong at any other offset and in any other file. The offset comes
+    /// last, so that a writer can compute the rest before it has reserved the record.
     #[inline(always)]
     pub const fn sum16(self, offset: u64) -> u16 {
         (Check(self.0 ^ offset.rotate_left(40)).sum64() >> 48) as u16
@@ -131,8 +135,8 @@ impl Default for Check {
     }
 }
 
-/// The running check of a whole record, from its file's [`Check::of_file`]; the check field of
-/// `words[0]` is taken as 0.
+/// The check of a record without its offset ([`Check::sum16`] adds it). `file`: [`Check::of_file`]. The check field of
+/// `words[0]` counts as 0.
 #[inline(always)]
 pub fn check(file: Check, words: &[u64]) -> Check {
     let mut sum = file.word(words[0] & !CHECK_MASK);

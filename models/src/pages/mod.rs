@@ -12,7 +12,7 @@ mod group_layout {
     pub const DEVICES_AT: usize = 4;
     pub const DEVICE_WORDS: usize = 8;
     pub const MEMBERS_AT: usize = DEVICES_AT + DEVICE_WORDS * GROUP_DEVICES;
-    pub const ASKS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
-    pub const COUNTS_AT: usize = ASKS_AT + GROUP_MEMBERS;
+    pub const REQUESTS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
+    pub const COUNTS_AT: usize = REQUESTS_AT + GROUP_MEMBERS;
     pub const GROUP_WORDS: usize = COUNTS_AT + 2 * GROUP_DEVICES * GROUP_MEMBERS;
 }

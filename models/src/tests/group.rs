@@ -34,7 +34,7 @@ fn page_of(members: &[u32]) -> (Words, GroupPage<'static>) {
     assert_eq!(page.device(&UUID, 0, 1 << 30), Some(0));
     for pid in members {
         let slot = page.join(member(*pid), |_| true).unwrap();
-        page.bring_limit(slot, 0, Some(LIMIT));
+        page.set_member_limit(slot, 0, Some(LIMIT));
     }
     (words, page)
 }
@@ -59,7 +59,7 @@ fn members_that_ask_at_once_never_get_more_than_the_limit() {
         let granted = own + other.join().unwrap();
         assert!(granted <= LIMIT, "{granted}");
         assert_eq!(page.sum(0), granted);
-        page.begin_ask(0);
+        page.begin_request(0);
         assert_eq!(page.settled(0, 0), Some(granted), "no request is left under way");
     });
 }
@@ -70,15 +70,15 @@ fn what_is_taken_back_is_never_settled(asked_before: bool) {
     few_switches(3, move || {
         let (_, page) = page_of(&[1, 2]);
         if asked_before {
-            page.begin_ask(1);
-            page.end_ask(1);
+            page.begin_request(1);
+            page.end_request(1);
         }
-        page.begin_ask(0);
+        page.begin_request(0);
         let other = thread::spawn(move || {
-            page.begin_ask(1);
+            page.begin_request(1);
             take_within(page.count(1, 0), 7, u64::MAX).unwrap();
             add_in_order(page.count(1, 0), -7);
-            page.end_ask(1);
+            page.end_request(1);
         });
         let settled = page.settled(0, 0);
         assert!(matches!(settled, None | Some(0)), "{settled:?}");
@@ -102,7 +102,7 @@ fn what_a_refused_request_takes_back_is_never_settled() {
     few_switches(2, || {
         let (_, page) = page_of(&[1, 2]);
         page.count(0, 0).store(5, SeqCst);
-        page.begin_ask(0);
+        page.begin_request(0);
         let other = thread::spawn(move || assert!(ask(page, 1, 7).is_err()));
         let settled = page.settled(0, 0);
         assert!(matches!(settled, None | Some(5)), "{settled:?}");
@@ -123,13 +123,13 @@ fn a_dead_members_place(who_empties: Option<u32>) {
             who.unwrap().store(marked, SeqCst);
         }
         let alive = |member: Member| matches!(member.pid, 2 | 3);
-        let other = thread::spawn(move || page.take_out_dead(member(2), alive));
+        let other = thread::spawn(move || page.remove_dead_members(member(2), alive));
         let slot = page.join(member(3), alive);
         let twos = page.members().filter(|member| member.pid == 2).count();
         assert_eq!(twos, 1, "who empties a place is not its member");
         if let Some(slot) = slot {
             assert_eq!(slot, 0, "the other place is a living member's");
-            page.bring_limit(slot, 0, Some(LIMIT));
+            page.set_member_limit(slot, 0, Some(LIMIT));
             take_within(page.count(slot, 0), 5, u64::MAX).unwrap();
         }
         other.join().unwrap();
@@ -161,7 +161,7 @@ fn members_that_come_at_once_forget_what_was_ordered_in_the_last_run() {
         words[at as usize / 8].store(word, SeqCst);
         let join = move |pid| {
             let slot = page.join(member(pid), |_| true).unwrap();
-            page.bring_limit(slot, 0, Some(LIMIT));
+            page.set_member_limit(slot, 0, Some(LIMIT));
         };
         let other = thread::spawn(move || join(1));
         join(2);

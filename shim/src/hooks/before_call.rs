@@ -42,7 +42,7 @@ fn apply_orders_now(p: &'static Process, last: u64) {
     for ordinal in 0..LIVE_DEVICES as u8 {
         if let Some((number, limit)) = live.page().ordered(ordinal) {
             change_limit(p, DeviceId(ordinal), limit);
-            live.page().obeyed(ordinal, number);
+            live.page().set_applied(ordinal, number);
         }
     }
     // An order that arrived meanwhile has a higher number and is applied by the next call.

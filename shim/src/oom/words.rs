@@ -214,7 +214,7 @@ fn used(parts: &[Part]) -> String {
 }
 
 fn figures(found: &Findings) -> Figures {
-    Figures::of(&found.event, found.free_inside).beside(found.other)
+    Figures::of(&found.event, found.free_inside).with_other_limit(found.other)
 }
 
 fn why(found: &Findings) -> String {

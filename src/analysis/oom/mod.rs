@@ -176,7 +176,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
         None => known_figures(&oom, own_limit, free, largest_hole),
     };
-    let figures = figures.beside(OtherLimit::of(|name| definitions.setting(name)));
+    let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
     let card = definitions.device(oom.device);
     PostMortem {
         oom,

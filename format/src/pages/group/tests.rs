@@ -24,8 +24,8 @@ fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
     assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
     assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
     assert_eq!(page.limit(device), None);
-    page.bring_limit(a, device, Some(80));
-    page.bring_limit(b, device, Some(60));
+    page.set_member_limit(a, device, Some(80));
+    page.set_member_limit(b, device, Some(60));
     page.count(a, device).store(10, SeqCst);
     page.count(b, device).store(20, SeqCst);
     assert_eq!((page.limit(device), page.sum(device)), (Some(60), 30));
@@ -46,11 +46,11 @@ fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
     let dead = page.join(member(1), |_| true).unwrap();
     let me = page.join(member(2), |_| true).unwrap();
     page.count(dead, device).store(70, SeqCst);
-    page.bring_limit(dead, device, Some(1));
+    page.set_member_limit(dead, device, Some(1));
     page.count(me, device).store(5, SeqCst);
     let alive = |member: Member| member.pid == 2;
-    assert!(page.take_out_dead(member(2), alive));
-    assert!(!page.take_out_dead(member(2), alive));
+    assert!(page.remove_dead_members(member(2), alive));
+    assert!(!page.remove_dead_members(member(2), alive));
     assert_eq!((page.sum(device), page.limit(device)), (5, None));
     // Its place is free, and a later one starts from nothing.
     assert_eq!(page.join(member(3), |_| true), Some(dead));
@@ -70,18 +70,17 @@ fn it_knows_128_devices_and_says_when_there_are_more() {
     let slot = page.join(member(1), |_| true).unwrap();
     page.count(slot, 127).store(70, SeqCst);
     assert_eq!((page.devices().count(), page.sum(127), page.sum(126)), (128, 70, 0));
-    assert!(page.take_out_dead(member(2), |_| false));
+    assert!(page.remove_dead_members(member(2), |_| false));
     assert_eq!(page.sum(127), 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "a page whose words are stored one after the other takes minutes")]
 fn a_page_of_version_1_can_be_looked_at() {
-    let words: Box<[AtomicU64; EARLIER_WORDS]> =
-        Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-    assert!(from_earlier(&words).is_none());
+    let words: Box<[AtomicU64; V1_WORDS]> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+    assert!(from_v1(&words).is_none());
     let set = |at: usize, word| words[at].store(word, SeqCst);
-    // The second member of the third device holds 70 and brought 80.
+    // The second member counts 70 bytes on the third device and was started with a limit of 80.
     for (at, word) in [(0, u64::from_le_bytes(*b"vtgroup1")), (1, 9), (2, 2)] {
         set(at, word);
     }
@@ -92,7 +91,7 @@ fn a_page_of_version_1_can_be_looked_at() {
     for (at, word) in [(258, member(4).to_word()), (259, 5), (count, 70), (count + 1, 80)] {
         set(at, word);
     }
-    let page = from_earlier(&words).unwrap();
+    let page = from_v1(&words).unwrap();
     let page = GroupPage::look(&page).unwrap();
     assert_eq!(page.members().collect::<Vec<_>>(), [member(4)]);
     assert_eq!((page.sum(2), page.limit(2), page.limit(1)), (70, Some(80), Some(90)));
@@ -118,17 +117,17 @@ fn what_is_settled_leaves_out_who_asks() {
     for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
         page.count(slot, device).store(count, SeqCst);
     }
-    page.begin_ask(a);
+    page.begin_request(a);
     assert_eq!(page.settled(a, device), Some(321));
-    page.begin_ask(b);
+    page.begin_request(b);
     assert_eq!(page.settled(a, device), Some(301), "some of the 20 may be taken back");
-    page.end_ask(b);
-    page.begin_ask(a);
-    assert_eq!(page.settled(a, device), Some(320), "another of its threads asks");
+    page.end_request(b);
+    page.begin_request(a);
+    assert_eq!(page.settled(a, device), Some(320), "another of its threads has a request");
     // Killed while it asked: nobody waits for it any more.
-    page.begin_ask(c);
-    page.end_ask(a);
-    assert!(page.take_out_dead(member(1), |member| member.pid != 3));
+    page.begin_request(c);
+    page.end_request(a);
+    assert!(page.remove_dead_members(member(1), |member| member.pid != 3));
     assert_eq!(page.settled(a, device), Some(21));
     assert_eq!(page.join(member(4), |_| true), Some(c));
     assert_eq!(page.settled(a, device), Some(21), "the place comes without them");
@@ -142,9 +141,9 @@ fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
     let dead = page.join(member(1), |_| true).unwrap();
     page.join(member(2), |_| true).unwrap();
     page.count(dead, device).store(70, SeqCst);
-    page.who(dead).store(member(7).to_word() | EMPTIES, SeqCst);
-    assert!(!page.take_out_dead(member(2), |_| true), "7 is at it");
-    assert!(page.take_out_dead(member(2), |member| member.pid == 2));
+    page.who(dead).store(member(7).to_word() | EMPTYING, SeqCst);
+    assert!(!page.remove_dead_members(member(2), |_| true), "7 is at it");
+    assert!(page.remove_dead_members(member(2), |member| member.pid == 2));
     assert_eq!(page.sum(device), 0);
 }
 

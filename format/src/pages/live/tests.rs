@@ -33,7 +33,7 @@ fn figures_groups_and_orders_come_back() {
     };
     give(Some(6 << 30), 55);
     assert_eq!((page.last_order(), page.ordered(3)), (55, Some((55, Some(6 << 30)))));
-    page.obeyed(3, 55);
+    page.set_applied(3, 55);
     assert_eq!((page.ordered(3), page.ordered(2), page.ordered(99)), (None, None, None));
     give(None, 56);
     assert_eq!(page.ordered(3), Some((56, None)));
@@ -112,7 +112,7 @@ fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
     };
     page.take_filed(&give(3, Some(77), 50));
     assert_eq!((page.last_order(), page.ordered(3)), (50, Some((50, Some(77)))));
-    page.obeyed(3, 50);
+    page.set_applied(3, 50);
     page.take_filed(&give(0, None, 51));
     assert_eq!((page.ordered(3), page.ordered(0)), (None, Some((51, None))));
     page.take_filed(&give(0, Some(5), 49));

@@ -158,7 +158,7 @@ impl Group {
         let number = page.device(&facts.uuid, device.0, facts.total_bytes).ok_or(Why::Devices)?;
         let limit =
             cap.as_ref().and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
-        page.bring_limit(*slot, number, limit);
+        page.set_member_limit(*slot, number, limit);
         Ok(Some(GroupShare::new(*page, *slot, number)))
     }
 
@@ -173,9 +173,9 @@ impl Group {
             due
         };
         if is_due(closely_ns, CLOSELY_EVERY_NS) {
-            page.take_out_dead(*me, |member| member.is_alive());
+            page.remove_dead_members(*me, |member| member.is_alive());
         } else if is_due(looked_ns, LOOK_EVERY_NS) {
-            page.take_out_dead(*me, |member| pid_is_taken(member.pid));
+            page.remove_dead_members(*me, |member| pid_is_taken(member.pid));
         }
     }
 }

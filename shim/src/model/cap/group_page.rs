@@ -303,7 +303,7 @@ mod tests {
         let first = open(&place.0, "a").ok().unwrap();
         let slot = first.join(me, |_| true).unwrap();
         let device = first.device(&[1; 16], 0, 100).unwrap();
-        first.bring_limit(slot, device, Some(70));
+        first.set_member_limit(slot, device, Some(70));
         let entry = place.entry();
         assert_eq!(open(&place.0, "a").ok().unwrap().limit(device), Some(70));
         assert_eq!(open(&place.0, "b").ok().unwrap().members().count(), 0, "another group");

@@ -106,14 +106,14 @@ struct Asks<'s>(&'s GroupShare);
 
 impl<'s> Asks<'s> {
     fn begin(share: &'s GroupShare) -> Asks<'s> {
-        share.page.begin_ask(share.slot);
+        share.page.begin_request(share.slot);
         Asks(share)
     }
 }
 
 impl Drop for Asks<'_> {
     fn drop(&mut self) {
-        self.0.page.end_ask(self.0.slot);
+        self.0.page.end_request(self.0.slot);
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     fn budget(page: GroupPage<'static>, pid: u32, limit: u64) -> Budget {
         let slot = page.join(Member { pid, start_ticks: 1, image: 0 }, |_| true).unwrap();
         let device = page.device(&[1; 16], 0, 1 << 30).unwrap();
-        page.bring_limit(slot, device, Some(limit));
+        page.set_member_limit(slot, device, Some(limit));
         let budget = Budget::default();
         budget.share_with(GroupShare::new(page, slot, device));
         budget
@@ -188,7 +188,7 @@ mod tests {
         });
         assert!(count.load(Relaxed) > 1000);
         assert_eq!(page.sum(0), 0);
-        page.begin_ask(0);
+        page.begin_request(0);
         assert_eq!(page.settled(0, 0), Some(0), "nobody asks any more");
     }
 }
