@@ -14,7 +14,7 @@ use super::records::Records;
 use crate::analysis::roles::Role;
 use crate::replay::Key;
 
-/// The most bins. A power of 2, so that doubling the width of bins halves their number.
+/// The most bins per device.
 const BINS: usize = 4096;
 const ROLES: usize = Role::ALL.len();
 
