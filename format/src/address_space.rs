@@ -278,7 +278,7 @@ impl AddressSpace {
         all
     }
 
-    /// Whether the mapping has physical memory of its own: not if it maps a placeholder in a reservation.
+    /// Whether the mapping has physical memory. False if it maps a placeholder in a reservation.
     pub fn backs(&self, mapping: &Mapping) -> bool {
         !self.is_placeholder(mapping.object) || self.reservation_at(mapping.address).is_none()
     }

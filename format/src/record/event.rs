@@ -177,8 +177,8 @@ events! {
         reserved: u64 = word,
     } => opens_file: true, is_total: true;
 
-    /// The recorder concludes that the program is out of memory ([`PostMortem::evidence`]). Written once for a series of
-    /// refusals.
+    /// The recorder concludes that the program is out of memory ([`PostMortem::evidence`]). Written once for a series
+    /// of refusals.
     0x33 PostMortem(post_mortem: PostMortem) => opens_file: true, is_total: true;
 
     /// Another process on the device, as NVML listed it at a post-mortem. `bytes` `None` = NVML does not know.
