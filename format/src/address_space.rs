@@ -4,7 +4,8 @@
 //! Allocators with a sleep mode (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and later map other
 //! memory at the same address. No driver call says so. Recorder and reader derive it by these rules:
 //!
-//! * A reservation is **whole** if every byte of it is mapped or asleep. A range that is unmapped in a whole reservation
+//! * A reservation is **whole** if every byte of it is mapped or asleep. A range that is unmapped in a whole
+//! reservation
 //!   falls asleep: it keeps its owner, the stack that created the first object there. So does a range that has been
 //!   asleep before. Any other unmapped range (in an expandable segment of PyTorch, for example) is freed.
 //! * A mapping over a sleeping range wakes it: the owner stays the same.
@@ -277,7 +278,7 @@ impl AddressSpace {
         all
     }
 
-    /// Whether the mapping has physical memory of its own: not if it maps a placeholder in a reservation.
+    /// Whether the mapping has physical memory. False if it maps a placeholder in a reservation.
     pub fn backs(&self, mapping: &Mapping) -> bool {
         !self.is_placeholder(mapping.object) || self.reservation_at(mapping.address).is_none()
     }

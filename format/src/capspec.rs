@@ -85,7 +85,7 @@ pub enum CapError {
 /// Why a part between commas is not a rule. Each message is printed after the rule: "`0%` is zero".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    #[error("is empty (a comma too many?); write {}", EXAMPLES)]
+    #[error("is empty (an extra comma?); write {}", EXAMPLES)]
     Empty,
     #[error("has an ordinal out of range; ordinals are 0 to 254")]
     Ordinal,

@@ -114,24 +114,24 @@ impl Header {
     /// is an error only if the check is right.
     pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
         let page = Page(*page);
-        let found: [u8; 8] = page.take(0);
-        let sound = u64::from_le_bytes(page.take(CHECK_AT)) == page_check(&page.0);
-        let major = u16::from_le_bytes(page.take(8));
+        let found: [u8; 8] = page.bytes_at(0);
+        let sound = u64::from_le_bytes(page.bytes_at(CHECK_AT)) == page_check(&page.0);
+        let major = u16::from_le_bytes(page.bytes_at(8));
         if sound && found == MAGIC && major > MAJOR {
             return Err(Error::NewerMajor { found: major, known: MAJOR });
         }
         if found != MAGIC {
             return Err(Error::NotATrace);
         }
-        let flags = u32::from_le_bytes(page.take(12));
-        let u32_at = |at| u32::from_le_bytes(page.take(at));
-        let u64_at = |at| u64::from_le_bytes(page.take(at));
+        let flags = u32::from_le_bytes(page.bytes_at(12));
+        let u32_at = |at| u32::from_le_bytes(page.bytes_at(at));
+        let u64_at = |at| u64::from_le_bytes(page.bytes_at(at));
         let optional = |bit, at| (flags & bit != 0).then(|| u32_at(at));
         let mut at = STRINGS;
         let header = Header {
             major,
-            minor: u16::from_le_bytes(page.take(10)),
-            uuid: page.take(16),
+            minor: u16::from_le_bytes(page.bytes_at(10)),
+            uuid: page.bytes_at(16),
             pid: u32_at(32),
             parent_pid: u32_at(36),
             process_start_ticks: u64_at(40),
@@ -172,16 +172,18 @@ fn page_check(page: &[u8; HEADER_BYTES]) -> u64 {
 struct Page([u8; HEADER_BYTES]);
 
 impl Page {
+    /// Copies bytes to this offset of the page.
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn take<const N: usize>(&self, at: usize) -> [u8; N] {
+    /// The `N` bytes at this offset of the page.
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
         self.0[at..at + N].try_into().unwrap_or([0; N])
     }
 
-    /// Writes a string at `at`, cut to `most` bytes and to the page: length (u16), then bytes. Advances `at`. False: the
-    /// length does not fit; nothing was written.
+    /// Writes a string at `at`, cut to `most` bytes and to the page: length (u16), then bytes. Advances `at`. False:
+    /// the length does not fit; nothing was written.
     fn put_text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
         let Some(room) = HEADER_BYTES.checked_sub(*at + 2) else { return false };
         let mut cut = text.len().min(most).min(room);
@@ -194,22 +196,24 @@ impl Page {
         true
     }
 
+    /// Reads a string at `at`, and advances `at`. A length beyond the page is limited to it.
     fn read_text(&self, at: &mut usize) -> String {
         if *at + 2 > HEADER_BYTES {
             return String::new();
         }
-        let len = u16::from_le_bytes(self.take(*at)) as usize;
+        let len = u16::from_le_bytes(self.bytes_at(*at)) as usize;
         let end = HEADER_BYTES.min(*at + 2 + len);
         let text = String::from_utf8_lossy(&self.0[*at + 2..end]).into_owned();
         *at = end;
         text
     }
 
+    /// Reads the arguments: their number (u16), then the strings.
     fn read_command(&self, mut at: usize) -> Vec<String> {
         if at + 2 > HEADER_BYTES {
             return Vec::new();
         }
-        let count = u16::from_le_bytes(self.take(at));
+        let count = u16::from_le_bytes(self.bytes_at(at));
         at += 2;
         (0..count)
             .map_while(|_| (at + 2 <= HEADER_BYTES).then(|| self.read_text(&mut at)))

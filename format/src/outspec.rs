@@ -1,5 +1,5 @@
-//! Parses `VRAMTRACE_OUT` and `--out`: `off`, or the pattern of a file or directory with %-codes. The recorder opens the
-//! file; the command looks for it afterwards.
+//! Parses `VRAMTRACE_OUT` and `--out`: `off`, or the pattern of a file or directory with %-codes. The recorder opens
+//! the file; the command looks for it afterwards.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;

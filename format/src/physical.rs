@@ -36,8 +36,8 @@ pub enum Physical {
     None,
 }
 
-/// How an allocation is counted. `size`: the requested bytes; for pitched memory, pitch times height; for arrays, the size
-/// in the memory requirements.
+/// How an allocation is counted. `size`: the requested bytes; for pitched memory, pitch times height; for arrays,
+/// the size in the memory requirements.
 #[inline]
 pub fn physical(kind: Kind, size: u64) -> Physical {
     match kind {

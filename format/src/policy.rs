@@ -1,5 +1,5 @@
-//! Parses the variables that say how a cap is applied (`refuse` or `warn`, a soft limit, the name of a group) and where an
-//! out-of-memory is reported. The recorder applies them; the command checks them before a program starts.
+//! Parses the variables that say how a cap is applied (`refuse` or `warn`, a soft limit, the name of a group) and
+//! where an out-of-memory is reported. The recorder applies them; the command checks them before a program starts.
 
 use crate::capspec::{self, CapError, CapSpec, Limit, LimitError};
 

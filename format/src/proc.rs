@@ -31,8 +31,8 @@ impl Stat {
         Stat::parse(&fs::read("/proc/self/stat").ok()?)
     }
 
-    /// Parses the line that proc_pid_stat(5) describes. The name is in brackets and may hold brackets, so it ends at the
-    /// last closing bracket. `None`: not such a line.
+    /// Parses the line that proc_pid_stat(5) describes. The name is in brackets and may hold brackets, so it ends at
+    /// the last closing bracket. `None`: not such a line.
     pub fn parse(line: &[u8]) -> Option<Stat> {
         let open = line.iter().position(|byte| *byte == b'(')?;
         let close = line.iter().rposition(|byte| *byte == b')')?;

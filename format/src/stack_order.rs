@@ -1,5 +1,5 @@
-//! Merges the native and the Python frames of a stack into one list. Recorder and reader use the same order and hide the
-//! same frames, so both name the same library for a stack.
+//! Merges the native and the Python frames of a stack into one list. Recorder and reader use the same order and hide
+//! the same frames, so both name the same library for a stack.
 
 use crate::layers::base_name;
 use crate::record::definition::Join;
@@ -49,9 +49,9 @@ impl FrameRole {
     }
 }
 
-/// All frames, innermost first. `python`: number of Python frames. The Python frames of a join precede the native frame that runs them.
-/// Python frames before the first join precede the joined ones. Without a join, all Python frames
-/// precede the interpreter's first frame, or follow the native frames where there is none.
+/// All frames, innermost first. `python`: number of Python frames. The Python frames of a join precede the native
+/// frame that runs them. Python frames before the first join precede the joined ones. Without a join, all Python
+/// frames precede the interpreter's first frame, or follow the native frames where there is none.
 pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut out = Vec::with_capacity(native.len() + python);
     // A damaged file may hold any values: positions are limited to the frames, and never decrease.

@@ -11,10 +11,10 @@ pub struct Languages {
     pub python: bool,
 }
 
-/// Why a text is not a value of `VRAMTRACE_STACKS`. The messages in this file are printed after the text: "`perl` is not
-/// native, ...".
+/// Why a text is not a value of `VRAMTRACE_STACKS`. The messages in this file are printed after the text: "`perl` is
+/// not a list of languages; ...".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not native, python, native,python or none")]
+#[error("is not a list of languages; write native, python, native,python or none")]
 pub struct NotLanguages;
 
 /// Parses languages with commas between them, or `none`.

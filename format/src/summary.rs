@@ -77,8 +77,8 @@ impl AtPeak {
     }
 }
 
-/// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by stack id. `holders`: of one
-/// device, moment and level.
+/// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by stack id. `holders`:
+/// of one device, moment and level.
 pub fn keep_largest(holders: &mut Vec<SummaryHolder>) {
     holders.retain(|holder| holder.bytes > 0);
     holders.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));

@@ -414,8 +414,8 @@ impl LiveDevice {
 }
 
 /// An order to change the cap of a device to `cap` bytes (`None`: no cap): byte offsets in the page with the words to
-/// store there, in this order. `number` must not be 0 and must be greater than that of any earlier order, for example the
-/// time. `None`: the page does not have this device.
+/// store there, in this order. `number` must not be 0 and must be greater than that of any earlier order, for
+/// example the time. `None`: the page does not have this device.
 pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
     let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
     let place = |word: usize| word as u64 * 8;

@@ -8,8 +8,8 @@ pub struct Window {
     pub header: WindowHeader,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Sort key in the order of writing, in bytes: equal to `offset`, or greater if the window took the slots of an erased
-    /// one. It is then at least the end of the preceding window.
+    /// Sort key in the order of writing, in bytes: equal to `offset`, or greater if the window took the slots of an
+    /// erased one. It is then at least the end of the preceding window.
     pub position: u64,
     /// The header was damaged and is guessed: `base_time_ns` is 0.
     pub guessed: bool,

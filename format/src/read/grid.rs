@@ -133,8 +133,9 @@ fn note(damage: &mut Vec<Damage>, more: Damage) {
     }
 }
 
-/// Guesses a window with a damaged header. It extends to the next slot that is empty or holds a window. Its kind is that
-/// of its first intact record, and its sequence number the next one of the kind. `None`: it has no intact record.
+/// Guesses a window with a damaged header. It extends to the next slot that is empty or holds a window. Its kind is
+/// that of its first intact record, and its sequence number the next one of the kind. `None`: it has no intact
+/// record.
 fn guess(bytes: &[u8], slot: u64, slots: u64, tag: u64, before: &[Window]) -> Option<Window> {
     let mut end = slot + 1;
     while end < slots && matches!(classify_slot(bytes, end, tag), Slot::Broken { marked: false }) {

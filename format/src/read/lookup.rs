@@ -61,8 +61,8 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
         None
     }
 
-    /// Searches the first two definition windows of the file. `kind`: a code of [`crate::code`]. `id`: the low 32 bits of
-    /// the definition's small field. `None`: not found, or it cannot be read.
+    /// Searches the first two definition windows of the file. `kind`: a code of [`crate::code`]. `id`: the low 32
+    /// bits of the definition's small field. `None`: not found, or it cannot be read.
     pub fn early(&mut self, kind: u8, id: u32) -> Option<Definition> {
         for index in 0..self.slots.len().min(EARLY) {
             let (window, bytes) = self.window(index)?;

@@ -43,9 +43,9 @@ impl<'a> TraceReader<'a> {
         TraceReader::sparse(bytes, std::slice::from_ref(&(0..bytes.len() as u64)))
     }
 
-    /// As [`TraceReader::new`], for a sparse file. `data`: the ranges that hold data, in ascending order, as `lseek` with
-    /// `SEEK_DATA` and `SEEK_HOLE` finds them. The other bytes are not read: nearly all of the file of a run of weeks is
-    /// holes, and reading them takes long and fills the page cache.
+    /// As [`TraceReader::new`], for a sparse file. `data`: the ranges that hold data, in ascending order, as `lseek`
+    /// with `SEEK_DATA` and `SEEK_HOLE` finds them. The other bytes are not read: nearly all of the file of a run of
+    /// weeks is holes, and reading them takes long and fills the page cache.
     pub fn sparse(bytes: &'a [u8], data: &[Range<u64>]) -> Result<TraceReader<'a>, Error> {
         let mut damage = Vec::new();
         let page = bytes.first_chunk::<HEADER_BYTES>();
@@ -94,8 +94,8 @@ impl<'a> TraceReader<'a> {
         &self.damage
     }
 
-    /// The event windows, by sequence number. In a file with a size limit, a later window may have taken the slots of an
-    /// erased one, so offsets may decrease.
+    /// The event windows, by sequence number. In a file with a size limit, a later window may have taken the slots
+    /// of an erased one, so offsets may decrease.
     pub fn event_windows(&self) -> &[Window] {
         let events = self.runs.last().map_or(0, |run| run.first + run.count);
         &self.windows[..events]

@@ -1,5 +1,5 @@
-//! Reads the records of one window: verifies the check of each, skips padding and unfinished records, and finds the next
-//! intact record after damage.
+//! Reads the records of one window: verifies the check of each, skips padding and unfinished records, and finds the
+//! next intact record after damage.
 
 use super::damage::{Damage, DamageKind};
 use super::found::Window;
@@ -186,8 +186,8 @@ impl<'a> Scan<'a> {
 
     /// Handles a record without its first words: the window was copied while the record was stored. The zeros begin at
     /// `began`; the rest of the record is at the current position. Returns where reading continues: at the next intact
-    /// record of the line (one is enough, because nothing may be written after it yet), at a zero word, or at the line's
-    /// end. `None`: the words are not such a rest, or longer than an event record.
+    /// record of the line (one is enough, because nothing may be written after it yet), at a zero word, or at the
+    /// line's end. `None`: the words are not such a rest, or longer than an event record.
     fn after_torn(&self, began: usize) -> Option<usize> {
         const LONGEST: usize = 128;
         let at = self.at;

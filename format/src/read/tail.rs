@@ -1,5 +1,5 @@
-//! The tail file: the mapped memory of the windows that are being filled. It is next to the trace while the process runs,
-//! and stays there after a kill.
+//! The tail file: the mapped memory of the windows that are being filled. It is next to the trace while the process
+//! runs, and stays there after a kill.
 
 use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader};
 

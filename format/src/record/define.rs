@@ -159,9 +159,12 @@ impl<'a> Define<'a> {
                 let pieces = [Piece::Words(native), Piece::Python(python), Piece::Joins(joins)];
                 with_pieces(code::DEFINE_STACK, small, &[], &pieces)
             }
-            Definition::Names { module, address, ref names } => {
-                with_pieces(code::DEFINE_NAMES, u64::from(module), &[address], &[Piece::Names(names)])
-            }
+            Definition::Names { module, address, ref names } => with_pieces(
+                code::DEFINE_NAMES,
+                u64::from(module),
+                &[address],
+                &[Piece::Names(names)],
+            ),
         }
     }
 

@@ -8,39 +8,17 @@ use crate::kind::Kind;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Definition {
     /// A driver function that the recorder intercepts.
-    Api {
-        id: u16,
-        name: String,
-    },
+    Api { id: u16, name: String },
     /// A thread. `tid`: the kernel's thread id.
-    Thread {
-        id: ThreadId,
-        tid: u32,
-        name: String,
-    },
+    Thread { id: ThreadId, tid: u32, name: String },
     /// A device. `mig`: it is a MIG device, and `uuid` the UUID of that.
-    Device {
-        id: DeviceId,
-        uuid: [u8; 16],
-        name: String,
-        total_bytes: u64,
-        mig: bool,
-    },
+    Device { id: DeviceId, uuid: [u8; 16], name: String, total_bytes: u64, mig: bool },
     /// A CUDA context. `handle`: the driver's `CUcontext`. `primary`: a primary context.
-    Context {
-        id: ContextId,
-        device: DeviceId,
-        handle: u64,
-        primary: bool,
-    },
+    Context { id: ContextId, device: DeviceId, handle: u64, primary: bool },
     /// A memory pool. `handle`: the driver's `CUmemoryPool`.
-    Pool {
-        id: PoolId,
-        device: DeviceId,
-        handle: u64,
-        origin: PoolOrigin,
-    },
-    /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2 per-thread).
+    Pool { id: PoolId, device: DeviceId, handle: u64, origin: PoolOrigin },
+    /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2
+    /// per-thread).
     Site {
         id: SiteId,
         api: u16,
@@ -51,23 +29,15 @@ pub enum Definition {
         stream: u64,
     },
     /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
-    Text {
-        id: u32,
-        text: String,
-    },
+    Text { id: u32, text: String },
     /// A setting at the start of the process: an environment variable that affects memory
     /// (`PYTORCH_CUDA_ALLOC_CONF`), or, with the name `import`, the source of an imported trace.
-    Setting {
-        name: String,
-        value: String,
-    },
+    Setting { name: String, value: String },
     /// A message of the recorder, one line. Most are printed to stderr too.
-    Note {
-        text: String,
-    },
-    /// An executable or library in memory, at `start..end`. An address in memory less `base` is the address in the file.
-    /// A module that was loaded later at the same addresses has a later definition. The addresses of a stack belong to
-    /// the modules that are defined before the stack.
+    Note { text: String },
+    /// An executable or library in memory, at `start..end`. An address in memory less `base` is the address in the
+    /// file. A module that was loaded later at the same addresses has a later definition. The addresses of a stack
+    /// belong to the modules that are defined before the stack.
     Module {
         id: u32,
         /// The path that the loader used; `[vdso]` for the kernel's vDSO.

@@ -1,10 +1,9 @@
-//! The table of events: what happens to a process's GPU memory, and how each is stored.
+//! The table of events on GPU memory, and their storage.
 //!
-//! A row is one kind: its code, its fields and where each stands in the record (`wire.rs`);
-//! whether it makes a trace file worth opening, and whether it is part of the totals. The encoder,
-//! the decoder and the generator of the tests come from it. A new kind is a row here, and one in
-//! docs/FORMAT.md. Codes are never reused; a reader skips those that it does not know.
-//! Newer writers may add words at the end of a record: older readers ignore them.
+//! A row is one kind of event: its code, its fields with their places in the record (`wire.rs`), whether it creates the
+//! trace file, and whether it is part of the totals. The encoder, the decoder and the generator for tests come from the
+//! table. A new kind needs a row here and one in docs/FORMAT.md. Codes are never reused; a reader skips unknown ones.
+//! Newer writers may add words at the end of a record; older readers ignore them.
 
 use super::event_macro::events;
 use super::values::{
@@ -18,28 +17,30 @@ use crate::kind::Space;
 /// An event with its place in the file, its time and its thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stamped {
-    /// Byte offset of the record in the file, or where its window took the place of an erased one,
-    /// behind all that came before: grows in the true order per address.
+    /// Position of the record, in bytes: its file offset, or a greater value if its window took the slots of an
+    /// erased one ([`crate::Window::position`]). For each address it grows in the order of the events.
     pub offset: u64,
-    /// Nanoseconds since `Header::start_mono_ns`; resolution 64 ns; may run back a little.
+    /// Nanoseconds since `Header::start_mono_ns`; resolution 64 ns. May be slightly less than that of the record
+    /// before.
     pub time_ns: u64,
+    /// The thread that wrote the record.
     pub thread: ThreadId,
     pub event: Event,
 }
 
 events! {
-    /// The driver gave memory. Written after the call returned.
+    /// An allocation. Written after the driver call has returned.
     0x11 Alloc(alloc: Alloc) => opens_file: true, is_total: false;
 
-    /// Written before the driver is asked. `site` 0 = by the natural call on the allocation's own
-    /// stream (the 16-byte form); else the freeing site.
+    /// A free. Written before the driver call. `site`: the site of the free; 0 = the call that belongs to the
+    /// allocation, on the allocation's stream (the 16-byte form).
     0x13 Free {
         key: u64 = word,
         space: Space = small,
         site: SiteId = word,
     } => opens_file: true, is_total: false;
 
-    /// The free announced before was refused by the driver: the allocation lives on.
+    /// The driver refused the free that was recorded before: the allocation is still live. `result`: the CUresult.
     0x14 FreeFailed {
         key: u64 = word,
         space: Space = small,
@@ -47,11 +48,11 @@ events! {
         result: i32 = low,
     } => opens_file: true, is_total: false;
 
-    /// A request that got no memory.
+    /// A request that got no memory, or that a cap only warned about.
     0x15 Refused(refused: Refused) => opens_file: true, is_total: false;
 
-    /// A VMM mapping: `object` is the key of the physical object. `stack`: of the call; 0 also where
-    /// it is back because the driver refused to unmap it.
+    /// A mapping (cuMemMap). `object`: the key of the physical object. `stack`: of the call; 0 also if the driver
+    /// refused to remove the mapping and it is therefore recorded again.
     0x16 Map {
         address: u64 = word,
         size: u64 = word,
@@ -60,15 +61,15 @@ events! {
         stack: StackId = word_added,
     } => opens_file: true, is_total: false;
 
-    /// Written before the driver is asked.
+    /// An unmap. Written before the driver call.
     0x17 Unmap {
         address: u64 = word,
         size: u64 = word,
         stack: StackId = word_added,
     } => opens_file: true, is_total: false;
 
-    /// Addresses were reserved (cuMemAddressReserve): what is unmapped in them may come back.
-    /// `restored`: the driver refused the free that was announced before.
+    /// A reservation of addresses (cuMemAddressReserve). Ranges that are unmapped in it may be mapped again.
+    /// `restored`: the driver refused the free that was recorded before.
     0x3C AddressReserve {
         address: u64 = word,
         size: u64 = word,
@@ -77,63 +78,64 @@ events! {
         restored: bool = small,
     } => opens_file: false, is_total: false;
 
-    /// Written before the driver is asked, where it can be expected to agree. What lay in the
-    /// reservation is gone for good.
+    /// The end of a reservation (cuMemAddressFree), with its sleeping ranges. Written before the driver call, if the
+    /// call is expected to succeed.
     0x3D AddressFree {
         address: u64 = word,
         size: u64 = word,
     } => opens_file: false, is_total: false;
 
-    /// A pool's bytes, read back from the driver. Reserved is what is physical.
+    /// A pool's bytes, queried from the driver. `reserved`: physical bytes.
     0x18 PoolState {
         pool: PoolId = small,
         reserved: u64 = word,
         used: u64 = word,
     } => opens_file: true, is_total: false;
 
-    /// A device's graph memory, read back from the driver.
+    /// A device's graph memory, queried from the driver.
     0x19 GraphState {
         device: DeviceId = small,
         reserved: u64 = word,
         used: u64 = word,
     } => opens_file: true, is_total: false;
 
+    /// The process has a new context. `stack`: of the call.
     0x1A ContextCreated {
         context: ContextId = small,
         device: DeviceId = small,
         stack: StackId = word,
     } => opens_file: true, is_total: false;
 
-    /// Frees what belongs to the context except VMM objects and pool blocks.
+    /// The end of a context. It frees the allocations of the context, except VMM objects and pool blocks.
     0x1B ContextDestroyed {
         context: ContextId = small,
     } => opens_file: true, is_total: false;
 
-    /// What the driver and NVML say; taken now and then. `None` = not available.
+    /// Figures of the driver and of NVML, sampled from time to time. `None` = not available.
     0x1C Sample(sample: Sample) => opens_file: false, is_total: true;
 
-    /// The cap in force from here on; `bytes` `None` = no cap.
+    /// The cap from here on. `bytes` `None` = no cap.
     0x1D Cap {
         device: DeviceId = small,
         bytes: Option<u64> = word_if,
     } => opens_file: false, is_total: true;
 
-    /// How the cap of a device is applied from here on; written where it is not plain refusal.
+    /// How the cap of a device is applied from here on. Written only if it does not just refuse requests.
     0x27 CapPolicy {
         device: DeviceId = small,
-        /// What would be refused is reported and granted.
+        /// Requests that exceed the cap are reported and granted.
         only_warns: bool = small,
-        /// Of the count: passing it is reported.
+        /// The soft limit in bytes: a count above it is reported.
         soft: Option<u64> = word_if,
     } => opens_file: false, is_total: true;
 
-    /// What the processes of this one's group may take of the device together, from here on.
+    /// The cap that the processes of the group share on the device, from here on. `None` = no cap.
     0x31 GroupCap {
         device: DeviceId = small,
         bytes: Option<u64> = word_if,
     } => opens_file: false, is_total: true;
 
-    /// The cap's count passed the soft limit, or (`over` false) fell well below it again.
+    /// The bytes that the cap counts exceeded the soft limit, or (`over` false) fell well below it again.
     0x32 SoftLimit {
         device: DeviceId = small,
         over: bool = small,
@@ -141,7 +143,7 @@ events! {
         limit: u64 = word,
     } => opens_file: true, is_total: true;
 
-    /// cuCtxSetLimit: `grown` = device bytes that it took (CUlimit 0 = stack size).
+    /// A call of cuCtxSetLimit. `limit`: the CUlimit (0 = stack size). `grown`: device bytes that the call used.
     0x1E Limit {
         context: ContextId = small,
         limit: u32 = word,
@@ -149,24 +151,24 @@ events! {
         grown: u64 = word,
     } => opens_file: false, is_total: false;
 
-    /// The driver took memory for itself, or gave it back.
+    /// The driver allocated memory for its own use, or freed it.
     0x35 Took(took: Took) => opens_file: false, is_total: true;
 
-    /// The program marks a phase (NVTX): `name` is the id of a text, 0 where there is none.
+    /// An NVTX range or mark of the program. `name`: the id of a text; 0 = none.
     0x1F Mark {
         name: u32 = small,
         mark: Mark = small,
     } => opens_file: false, is_total: false;
 
-    /// A framework's own totals: bytes of its blocks, and of the segments that they lie in.
+    /// A framework's own totals: bytes in blocks (`allocated`), and in the segments that hold them (`reserved`).
     0x23 CacheState {
         device: DeviceId = small,
         allocated: u64 = word,
         reserved: u64 = word,
     } => opens_file: false, is_total: true;
 
-    /// A framework's cache gave up on a request, after it had emptied itself. The totals are its
-    /// own.
+    /// A framework's cache could not serve a request of `size` bytes, even after it had freed its unused segments. The
+    /// totals are those of the framework.
     0x24 CacheOom {
         device: DeviceId = small,
         stack: StackId = word,
@@ -175,36 +177,36 @@ events! {
         reserved: u64 = word,
     } => opens_file: true, is_total: true;
 
-    /// The program is really out of memory: once for a burst of refusals.
+    /// The recorder concludes that the program is out of memory ([`PostMortem::evidence`]). Written once for a series
+    /// of refusals.
     0x33 PostMortem(post_mortem: PostMortem) => opens_file: true, is_total: true;
 
-    /// Another process on the device, as NVML listed it at a post-mortem; its bytes where NVML
-    /// knows them.
+    /// Another process on the device, as NVML listed it at a post-mortem. `bytes` `None` = NVML does not know.
     0x34 Neighbour {
         device: DeviceId = small,
         pid: u32 = word,
         bytes: Option<u64> = word_if,
     } => opens_file: true, is_total: true;
 
-    /// The memory that holds this address was made ready for other processes (cuIpcGetMemHandle).
+    /// The allocation that holds this address was exported to other processes (cuIpcGetMemHandle).
     0x25 Shared {
         address: u64 = word,
         site: SiteId = high,
         stack: StackId = low,
     } => opens_file: true, is_total: false;
 
-    /// More about a block than PyTorch's hook tells; only in imported traces.
+    /// A detail of a block that PyTorch's hook does not report. Only in imported traces.
     0x26 BlockChange {
         address: u64 = word,
         change: BlockChange = inner,
     } => opens_file: true, is_total: false;
 
-    /// Totals so far of one device, as the ledger counts them (at each new window, and at the end).
+    /// The ledger's totals of one device so far. Written at each new window and at the end.
     0x20 Counters(counters: Counters) => opens_file: false, is_total: true;
 
-    /// What the recorder cost so far, beside each `Counters`. `ns`: time in hooks, without the
-    /// driver's, of `calls` calls: one in `one_of` of each thread. `bytes` of records; different
-    /// `stacks`.
+    /// The cost of the recorder so far; written with each `Counters`. `ns`: time in hooks without the driver's,
+    /// summed over `calls` sampled calls: one in `one_of` of each thread. `bytes`: length of the records. `stacks`:
+    /// number of different stacks.
     0x3F RecorderCost {
         calls: u64 = word,
         ns: u64 = word,
@@ -213,32 +215,34 @@ events! {
         stacks: u64 = word,
     } => opens_file: false, is_total: true;
 
-    /// A checkpoint starts: the entries with this id are the live set at this place in the file.
+    /// The begin of a checkpoint: the entries with this id are the live allocations at this position in the file.
     0x28 CheckpointBegin {
         id: u32 = small,
     } => opens_file: true, is_total: true;
 
-    /// One live allocation of the checkpoint; `time_ns` is when it was made.
+    /// A live allocation of the checkpoint. `time_ns`: the time of the allocation.
     0x29 CheckpointAlloc {
         id: u32 = small,
         time_ns: u64 = ticks,
         alloc: Alloc = inner,
     } => opens_file: true, is_total: true;
 
+    /// A mapping of the checkpoint.
     0x2A CheckpointMap {
         id: u32 = small,
         address: u64 = word,
         size: u64 = word,
         offset: u64 = word,
         object: u64 = word,
-        /// Whose bytes it brought back; 0 = it brought none back, they are the object's maker's.
+        /// The owner of the sleeping range that the mapping woke; 0 = none: the owner is the stack that created the
+        /// object.
         owner: StackId = high_added,
-        /// The call that brought them back.
+        /// The stack of the call that woke it.
         stack: StackId = low,
     } => opens_file: true, is_total: true;
 
-    /// A reservation; or (`asleep`) a part of one that was unmapped and may come back: `stack` is its
-    /// owner's.
+    /// A reservation; or (`asleep`) a range of one that was unmapped and may be mapped again: `stack` is that of its
+    /// owner.
     0x3E CheckpointReserve {
         id: u32 = small,
         asleep: bool = small,
@@ -249,6 +253,7 @@ events! {
         stack: StackId = low,
     } => opens_file: true, is_total: true;
 
+    /// A pool of the checkpoint, as [`Event::PoolState`].
     0x2B CheckpointPool {
         id: u32 = small,
         pool: PoolId = word,
@@ -256,6 +261,7 @@ events! {
         used: u64 = word,
     } => opens_file: true, is_total: true;
 
+    /// The graph memory of a device, as [`Event::GraphState`].
     0x2C CheckpointGraph {
         id: u32 = small,
         device: DeviceId = small,
@@ -263,6 +269,7 @@ events! {
         used: u64 = word,
     } => opens_file: true, is_total: true;
 
+    /// A context of the checkpoint. `time_ns`: the time of its creation.
     0x2D CheckpointContext {
         id: u32 = small,
         device: DeviceId = small,
@@ -271,8 +278,8 @@ events! {
         stack: StackId = low,
     } => opens_file: true, is_total: true;
 
-    /// Since the start, of one (site, stack): calls, frees, requested bytes of all allocations.
-    /// Several records with the same site and stack add up.
+    /// Totals since the start of one site and stack: allocations, frees, and requested bytes of all allocations.
+    /// Records with the same site and stack are added.
     0x2E CheckpointTotals {
         id: u32 = small,
         site: SiteId = high,
@@ -282,44 +289,45 @@ events! {
         bytes: u64 = word,
     } => opens_file: true, is_total: true;
 
+    /// The totals of one device, as [`Event::Counters`].
     0x2F CheckpointCounters {
         id: u32 = small,
         counters: Counters = inner,
     } => opens_file: true, is_total: true;
 
-    /// What the driver holds for itself, by the call that made it take it: `took.delta` is the sum.
+    /// Memory that the driver holds for its own use, by site and stack. `took.delta`: the sum in bytes.
     0x36 CheckpointTook {
         id: u32 = small,
         took: Took = inner,
     } => opens_file: true, is_total: true;
 
-    /// Only a checkpoint with its end is usable.
+    /// The end of a checkpoint. A checkpoint without its end is not used.
     0x30 CheckpointEnd {
         id: u32 = small,
     } => opens_file: true, is_total: true;
 
-    /// Full time, written when no event came for hours, so that 40-bit stamps unwrap.
+    /// The full time. Written after hours without an event, so that 40-bit timestamps can be extended.
     0x03 Anchor => opens_file: false, is_total: false;
 
-    /// Recording stopped here; the cap goes on.
+    /// Recording stopped here. The cap is still enforced.
     0x38 Stopped {
         errno: i32 = small,
         reason: StopReason = small,
     } => opens_file: true, is_total: true;
 
-    /// The process ended in order (exit handlers ran). Late frees may follow.
+    /// The process exited normally (exit handlers ran). Frees may follow.
     0x39 Ended => opens_file: false, is_total: true;
 
-    /// The ledger met something that should not be (an address allocated while live, ...).
+    /// The ledger found an inconsistency, for example an allocation at an address that is live.
     0x3A Drift {
         what: Drift = small,
         key: u64 = word,
     } => opens_file: false, is_total: false;
 
-    /// The process ends. The records from here to `SummaryEnd` sum up all events before this one,
-    /// so that a reader of many traces need not replay them.
+    /// The begin of the summary, at the end of the process. The records up to `SummaryEnd` summarise all events
+    /// before this one, so that a reader of many traces need not replay them.
     0x40 SummaryBegin {
-        /// Requests on which a framework's cache gave up.
+        /// Requests that a framework's cache could not serve.
         cache_ooms: u32 = small,
     } => opens_file: false, is_total: true;
 
@@ -334,22 +342,22 @@ events! {
         live: u64 = word,
     } => opens_file: false, is_total: true;
 
-    /// What one stack held of a device: one of the largest at that moment.
+    /// The bytes that one stack held on a device: one of the largest holders at that moment.
     0x43 SummaryHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
 
-    /// `records` stood between the begin and here. A summary that lacks one is none.
+    /// The end of the summary. `records`: number of records after `SummaryBegin`. A summary with fewer is not used.
     0x44 SummaryEnd {
         records: u32 = small,
     } => opens_file: false, is_total: true;
 
-    /// An allocation that stands for others: of allocations of this size one in `1/p` is recorded,
-    /// with `p = 1 - exp(-size / rate)`. Readers count it `1/p` times in sums. `rate` is in bytes.
+    /// A sampled allocation: an allocation of this size is recorded with the probability `p = 1 - exp(-size /
+    /// rate)`. In sums, a reader counts it `1/p` times. `rate` is in bytes.
     0x45 SampledAlloc {
         rate: u64 = word,
         alloc: Alloc = inner,
     } => opens_file: true, is_total: false;
 
-    /// One live sampled allocation of a checkpoint.
+    /// A live sampled allocation of the checkpoint.
     0x46 CheckpointSampled {
         id: u32 = small,
         time_ns: u64 = ticks,
@@ -357,20 +365,20 @@ events! {
         alloc: Alloc = inner,
     } => opens_file: true, is_total: true;
 
-    /// The first call that failed after a refusal, and not by want of memory: a library that does
-    /// not report a refusal leads its caller here.
+    /// The first call after a refusal that failed with another error than out of memory. Libraries that ignore a
+    /// refusal cause such errors.
     0x47 ErrorAfterRefusal {
         api: u16 = small,
         result: i32 = word,
     } => opens_file: false, is_total: true;
 
-    /// What a process that was refused ended with, where that is not 0.
+    /// The exit status of a process that had a refusal. Written only if it is not 0.
     0x48 ExitStatus {
         status: i32 = small,
     } => opens_file: false, is_total: true;
 
-    /// A driver call that is counted, not followed: pass-through names (family L and unknown
-    /// allocation-like ones). Written at most once per name.
+    /// A driver function was called whose memory is not recorded: a pass-through function of family L, or an unknown
+    /// one whose name looks like an allocation. Written at most once for each function.
     0x3B PassedThrough {
         api: u16 = small,
     } => opens_file: false, is_total: false;

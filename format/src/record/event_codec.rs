@@ -1,7 +1,7 @@
 //! Encodes events as records, and decodes them. Nothing here allocates: the recorder calls it in hooks.
 //!
-//! Most of the code is generated from the table in [`super::event`]. This file adds the short forms of an allocation and
-//! a free, which are used where the values fit, and the time of an anchor.
+//! Most of the code is generated from the table in [`super::event`]. This file adds the short forms of an allocation
+//! and a free, which are used where the values fit, and the time of an anchor.
 
 use super::code;
 use super::event::Event;

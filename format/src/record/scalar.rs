@@ -8,6 +8,7 @@ pub trait Scalar: Copy {
     /// Width of the encoded value, in bits.
     const BITS: u32;
 
+    /// Encodes the value in the lowest [`Scalar::BITS`] bits; the others are 0.
     fn to_bits(self) -> u64;
 
     /// Decodes the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a value of a newer writer.
@@ -106,8 +107,8 @@ macro_rules! scalar_enum {
     };
 }
 
-/// Declares an enumeration whose numbers are stored in the file, with `ALL`, `from_u8` and [`Scalar`]. Numbers are never
-/// reused.
+/// Declares an enumeration whose numbers are stored in the file, with `ALL`, `from_u8` and [`Scalar`]. Numbers are
+/// never reused.
 macro_rules! numbered_enum {
     (
         $(#[$meta:meta])*

@@ -1,5 +1,5 @@
-//! What events carry: structures with the places of their fields in a record (`wire.rs`), and
-//! enumerations with the numbers that stand in the file.
+//! Values of events: structures with the places of their fields in a record (`wire.rs`), and enumerations with their
+//! numbers in the file.
 
 use super::scalar::{Scalar, numbered_enum, scalar_enum};
 use super::wire::{AnyFields, Fields, Get, Put, fields};
@@ -7,25 +7,27 @@ use crate::ids::{DeviceId, SiteId, StackId};
 use crate::kind::Space;
 
 fields! {
+    /// An allocation.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Alloc {
-        /// Address, or the number that stands for it in its [`Space`].
+        /// Address, handle or object number: unique within its [`Space`] while the allocation is live.
         key: u64 = word,
         space: Space = small,
-        /// Requested bytes (real pitch x height for pitched; memory requirements for arrays).
+        /// Requested bytes (pitched memory: pitch times height; arrays: the size in the memory requirements).
         size: u64 = word,
         site: SiteId = high,
         stack: StackId = low,
     }
 }
 
+/// A detail of a framework's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockChange {
-    /// The block that was just allocated was asked for with this many bytes.
+    /// The requested bytes of the block that was just allocated; its size is rounded up.
     Requested(u64),
-    /// The block that was just freed waits for other streams.
+    /// The block that was just freed waits until other streams have finished with it.
     Pending,
-    /// It waits no more: it can be used again.
+    /// It does not wait any more: the cache can reuse it.
     Reusable,
 }
 
@@ -59,24 +61,27 @@ impl Fields for BlockChange {
     }
 }
 
-/// Ranges of a thread that lie in each other, ranges that any thread may end, moments.
+/// The kind of an NVTX call: nested ranges of a thread (push, pop), ranges that any thread may end (start, end), and
+/// marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mark {
-    /// The thread's innermost range ends.
+    /// Ends the thread's innermost range.
     Pop = 0,
+    /// Begins a nested range of the thread.
     Push = 1,
-    /// A range begins that lies in no other.
+    /// Begins a range that is not nested.
     Start = 2,
-    /// The last one that began under this name ends.
+    /// Ends the range with this name that was started last.
     End = 3,
+    /// A point in time.
     Moment = 4,
 }
 
 impl Mark {
     pub const ALL: [Mark; 5] = [Mark::Pop, Mark::Push, Mark::Start, Mark::End, Mark::Moment];
 
-    /// What a newer recorder may say besides is a moment.
+    /// Decodes the number. An unknown one, of a newer recorder, is a `Moment`.
     pub fn from_u8(value: u8) -> Mark {
         Mark::ALL.get(usize::from(value)).copied().unwrap_or(Mark::Moment)
     }
@@ -85,28 +90,29 @@ impl Mark {
 scalar_enum!(Mark, |value| Some(Mark::from_u8(value)));
 
 fields! {
+    /// A request that got no memory, or that a cap only warned about.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Refused {
         site: SiteId = high,
         stack: StackId = low,
-        /// What was asked for, as it would have been charged.
+        /// Requested bytes, as the cap would have counted them.
         size: u64 = word,
-        /// The CUresult that the program got.
+        /// The CUresult that the call returned.
         result: i32 = small,
         by: RefusedBy = small,
-        /// The ledger's count for the device at that moment.
+        /// Bytes that the ledger counted for the device at that moment.
         counted: u64 = word,
-        /// The cap (0 = none).
+        /// The cap in bytes (0 = none).
         limit: u64 = word,
-        /// The driver's own free bytes, as last seen (0 = not known).
+        /// The driver's free bytes, from the last query (0 = not known).
         driver_free: u64 = word,
-        /// The framework's totals at that moment; `None`: it says none, or an older writer.
+        /// The framework's totals at that moment. `None`: it reports none, or the writer is older.
         cache: Option<CacheBytes> = inner_if,
     }
 }
 
 fields! {
-    /// A framework's own totals of a device.
+    /// A framework's own totals of a device, in bytes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CacheBytes {
         /// In blocks.
@@ -117,65 +123,66 @@ fields! {
 }
 
 impl CacheBytes {
-    /// In the segments, and in no block.
+    /// Bytes of the segments that are in no block.
     pub fn free(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated)
     }
 }
 
 fields! {
-    /// The figures of an out-of-memory that ends the program.
+    /// The figures of an out-of-memory from which the program does not recover. All sizes are in bytes.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PostMortem {
         device: DeviceId = small,
-        /// Who refused; `None`: there was no refusal, the framework gave up at its own limit.
+        /// What refused the request. `None`: no call was refused; the framework reached its own limit.
         by: Option<RefusedBy> = small,
         evidence: OomEvidence = small,
         stack: StackId = word,
-        /// What was asked for: of the framework where it gave up, else of the driver.
+        /// The requested bytes: of the framework's cache if that could not serve the request, else of the driver.
         size: u64 = word,
-        /// What `by` counted, and allowed (0 = none, or not known).
+        /// The bytes that `by` counted. `limit`: its limit (0 = none, or not known).
         counted: u64 = word,
         limit: u64 = word,
-        /// The driver's own free bytes, as last seen.
+        /// The driver's free bytes, from the last query.
         driver_free: Option<u64> = word_if,
-        /// The longest run of free bytes inside the framework's segments; `None`: no framework's
-        /// blocks were followed.
+        /// The largest contiguous free range in the framework's segments. `None`: no framework's blocks were recorded.
         largest_hole: Option<u64> = word_if,
-        /// Refusals before these that the program lived with, since the last post-mortem.
+        /// Number of earlier refusals, since the last post-mortem, from which the program recovered.
         absorbed: u64 = word,
         cache: Option<CacheBytes> = inner_if,
     }
 }
 
 numbered_enum! {
-    /// Why the recorder concludes that the program is out of memory, and not only refused once.
+    /// Why the recorder concludes that the program is out of memory, and has not recovered from the refusal.
     pub enum OomEvidence {
-        /// Its framework gave up on a request.
+        /// The framework's cache could not serve a request.
         FrameworkGaveUp = 1,
-        /// It ended, and its last request had been refused.
+        /// The process ended, and its last request had been refused.
         EndedRefused = 2,
-        /// It was refused again after a second in which no request was granted.
+        /// A request was refused again after one second in which none was granted.
         StillRefused = 3,
     }
 }
 
 numbered_enum! {
+    /// What refused a request.
     pub enum RefusedBy {
         /// Only out of memory (result 2) counts as a refusal; other results are failed calls.
         Driver = 0,
+        /// The cap of the process.
         Cap = 1,
-        /// The cap could not be understood: everything is refused.
+        /// The cap cannot be parsed: every request is refused.
         BadCap = 2,
         /// The cap that a group of processes shares; `counted` and `limit` are the group's.
         Group = 3,
-        /// A cap that only warns: it would have been refused, and was given (`result` 0).
+        /// A cap that only warns: the request exceeded it and was granted (`result` 0).
         Warned = 4,
     }
 }
 
 impl RefusedBy {
-    /// The one name, for programs and people: JSON, exports, tables.
+    /// The name in JSON, exports and tables.
     pub fn name(self) -> &'static str {
         match self {
             RefusedBy::Driver => "driver",
@@ -187,7 +194,7 @@ impl RefusedBy {
     }
 }
 
-/// `None` is 0, the others one more than their numbers.
+/// `None` is 0; the others are their numbers plus 1.
 impl Scalar for Option<RefusedBy> {
     const BITS: u32 = RefusedBy::BITS;
 
@@ -208,47 +215,48 @@ impl Scalar for Option<RefusedBy> {
 }
 
 fields! {
-    /// Memory that the driver took past any allocation call, as NVML's figure showed it after a call
-    /// that can make it do so.
+    /// Memory that the driver allocated for its own use. It is the change in NVML's figure for the process after a
+    /// call that can cause it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Took {
         device: DeviceId = small,
-        /// The call after which it showed.
+        /// The call after which NVML's figure had changed.
         site: SiteId = high,
         stack: StackId = low,
-        /// Bytes; below 0: given back.
+        /// Bytes; negative: freed.
         delta: i64 = word,
         cause: Cause = high,
-        /// The kernel, variable or file that it was for: the id of a text; 0 = not known.
+        /// The kernel, variable or file for which it was allocated: the id of a text; 0 = not known.
         name: u32 = low,
     }
 }
 
-/// What the driver takes memory for, for itself. Beside these stands what contexts took when they
-/// were made ([`Sample::context_bytes`]).
+/// What the driver allocates memory for. The memory of the creation of contexts is counted separately
+/// ([`Sample::context_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Cause {
-    /// It shows after calls of several kinds at once, or after one that is none of these.
+    /// After calls of several kinds, or a call of another kind.
     Other = 0,
-    /// Code that is loaded, and its variables.
+    /// Loaded modules: code and variables.
     Modules = 1,
-    /// Local memory of the threads of kernels: spilled registers, arrays, the stack.
+    /// Local memory of kernel threads: spilled registers, arrays, the stack.
     LocalMemory = 2,
-    /// The heap of kernels that call malloc.
+    /// The heap for `malloc` in kernels.
     Heap = 3,
     /// Streams and events.
     Streams = 4,
-    /// Executable graphs, without the memory of their nodes.
+    /// Executable graphs, without their memory nodes.
     Graphs = 5,
     /// Peer access, imports, multicast.
     Sharing = 6,
-    /// What a context took after it was made.
+    /// Memory of a context, allocated after its creation.
     Context = 7,
 }
 
 impl Cause {
     pub const COUNT: usize = 8;
+    /// All causes, in the order of reports.
     pub const ALL: [Cause; Cause::COUNT] = [
         Cause::Modules,
         Cause::LocalMemory,
@@ -260,12 +268,12 @@ impl Cause {
         Cause::Other,
     ];
 
-    /// What a newer recorder may say besides is `Other`.
+    /// Decodes the number. An unknown one, of a newer recorder, is `Other`.
     pub fn from_u8(value: u8) -> Cause {
         Cause::ALL.into_iter().find(|cause| *cause as u8 == value).unwrap_or(Cause::Other)
     }
 
-    /// As keys and columns have it.
+    /// The name in keys and columns.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Modules => "modules",
@@ -283,6 +291,7 @@ impl Cause {
 scalar_enum!(Cause, |value| Some(Cause::from_u8(value)));
 
 fields! {
+    /// Figures of the driver and of NVML for a device, in bytes.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct Sample {
         device: DeviceId = small,
@@ -290,78 +299,84 @@ fields! {
         driver_total: Option<u64> = word_if,
         /// NVML's figure for this process on the device.
         process_bytes: Option<u64> = word_if,
-        /// The part of it that contexts took, as measured when they were created.
+        /// The part of it that contexts use, as measured when they were created.
         context_bytes: u64 = word,
     }
 }
 
 fields! {
+    /// The ledger's totals of a device.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     pub struct Counters {
         device: u8 = small,
-        /// Physical bytes of allocations, no context, no imports.
+        /// Physical bytes of live allocations, without contexts and imported memory.
         live: u64 = word,
+        /// The highest value of `live`, and its time in ns since start.
         peak: u64 = word,
         peak_time_ns: u64 = word,
-        /// Requested bytes.
+        /// Requested bytes of live allocations.
         live_requested: u64 = word,
         live_allocations: u64 = word,
         allocations: u64 = word,
         frees: u64 = word,
         refused_by_cap: u64 = word,
         refused_by_driver: u64 = word,
-        /// What the cap counts: live + context + unattributed.
+        /// Bytes that the cap counts: live + context + unattributed.
         counted: u64 = word,
-        /// Requests that a cap which only warns would have refused. 0 in files that lack the word.
+        /// Requests that exceeded a cap that only warns. 0 in files of older writers.
         warned: u64 = word_added,
     }
 }
 
 fields! {
-    /// What one stack held of a device at one of two moments.
+    /// The memory that one stack held on a device at one of two moments.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct SummaryHolder {
         device: DeviceId = small,
         moment: SummaryMoment = small,
-        /// A framework's blocks; else memory of the driver's.
+        /// True: blocks of a framework. False: memory that the driver allocated.
         of_framework: bool = small,
         stack: StackId = word,
-        /// Shares of physical memory; of blocks their size.
+        /// Bytes: shares of physical memory ([`crate::physical::share`]); for blocks, their sizes.
         bytes: u64 = word,
+        /// Number of allocations.
         count: u64 = word,
     }
 }
 
 numbered_enum! {
-    /// Of which moment a summary's holder is.
+    /// The moment to which a holder of a summary refers.
     pub enum SummaryMoment {
         /// The device's highest peak.
         Peak = 1,
+        /// The end of the process.
         End = 2,
     }
 }
 
 numbered_enum! {
+    /// Why recording stopped.
     pub enum StopReason {
         DiskFull = 1,
         FileSizeLimit = 2,
-        /// The descriptor no longer names our file: the host closed or reused it.
+        /// The file descriptor does not refer to the trace any more: the program closed or reused it.
         DescriptorLost = 3,
         MapFailed = 4,
         WriteFailed = 5,
         Panic = 6,
-        /// `VRAMTRACE_MAX` is reached and nothing may be erased: checkpoints and totals go on.
+        /// `VRAMTRACE_MAX` is reached and windows cannot be erased. Checkpoints and totals are still written.
         CannotPunch = 7,
     }
 }
 
 numbered_enum! {
+    /// An inconsistency in the ledger.
     pub enum Drift {
-        /// Allocated again while live: the earlier one is ended.
+        /// An allocation at a live address: the earlier allocation is taken as freed.
         StillLive = 1,
-        /// A counter would have gone below zero.
+        /// A counter would have become negative.
         Underflow = 2,
-        /// Freed with success though never seen.
+        /// A successful free of an allocation that was not recorded.
         UnknownFree = 3,
     }
 }

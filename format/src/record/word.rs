@@ -6,8 +6,8 @@
 //!  63           40 39                           0
 //! |   time_hi     |            small             |   word 1 (not in padding)
 //! ```
-//! `len` is the length in 8-byte words, word 0 included. `kind` 0: a writer has reserved the record and not finished it.
-//! The time is `time_hi << 16 | time_lo`, in ticks of 64 ns, modulo 2^40 (19.5 hours).
+//! `len` is the length in 8-byte words, word 0 included. `kind` 0: a writer has reserved the record and not finished
+//! it. The time is `time_hi << 16 | time_lo`, in ticks of 64 ns, modulo 2^40 (19.5 hours).
 
 /// Greatest length of a record, in words.
 pub const MAX_WORDS: usize = 255;
@@ -121,8 +121,8 @@ impl Check {
         (h ^ h >> 32).wrapping_mul(MIX)
     }
 
-    /// The check of a record at this file offset. It is wrong at any other offset and in any other file. The offset comes
-    /// last, so that a writer can compute the rest before it has reserved the record.
+    /// The check of a record at this file offset. It is wrong at any other offset and in any other file. The offset
+    /// comes last, so that a writer can compute the rest before it has reserved the record.
     #[inline(always)]
     pub const fn sum16(self, offset: u64) -> u16 {
         (Check(self.0 ^ offset.rotate_left(40)).sum64() >> 48) as u16

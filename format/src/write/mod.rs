@@ -1,4 +1,4 @@
-//! Writing a trace: appends records to mapped windows.
+//! Writes a trace: appends records to mapped windows.
 
 mod room;
 pub mod writer;

@@ -1,43 +1,43 @@
-//! Room for records in a window: reserved by one atomic addition, filled, then counted as published.
-//! `models/` checks these steps under every order of their threads'.
+//! Space for records in a window: reserved with one atomic addition, filled, then counted as published. `models/`
+//! checks these steps under all interleavings of threads.
 
 use crate::atomics::{AtomicU64, Ordering, compiler_fence};
 use crate::window::{LINE, WINDOW_HEADER};
 
 const LINE_WORDS: usize = LINE / 8;
 const HEADER_WORDS: usize = WINDOW_HEADER / 8;
-/// The word of the header with the bytes that are published.
+/// The word of the header with the number of published bytes.
 const PUBLISHED: usize = 7;
 
-/// The words of a window, its header included, and the number of reserved words.
+/// The words of a window, header included, and the number of reserved words.
 #[derive(Debug)]
 pub struct Room<'m> {
     words: &'m [AtomicU64],
-    /// Runs past the end when threads find it full.
+    /// Number of reserved words. Exceeds the length when threads find the window full.
     cursor: AtomicU64,
 }
 
-/// Where a record was put.
+/// The place of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its first word.
+    /// Index of its first word in the window.
     pub at: usize,
-    /// This record passed the middle of the window.
+    /// The record reached or crossed the middle of the window.
     pub middle: bool,
 }
 
-/// What the words of records are made of: the record's place is part of its check.
+/// A record to be stored. Its first word depends on its place, which is part of its check.
 pub trait Seal {
-    /// The first word of a record that begins at this word, sealed.
+    /// The finished first word of a record that begins at word `at`.
     fn head(&self, at: usize) -> u64;
-    /// That word before: of known length, of kind 0.
+    /// The first word of the unfinished record: it has the length, and kind 0.
     fn unfinished(&self) -> u64;
-    /// The words behind it.
+    /// The words after the first one.
     fn rest(&self) -> &[u64];
 }
 
 impl<'m> Room<'m> {
-    /// Behind a header that is written.
+    /// The space after a written header.
     pub fn behind_header(words: &'m [AtomicU64]) -> Room<'m> {
         words[PUBLISHED].store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
         Room { words, cursor: AtomicU64::new(HEADER_WORDS as u64) }
@@ -48,23 +48,23 @@ impl<'m> Room<'m> {
         u64::from_le(self.words[PUBLISHED].load(Ordering::Acquire)) as usize
     }
 
-    /// Words given out so far: nothing was stored behind them.
+    /// Words reserved so far. Nothing is stored after them.
     pub fn reserved(&self) -> usize {
         self.words.len().min(self.cursor.load(Ordering::Acquire) as usize)
     }
 
-    /// The word that is given out next: a hint.
+    /// Index of the word that is reserved next. Only a hint: other threads change it.
     #[inline]
     pub fn next(&self) -> usize {
         self.cursor.load(Ordering::Relaxed) as usize
     }
 
-    /// Nothing will be written here any more.
+    /// Whether all words are published: nothing more is written.
     pub fn is_complete(&self) -> bool {
         self.published() == self.words.len() * 8
     }
 
-    /// Fills what is left with padding. `padding` gives the head of so many words at a place.
+    /// Fills the rest with padding. `padding(at, len)`: word 0 of a padding record of `len` words at word `at`.
     pub fn close(&self, padding: impl Fn(usize, usize) -> u64) {
         let total = self.words.len();
         let at = self.cursor.swap(total as u64, Ordering::Relaxed) as usize;
@@ -73,7 +73,7 @@ impl<'m> Room<'m> {
         }
     }
 
-    /// Reserves and stores one record. `None`: no room, and nothing was written.
+    /// Reserves space for one record and stores it. `None`: no space; the record was not stored.
     #[inline(always)]
     pub fn put(&self, record: &impl Seal, padding: impl Fn(usize, usize) -> u64) -> Option<Place> {
         let total = self.words.len();
@@ -99,7 +99,7 @@ impl<'m> Room<'m> {
     fn store(&self, at: usize, record: &impl Seal) {
         let rest = record.rest();
         let to = &self.words[at..=at + rest.len()];
-        // A kill from here on leaves a record of known length and kind 0.
+        // A kill after this store leaves a record with its length and kind 0.
         to[0].store(record.unfinished().to_le(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         for (to, word) in to[1..].iter().zip(rest) {
@@ -109,7 +109,7 @@ impl<'m> Room<'m> {
         self.publish(1 + rest.len());
     }
 
-    /// A reservation that crosses a line is given up: both sides become padding.
+    /// Abandons a reservation that crosses a line boundary: both parts become padding.
     #[cold]
     fn pad_around_line(
         &self,

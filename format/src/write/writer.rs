@@ -1,5 +1,4 @@
-//! The writing end of a window. Any number of threads append to one at once, without locks,
-//! allocation or system calls.
+//! The writer of a window. Any number of threads append concurrently, without locks, allocation or system calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,57 +14,56 @@ use crate::window::{WINDOW_MAGIC, WindowHeader, slot_offset};
 
 use super::room::{Room, Seal};
 
-/// An [`Event::Anchor`] goes first when the last stamp is older than this: stamps wrap at 19.5 h,
-/// and the reader takes the nearest.
+/// An [`Event::Anchor`] is written first if the last timestamp is older than this. Timestamps wrap after 19.5 h, and
+/// the reader takes the nearest time.
 const ANCHOR_AFTER_NS: u64 = 8 * 3_600_000_000_000;
-/// The last stamp is noted this coarsely, so that appending seldom stores it.
+/// `last_ns` is updated only when the time is later by more than this, so that most appends do not store it.
 const STAMP_STEP_NS: u64 = 60_000_000_000;
 
-/// What became of an append.
+/// The result of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Appended {
-    /// The record stands in the file.
+    /// The record was written.
     At {
         /// Byte offset in the file.
         offset: u64,
         /// Length of the record in bytes.
         bytes: usize,
-        /// This append passed the middle of the window: the caller readies the next one. Exactly
-        /// one append of a window says so (or `Full` does, where it was the last).
+        /// This append reached or crossed the middle of the window: the caller prepares the next window. Exactly
+        /// one append of a window returns true, or else the one that reached the middle returned `Full`.
         middle: bool,
     },
-    /// No room: nothing was written. The caller rolls to the next window and appends there.
+    /// No space: the record was not written. The caller appends it to the next window.
     Full,
 }
 
-/// The writing end of one mapped window. Shared by all threads.
+/// The writer of one mapped window. All threads share it.
 #[derive(Debug)]
 pub struct WindowWriter<'m> {
     words: &'m [AtomicU64],
     room: Room<'m>,
     header: WindowHeader,
-    /// Byte of the file where it begins.
+    /// File offset of the window.
     start: u64,
-    /// Where the check of each record begins.
+    /// The initial value of each record's check.
     check: Check,
-    /// A recent stamp, see [`STAMP_STEP_NS`].
+    /// A recent time in ns since start, see [`STAMP_STEP_NS`].
     last_ns: AtomicU64,
 }
 
 impl<'m> WindowWriter<'m> {
-    /// Begins a window over its mapped, zeroed memory: writes the header. `words` must be as long
-    /// as the header says.
+    /// Begins a window in mapped memory of zeros: writes the header.
     ///
     /// # Panics
-    /// When the length is not that of `header.slots`: a mistake of the caller.
+    /// If `words` does not have the length of `header.slots` slots.
     pub fn begin(words: &'m [AtomicU64], header: WindowHeader) -> WindowWriter<'m> {
         assert_eq!(words.len() * 8, header.bytes(), "window length");
         for (to, word) in words[1..].iter().zip(header.words()) {
             to.store(word.to_le(), Ordering::Relaxed);
         }
         let room = Room::behind_header(words);
-        // The magic makes it a window: last, so that a kill leaves a whole header or none.
+        // The magic is stored last: a kill leaves a complete header or none.
         words[0].store(WINDOW_MAGIC.to_le(), Ordering::Release);
         WindowWriter {
             words,
@@ -86,31 +84,30 @@ impl<'m> WindowWriter<'m> {
         self.room.published()
     }
 
-    /// What the next append will write: a hint, to have it in the cache early. Nothing may be
-    /// read or written there.
+    /// Addresses that the next append will probably write, for a prefetch. The caller must not read or write them.
     #[inline]
-    pub fn places(&self) -> [*const AtomicU64; 2] {
+    pub fn prefetch_hints(&self) -> [*const AtomicU64; 2] {
         let at = self.room.next();
         [self.words.as_ptr().wrapping_add(7), self.words.as_ptr().wrapping_add(at)]
     }
 
-    /// Bytes given out so far, header and padding included: nothing was stored behind them.
+    /// Bytes reserved so far, header and padding included. Nothing is stored after them.
     pub fn reserved(&self) -> usize {
         8 * self.room.reserved()
     }
 
-    /// Nothing will be written here any more: only now may its memory be used again.
+    /// Whether all bytes are published, so that nothing more is written. Only then may the memory be reused.
     pub fn is_complete(&self) -> bool {
         self.room.is_complete()
     }
 
-    /// Fills what is left with padding, so that the window becomes complete as soon as the other
-    /// threads' appends under way have ended. Later appends say [`Appended::Full`].
+    /// Fills the rest with padding. The window becomes complete when the appends in progress on other threads have
+    /// ended. Later appends return [`Appended::Full`].
     pub fn close(&self) {
         self.room.close(|at, len| padding(self.check, self.offset(at), len));
     }
 
-    /// Appends an event. `thread` and `time_ns` (since start) go into its head.
+    /// Appends an event of `thread` at `time_ns` (since start), after an anchor if one is needed.
     #[inline]
     pub fn append(&self, thread: ThreadId, time_ns: u64, event: &Event) -> Appended {
         if !self.is_near(time_ns) {
@@ -126,14 +123,14 @@ impl<'m> WindowWriter<'m> {
         short.unwrap_or_else(|| self.append_wide(thread, time_ns, event))
     }
 
-    /// Appends an allocation in the short form of 32 bytes. `None`: it does not fit, nothing was written.
+    /// Appends an allocation in the short form of 32 bytes. `None`: the values do not fit; nothing was written.
     #[inline(always)]
     pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Option<Appended> {
         let mut record = short_alloc(alloc)?;
         Some(self.put(record.seal(self.check, thread.0, time_ns)))
     }
 
-    /// Appends a free in the short form of 16 bytes. `None`: it does not fit, nothing was written.
+    /// Appends a free in the short form of 16 bytes. `None`: the values do not fit; nothing was written.
     #[inline(always)]
     pub fn append_free(
         &self,
@@ -147,8 +144,8 @@ impl<'m> WindowWriter<'m> {
         Some(self.put(record.seal(self.check, thread.0, time_ns)))
     }
 
-    /// Whether a record of this time needs no look at the last stamps: [`WindowWriter::append`]
-    /// looks.
+    /// Whether a record of this time needs no anchor and no update of the last time. If false, the caller must use
+    /// [`WindowWriter::append`].
     #[inline(always)]
     pub fn is_near(&self, time_ns: u64) -> bool {
         time_ns <= self.last_ns.load(Ordering::Relaxed).saturating_add(STAMP_STEP_NS)
@@ -159,10 +156,9 @@ impl<'m> WindowWriter<'m> {
         self.put(encode(event, time_ns).seal(self.check, thread.0, time_ns))
     }
 
-    /// Appends what is left of a definition, in several records if it is long. After
-    /// [`Appended::Full`] call it again with the next window: it goes on where it stopped.
-    /// `bytes` counts from the first to the last record written by this call, padding between
-    /// them included.
+    /// Appends the rest of a definition, in several records if it is long. After [`Appended::Full`], call it on the
+    /// next window: it continues where it stopped. `bytes` extends from the first to the last record that this call
+    /// wrote, records of other threads and padding between them included.
     pub fn define(&self, thread: ThreadId, time_ns: u64, define: &mut Define) -> Appended {
         let (mut start, mut end, mut passed) = (0, 0, false);
         while let Some(mut record) = define.next_record() {
@@ -181,7 +177,7 @@ impl<'m> WindowWriter<'m> {
         Appended::At { offset: start, bytes: (end - start) as usize, middle: passed }
     }
 
-    /// Anchors first, then notes the time: a reader that sees the noted time also sees the anchor.
+    /// Appends an anchor if one is needed, then updates the last time.
     #[cold]
     fn note_time(&self, thread: ThreadId, time_ns: u64) {
         let last = self.last_ns.load(Ordering::Relaxed);
@@ -211,7 +207,7 @@ impl<'m> WindowWriter<'m> {
     }
 }
 
-/// A record, and the byte of the file at which its window begins.
+/// A record, and the file offset of its window.
 struct InWindow<'r> {
     record: Sealed<'r>,
     start: u64,

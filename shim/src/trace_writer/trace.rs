@@ -240,7 +240,7 @@ impl Trace {
     #[inline]
     pub fn prefetch(&self) {
         let writer = &self.events.current().writer;
-        writer.places().into_iter().for_each(hash_table::prefetch);
+        writer.prefetch_hints().into_iter().for_each(hash_table::prefetch);
     }
 
     #[inline]

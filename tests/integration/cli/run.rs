@@ -69,8 +69,11 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--out", "taken.vtrace"], "is a directory"),
         (&["--out", "%x.vtrace"], "%h"),
         (&["--out", "/dev/zero"], "directory"),
-        (&["--stacks", "java"], "--stacks `java`: is not native, python, native,python or none"),
-        (&["--stacks", ""], "--stacks ``: is not native"),
+        (
+            &["--stacks", "java"],
+            "--stacks `java`: is not a list of languages; write native, python, native,python or none",
+        ),
+        (&["--stacks", ""], "--stacks ``: is not a list"),
         (&["--stack-depth", "0"], "--stack-depth `0`: is not a number of frames from 1 to 1024"),
         (&["--stack-depth", "-3"], "1 to 1024"),
         (&["--tensors", "native"], "--tensors `native`: is not python, full or off"),

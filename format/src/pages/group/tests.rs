@@ -15,7 +15,7 @@ fn member(pid: u32) -> Member {
 const UUID: [u8; 16] = [7; 16];
 
 #[test]
-fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
+fn the_lowest_member_limit_holds_until_a_limit_is_set_by_command() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
@@ -39,7 +39,7 @@ fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
 }
 
 #[test]
-fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
+fn an_exited_member_is_removed_once_with_its_count_and_limit() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
@@ -58,7 +58,7 @@ fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
 }
 
 #[test]
-fn it_knows_128_devices_and_says_when_there_are_more() {
+fn a_group_has_at_most_128_devices() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let uuid = |n: usize| std::array::from_fn(|at| if at == 0 { n as u8 } else { 1 });
@@ -76,7 +76,7 @@ fn it_knows_128_devices_and_says_when_there_are_more() {
 
 #[test]
 #[cfg_attr(miri, ignore = "a page whose words are stored one after the other takes minutes")]
-fn a_page_of_version_1_can_be_looked_at() {
+fn a_page_of_version_1_can_be_read() {
     let words: Box<[AtomicU64; V1_WORDS]> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
     assert!(from_v1(&words).is_none());
     let set = |at: usize, word| words[at].store(word, SeqCst);
@@ -99,7 +99,7 @@ fn a_page_of_version_1_can_be_looked_at() {
 }
 
 #[test]
-fn a_page_of_another_version_is_known_by_its_first_words() {
+fn a_page_of_another_version_is_recognised() {
     let of =
         |magic: &[u8; 8], made| is_of_other_version([u64::from_le_bytes(*magic), 9, 1, made], 77);
     assert!(of(b"vtgroup3", 77) && of(b"vtgroup9", 77));
@@ -109,7 +109,7 @@ fn a_page_of_another_version_is_known_by_its_first_words() {
 }
 
 #[test]
-fn what_is_settled_leaves_out_who_asks() {
+fn settled_omits_members_with_a_request_in_flight() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
@@ -134,7 +134,7 @@ fn what_is_settled_leaves_out_who_asks() {
 }
 
 #[test]
-fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
+fn a_member_killed_while_emptying_a_slot_is_replaced() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
@@ -142,13 +142,13 @@ fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
     page.join(member(2), |_| true).unwrap();
     page.count(dead, device).store(70, SeqCst);
     page.who(dead).store(member(7).to_word() | EMPTYING, SeqCst);
-    assert!(!page.remove_dead_members(member(2), |_| true), "7 is at it");
+    assert!(!page.remove_dead_members(member(2), |_| true), "process 7 is emptying the slot");
     assert!(page.remove_dead_members(member(2), |member| member.pid == 2));
     assert_eq!(page.sum(device), 0);
 }
 
 #[test]
-fn an_exec_starts_from_nothing() {
+fn an_exec_starts_with_an_empty_slot() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
@@ -159,7 +159,7 @@ fn an_exec_starts_from_nothing() {
 }
 
 #[test]
-fn a_new_run_forgets_what_was_ordered_in_the_last() {
+fn a_new_run_clears_the_limits_set_in_the_last() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
@@ -174,7 +174,7 @@ fn a_new_run_forgets_what_was_ordered_in_the_last() {
 
 #[test]
 #[cfg_attr(miri, ignore = "256 members that look at each other take minutes")]
-fn a_full_group_lets_nobody_in_but_for_the_dead() {
+fn a_full_group_accepts_a_member_only_after_one_has_exited() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     for pid in 1..=GROUP_MEMBERS as u32 {
@@ -186,7 +186,7 @@ fn a_full_group_lets_nobody_in_but_for_the_dead() {
 }
 
 #[test]
-fn threads_take_out_each_of_the_dead_once() {
+fn threads_remove_each_exited_member_once() {
     let (times, dead) = if cfg!(miri) { (1, 8) } else { (50, 64) };
     for _ in 0..times {
         let words = words();
