@@ -5,8 +5,7 @@
 //! memory at the same address. No driver call says so. Recorder and reader derive it by these rules:
 //!
 //! * A reservation is **whole** if every byte of it is mapped or asleep. A range that is unmapped in a whole
-//!   reservation
-//!   falls asleep: it keeps its owner, the stack that created the first object there. So does a range that has been
+//!   reservation falls asleep: it keeps its owner, the stack that created the first object there. So does a range that has been
 //!   asleep before. Any other unmapped range (in an expandable segment of PyTorch, for example) is freed.
 //! * A mapping over a sleeping range wakes it: the owner stays the same.
 //! * An object is a **placeholder** if a reservation maps more bytes of it than it has (kvcached maps one zero page
