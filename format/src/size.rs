@@ -31,7 +31,7 @@ pub enum SizeError {
     UnknownUnit,
     #[error("is zero; write a size like {}", EXAMPLES)]
     Zero,
-    #[error("is more than 16 EiB")]
+    #[error("is 16 EiB or more")]
     TooLarge,
 }
 

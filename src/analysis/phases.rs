@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Mark, Stamped, ThreadId};
 
+use super::IgnoredRanges;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Until};
 use crate::trace::{Definitions, Trace};
 
@@ -54,6 +55,7 @@ struct PhaseObserver<'d> {
     /// Indexes of phases, by the enclosing phase and the name.
     known: FxHashMap<(Option<usize>, u32), usize>,
     open: Vec<Open>,
+    ignored: IgnoredRanges,
     live: BTreeMap<DeviceId, u64>,
     /// Segments of frameworks: their blocks are counted instead.
     segments: FxHashSet<Key>,
@@ -67,6 +69,7 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
         phases: Vec::new(),
         known: FxHashMap::default(),
         open: Vec::new(),
+        ignored: IgnoredRanges::default(),
         live: BTreeMap::new(),
         segments: FxHashSet::default(),
     };
@@ -93,7 +96,8 @@ impl PhaseObserver<'_> {
         let around = self.open.iter().rev().find(|open| open.thread == thread);
         let around = around.filter(|_| thread.is_some()).map(|open| open.phase);
         let path = around.map_or(&[][..], |around| &self.phases[around].path);
-        if path.len() >= DEEPEST {
+        if path.len() >= DEEPEST || self.ignored.has(thread, name) {
+            self.ignored.begin(thread, name);
             return;
         }
         let text = self.definitions.text(name).unwrap_or("(no name)").to_string();
@@ -217,8 +221,10 @@ impl Observer for PhaseObserver<'_> {
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         match mark {
             Mark::Push => self.begin(at, name, Some(at.thread)),
+            Mark::Pop if self.ignored.end(Some(at.thread), name) => {}
             Mark::Pop => self.end(at, |open| open.thread == Some(at.thread)),
             Mark::Start => self.begin(at, name, None),
+            Mark::End if self.ignored.end(None, name) => {}
             Mark::End => self.end(at, |open| open.thread.is_none() && open.name == name),
             Mark::Moment => {}
         }
@@ -229,7 +235,45 @@ impl Observer for PhaseObserver<'_> {
         while let Some(open) = self.open.pop() {
             self.close(open, at.time_ns);
         }
+        self.ignored = IgnoredRanges::default();
         self.live.clear();
         self.segments.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::Event;
+
+    #[test]
+    fn the_end_of_an_ignored_range_ends_no_other() {
+        let definitions = Definitions::default();
+        let mut observer = PhaseObserver {
+            definitions: &definitions,
+            phases: Vec::new(),
+            known: FxHashMap::default(),
+            open: Vec::new(),
+            ignored: IgnoredRanges::default(),
+            live: BTreeMap::new(),
+            segments: FxHashSet::default(),
+        };
+        let depth = DEEPEST as u64;
+        let mut mark = |time_ns, mark| {
+            let event = Event::Mark { name: 1, mark };
+            let at = Stamped { offset: time_ns, time_ns, thread: ThreadId(7), event };
+            observer.on_mark(&at, 1, mark);
+        };
+        for at in 0..depth + 2 {
+            mark(at, Mark::Push);
+        }
+        for at in 0..depth + 2 {
+            mark(1000 + at, Mark::Pop);
+        }
+        assert_eq!(observer.phases.len(), DEEPEST);
+        assert!(observer.open.is_empty());
+        // The innermost range ends third, the outermost last.
+        assert_eq!(observer.phases[DEEPEST - 1].duration_ns, 1002 - (depth - 1));
+        assert_eq!(observer.phases[0].duration_ns, 1001 + depth);
     }
 }

@@ -129,7 +129,7 @@ impl<'m> GroupPage<'m> {
 
     /// The sum of the counts of members without a request in flight: bytes that are allocated for certain. The
     /// caller is the member in `slot`; it has one request in flight, whose bytes it has subtracted. `None`: a
-    /// request began or ended, or a count changed, during the call.
+    /// request began or ended during the call.
     pub fn settled(&self, slot: usize, device: usize) -> Option<u64> {
         let pass = || {
             let members = self.slots().map(|member| {

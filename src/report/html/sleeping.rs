@@ -113,10 +113,10 @@ impl Mapped {
         self.parts.extract_if(.., |part| part.0 == key).map(|(_, _, open)| open).collect()
     }
 
-    /// Takes the parts that are mapped in `[start, end)`.
-    pub fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, Open)> {
+    /// Takes the parts that are mapped in `[start, end)`, with their addresses.
+    pub fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, u64, Open)> {
         let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
-        self.parts.extract_if(.., inside).map(|(key, _, open)| (key, open)).collect()
+        self.parts.extract_if(.., inside).collect()
     }
 
     /// Takes all parts.

@@ -61,9 +61,9 @@ impl<W: Write> Recorder<'_, W> {
                 self.memory.insert(key, Open { owner: open.maker, ..open });
             }
         }
-        for (key, open) in self.mapped.parts_in(start, end) {
+        for (key, address, open) in self.mapped.parts_in(start, end) {
             let open = self.continue_record(key, open, now);
-            self.mapped.put_part(key, start, Open { owner: open.maker, ..open });
+            self.mapped.put_part(key, address, Open { owner: open.maker, ..open });
         }
         gone.segment
     }
