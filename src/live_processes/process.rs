@@ -195,7 +195,7 @@ impl ControlTarget {
         }
         let words = self.page.live_words()?;
         let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-        if !live.takes_orders() {
+        if !live.accepts_cap_changes() {
             return Err(self.page.unknown());
         }
         let Some(words) = order(ordinal, cap, number) else { return Ok(false) };

@@ -276,7 +276,7 @@ impl<'m> LivePage<'m> {
     }
 
     /// Whether the process reads orders: one of version 1 does not.
-    pub fn takes_orders(&self) -> bool {
+    pub fn accepts_cap_changes(&self) -> bool {
         self.version() > 1
     }
 
@@ -324,7 +324,8 @@ impl<'m> LivePage<'m> {
         let bytes = BYTES_OF_VERSIONS.get((self.version() as usize).checked_sub(1)?)?;
         let at = bytes + 8 * ORDER_WORDS * usize::from(ordinal);
         let words = [number, cap, self.check(ordinal, number, cap)];
-        (self.takes_orders() && usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
+        (self.accepts_cap_changes() && usize::from(ordinal) < LIVE_DEVICES)
+            .then_some((at as u64, words))
     }
 
     /// The check of an order in the file: it covers the process, the device, the number and the cap.
@@ -357,7 +358,7 @@ impl<'m> LivePage<'m> {
     pub fn group(&self) -> Option<String> {
         let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
         let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        String::from_utf8(bytes).ok().filter(|name| !name.is_empty() && self.takes_orders())
+        String::from_utf8(bytes).ok().filter(|name| !name.is_empty() && self.accepts_cap_changes())
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Gone {
 impl Mapped {
     /// Adds a mapping. `from`: the ordinal of its beginning. `asleep`: the owner, if the range is
     /// unmapped during a sleep.
-    pub fn put(
+    pub fn put_mapping(
         &mut self,
         from: u64,
         start: u64,
@@ -71,7 +71,7 @@ impl Mapped {
             for (from, to) in [(at, start), (end, last)] {
                 if from < to {
                     let what = (to - from, open.object);
-                    self.put(now, from, what, open.device, of_segment, open.asleep);
+                    self.put_mapping(now, from, what, open.device, of_segment, open.asleep);
                 }
             }
         }

@@ -217,7 +217,7 @@ fn overhead(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
     match all.checked_sub(bytes) {
         Some(rest) if rest >= NOTICEABLE => {
             let rest = size(rest);
-            let text = format!("    and {rest} around them: rest of pages, reserves of pools");
+            let text = format!("    and {rest} more: rounding to whole pages, reserves of pools");
             format!("{}\n", paint(DIM, &text))
         }
         _ => String::new(),

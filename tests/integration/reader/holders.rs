@@ -151,7 +151,7 @@ fn memory_besides_the_allocations_is_listed() {
         let words: Vec<&str> = command.split(' ').chain(["t.vtrace"]).collect();
         let shown = text(&scratch, &words);
         assert!(shown.contains(title), "{shown}");
-        has(&shown, &["and 24.00 MiB around them: rest of pages, reserves of pools"]);
+        has(&shown, &["and 24.00 MiB more: rounding to whole pages, reserves of pools"]);
     }
     let scratch = written(&training());
     let shown = text(&scratch, &["holders", "t.vtrace"]);

@@ -24,7 +24,14 @@ impl<W: Write> Recorder<'_, W> {
     pub(super) fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
         let device = asleep.owner.device;
         let owner = self.owner((asleep.owner.stack, Kind::Vmm, device));
-        self.mapped.put(now, asleep.address, (asleep.size, 0), device, segment, Some(owner));
+        self.mapped.put_mapping(
+            now,
+            asleep.address,
+            (asleep.size, 0),
+            device,
+            segment,
+            Some(owner),
+        );
     }
 
     /// A range is mapped again after a sleep: the bytes of the object belong to the owner that had the

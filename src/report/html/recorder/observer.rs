@@ -53,7 +53,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let key = Key { space: Space::Vmm, number: mapping.object };
         let segment = self.memory.get(&key).is_some_and(|open| open.segment > 0);
         let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
-        self.mapped.put(from, start, (mapping.size, mapping.object), device, segment, None);
+        self.mapped.put_mapping(from, start, (mapping.size, mapping.object), device, segment, None);
     }
 
     fn on_unmap(&mut self, at: &Stamped, start: u64, mapping: &Mapping) {
@@ -65,7 +65,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let paused = self.mapped.paused.range(start..end).next().is_some();
         if let Some(owner) = self.memory.get(&key).map(|open| open.owner).filter(|_| paused) {
             let device = self.found.owners[owner as usize].2;
-            self.mapped.put(now, start, (mapping.size, 0), device, segment, Some(owner));
+            self.mapped.put_mapping(now, start, (mapping.size, 0), device, segment, Some(owner));
         }
     }
 
