@@ -64,15 +64,7 @@ struct PhaseObserver<'d> {
 /// All phases of a trace in the order of their first begin; nested phases follow the enclosing one.
 /// Empty: the program marked no range.
 pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
-    let mut observer = PhaseObserver {
-        definitions,
-        phases: Vec::new(),
-        known: FxHashMap::default(),
-        open: Vec::new(),
-        ignored: IgnoredRanges::default(),
-        live: BTreeMap::new(),
-        segments: FxHashSet::default(),
-    };
+    let mut observer = PhaseObserver::new(definitions);
     let reading = trace.replay_until(definitions, Until::End, &mut observer, &mut |_, _| {});
     while let Some(open) = observer.open.pop() {
         observer.close(open, reading.state.time_ns);
@@ -91,7 +83,19 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
     phases
 }
 
-impl PhaseObserver<'_> {
+impl<'d> PhaseObserver<'d> {
+    fn new(definitions: &'d Definitions) -> PhaseObserver<'d> {
+        PhaseObserver {
+            definitions,
+            phases: Vec::new(),
+            known: FxHashMap::default(),
+            open: Vec::new(),
+            ignored: IgnoredRanges::default(),
+            live: BTreeMap::new(),
+            segments: FxHashSet::default(),
+        }
+    }
+
     fn begin(&mut self, at: &Stamped, name: u32, thread: Option<ThreadId>) {
         let around = self.open.iter().rev().find(|open| open.thread == thread);
         let around = around.filter(|_| thread.is_some()).map(|open| open.phase);
@@ -249,15 +253,7 @@ mod tests {
     #[test]
     fn the_end_of_an_ignored_range_ends_no_other() {
         let definitions = Definitions::default();
-        let mut observer = PhaseObserver {
-            definitions: &definitions,
-            phases: Vec::new(),
-            known: FxHashMap::default(),
-            open: Vec::new(),
-            ignored: IgnoredRanges::default(),
-            live: BTreeMap::new(),
-            segments: FxHashSet::default(),
-        };
+        let mut observer = PhaseObserver::new(&definitions);
         let depth = DEEPEST as u64;
         let mut mark = |time_ns, mark| {
             let event = Event::Mark { name: 1, mark };
