@@ -208,9 +208,9 @@ impl<'f> Map<'f> {
                 blocks.peek().copied().filter(|next| self.near(first, last, next))
             {
                 blocks.next();
-                (last, count, used) = (next, count + 1, used + next.bytes);
+                (last, count, used) = (next, count + 1, used.saturating_add(next.bytes));
             }
-            let bytes = last.address + last.bytes - first.address;
+            let bytes = end(last).saturating_sub(first.address);
             let title = match count {
                 1 => self.block_title(segment, first),
                 _ => format!(
@@ -221,7 +221,7 @@ impl<'f> Map<'f> {
                 ),
             };
             let shape = format!(r#"fill="{}""#, self.colour(first));
-            let start = at + (first.address - segment.address);
+            let start = at.saturating_add(first.address.saturating_sub(segment.address));
             self.pieces((start, bytes), rows, &shape, &title, out)?;
         }
         writeln!(out, "</g>")
@@ -237,7 +237,7 @@ impl<'f> Map<'f> {
     ) -> io::Result<()> {
         let row = at / self.row;
         let scale = WIDTH / self.row as f64;
-        let room = segment.bytes.min((row + 1) * self.row - at) as f64 * scale;
+        let room = segment.bytes.min(self.end_of(row) - at) as f64 * scale;
         let used = segment.bytes.saturating_sub(segment.free());
         let percent = used as f64 * 100.0 / segment.bytes.max(1) as f64;
         let texts = [format!("{}, {percent:.0} % used", size(segment.bytes)), size(segment.bytes)];
@@ -258,11 +258,11 @@ impl<'f> Map<'f> {
 
     fn near(&self, first: &FragBlock, last: &FragBlock, next: &FragBlock) -> bool {
         let narrow = (self.row as f64 * NARROW / WIDTH) as u64;
-        let gap = next.address - (last.address + last.bytes);
+        let gap = next.address.saturating_sub(end(last));
         self.colour(first) == self.colour(next)
             && self.part.frag.line(first.stack) == self.part.frag.line(next.stack)
             && gap < narrow
-            && (next.bytes < narrow || last.address + last.bytes - first.address < narrow)
+            && (next.bytes < narrow || end(last).saturating_sub(first.address) < narrow)
     }
 
     fn holder(&self, stack: StackId) -> &str {
@@ -270,7 +270,7 @@ impl<'f> Map<'f> {
     }
 
     fn block_title(&self, segment: &FragSegment, block: &FragBlock) -> String {
-        let offset = block.address - segment.address;
+        let offset = block.address.saturating_sub(segment.address);
         let time = match self.part.frag.at_ns {
             Some(_) => format!("\nallocated at {}", seconds(block.time_ns)),
             None => String::new(),
@@ -281,6 +281,11 @@ impl<'f> Map<'f> {
             self.holder(block.stack),
             size(offset)
         )
+    }
+
+    /// Where a row ends, in bytes. All bytes of a trace may reach 2^64.
+    fn end_of(&self, row: u64) -> u64 {
+        (row + 1).saturating_mul(self.row)
     }
 
     /// A range of the map, cut where rows end.
@@ -296,7 +301,7 @@ impl<'f> Map<'f> {
         let scale = WIDTH / self.row as f64;
         while from < end {
             let row = from / self.row;
-            let to = end.min((row + 1) * self.row);
+            let to = end.min(self.end_of(row));
             let x = MARGIN + LABEL + (from - row * self.row) as f64 * scale;
             let y = rows + row as f64 * STEP;
             let width = ((to - from) as f64 * scale).max(NARROW);
@@ -309,6 +314,10 @@ impl<'f> Map<'f> {
         }
         Ok(())
     }
+}
+
+fn end(block: &FragBlock) -> u64 {
+    block.address.saturating_add(block.bytes)
 }
 
 /// The least bytes of each class, in its colour.
@@ -415,5 +424,41 @@ mod tests {
         let half = widths(size_colour(gib / 2));
         assert!((half - all / 4.0).abs() < 1.0, "a block of half a GiB: {half}");
         assert!(widths(size_colour(512)) > 0.0, "a dot");
+    }
+
+    /// Only a damaged or hostile trace has them.
+    #[test]
+    fn segments_that_reach_the_largest_number_have_an_end() {
+        let mut frag = Frag::empty(DeviceId(0));
+        let half = 1 << 63;
+        let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1), time_ns: 0 };
+        let segment = |address, bytes, blocks: Vec<FragBlock>| FragSegment {
+            address,
+            bytes,
+            small: false,
+            expandable: false,
+            largest_free: 0,
+            paused: 0,
+            blocks,
+        };
+        frag.segments = vec![
+            segment(0, half, vec![block(0, half), block(half, u64::MAX)]),
+            segment(half, u64::MAX, vec![block(half, half), block(7, 7), block(u64::MAX, 9)]),
+            segment(u64::MAX, u64::MAX, Vec::new()),
+        ];
+        let header = Header::default();
+        let part = MapPart { name: "a".into(), frag: &frag, header: &header };
+        /// Fails where a file would be written without end.
+        struct Bounded(usize);
+        impl Write for Bounded {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        write(&[part], "at the end", &mut Bounded(1 << 20)).unwrap();
     }
 }
