@@ -1,5 +1,6 @@
 //! Rows, for spreadsheets and data frames. docs/EXPORT.md names the columns.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use vramtrace_format::DeviceId;
@@ -84,7 +85,7 @@ impl<'o> Csv<'o> {
             &seconds(row.time_ns),
             &some(row.end.map(|(at, _)| seconds(at))),
             &some(row.end.map(|(_, how)| how.name())),
-            &self.host,
+            &*plain(&self.host),
             &self.pid,
             &self.rank,
             &some(device.map(|device| device.0)),
@@ -92,19 +93,28 @@ impl<'o> Csv<'o> {
             &row.bytes.to_string(),
             &some(row.physical),
             &some(row.address.map(|address| format!("{address:#x}"))),
-            &row.api,
+            &*plain(&row.api),
             &some(known(row.tid)),
             &some(row.stream.map(|stream| format!("{stream:#x}"))),
             &some(known(row.context.into())),
             &some(known(row.pool.into())),
-            &row.result,
+            &*plain(&row.result),
             &some(row.cap),
             row.role,
-            &row.line,
-            &row.stack,
-            &row.brought_back_by,
+            &*plain(&row.line),
+            &*plain(&row.stack),
+            &*plain(&row.brought_back_by),
         ])?;
         Ok(())
+    }
+}
+
+/// A text that no spreadsheet takes for a formula: an apostrophe stands before one that begins like a formula. Numbers
+/// are written as they are.
+fn plain(text: &str) -> Cow<'_, str> {
+    match text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) {
+        true => format!("'{text}").into(),
+        false => text.into(),
     }
 }
 
@@ -195,6 +205,16 @@ impl Sink for Csv<'_> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn no_text_is_a_formula() {
+        for text in ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1"] {
+            assert_eq!(super::plain(text), format!("'{text}"));
+        }
+        for text in ["", "train.py:12", "'=1", " =1", "a=1", "1"] {
+            assert_eq!(super::plain(text), text);
+        }
+    }
+
     #[test]
     fn seconds_are_exact() {
         assert_eq!(super::seconds(1_000_000_064), "1.000000064");
