@@ -1,14 +1,16 @@
-//! The output file of a command. A regular file is written under a temporary name and renamed when it is complete,
-//! so that no partial file exists. A device, a FIFO and an open descriptor (`-`, `/dev/stdout`, `>(...)` of a
+//! The output file of a command. A regular file gets its name when it is complete, so that no partial file exists and
+//! nothing stays of one that could not be written. A device, a FIFO and an open descriptor (`-`, `/dev/stdout`, `>(...)` of a
 //! shell) are written directly. A file that the command reads is never overwritten.
 
+use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Seek, Write};
-use std::os::fd::{FromRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{Builder, NamedTempFile};
 
 use crate::error::Failure;
 
@@ -94,11 +96,14 @@ impl Output {
         }
     }
 
-    /// Opens the file, creating it if need be, to find out now whether it can be written.
+    /// Finds out now whether the file can be written. Nothing is created.
     pub fn probe(&self) -> Result<(), Failure> {
         let Target::File(at) = &self.target else { return Ok(()) };
-        let opened = OpenOptions::new().create(true).append(true).open(at);
-        opened.map(drop).map_err(|error| cannot(&self.path, &error))
+        let opened = match at.exists() {
+            true => OpenOptions::new().append(true).open(at).map(drop),
+            false => New::beside(directory_of(at)).map(drop),
+        };
+        opened.map_err(|error| cannot(&self.path, &error))
     }
 
     /// Writes sequentially, buffered.
@@ -136,32 +141,93 @@ impl Output {
     }
 }
 
-/// Writes a temporary file in the same directory, then renames it to `at`.
+/// Writes a file of the same directory that gets its name when it is complete, and takes the place of `at`.
 fn write_atomically<T>(at: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
     let there = at.metadata().ok();
-    let directory = at.parent().filter(|parent| *parent != Path::new(""));
-    let file = match (NamedTempFile::new_in(directory.unwrap_or(Path::new("."))), &there) {
+    let file = match (New::beside(directory_of(at)), &there) {
         (Ok(file), _) => file,
         // The file is writable, its directory is not.
         (Err(_), Some(_)) => return write_by_copy(write, || truncated(at)),
         (Err(error), None) => return Err(error),
     };
     if let Some(there) = &there {
-        file.as_file().set_permissions(there.permissions())?;
+        file.file().set_permissions(there.permissions())?;
     }
-    let written = write(file.as_file())?;
-    let kept = match there {
-        Some(_) => file.persist(at),
-        None => file.persist_noclobber(at),
-    };
-    match kept {
-        Ok(_) => Ok(written),
+    let written = write(file.file())?;
+    match file.keep(at, there.is_some()) {
+        Ok(()) => Ok(written),
         // A bind-mounted file cannot be replaced by rename.
-        Err(kept) if kept.error.kind() == ErrorKind::ResourceBusy => {
-            copy(kept.file.as_file(), truncated(at)?)?;
+        Err((file, error)) if error.kind() == ErrorKind::ResourceBusy => {
+            copy(file.file(), truncated(at)?)?;
             Ok(written)
         }
-        Err(kept) => Err(kept.error),
+        Err((_, error)) => Err(error),
+    }
+}
+
+fn directory_of(file: &Path) -> &Path {
+    let parent = file.parent().filter(|parent| *parent != Path::new(""));
+    parent.unwrap_or(Path::new("."))
+}
+
+/// A new file, mode 0600.
+enum New {
+    /// Without a name: nothing stays of it if the command is killed.
+    Unnamed(File),
+    /// On file systems that have no files without names.
+    Named(NamedTempFile),
+}
+
+impl New {
+    fn beside(directory: &Path) -> io::Result<New> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600).custom_flags(libc::O_TMPFILE);
+        match options.open(directory) {
+            Ok(file) => Ok(New::Unnamed(file)),
+            Err(_) => NamedTempFile::new_in(directory).map(New::Named),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            New::Unnamed(file) => file,
+            New::Named(file) => file.as_file(),
+        }
+    }
+
+    /// Gives the file its name. `replace`: in place of what is there.
+    fn keep(self, at: &Path, replace: bool) -> Result<(), (New, io::Error)> {
+        match self {
+            New::Unnamed(file) if replace => {
+                // A name cannot be given in place of another: the new file gets one of its own before.
+                let named = Builder::new().make_in(directory_of(at), |name| link(&file, name));
+                match named.and_then(|named| named.into_temp_path().persist(at).map_err(Into::into))
+                {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err((New::Unnamed(file), error)),
+                }
+            }
+            New::Unnamed(file) => link(&file, at).map_err(|error| (New::Unnamed(file), error)),
+            New::Named(file) => {
+                let kept = match replace {
+                    true => file.persist(at),
+                    false => file.persist_noclobber(at),
+                };
+                kept.map(drop).map_err(|kept| (New::Named(kept.file), kept.error))
+            }
+        }
+    }
+}
+
+/// Gives a file without a name this one. An error if something has it.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(name.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: C strings.
+    match unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use vramtrace_reader::symbols::Packed;
@@ -137,7 +138,7 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
         trace.copy_with(&packed.definitions, file)?;
         readable_as(trace, file)
     })?;
-    packed.problems.iter().for_each(|problem| message(format_args!("without names: {problem}")));
+    packed.problems.iter().for_each(message);
     let before = match packed.before {
         0 => String::new(),
         before => format!(", {before} had names before"),
@@ -147,10 +148,11 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives the new file, which is created 0600, the permissions of the trace.
+/// Gives the new file, which is created 0600, to the readers of the trace. Its other bits are those of whoever wrote
+/// the trace: they are not taken over.
 fn readable_as(trace: &Trace, file: &File) -> std::io::Result<()> {
-    let permissions = std::fs::metadata(trace.path())?.permissions();
-    file.set_permissions(permissions)
+    let mode = std::fs::metadata(trace.path())?.permissions().mode();
+    file.set_permissions(Permissions::from_mode(mode & 0o044 | 0o600))
 }
 
 #[cfg(test)]
