@@ -6,6 +6,7 @@
 pub mod allocator;
 pub mod analysis;
 pub mod export;
+pub mod files;
 pub mod import;
 pub mod replay;
 pub mod report;

@@ -5,6 +5,7 @@
 
 pub mod frame;
 pub mod known_names;
+mod limits;
 pub mod native;
 mod outside;
 mod packed;
@@ -21,7 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
-use native::{Name, Unnamed};
+use native::{Found, Name, Unnamed};
 use vramtrace_format::stack_order::{self, FrameRole, Which};
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
@@ -144,13 +145,25 @@ impl Wanted {
 }
 
 /// Names for return addresses of a library, from the library itself.
-fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Vec<Vec<Name>>, Unnamed> {
+fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Found, Unnamed> {
     // The kernel's page is no file.
     if addresses.is_empty() || module.path.starts_with('[') {
-        return Ok(vec![Vec::new(); addresses.len()]);
+        let names = vec![Vec::new(); addresses.len()];
+        return Ok(Found { names, without_lines: None });
     }
     let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
     known_names::names(path, &module.build_id, &calls)
+}
+
+/// What a file does not say, as a line.
+fn problem(path: &Path, found: &Result<Found, Unnamed>) -> Option<String> {
+    let path = path.display();
+    match found {
+        Ok(found) => found.without_lines.map(|limit| {
+            format!("{path}: its debug information {limit}; its functions have no files and lines")
+        }),
+        Err(why) => Some(format!("{path}: {why}; its functions have no names")),
+    }
 }
 
 /// The main program has no name with some loaders; a relative one is of where it was started.
@@ -244,14 +257,13 @@ impl<'s> Namer<'s> {
         let role = FrameRole::of_library(&path.to_string_lossy());
         let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
-        let found = ask(module, &path, &asked).unwrap_or_else(|why| {
-            let problem = format!("{}: {why}; its functions have no names", path.display());
-            if !self.symbols.problems.contains(&problem) {
-                self.symbols.problems.push(problem);
-            }
-            vec![Vec::new(); asked.len()]
-        });
-        let mut found = found.into_iter();
+        let found = ask(module, &path, &asked);
+        if let Some(problem) = problem(&path, &found)
+            && !self.symbols.problems.contains(&problem)
+        {
+            self.symbols.problems.push(problem);
+        }
+        let mut found = found.map_or(Vec::new(), |found| found.names).into_iter();
         let library = self.text(&path.to_string_lossy());
         for (index, at) in addresses {
             let names = match stacks.names(module, *at) {

@@ -5,16 +5,18 @@
 //! is another than the one in the trace is not asked.
 
 use std::borrow::Cow;
-use std::fs::File;
+use std::cell::Cell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use addr2line::LookupResult;
 use gimli::{EndianSlice, LittleEndian, SectionId};
-use memmap2::Mmap;
 use object::{
     CompressionFormat, Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind,
 };
+
+use super::limits::{self, Limit, Spent};
+use crate::files::{self, Map};
 
 /// A function with an address: one of several at an address where functions were inlined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,18 +36,30 @@ pub enum Unnamed {
     Unreadable(std::io::Error),
     #[error("is no ELF file that can be read: {0}")]
     NotElf(object::Error),
+    #[error("{0}")]
+    TooMuch(Limit),
     #[error("is another file than the one that was traced (build-id {found}, then {traced})")]
     Changed { found: String, traced: String },
 }
 
 /// Where distributions keep debug information, by build-id.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
-/// More debug information than this is left alone: reading it would take seconds and gigabytes.
-const MOST_DEBUG_BYTES: u64 = 2 << 30;
 
-/// Names for `addresses` of the file (return addresses less 1, less the base), innermost first
-/// where functions were inlined; none where none is known. `build_id` empty: not compared.
-pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<Name>>, Unnamed> {
+/// What a file says of addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Of each address, innermost first where functions were inlined; none where none is known.
+    pub names: Vec<Vec<Name>>,
+    /// Why there are no files and lines although the file has debug information.
+    pub without_lines: Option<Limit>,
+}
+
+/// Names for `addresses` of the file (return addresses less 1, less the base). `build_id` empty: not compared.
+///
+/// The path is one that a trace names. It may lead anywhere through links, as that of a library does, but only to a
+/// regular file, of which a limited part is read ([`limits`]).
+pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Found, Unnamed> {
+    let spent = Spent::begin();
     let map = map(path)?;
     let file = object::File::parse(&*map).map_err(Unnamed::NotElf)?;
     let found = file.build_id().ok().flatten().unwrap_or_default();
@@ -60,7 +74,7 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<
     let apart = apart.as_ref().and_then(|map| object::File::parse(&**map).ok());
     let mut best = vec![None; sorted.len()];
     for file in [Some(&file), apart.as_ref()].into_iter().flatten() {
-        symbols(file, &sorted, &mut best);
+        symbols(file, &sorted, &mut best, &spent).map_err(Unnamed::TooMuch)?;
     }
     let mut all = vec![Vec::new(); addresses.len()];
     for (place, symbol) in order.iter().zip(&best) {
@@ -68,25 +82,25 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<
             all[*place] = vec![Name { function: Some(demangle(symbol.name)), ..Name::default() }];
         }
     }
+    let mut without_lines = None;
     for file in [Some(&file), apart.as_ref()].into_iter().flatten() {
-        lines(file, &order, &sorted, &mut all);
+        if let Err(limit) = lines(file, &order, &sorted, &mut all, &spent) {
+            without_lines = Some(limit);
+        }
     }
-    Ok(all)
+    Ok(Found { names: all, without_lines })
 }
 
-fn map(path: &Path) -> Result<Mmap, Unnamed> {
-    let mut file = File::open(path).map_err(|error| match error.kind() {
+fn map(path: &Path) -> Result<Map, Unnamed> {
+    let file = files::open(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Unnamed::Missing,
         _ => Unnamed::Unreadable(error),
     })?;
-    // A directory opens, a device would never end; an empty file cannot be mapped.
-    let regular = file.metadata().map_err(Unnamed::Unreadable)?.is_file();
-    if !regular || file.read(&mut [0]).map_err(Unnamed::Unreadable)? == 0 {
-        let what = std::io::Error::new(std::io::ErrorKind::InvalidData, "not a file with content");
-        return Err(Unnamed::Unreadable(what));
+    match file.metadata().map_err(Unnamed::Unreadable)?.len() {
+        0 => Err(Unnamed::Unreadable(std::io::Error::other("is empty"))),
+        bytes if bytes > limits::FILE_BYTES => Err(Unnamed::TooMuch(Limit::File)),
+        _ => Map::of(&file).map_err(Unnamed::Unreadable),
     }
-    // SAFETY: installed libraries are replaced by a new file, not rewritten in place.
-    unsafe { Mmap::map(&file) }.map_err(Unnamed::Unreadable)
 }
 
 /// Does the file have instructions there? Debug information also describes functions that the
@@ -106,7 +120,7 @@ fn debug_file(file: &object::File, build_id: &[u8]) -> Option<PathBuf> {
     }
     let (first, rest) = build_id.split_at(1);
     let name = format!("{}/{}.debug", hex(first), hex(rest));
-    Some(Path::new(DEBUG_DIRECTORY).join(name)).filter(|path| path.is_file())
+    Some(Path::new(DEBUG_DIRECTORY).join(name))
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
@@ -124,9 +138,17 @@ struct Symbol<'f> {
 
 /// For each of the sorted addresses the smallest symbol that holds it. One pass over the tables:
 /// they may have a million entries, the stacks some hundred addresses.
-fn symbols<'f>(file: &object::File<'f>, sorted: &[u64], best: &mut [Option<Symbol<'f>>]) {
-    let (Some(&first), Some(&last)) = (sorted.first(), sorted.last()) else { return };
-    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+fn symbols<'f>(
+    file: &object::File<'f>,
+    sorted: &[u64],
+    best: &mut [Option<Symbol<'f>>],
+    spent: &Spent,
+) -> Result<(), Limit> {
+    let (Some(&first), Some(&last)) = (sorted.first(), sorted.last()) else { return Ok(()) };
+    for (count, symbol) in file.symbols().chain(file.dynamic_symbols()).enumerate() {
+        if count > limits::SYMBOLS {
+            return Err(Limit::Symbols);
+        }
         let (start, size) = (symbol.address(), symbol.size());
         let Some(end) = start.checked_add(size) else { continue };
         if size == 0 || start > last || end <= first || symbol.is_undefined() {
@@ -138,6 +160,8 @@ fn symbols<'f>(file: &object::File<'f>, sorted: &[u64], best: &mut [Option<Symbo
         {
             continue;
         }
+        // A name may be as long as the file, and so may be all of them.
+        spent.check()?;
         let Ok(name) = symbol.name() else { continue };
         while sorted.get(index).is_some_and(|address| *address < end) {
             if !name.is_empty() && best[index].is_none_or(|known| size < known.size) {
@@ -146,22 +170,50 @@ fn symbols<'f>(file: &object::File<'f>, sorted: &[u64], best: &mut [Option<Symbo
             index += 1;
         }
     }
+    Ok(())
 }
 
 /// Adds inlined functions, files and lines from the debug information, if there is any.
-fn lines(file: &object::File, order: &[usize], sorted: &[u64], all: &mut [Vec<Name>]) {
-    let size = file.section_by_name(".debug_info").map_or(0, |section| section.size());
-    if size == 0 || size > MOST_DEBUG_BYTES {
-        return;
+fn lines(
+    file: &object::File,
+    order: &[usize],
+    sorted: &[u64],
+    all: &mut [Vec<Name>],
+    spent: &Spent,
+) -> Result<(), Limit> {
+    if sorted.is_empty() || file.section_by_name(".debug_info").is_none_or(|it| it.size() == 0) {
+        return Ok(());
     }
+    let too_much = Cell::new(None);
+    let left = Cell::new(limits::DEBUG_BYTES);
     let load = |id: SectionId| -> Result<Cow<[u8]>, gimli::Error> {
         let section = file.section_by_name(id.name());
-        Ok(section.and_then(|section| content(&section)).unwrap_or_default())
+        let content = section.map(|section| content(&section, &left, spent)).transpose();
+        Ok(content
+            .unwrap_or_else(|limit| {
+                too_much.set(Some(limit));
+                None
+            })
+            .flatten()
+            .unwrap_or_default())
     };
-    let Ok(sections) = gimli::DwarfSections::load(load) else { return };
+    let Ok(sections) = gimli::DwarfSections::load(load) else { return Ok(()) };
+    if let Some(limit) = too_much.get() {
+        return Err(limit);
+    }
     let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
-    let Ok(context) = addr2line::Context::from_dwarf(dwarf) else { return };
+    // Each unit takes some hundred bytes as soon as it is opened.
+    let mut units = dwarf.units();
+    let mut count = 0;
+    while let Ok(Some(_)) = units.next() {
+        count += 1;
+        if count > limits::UNITS {
+            return Err(Limit::Units);
+        }
+    }
+    let Ok(context) = addr2line::Context::from_dwarf(dwarf) else { return Ok(()) };
     for (place, address) in order.iter().zip(sorted) {
+        spent.check()?;
         let mut frames = match context.find_frames(*address) {
             LookupResult::Output(Ok(frames)) => frames,
             // Split debug information (.dwo) is not followed: the symbol's name stays.
@@ -169,6 +221,7 @@ fn lines(file: &object::File, order: &[usize], sorted: &[u64], all: &mut [Vec<Na
         };
         let mut found = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
+            spent.check()?;
             let function = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let location = frame.location.as_ref();
             found.push(Name {
@@ -186,20 +239,32 @@ fn lines(file: &object::File, order: &[usize], sorted: &[u64], all: &mut [Vec<Na
             all[*place] = vec![Name { function: Some(function), ..Name::default() }];
         }
     }
+    Ok(())
 }
 
-/// A section's bytes. What is compressed in a way that we cannot read counts as not there.
-fn content<'f>(section: &impl ObjectSection<'f>) -> Option<Cow<'f, [u8]>> {
-    let compressed = section.compressed_data().ok()?;
+/// A section's bytes. What is compressed in a way that we cannot read counts as not there. `left`: the bytes of debug
+/// information of the file that may still be read.
+fn content<'f>(
+    section: &impl ObjectSection<'f>,
+    left: &Cell<u64>,
+    spent: &Spent,
+) -> Result<Option<Cow<'f, [u8]>>, Limit> {
+    let Ok(compressed) = section.compressed_data() else { return Ok(None) };
+    let (packed, plain) = (compressed.data.len() as u64, compressed.uncompressed_size);
+    left.set(left.get().checked_sub(plain.max(packed)).ok_or(Limit::Debug)?);
     match compressed.format {
-        CompressionFormat::None => Some(Cow::Borrowed(compressed.data)),
-        CompressionFormat::Zlib if compressed.uncompressed_size <= MOST_DEBUG_BYTES => {
+        CompressionFormat::None => Ok(Some(Cow::Borrowed(compressed.data))),
+        CompressionFormat::Zlib => {
+            if plain > packed.saturating_mul(limits::RATIO).max(limits::SOME_BYTES) {
+                return Err(Limit::Ratio);
+            }
+            spent.unpack(plain)?;
             let mut bytes = Vec::new();
-            let plain = flate2::read::ZlibDecoder::new(compressed.data);
-            plain.take(MOST_DEBUG_BYTES).read_to_end(&mut bytes).ok()?;
-            Some(Cow::Owned(bytes))
+            // The section's header may give fewer bytes than there are.
+            let mut unpacked = flate2::read::ZlibDecoder::new(compressed.data).take(plain);
+            Ok(unpacked.read_to_end(&mut bytes).is_ok().then_some(Cow::Owned(bytes)))
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 
@@ -256,7 +321,7 @@ mod tests {
         let function = a_function_of_this_test as fn(u64) -> u64 as usize as u64;
         let at = function - own_base() + 1;
         // Out of order, twice the same, and one in no function.
-        let found = names(&own, &[], &[at, 1, at]).unwrap();
+        let found = names(&own, &[], &[at, 1, at]).unwrap().names;
         let name = found[0].last().expect("a name");
         let function = name.function.as_deref().unwrap();
         assert!(function.ends_with("native::tests::a_function_of_this_test"), "{function}");
@@ -298,7 +363,7 @@ mod tests {
         let base = maps.lines().find(|line| line.ends_with(&path)).unwrap();
         let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
         let at = libc::gnu_get_libc_version as *const () as u64 - base + 1;
-        let found = names(Path::new(&path), &[], &[at]).unwrap();
+        let found = names(Path::new(&path), &[], &[at]).unwrap().names;
         let function = found[0].last().and_then(|name| name.function.as_deref()).unwrap();
         assert!(function == "gnu_get_libc_version", "{function}");
     }

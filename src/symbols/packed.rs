@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Definition, Header, NativeName};
 
 use super::native::Name;
-use super::{Wanted, ask, path_of};
+use super::{Wanted, ask, path_of, problem};
 use crate::trace::Definitions;
 
 #[derive(Debug, Default)]
@@ -41,17 +41,16 @@ impl Packed {
                 continue;
             }
             let path = path_of(module, header);
-            match ask(module, &path, &wanted) {
-                Ok(found) => {
-                    packed.addresses += wanted.len();
-                    for (address, names) in wanted.into_iter().zip(found) {
-                        let mut name = |name| texts.name(name, &mut packed.definitions);
-                        let names = names.into_iter().map(&mut name).collect();
-                        let module = module.id;
-                        packed.definitions.push(Definition::Names { module, address, names });
-                    }
+            let found = ask(module, &path, &wanted);
+            packed.problems.extend(problem(&path, &found));
+            if let Ok(found) = found {
+                packed.addresses += wanted.len();
+                for (address, names) in wanted.into_iter().zip(found.names) {
+                    let mut name = |name| texts.name(name, &mut packed.definitions);
+                    let names = names.into_iter().map(&mut name).collect();
+                    let module = module.id;
+                    packed.definitions.push(Definition::Names { module, address, names });
                 }
-                Err(why) => packed.problems.push(format!("{}: {why}", path.display())),
             }
         }
         packed

@@ -1,28 +1,24 @@
 //! One opened trace file: its mapping, header, data ranges and damage.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
 use vramtrace_format::{
     Damage, DamageKind, Error, Events, Header, Stamped, TraceReader, proc, secrets,
 };
 
 use super::Definitions;
 use super::holes::data_ranges;
-use super::tail::Tail;
+use super::tail::{Beside, Tail};
+use crate::files::{self, Map};
 
 /// A mapped trace. Of a running process, it has what was written when it was opened.
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
-    map: Option<Mmap>,
-    /// The map has no copies of a tail: its pages can be read from the file again.
-    of_file: bool,
+    map: Option<Map>,
     /// Byte ranges with data. The rest was erased.
     data: Vec<Range<u64>>,
     header: Header,
@@ -74,42 +70,42 @@ impl DamageFound {
 impl Trace {
     /// Maps the file and reads its header page.
     pub fn open(path: &Path) -> Result<Trace, OpenError> {
-        // Without O_NONBLOCK, opening a FIFO waits for a writer.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() {
-            return Err(OpenError::NotAFile);
-        }
-        let map = match meta.len() {
-            // An empty mapping is another error: the reader's message is better.
-            0 => None,
-            // SAFETY: recorders write to a trace and never make it shorter. Words that change while
-            // we read are seen old or new; each record carries its check.
-            _ => Some(unsafe { Mmap::map(&file) }?),
-        };
+        Trace::open_beside(path, &Beside::of(path))
+    }
+
+    /// As [`Trace::open`]; `beside`: the directory of the file.
+    pub(super) fn open_beside(path: &Path, beside: &Beside) -> Result<Trace, OpenError> {
+        let file = files::open(path)?;
+        let length = file.metadata()?.len();
+        // An empty mapping is another error: the reader's message is better.
+        let map = (length > 0).then(|| Map::of(&file)).transpose()?;
         if let Some(map) = &map {
-            // A hint to the kernel: a failure changes nothing.
-            let _ = map.advise(Advice::Sequential);
+            map.read_in_order();
         }
         let mut data = data_ranges(&file)?;
         let mut header = match TraceReader::sparse(map.as_deref().unwrap_or_default(), &data) {
             Ok(reader) => reader.header().clone(),
-            Err(error) => Tail::header_beside(path).ok_or(error)?,
+            Err(error) => Tail::header_beside(path, beside).ok_or(error)?,
         };
         // Older recorders wrote the command with its secrets.
         header.command = secrets::mask(header.command);
         let running = is_running(&header);
         // The tail is read before the trace's ranges: a window that leaves the tail is in the trace.
-        let tail = Tail::of(path, &header);
+        let tail = Tail::of(path, beside, &header, length);
         let mut damage = DamageFound::default();
         if header.has_tail && tail.is_none() && !running {
             // The process was killed and its tail is missing: so may be the events of its last second.
             let offset = file.metadata()?.len();
             damage.ranges.push(Damage { offset, bytes: 0, kind: DamageKind::TailMissing });
         }
-        let of_file = tail.is_none();
         let map = match tail {
             Some(tail) => {
+                let stray = |offset: &u64| Damage {
+                    offset: *offset,
+                    bytes: 0,
+                    kind: DamageKind::StrayWindow,
+                };
+                damage.ranges.extend(tail.impossible().iter().map(stray));
                 data = data_ranges(&file)?;
                 Some(tail.over(&file, &mut data)?)
             }
@@ -117,7 +113,7 @@ impl Trace {
         };
         let damage = Mutex::new(damage);
         let path = path.to_path_buf();
-        let trace = Trace { path, map, of_file, data, header, running, damage };
+        let trace = Trace { path, map, data, header, running, damage };
         trace.release();
         Ok(trace)
     }
@@ -125,10 +121,7 @@ impl Trace {
     /// Releases the memory that the mapped pages take in this process. The kernel reads them again when
     /// needed, so that a thousand opened traces are not in memory at once.
     pub fn release(&self) {
-        if let (Some(map), true) = (&self.map, self.of_file) {
-            // SAFETY: a shared map of a file, only read. Its pages come back from the file.
-            let _ = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
-        }
+        self.map.iter().for_each(Map::release);
     }
 
     pub fn path(&self) -> &Path {
@@ -196,7 +189,13 @@ impl Trace {
 
     /// All damage that was found so far.
     pub fn damage(&self) -> DamageFound {
-        self.damage.lock().map(|found| found.clone()).unwrap_or_default()
+        let mut found = self.damage.lock().map(|found| found.clone()).unwrap_or_default();
+        // Somebody cut the file while it was read.
+        if let Some(offset) = self.map.as_ref().and_then(Map::cut_at) {
+            let bytes = self.len().saturating_sub(offset);
+            found.ranges.push(Damage { offset, bytes, kind: DamageKind::Cut });
+        }
+        found
     }
 
     /// The damage of a missing tail: the process was killed, and the events of its last second may be
@@ -232,8 +231,6 @@ impl Trace {
 pub enum OpenError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("not a regular file")]
-    NotAFile,
     #[error("{0}")]
     Format(#[from] Error),
 }
@@ -247,5 +244,6 @@ pub(super) fn is_running(header: &Header) -> bool {
 }
 
 fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string()
+    let name = files::read_kernel("/proc/sys/kernel/hostname").unwrap_or_default();
+    String::from_utf8_lossy(&name).trim().to_string()
 }

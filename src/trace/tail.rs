@@ -2,73 +2,139 @@
 //! and after it was killed. A reader copies the windows to their places in the mapped trace; `vramtrace
 //! run` writes them into the file.
 
-use std::fs::{self, File};
+use std::cell::OnceCell;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
-use memmap2::{Mmap, MmapMut, MmapOptions};
-use vramtrace_format::tail::{self, TailWindow};
+use vramtrace_format::tail::{self, TAIL_START};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
     HEADER_BYTES, Header, SLOT, TraceReader, WindowHeader, WindowKind, slot_offset,
 };
 
 use super::file::is_running;
+use super::holes::data_ranges;
+use crate::files::{Access, Directory, Map};
+
+/// Most bytes of windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
+const MOST_BYTES: u64 = 256 << 20;
+/// How far behind the trace's end a window may have its place: the trace may have been cut.
+const MOST_BEHIND: u64 = 64 << 30;
+
+/// A directory of traces and the names of its tails, which are read once.
+pub struct Beside {
+    directory: Option<Directory>,
+    tails: OnceCell<Vec<OsString>>,
+}
 
 /// Copies of the windows of a tail.
 pub struct Tail {
     header: Header,
     windows: Vec<(WindowHeader, Vec<u8>)>,
+    /// Places in the trace of windows that no recorder writes there.
+    impossible: Vec<u64>,
+}
+
+impl Beside {
+    /// Of the traces in a directory. Without the directory, they have no tails.
+    pub fn at(directory: &Path) -> Beside {
+        Beside { directory: Directory::at(directory).ok(), tails: OnceCell::new() }
+    }
+
+    /// Of one trace.
+    pub fn of(trace: &Path) -> Beside {
+        Beside::at(trace.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Opens the tail by its whole name, else by the end of its name: the trace may have been renamed.
+    fn tail(&self, trace: &OsStr, tag: u64) -> Option<(OsString, File)> {
+        let directory = self.directory.as_ref()?;
+        let named = OsStr::from_bytes(&tail::name(trace.as_bytes(), tag)).to_os_string();
+        if let Ok(file) = directory.open(&named, Access::Read) {
+            return Some((named, file));
+        }
+        let end = tail::name_end(tag);
+        self.find(|name| name.ends_with(end.as_bytes()))
+    }
+
+    fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<(OsString, File)> {
+        let directory = self.directory.as_ref()?;
+        let is_tail = |name: &OsString| name.as_bytes().ends_with(b".tail");
+        let read = || directory.names().map(|names| names.filter(is_tail).collect());
+        let tails = self.tails.get_or_init(|| read().unwrap_or_default());
+        let name = tails.iter().find(|name| wanted(name.as_bytes()))?;
+        Some((name.clone(), directory.open(name, Access::Read).ok()?))
+    }
 }
 
 impl Tail {
-    /// The tail of the trace with this header. `None`: it has none, or its file is missing.
-    pub fn of(trace: &Path, header: &Header) -> Option<Tail> {
-        let path = header.has_tail.then(|| find(trace, header.file_tag())).flatten()?;
-        Tail::read(&File::open(path).ok()?, header.file_tag()).ok()
+    /// The tail of the trace with this name, header and length. `None`: it has none, or its file is missing.
+    pub fn of(trace: &Path, beside: &Beside, header: &Header, length: u64) -> Option<Tail> {
+        let tag = header.file_tag();
+        let (_, file) = header.has_tail.then(|| beside.tail(trace.file_name()?, tag)).flatten()?;
+        Tail::read(&file, tag, length).ok()
     }
 
     /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
-    pub fn header_beside(trace: &Path) -> Option<Header> {
+    pub fn header_beside(trace: &Path, beside: &Beside) -> Option<Header> {
         let begin = [b".", trace.file_name()?.as_bytes(), b"."].concat();
-        let file = File::open(find_in(directory_of(trace), |name| {
-            name.starts_with(&begin) && name.ends_with(b".tail")
-        })?);
-        header_of(&file.ok()?).ok()
+        header_of(&beside.find(|name| name.starts_with(&begin))?.1).ok()
     }
 
-    fn read(file: &File, tag: u64) -> io::Result<Tail> {
+    /// `length`: of the trace.
+    fn read(file: &File, tag: u64, length: u64) -> io::Result<Tail> {
         let header = header_of(file)?;
-        let mut windows = copies(file, tag, WindowKind::Events)?;
+        let mut tail = Tail { header, windows: Vec::new(), impossible: Vec::new() };
+        let end = length.saturating_add(MOST_BEHIND);
+        let mut left = MOST_BYTES;
         // Definitions are copied after events, so that the definitions of all copied events are there.
-        windows.extend(copies(file, tag, WindowKind::Definitions)?);
-        Ok(Tail { header, windows })
+        for kind in [WindowKind::Events, WindowKind::Definitions] {
+            for (at, header) in windows(file, tag)?.into_iter().filter(|(_, h)| h.kind == kind) {
+                let place = slot_offset(header.slot.into());
+                if header.bytes() as u64 > left || place + header.bytes() as u64 > end {
+                    tail.impossible.push(place);
+                } else if let Some(bytes) = copy(file, at, &header) {
+                    left -= bytes.len() as u64;
+                    tail.windows.push((header, bytes));
+                }
+            }
+        }
+        Ok(tail)
+    }
+
+    /// Places in the trace of windows that were left out: no recorder writes them there, or so many.
+    pub fn impossible(&self) -> &[u64] {
+        &self.impossible
     }
 
     /// A private map of the trace with these windows at their places. Adds their ranges to `data`.
-    pub fn over(&self, trace: &File, data: &mut Vec<Range<u64>>) -> io::Result<Mmap> {
+    pub fn over(&self, trace: &File, data: &mut Vec<Range<u64>>) -> io::Result<Map> {
         let length = trace.metadata()?.len();
         let ends = self.ranges().map(|range| range.end);
         let end = ends.max().unwrap_or(0).max(length).max(HEADER_BYTES as u64);
-        let mut map = private(trace, length, end)?;
-        map[..HEADER_BYTES].copy_from_slice(&self.page());
-        for (header, bytes) in &self.windows {
-            let at = slot_offset(header.slot.into()) as usize;
-            map[at..at + bytes.len()].copy_from_slice(bytes);
-        }
+        let end = usize::try_from(end).map_err(io::Error::other)?;
+        let map = Map::with_changes(trace, end, |map| {
+            map[..HEADER_BYTES].copy_from_slice(&self.page());
+            for (header, bytes) in &self.windows {
+                let at = slot_offset(header.slot.into()) as usize;
+                map[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        })?;
         data.extend(self.ranges());
         data.push(0..HEADER_BYTES as u64);
         join(data);
-        map.make_read_only()
+        Ok(map)
     }
 
     /// The header page of the whole trace.
     fn page(&self) -> [u8; HEADER_BYTES] {
-        Header { has_tail: false, ..self.header.clone() }.to_page()
+        without_tail(&self.header).to_page()
     }
 
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
@@ -81,21 +147,49 @@ impl Tail {
 
 /// Writes the tail of a killed process into its trace, and removes the tail. Does nothing where there is no
 /// tail, or where the process may still write.
+///
+/// Others may write the directory. So both files must be this user's own, with no other name and not writable by
+/// others: then nobody else wrote what is in them. They must have the same header page, so that a process of this user
+/// wrote this tail for this trace. All is checked on the descriptors that are read and written.
 pub fn merge(trace: &Path) -> io::Result<()> {
-    let file = File::options().read(true).write(true).open(trace)?;
-    let header = header_of(&file).or_else(|error| Tail::header_beside(trace).ok_or(error))?;
+    let (directory, name) = Directory::of(trace)?;
+    let file = directory.open(name, Access::Write)?;
+    check_own(&file)?;
+    let header = header_of(&file)?;
     let tag = header.file_tag();
-    let Some(path) = header.has_tail.then(|| find(trace, tag)).flatten() else { return Ok(()) };
-    let opened = File::open(&path)?;
+    let beside = Beside { directory: Some(directory), tails: OnceCell::new() };
+    let found = header.has_tail.then(|| beside.tail(name, tag)).flatten();
+    let (Some((tail_name, opened)), Some(directory)) = (found, &beside.directory) else {
+        return Ok(());
+    };
+    check_own(&opened)?;
     if is_running(&header) || !is_unlocked(&opened) {
         return Ok(());
     }
-    let tail = Tail::read(&opened, tag)?;
+    let tail = Tail::read(&opened, tag, file.metadata()?.len())?;
+    if without_tail(&tail.header) != without_tail(&header) {
+        return Err(io::Error::other("the tail is of another trace"));
+    }
     for ((_, bytes), range) in tail.windows.iter().zip(tail.ranges()) {
         file.write_all_at(bytes, range.start)?;
     }
     file.write_all_at(&tail.page(), 0)?;
-    fs::remove_file(path)
+    directory.remove(&tail_name)
+}
+
+fn without_tail(header: &Header) -> Header {
+    Header { has_tail: false, ..header.clone() }
+}
+
+/// An error for a file that somebody else may have written, or that has another name.
+fn check_own(file: &File) -> io::Result<()> {
+    let about = file.metadata()?;
+    // SAFETY: has no arguments and always succeeds.
+    let user = unsafe { libc::geteuid() };
+    match about.uid() == user && about.nlink() == 1 && about.mode() & 0o022 == 0 {
+        true => Ok(()),
+        false => Err(io::Error::other("may have been written by others, or has another name")),
+    }
 }
 
 /// Whether no recorder has the file open: a recorder holds a lock on its tail.
@@ -104,74 +198,39 @@ fn is_unlocked(tail: &File) -> bool {
     unsafe { libc::flock(tail.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-/// Finds the tail by its whole name, else by the end of its name: the trace may have been renamed.
-fn find(trace: &Path, tag: u64) -> Option<PathBuf> {
-    let name = trace.file_name()?.as_bytes();
-    let directory = directory_of(trace);
-    let named = directory.join(std::ffi::OsStr::from_bytes(&tail::name(name, tag)));
-    if named.is_file() {
-        return Some(named);
-    }
-    let end = tail::name_end(tag);
-    find_in(directory, |name| name.ends_with(end.as_bytes()))
-}
-
-fn find_in(directory: &Path, wanted: impl Fn(&[u8]) -> bool) -> Option<PathBuf> {
-    let mut entries = fs::read_dir(directory).ok()?.flatten();
-    entries.find(|entry| wanted(entry.file_name().as_bytes())).map(|entry| entry.path())
-}
-
-fn directory_of(trace: &Path) -> &Path {
-    let directory = trace.parent().filter(|parent| !parent.as_os_str().is_empty());
-    directory.unwrap_or(Path::new("."))
-}
-
 fn header_of(file: &File) -> io::Result<Header> {
     let mut page = [0; HEADER_BYTES];
     file.read_exact_at(&mut page, 0)?;
     Ok(TraceReader::new(&page).map_err(io::Error::other)?.header().clone())
 }
 
-/// Copies of the windows of a kind. A window that the process replaced during the copy is left out: it is
-/// in the trace.
-fn copies(file: &File, tag: u64, kind: WindowKind) -> io::Result<Vec<(WindowHeader, Vec<u8>)>> {
-    let mut bytes = vec![0; file.metadata()?.len() as usize];
-    let mut read = 0;
-    while read < bytes.len() {
-        match file.read_at(&mut bytes[read..], read as u64)? {
-            0 => break,
-            more => read += more,
-        }
+/// The windows of the trace with this tag, with their offsets in the tail. Holes of the tail are not read.
+fn windows(file: &File, tag: u64) -> io::Result<Vec<(u64, WindowHeader)>> {
+    let data = data_ranges(file)?;
+    let mut found = Vec::new();
+    let mut at = TAIL_START as u64;
+    while let Some(range) = data.get(data.partition_point(|range| range.end <= at)) {
+        let slots = range.start.saturating_sub(at) / SLOT as u64;
+        at += slots * SLOT as u64;
+        let header = header_at(file, at).filter(|header| header.file == tag);
+        found.extend(header.map(|header| (at, header)));
+        at += header.map_or(SLOT, |header| header.bytes()) as u64;
     }
-    bytes.truncate(read);
-    let still_there = |window: &TailWindow| {
-        let mut now = [0; WINDOW_HEADER];
-        let same = file.read_exact_at(&mut now, window.at as u64).is_ok();
-        same && tail::header_at(&now) == Some(window.header)
-    };
-    Ok(tail::windows(&bytes, tag)
-        .filter(|window| window.header.kind == kind && still_there(window))
-        .map(|window| (window.header, window.bytes.to_vec()))
-        .collect())
+    Ok(found)
 }
 
-/// A writable copy of the file's first `bytes` bytes, padded with zeros. Writes do not change the file.
-fn private(file: &File, length: u64, bytes: u64) -> io::Result<MmapMut> {
-    if bytes <= length {
-        // SAFETY: as of a trace that is only read, see `Trace::open`.
-        return unsafe { MmapOptions::new().len(bytes as usize).map_copy(file) };
-    }
-    // The file was truncated: access beyond its end of a mapping would raise SIGBUS.
-    let mut map = MmapMut::map_anon(bytes as usize)?;
-    let mut at = 0;
-    while at < length as usize {
-        let until = (at + SLOT).min(length as usize);
-        match file.read_at(&mut map[at..until], at as u64)? {
-            0 => break,
-            more => at += more,
-        }
-    }
-    Ok(map)
+fn header_at(file: &File, at: u64) -> Option<WindowHeader> {
+    let mut begin = [0; WINDOW_HEADER];
+    file.read_exact_at(&mut begin, at).ok()?;
+    tail::header_at(&begin)
+}
+
+/// A copy of a window. `None`: the tail ends in it, or the process replaced it during the copy; then it is in the
+/// trace.
+fn copy(file: &File, at: u64, header: &WindowHeader) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; header.bytes()];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    (header_at(file, at) == Some(*header)).then_some(bytes)
 }
 
 /// Sorts the ranges and joins those that touch or overlap.

@@ -68,6 +68,7 @@ const READER: Layout = Layout {
     library: "vramtrace_reader",
     layers: &[
         &["driver", "error", "spans", "units"],
+        &["files"],
         &["console", "trace"],
         &["replay", "symbols"],
         &["allocator"],

@@ -4,6 +4,7 @@ mod diff;
 mod endings;
 mod golden;
 mod holders;
+mod hostile_files;
 mod import_command;
 mod leak_verdicts;
 mod leaks;

@@ -1,0 +1,171 @@
+//! Opens files whose names come from a directory, a trace or the command line. Everything that the command reads is
+//! opened here (`cargo test --test architecture` checks it), because who writes the directory or the trace may be
+//! somebody else:
+//!
+//! * A FIFO, a device, a socket or a file of a kernel file system ([`open`] and [`Directory::open`]) is an error before
+//!   it is opened: opening a FIFO waits for a writer, and opening a device may act on it.
+//! * Reading has a limit ([`read`], [`read_given`]), so that a sparse file or /dev/zero does not fill the memory.
+//! * A mapped file that somebody makes shorter reads as zeros, and [`Map::cut_at`] says so.
+
+mod directory;
+mod map;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+pub use directory::Directory;
+pub use map::Map;
+
+/// Most bytes of a file of /proc or /sys: the mappings of a process with 100,000 of them have 10 MB.
+const MOST_OF_KERNEL: u64 = 64 << 20;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    /// For reading and writing.
+    Write,
+}
+
+/// Opens a regular file for reading. Links are followed.
+pub fn open(path: &Path) -> io::Result<File> {
+    // O_PATH opens neither a FIFO nor a device.
+    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    reopen(&found, Access::Read)
+}
+
+/// All bytes of a regular file. An error if there are more than `most`.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    bounded(open(path)?, most)
+}
+
+/// All bytes of a file that the command line names: also of a pipe, such as `<(zcat FILE)`. An error if there are more
+/// than `most`.
+pub fn read_given(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    bounded(File::open(path)?, most)
+}
+
+/// As [`read_given`], for text.
+pub fn read_given_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read_given(path, most)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// All bytes of a file of /proc or /sys.
+pub fn read_kernel(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let path = path.as_ref();
+    debug_assert!(path.starts_with("/proc") || path.starts_with("/sys"), "{}", path.display());
+    bounded(File::open(path)?, MOST_OF_KERNEL)
+}
+
+/// Random bytes of the kernel.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::Error::other(format!("has more than {}", crate::units::size(most)))),
+        false => Ok(bytes),
+    }
+}
+
+/// Opens what an O_PATH descriptor refers to, if it is a regular file.
+fn reopen(found: &File, access: Access) -> io::Result<File> {
+    let about = found.metadata()?;
+    let kind = about.file_type();
+    if !kind.is_file() {
+        let what = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_fifo() => "a FIFO",
+            () if kind.is_symlink() => "a link",
+            () if kind.is_socket() => "a socket",
+            () => "a device",
+        };
+        return Err(io::Error::other(format!("is {what}, not a regular file")));
+    }
+    if is_of_kernel(found) {
+        return Err(io::Error::other("is a file of the kernel, not on a disk"));
+    }
+    let path = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let mut options = OpenOptions::new();
+    options.read(true).write(access == Access::Write);
+    // A lease of another process would make the open wait.
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+}
+
+/// Whether the file is on a file system of the kernel, in which regular files may wait, act or have no end.
+fn is_of_kernel(file: &File) -> bool {
+    const SYSTEMS: [u64; 11] = [
+        0x9FA0,      // proc
+        0x6265_6572, // sysfs
+        0x6462_6720, // debugfs
+        0x7472_6163, // tracefs
+        0x7363_6673, // securityfs
+        0xCAFE_4A11, // bpf
+        0x6267_7270, // cgroup2
+        0x0027_E0EB, // cgroup
+        0x6165_676C, // pstore
+        0xF97C_FF8C, // selinuxfs
+        0xDE5E_81E4, // efivarfs
+    ];
+    // SAFETY: a struct of our own, and an open descriptor.
+    unsafe {
+        let mut system: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(file.as_raw_fd(), &mut system) == 0
+            && SYSTEMS.contains(&(system.f_type as u64 & 0xFFFF_FFFF))
+    }
+}
+
+/// A descriptor that a system call returned.
+fn owned(descriptor: i32) -> io::Result<File> {
+    match descriptor {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened, and nobody else has it.
+        descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    pub(super) fn fifo(path: &Path) {
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    }
+
+    #[test]
+    fn only_a_regular_file_is_opened() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let why = |path: &Path| open(path).unwrap_err().to_string();
+        std::fs::write(at("file"), "text").unwrap();
+        symlink("file", at("link")).unwrap();
+        assert_eq!(read(&at("link"), 4).unwrap(), b"text");
+        assert!(read(&at("file"), 3).unwrap_err().to_string().contains("more than 3 B"));
+        fifo(&at("fifo"));
+        assert!(why(&at("fifo")).contains("a FIFO"));
+        symlink("/dev/zero", at("zero")).unwrap();
+        assert!(why(&at("zero")).contains("a device"));
+        assert!(why(place.path()).contains("a directory"));
+        assert!(why(Path::new("/proc/self/maps")).contains("of the kernel"));
+        symlink("loop", at("loop")).unwrap();
+        assert_eq!(open(&at("loop")).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(open(&at("gone")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        // What the user names may be a device; its bytes are counted all the same.
+        assert!(read_given(&at("zero"), 100).is_err());
+        assert!(!read_kernel("/proc/self/maps").unwrap().is_empty());
+    }
+}

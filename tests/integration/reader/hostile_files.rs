@@ -1,0 +1,267 @@
+//! Directories and traces that someone else wrote: no name in them makes a command wait, write elsewhere or
+//! take more than a bounded amount of memory.
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::trace_builder::{MS, TraceBuilder, training};
+use testkit::{Scratch, vramtrace};
+use vramtrace_format::window::WindowKind;
+use vramtrace_format::{
+    Definition, HEADER_BYTES, Header, Kind, SLOT, TraceReader, WindowHeader, WindowWriter, tail,
+};
+
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+    /// The most memory that it had, bytes.
+    memory: u64,
+}
+
+/// Runs a command that must end by itself.
+#[track_caller]
+fn ends(command: &mut Command) -> Ended {
+    let directory = Scratch::new();
+    let file = |name: &str| File::create(directory.0.join(name)).unwrap();
+    command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+    let mut child = command.spawn().unwrap();
+    let started = Instant::now();
+    let (mut status, mut usage) = (0, no_usage());
+    // SAFETY: a child of this process, and room for its status and usage.
+    while unsafe { libc::wait4(child.id() as i32, &mut status, libc::WNOHANG, &mut usage) } == 0 {
+        if started.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = |name: &str| {
+        String::from_utf8_lossy(&std::fs::read(directory.0.join(name)).unwrap()).into_owned()
+    };
+    let status = std::os::unix::process::ExitStatusExt::from_raw(status);
+    Ended {
+        status,
+        stdout: text("out"),
+        stderr: text("err"),
+        memory: usage.ru_maxrss as u64 * 1024,
+    }
+}
+
+fn no_usage() -> libc::rusage {
+    // SAFETY: plain numbers.
+    unsafe { std::mem::zeroed() }
+}
+
+fn command(words: &str, scratch: &Scratch) -> Ended {
+    ends(vramtrace().args(words.split(' ')).current_dir(&scratch.0))
+}
+
+const TAG: u64 = u64::from_le_bytes(*b"01234567");
+
+fn fifo(path: &Path) {
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+}
+
+/// A trace as a killed process leaves it: its header page says that a tail is there.
+fn killed(path: &Path) -> Header {
+    let mut bytes = training().bytes();
+    let header = TraceReader::new(&bytes).unwrap().header().clone();
+    let header = Header { has_tail: true, ..header };
+    bytes[..HEADER_BYTES].copy_from_slice(&header.to_page());
+    std::fs::write(path, bytes).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
+    header
+}
+
+fn tail_of(trace: &Path) -> PathBuf {
+    let name = tail::name(trace.file_name().unwrap().as_bytes(), TAG);
+    trace.with_file_name(std::ffi::OsStr::from_bytes(&name))
+}
+
+/// A tail with an empty window of events at this slot.
+fn tail(path: &Path, header: &Header, slot: u32) -> File {
+    let words: Vec<_> = (0..SLOT / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
+    let window = WindowHeader {
+        kind: WindowKind::Events,
+        slots: 1,
+        sequence: 1,
+        slot,
+        base_time_ns: 5 * MS,
+        file: TAG,
+    };
+    WindowWriter::begin(&words, window);
+    let load =
+        |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed);
+    let bytes: Vec<u8> = words.iter().flat_map(|word| load(word).to_ne_bytes()).collect();
+    let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
+    file.write_all_at(&header.to_page(), 0).unwrap();
+    file.write_all_at(&bytes, tail::TAIL_START as u64).unwrap();
+    file.set_permissions(PermissionsExt::from_mode(0o400)).unwrap();
+    file
+}
+
+/// A run in a directory in which others may write: its command makes the files that they would make.
+fn run_that_finds(scratch: &Scratch, planted: &str) -> Ended {
+    let script = format!("cp -a {planted}/. shared/");
+    let mut run = vramtrace();
+    run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
+    ends(&mut run)
+}
+
+#[test]
+fn a_run_writes_a_tail_into_no_file_that_another_name_leads_to() {
+    let scratch = Scratch::new();
+    let victim = scratch.0.join("victim");
+    for planted in ["link", "hard"] {
+        let place = scratch.0.join(planted);
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::create_dir_all(scratch.0.join("shared")).unwrap();
+        let header = killed(&victim);
+        let before = std::fs::read(&victim).unwrap();
+        let trace = place.join("evil.vtrace");
+        match planted {
+            "link" => symlink(&victim, &trace).unwrap(),
+            _ => std::fs::hard_link(&victim, scratch.0.join("shared/evil.vtrace")).unwrap(),
+        }
+        tail(&tail_of(&trace), &header, 2);
+        let ended = match planted {
+            "link" => run_that_finds(&scratch, planted),
+            _ => {
+                // The run must find the name new.
+                let link = "mv shared/evil.vtrace hard/";
+                Command::new("sh").args(["-c", link]).current_dir(&scratch.0).status().unwrap();
+                let mut run = vramtrace();
+                let script = "ln hard/evil.vtrace shared/ && cp -a hard/.evil* shared/";
+                run.args(["run", "--out", "shared/", "--", "sh", "-c", script]);
+                ends(run.current_dir(&scratch.0))
+            }
+        };
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert!(std::fs::read(&victim).unwrap() == before, "{planted}: it was written over");
+        std::fs::remove_dir_all(scratch.0.join("shared")).unwrap();
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+#[test]
+fn a_tail_or_a_library_that_is_no_file_is_not_waited_for() {
+    let scratch = Scratch::new();
+    let place = scratch.0.join("planted");
+    std::fs::create_dir(&place).unwrap();
+    std::fs::create_dir(scratch.0.join("shared")).unwrap();
+    let trace = place.join("t.vtrace");
+    killed(&trace);
+    fifo(&tail_of(&trace));
+    for words in ["report", "verify", "oom", "pack -o out.vtrace"] {
+        let ended = command(&format!("{words} planted/t.vtrace"), &scratch);
+        assert!(ended.status.code().is_some(), "{words}: {}", ended.stderr);
+        let said = [ended.stdout, ended.stderr].concat();
+        assert!(words != "report" || said.contains("without its tail"), "{said}");
+    }
+    let ended = run_that_finds(&scratch, "planted");
+    assert!(ended.status.success(), "{}", ended.stderr);
+
+    for (name, library) in [("fifo", "lib.fifo"), ("device", "/dev/zero"), ("proc", "/proc/kmsg")] {
+        let path = scratch.0.join(library);
+        if name == "fifo" {
+            fifo(&path);
+        }
+        let mut t = TraceBuilder::new();
+        t.module(path.to_str().unwrap(), 0x1000_0000);
+        t.stack(1, &[0x1000_0010], &[], &[]);
+        t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
+        let trace = scratch.0.join(format!("{name}.vtrace"));
+        t.write(&trace);
+        let ended = command(&format!("holders {}", trace.display()), &scratch);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert!(ended.stdout.contains(&format!("{}+0x10", path.file_name().unwrap().display())));
+        let said = [ended.stdout, ended.stderr].concat();
+        assert!(said.contains("its functions have no names"), "{said}");
+    }
+}
+
+#[test]
+fn a_tail_takes_the_memory_of_its_windows_alone() {
+    const MOST: u64 = 256 << 20;
+    let scratch = Scratch::new();
+    let trace = scratch.0.join("t.vtrace");
+    let header = killed(&trace);
+    for (slot, length) in [(2, 1 << 40), (2, 6 << 30), (1 << 20, 1 << 20), (u32::MAX, 1 << 20)] {
+        let path = tail_of(&trace);
+        let file = tail(&path, &header, slot);
+        file.set_len(length).unwrap();
+        for words in ["report", "verify"] {
+            let ended = command(&format!("{words} t.vtrace"), &scratch);
+            assert_eq!(ended.status.code(), Some(0), "{slot}, {length}: {}", ended.stderr);
+            assert!(ended.memory < MOST, "{slot}, {length}: {} bytes", ended.memory);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+    // `Scratch` verifies what is left.
+    tail(&tail_of(&trace), &header, 2);
+}
+
+/// Nor does a command that is killed while it writes.
+#[test]
+fn an_output_that_cannot_be_written_leaves_nothing() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.0.join("to")).unwrap();
+    let mut t = TraceBuilder::new();
+    for n in 0..500 {
+        t.alloc(MS * (n + 1), Kind::Device, 0x200_0000 + (n << 22), 3 << 20);
+    }
+    t.write(&scratch.0.join("t.vtrace"));
+    let export = format!("exec {}/vramtrace export t.vtrace", testkit::bin_dir().display());
+    for limit in ["ulimit -f 8", "trap '' XFSZ; ulimit -f 8"] {
+        let script = format!("{limit}; {export} --format chrome -o to/out.json");
+        let ended = ends(Command::new("bash").args(["-c", &script]).current_dir(&scratch.0));
+        assert!(!ended.status.success());
+        let left: Vec<_> = std::fs::read_dir(scratch.0.join("to")).unwrap().collect();
+        assert!(left.is_empty(), "{limit}: {left:?}");
+    }
+}
+
+/// Its debug information is 256 MiB of zeros.
+#[test]
+fn a_library_that_unpacks_without_end_gives_no_more_than_its_symbols() {
+    let scratch = Scratch::new();
+    let source = scratch.0.join("bomb.c");
+    std::fs::write(&source, "int grow(int x) { return x + 1; }\n").unwrap();
+    File::create(scratch.0.join("zeros")).unwrap().set_len(256 << 20).unwrap();
+    let script = "gcc -shared -fPIC -o plain.so bomb.c && \
+        objcopy --add-section .debug_info=zeros plain.so big.so && \
+        objcopy --compress-debug-sections=zlib big.so bomb.so && nm bomb.so";
+    let made = Command::new("sh").args(["-c", script]).current_dir(&scratch.0).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let packed = scratch.0.join("bomb.so").metadata().unwrap().len();
+    assert!(packed < 1 << 20, "{packed}");
+    let symbols = String::from_utf8_lossy(&made.stdout).into_owned();
+    let grow = symbols.lines().find(|line| line.ends_with(" grow")).unwrap();
+    let grow = u64::from_str_radix(grow.split(' ').next().unwrap(), 16).unwrap();
+    let mut t = TraceBuilder::new();
+    t.define(Definition::Module {
+        id: 1,
+        path: scratch.0.join("bomb.so").to_str().unwrap().into(),
+        build_id: Vec::new(),
+        base: 0x1000_0000,
+        start: 0x1000_0000,
+        end: 0x1010_0000,
+    });
+    t.stack(1, &[0x1000_0001 + grow], &[], &[]);
+    t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
+    t.write(&scratch.0.join("t.vtrace"));
+    let ended = command("holders t.vtrace", &scratch);
+    assert!(ended.stdout.contains("grow"), "{}", ended.stdout);
+    let said = [ended.stdout, ended.stderr].concat();
+    assert!(said.contains("bomb.so: its debug information"), "{said}");
+    assert!(ended.memory < 128 << 20, "{}", ended.memory);
+}
