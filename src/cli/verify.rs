@@ -13,10 +13,11 @@ use crate::error::{DONE, FOUND, Outcome};
     long_about = "Check that a trace agrees with itself: each free has its allocation, addresses do \
         not overlap, PyTorch's blocks and holes fill their segments, sums equal what is live and \
         never fall below zero, the peak is their maximum, the recorder's totals and checkpoints \
-        equal the events.\n\n\
+        equal the events, and the file does not end inside a window.\n\n\
         Exit status 0: all of this holds, one line a trace. 1: each violation on a line, with \
-        time, address, what is expected and what was found. 2: bad input. What a damaged or \
-        bounded trace leaves unchecked is listed, and changes no exit status.",
+        time, address, what is expected and what was found; a file that was cut is one. 2: bad \
+        input. What a damaged or bounded trace leaves unchecked is listed, and changes no exit \
+        status.",
     after_help = "Examples:\n  \
         vramtrace verify                       the newest run here\n  \
         vramtrace verify train.vtrace --json | jq '.traces[0].violations'"

@@ -36,6 +36,8 @@ pub enum Rule {
     Checkpoint,
     /// The recorder itself noted a contradiction.
     Recorder,
+    /// The file ends inside a window: it was cut.
+    Cut,
 }
 
 impl Rule {
@@ -54,6 +56,7 @@ impl Rule {
             Rule::Totals => "totals",
             Rule::Checkpoint => "checkpoint",
             Rule::Recorder => "recorder",
+            Rule::Cut => "cut",
         }
     }
 }
@@ -116,6 +119,10 @@ impl Verification {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        // What is missing has no time.
+        if self.rule == Rule::Cut {
+            return write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found);
+        }
         write!(f, "{:.9} s", self.time_ns as f64 / 1e9)?;
         match self.device {
             Some(DeviceId::UNKNOWN) => f.write_str(", unknown device")?,

@@ -8,7 +8,8 @@
 //!   holes tile the segments (`places`);
 //! * the totals that the recorder wrote equal the replay's (`recorded`);
 //! * a replay that begins at a checkpoint has, at its end, the state of the whole replay
-//!   (`checkpoints`).
+//!   (`checkpoints`);
+//! * the file does not end inside a window: the recorder makes it longer by whole windows.
 //!
 //! Calls of other threads may be under way while the recorder writes totals or a checkpoint: their
 //! effect is then in one and not yet in the other. Where several threads recorded, only what holds all
@@ -26,10 +27,10 @@ mod tests;
 
 pub use findings::{Rule, Verification, Violation};
 
-use vramtrace_format::StopReason;
+use vramtrace_format::{DamageKind, StopReason};
 
 use crate::replay::{Certainty, State, Until};
-use crate::trace::Trace;
+use crate::trace::{DamageFound, Trace};
 use crate::units::{several, size};
 
 /// Checks the whole trace.
@@ -41,6 +42,7 @@ pub fn verify(trace: &Trace) -> Verification {
     found.events = replayed.state.events;
     let mut damage = replayed.damage;
     damage.ranges.extend(broken);
+    found.add_cuts(&damage);
     if let Some(first) = damage.ranges.first() {
         found.unchecked.push(format!(
             "damaged in {} ({}), first: {first}: what stood there was not checked",
@@ -54,11 +56,36 @@ pub fn verify(trace: &Trace) -> Verification {
             several(damage.unknown, "record")
         ));
     }
+    if found.events == 0 {
+        found.unchecked.push("the file has no events: there was nothing to check".to_string());
+    }
     found.unchecked.extend(missing(&replayed.state));
     if trace.is_running() {
         found.unchecked.push("its process runs: checked as far as it is written".to_string());
     }
     found
+}
+
+impl Verification {
+    /// A file that was cut is a violation: what stood behind the cut is missing.
+    fn add_cuts(&mut self, damage: &DamageFound) {
+        for cut in damage.ranges.iter().filter(|range| range.kind == DamageKind::Cut) {
+            self.add(Violation {
+                rule: Rule::Cut,
+                time_ns: 0,
+                offset: cut.offset,
+                device: None,
+                key: None,
+                what: "the file was cut".to_string(),
+                expected: in_bytes(cut.offset.saturating_add(cut.bytes)),
+                found: in_bytes(cut.offset),
+            });
+        }
+    }
+}
+
+fn in_bytes(bytes: u64) -> String {
+    several(bytes, "byte")
 }
 
 /// What missing events leave unchecked.

@@ -64,6 +64,24 @@ fn what_cannot_be_checked_is_said_and_is_no_violation() {
     assert!(out.contains("\n    not checked: events are missing"), "{out}");
 }
 
+#[test]
+fn a_file_that_was_cut_does_not_hold() {
+    let scratch = Scratch::new();
+    let whole = training().bytes();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(scratch.0.join(name), bytes).unwrap();
+    write("cut.trace", &whole[..100_000]);
+    let (status, out, _) = verify(&["cut.trace"], &scratch);
+    let said = "cut.trace: 1 violation\n    the file was cut: expected 266,240 bytes, found 100,000 bytes\n";
+    assert!(status == 1 && out.starts_with(said), "{status}: {out}");
+    let (status, out, _) = verify(&["cut.trace", "--json"], &scratch);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &report["traces"][0]["violations"][0]["rule"]), (1, &"cut".into()));
+    // Between two windows nothing tells.
+    write("short.trace", &whole[..4096]);
+    let (status, out, _) = verify(&["short.trace"], &scratch);
+    assert!(status == 0 && out.contains("not checked: the file has no events"), "{out}");
+}
+
 /// What every other test relies on: it fails where a trace that it leaves, in whatever directory, does not
 /// hold or cannot be read, unless it says so.
 #[test]
