@@ -11,6 +11,7 @@ use vramtrace_reader::units::{clean, count, gib, shorten};
 
 use crate::console::{message, print};
 use crate::error::{DONE, Outcome};
+use crate::live_processes;
 use crate::live_processes::group::{self, Group};
 use crate::live_processes::process::{self, LiveProcess};
 
@@ -44,16 +45,9 @@ fn cap_text(counted: u64, cap: u64) -> String {
 pub fn run(args: Args) -> Outcome {
     let (processes, mut problems) = process::all();
     let (groups, more) = group::all();
-    problems.extend(
-        more.into_iter()
-            .filter(|new| {
-                // Both lists read the shared directory and report its problems.
-                let new = new.to_string();
-                !problems.iter().any(|known| known.to_string() == new)
-            })
-            .collect::<Vec<_>>(),
-    );
-    problems.iter().for_each(message);
+    problems.extend(more);
+    // Both lists read the shared directory and report its problems.
+    live_processes::lines(&problems).iter().for_each(message);
     match args.json {
         true => {
             print(&format!("{}\n", serde_json::to_string_pretty(&facts(&processes, &groups))?))?
@@ -135,7 +129,8 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
             LiveState::Loaded | LiveState::Recording => String::new(),
             _ => " (not recorded)".into(),
         };
-        let group = process.group.as_ref().map(|name| format!(" [{name}]")).unwrap_or_default();
+        let group =
+            process.group.as_ref().map(|name| format!(" [{}]", clean(name))).unwrap_or_default();
         let command = format!("{}{group}{note}", shorten(&clean(&process.command), 50));
         if process.devices.is_empty() {
             let dash = || (String::from("-"), PLAIN);
@@ -145,7 +140,7 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
         }
         for (n, device) in process.devices.iter().enumerate() {
             let first = |text: String| if n == 0 { text } else { String::new() };
-            let refused = device.refused_by_cap + device.refused_by_driver;
+            let refused = device.refused_by_cap.saturating_add(device.refused_by_driver);
             let cap = match (device.cap, device.only_warns) {
                 (None, _) => "-".into(),
                 (Some(cap), false) => cap_text(device.counted, cap),
@@ -178,7 +173,7 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
             let cap = device.limit.map_or("-".into(), |limit| cap_text(device.counted, limit));
             let members = group.members.len().to_string();
             let uuid = uuid::text(&device.uuid, false);
-            table.row([group.name.clone(), gib(device.counted), cap, members, uuid]);
+            table.row([clean(&group.name), gib(device.counted), cap, members, uuid]);
         }
     }
     out.push('\n');

@@ -1,10 +1,9 @@
 //! The directories of one user that hold pages. Each is checked: owned by the user, mode 0700, no symbolic link.
 
-use std::ffi::CString;
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -12,13 +11,14 @@ use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::live::{BYTES_OF_VERSIONS, LIVE_WORDS};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
+use vramtrace_reader::files::{Access, Directory};
 
 use super::PageProblem;
 use super::segment::{self, Segment};
 
 pub struct PageDirectory {
     path: PathBuf,
-    opened: File,
+    opened: Directory,
     owner: u32,
 }
 
@@ -70,13 +70,12 @@ impl PageDirectory {
 
     pub fn open(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
         let wrong = |error| not_opened(path, owner, error);
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let opened = open_at(libc::AT_FDCWD, path, flags).map_err(|error| {
+        let opened = Directory::not_through_link(path).map_err(|error| {
             // With O_DIRECTORY a link fails as "not a directory".
             let link = path.symlink_metadata().is_ok_and(|about| about.is_symlink());
             wrong(if link { io::Error::from_raw_os_error(libc::ELOOP) } else { error })
         })?;
-        check_owner_and_mode(path, &opened, owner)?;
+        check_owner_and_mode(path, opened.file(), owner)?;
         Ok(PageDirectory { path: path.into(), opened, owner })
     }
 
@@ -95,17 +94,16 @@ impl PageDirectory {
         // SAFETY: a struct of our own.
         let in_memory = unsafe {
             let mut fs: libc::statfs = std::mem::zeroed();
-            libc::fstatfs(directory.opened.as_raw_fd(), &mut fs) == 0
+            libc::fstatfs(directory.opened.file().as_raw_fd(), &mut fs) == 0
                 && fs.f_type == libc::TMPFS_MAGIC
         };
         if in_memory { Ok(directory) } else { Err(PageProblem::NotInMemory(path.into())) }
     }
 
     pub fn names(&self) -> Result<Vec<String>, PageProblem> {
-        // Read through the checked descriptor: the path may have been replaced since.
-        let entries = std::fs::read_dir(format!("/proc/self/fd/{}", self.opened.as_raw_fd()))
-            .map_err(|error| PageProblem::Io(self.path.clone(), error))?;
-        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+        let names = self.opened.names();
+        let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
+        Ok(names.filter_map(|name| name.into_string().ok()).collect())
     }
 
     /// Live pages whose processes have a pid here; of those that have ended some too.
@@ -180,10 +178,9 @@ impl PageDirectory {
 
     fn directory_in(&self, name: &str) -> Result<PageDirectory, PageProblem> {
         let path = self.path.join(name);
-        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let opened = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
-            .map_err(|error| not_opened(&path, self.owner, error))?;
-        check_owner_and_mode(&path, &opened, self.owner)?;
+        let opened = self.opened.directory(OsStr::new(name));
+        let opened = opened.map_err(|error| not_opened(&path, self.owner, error))?;
+        check_owner_and_mode(&path, opened.file(), self.owner)?;
         Ok(PageDirectory { path, opened, owner: self.owner })
     }
 
@@ -194,9 +191,12 @@ impl PageDirectory {
         how: fn(File) -> Memory,
     ) -> Result<PageFile, PageProblem> {
         let path = self.path.join(name);
-        let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
-        let file = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
-            .map_err(|error| not_opened(&path, self.owner, error))?;
+        let access = if write { Access::Write } else { Access::Read };
+        let file =
+            self.opened.open(OsStr::new(name), access).map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidInput => PageProblem::NotPlain(path.clone()),
+                _ => not_opened(&path, self.owner, error),
+            })?;
         let about = check_owner_and_mode(&path, &file, self.owner)?;
         match about.is_file() && about.nlink() == 1 {
             true => Ok(PageFile { path, memory: how(file) }),
@@ -280,18 +280,6 @@ impl PageFile {
 
     pub fn unknown(&self) -> PageProblem {
         PageProblem::Unknown(self.path.clone())
-    }
-}
-
-/// Opens a file relative to a directory. A symbolic link as last part is an error (ELOOP).
-fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: a C string.
-    match unsafe { libc::openat(directory, name.as_ptr(), flags) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, and nobody else has it.
-        descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
     }
 }
 

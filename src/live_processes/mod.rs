@@ -8,10 +8,12 @@ mod segment;
 
 pub use directory::PageDirectory;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 
 use vramtrace_format::size::Bytes;
+use vramtrace_reader::units::{clean, count};
 
 /// Why a page cannot be used. The message names the path and what to do.
 #[derive(Debug)]
@@ -76,6 +78,21 @@ impl fmt::Display for PageProblem {
 }
 
 impl std::error::Error for PageProblem {}
+
+/// How many problems are printed.
+const PRINTED: usize = 10;
+
+/// The problems as lines, each once. Of many the first, and how many more there are.
+pub fn lines(problems: &[PageProblem]) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let all = problems.iter().map(|problem| clean(&problem.to_string()));
+    let mut lines: Vec<String> = all.filter(|line| seen.insert(line.clone())).collect();
+    if let Some(more) = lines.len().checked_sub(PRINTED + 1) {
+        lines.truncate(PRINTED);
+        lines.push(format!("{} more pages cannot be read", count(more as u64 + 1)));
+    }
+    lines
+}
 
 /// `/dev/shm is full (64.00 MiB, 16384 files)`: 64 MiB is the default of Docker.
 struct Full;

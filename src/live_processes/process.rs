@@ -1,5 +1,6 @@
 //! Running recorded processes: reads their live pages and stores orders for another cap.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use vramtrace_format::live::{LiveState, order};
 use vramtrace_format::member::Member;
 use vramtrace_format::{LiveDevice, LivePage, LiveSite, proc, secrets};
+use vramtrace_reader::files;
 
 use super::directory::{Listed, PageFile};
 use super::{PageDirectory, PageProblem};
@@ -38,6 +40,9 @@ pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
             Err(problem) => problems.push(problem),
         }
     }
+    // Two directories may have a page of one process.
+    let mut seen = HashSet::new();
+    found.retain(|process: &LiveProcess| seen.insert(process.pid));
     found.sort_by_key(|process: &LiveProcess| process.pid);
     (found, problems)
 }
@@ -46,14 +51,19 @@ fn in_directory(
     directory: &PageDirectory,
     problems: &mut Vec<PageProblem>,
 ) -> Result<Vec<LiveProcess>, PageProblem> {
-    let mut found = Vec::new();
+    let mut found: Vec<LiveProcess> = Vec::new();
+    let mut read = HashSet::new();
     for listed in directory.pages()? {
         let pid = listed.pid;
-        if !proc::is_alive(pid, listed.start_ticks()) {
+        // Other names for a process of which a page was read say nothing new.
+        if read.contains(&pid) || !proc::is_alive(pid, listed.start_ticks()) {
             continue;
         }
         match directory.live_page(&listed, false).and_then(|page| LiveProcess::read(&page, pid)) {
-            Ok(process) if process.state != LiveState::Ended => found.push(process),
+            Ok(process) if process.state != LiveState::Ended => {
+                read.insert(pid);
+                found.push(process);
+            }
             Ok(_) => {}
             // The process is still writing its page.
             Err(PageProblem::Unknown(_)) if is_young(pid) => {}
@@ -107,13 +117,14 @@ impl LiveProcess {
 /// Reads a file of /proc/PID that needs the process's memory (environ, cmdline); empty if it is unreadable. If the
 /// main thread has ended, the file of another thread is read.
 pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
-    let of_process = std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let of_process = files::read_kernel(format!("/proc/{pid}/{name}")).unwrap_or_default();
     if !of_process.is_empty() {
         return of_process;
     }
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut files = threads.filter_map(|thread| std::fs::read(thread.path().join(name)).ok());
-    files.find(|file| !file.is_empty()).unwrap_or_default()
+    let mut of_threads =
+        threads.filter_map(|thread| files::read_kernel(thread.path().join(name)).ok());
+    of_threads.find(|file| !file.is_empty()).unwrap_or_default()
 }
 
 fn command(pid: u32) -> String {

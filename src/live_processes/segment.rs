@@ -4,6 +4,12 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vramtrace_format::group::GROUP_BYTES;
+use vramtrace_format::live::LIVE_BYTES;
+
+/// Most bytes of a segment that are read: those of the longest page, and a word that shows that it is longer.
+const MOST_BYTES: usize = 8 + if GROUP_BYTES > LIVE_BYTES { GROUP_BYTES } else { LIVE_BYTES };
+
 /// Attributes of a segment from shmctl(IPC_STAT).
 pub struct Facts {
     /// Pid of the creator in this pid namespace; 0 if it has none here.
@@ -59,7 +65,7 @@ impl Segment {
         }
         let mut segment = Segment { at: at.cast(), words: 0 };
         // Checked after attaching: from here on the id cannot be reused for another segment.
-        segment.words = facts(id, owner)?.bytes / 8;
+        segment.words = facts(id, owner)?.bytes.min(MOST_BYTES) / 8;
         Some(segment)
     }
 

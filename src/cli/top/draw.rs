@@ -9,7 +9,7 @@ use vramtrace_reader::units::{count, gib, size};
 
 use super::growth::{Line, Lines};
 use super::inside;
-use super::state::{Card, NO_PROCESS, Row, State, View, card_name, cells};
+use super::state::{Card, NO_PROCESS, Row, State, View, card_name, cells, total};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -55,22 +55,29 @@ fn title(state: &State) -> Paragraph<'static> {
 /// Two lines: figures, and bytes in use over time. 100 % is the sum of the caps, or the card if that is less.
 fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let [figures, curve] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
-    let limit = card.cap.filter(|cap| *cap > 0 && *cap < card.total).unwrap_or(card.total).max(1);
-    let part = card.used as f64 * 100.0 / limit as f64;
+    let smaller = |cap: &u64| *cap > 0 && (*cap < card.total || card.total == 0);
+    let limit = card.cap.filter(smaller).unwrap_or(card.total);
+    // Without a limit that is known there is no percentage.
+    let part = if limit > 0 { card.used as f64 * 100.0 / limit as f64 } else { 0.0 };
+    let percent = match part {
+        _ if limit == 0 => String::new(),
+        part if part > 999.0 => " (over 999 %)".into(),
+        part => format!(" ({part:.0} %)"),
+    };
     let style = match part {
         part if part >= 95.0 => BAD,
         part if part >= 80.0 => WARN,
         _ => Style::new(),
     };
     let name = format!("{}  ", card_name(card));
-    let used = format!("{} ({part:.0} %)", gib(card.used));
+    let used = format!("{}{percent}", gib(card.used));
     let cap = card.cap.filter(|cap| *cap > 0);
     let capped = cap.map_or(String::new(), |cap| format!(", capped at {}", gib(cap)));
     let refused = match card.refused {
         0 => String::new(),
         many => format!(", {} refused", count(many)),
     };
-    let total = format!(" of {}", gib(card.total));
+    let total = format!(" of {}", total(card));
     // Without room for both, the cap stays: the percentage refers to it.
     let long: usize = [&name, &used, &total, &capped, &refused].map(|part| part.len()).iter().sum();
     let fits = long <= figures.width.into() || cap.is_none();
@@ -85,7 +92,7 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let width = usize::from(curve.width);
     let skipped = card.history.len().saturating_sub(width);
     let shown: Vec<u64> = card.history.iter().skip(skipped).copied().collect();
-    frame.render_widget(Sparkline::default().data(&shown).max(limit).style(style), curve);
+    frame.render_widget(Sparkline::default().data(&shown).max(limit.max(1)).style(style), curve);
 }
 
 /// Cuts a name at the end: its beginning (script, file and line) identifies it.

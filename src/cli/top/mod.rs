@@ -19,7 +19,7 @@ use self::growth::LineReader;
 use self::state::{State, View};
 use crate::console::{message, print_text};
 use crate::error::{DONE, Failure, Outcome};
-use crate::live_processes::process;
+use crate::live_processes::{self, process};
 
 #[derive(clap::Args)]
 #[command(
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Outcome {
     let (processes, problems) = process::all();
     state.update(processes);
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        problems.iter().for_each(message);
+        live_processes::lines(&problems).iter().for_each(message);
         print_text(&state.once())?;
         return Ok(DONE);
     }

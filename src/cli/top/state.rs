@@ -1,6 +1,6 @@
 //! The state of `top` and what each key changes in it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -16,6 +16,9 @@ use crate::live_processes::process::LiveProcess;
 
 /// How many past values of bytes in use are kept for each card.
 pub const HISTORY: usize = 240;
+
+/// How many cards are kept that no process uses any more.
+const MOST_CARDS: usize = 256;
 
 /// A card, with what the recorded processes of this user hold of it together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,6 +118,10 @@ impl State {
             card.refused = card.refused.saturating_add(refused(device));
             card.processes += 1;
         }
+        // A page may name another card at each look.
+        if self.cards.len() > MOST_CARDS {
+            self.cards.retain(|_, card| card.processes > 0);
+        }
         for card in self.cards.values_mut() {
             card.history.push_back(card.used);
             if card.history.len() > HISTORY {
@@ -126,6 +133,8 @@ impl State {
         for process in processes.iter().filter(|process| !process.trace.is_empty()) {
             self.traces.insert(process.pid, process.trace.clone());
         }
+        let traces: BTreeSet<&String> = self.traces.values().collect();
+        self.ranks.retain(|path, _| traces.contains(path));
         self.rows = processes.iter().map(|process| self.row(process)).collect();
         if !self.rows.iter().any(|row| Some(row.pid) == self.chosen) {
             self.chosen = self.rows().first().map(|row| row.pid);
@@ -157,7 +166,9 @@ impl State {
             devices: devices.join(","),
             live: sum(|device| device.live),
             used: sum(|device| device.counted),
-            cap: caps.filter(|caps| !caps.is_empty()).map(|caps| caps.iter().sum()),
+            cap: caps
+                .filter(|caps| !caps.is_empty())
+                .map(|caps| caps.into_iter().fold(0, u64::saturating_add)),
             only_warns: process.devices.iter().any(|device| device.only_warns),
             refused: sum(refused),
             recorded: matches!(process.state, LiveState::Loaded | LiveState::Recording),
@@ -273,8 +284,7 @@ impl State {
         cards.head(&["card", "in use", "of", "caps", "refused"]);
         for card in self.cards.values() {
             let cap = card.cap.map_or("-".into(), gib);
-            let cells =
-                [card_name(card), gib(card.used), gib(card.total), cap, count(card.refused)];
+            let cells = [card_name(card), gib(card.used), total(card), cap, count(card.refused)];
             cards.row(cells);
         }
         let mut table = Table::new(0, "rrlrrrrl");
@@ -301,6 +311,11 @@ pub fn cells(row: &Row) -> [String; 7] {
     let rank = row.rank.map_or(String::new(), |rank| rank.to_string());
     let (used, live) = (gib(row.used), gib(row.live));
     [row.pid.to_string(), rank, row.devices.clone(), used, live, cap, count(row.refused)]
+}
+
+/// The size of a card. Processes of the first version do not say it.
+pub fn total(card: &Card) -> String {
+    if card.total == 0 { "?".into() } else { gib(card.total) }
 }
 
 pub fn card_name(card: &Card) -> String {

@@ -122,6 +122,32 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
     has(&screen(&state, 60), &["pid rank in use cap refused program"]);
 }
 
+/// Processes of the first version do not say how large the card is, and a page may be damaged.
+#[test]
+fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
+    let mut state = State::default();
+    let unknown = LiveDevice { total_bytes: 0, ..device(0, 8 * GIB, None, 0) };
+    state.update(vec![process(1, "a", vec![unknown])]);
+    has(&screen(&state, 80), &["GPU 0 8.00 GiB of ?"]);
+    assert!(state.once().lines().any(|line| line.contains("8.00 GiB") && line.contains("?")));
+    let absurd = LiveDevice {
+        live: u64::MAX,
+        counted: u64::MAX,
+        cap: Some(u64::MAX - 1),
+        refused_by_cap: u64::MAX,
+        ..device(0, 0, None, 1)
+    };
+    state.update(vec![process(1, "a", vec![absurd, absurd]), process(2, "b", vec![absurd])]);
+    has(&screen(&state, 120), &["(over 999 %)"]);
+    // Each look names another card.
+    for n in 0..1000u64 {
+        let mut uuid = [9; 16];
+        uuid[..8].copy_from_slice(&n.to_le_bytes());
+        state.update(vec![process(1, "a", vec![LiveDevice { uuid, ..unknown }])]);
+    }
+    assert!(state.cards.len() < 300, "{}", state.cards.len());
+}
+
 #[test]
 fn keys_choose_sort_filter_pause_and_open() {
     let mut state = state();

@@ -5,6 +5,7 @@ mod control;
 mod earlier_pages;
 mod groups;
 mod hammer;
+mod hostile_pages;
 mod namespaces;
 mod odd_processes;
 mod oom_command;
