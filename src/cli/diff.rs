@@ -7,6 +7,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
 use vramtrace_reader::analysis::roles::RoleFinder;
 use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, read_all};
+use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::facts;
 use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
 use vramtrace_reader::symbols::Symbols;
@@ -171,9 +172,12 @@ fn save(args: &Args, path: &Path) -> Outcome {
     Ok(DONE)
 }
 
+/// Most bytes of a baseline file.
+const MOST_BASELINE: u64 = 64 << 20;
+
 fn baseline(path: &Path) -> Result<Usage, Failure> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
+    let text = files::read_given_text(path, MOST_BASELINE)
         .map_err(|error| Failure::new(format!("{shown}: cannot be read: {error}")))?;
     let found: Baseline = serde_json::from_str(&text).map_err(|error| {
         Failure::new(format!(

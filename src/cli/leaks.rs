@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use vramtrace_format::size;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, find};
 use vramtrace_reader::analysis::parallel;
+use vramtrace_reader::files;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::leaks::report;
 use vramtrace_reader::report::text::leaks::{details, of_run};
@@ -68,13 +69,16 @@ pub fn bytes(text: &str) -> Result<u64, size::SizeError> {
     text.parse().or_else(|_| size::parse(text))
 }
 
+/// Most bytes of a suppressions file.
+const MOST_RULES: u64 = 64 << 20;
+
 /// The rules of a suppressions file; none without a file.
 pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
     let Some(path) = path else { return Ok(Suppressions::default()) };
     let named = |why: &dyn std::fmt::Display| {
         Failure::new(format!("--suppressions {}: {why}", path.display()))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let text = files::read_given_text(path, MOST_RULES).map_err(|error| named(&error))?;
     Suppressions::parse(&text).map_err(|error| named(&error))
 }
 

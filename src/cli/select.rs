@@ -1,14 +1,13 @@
 //! The inputs of a command: trace files, directories of runs and recordings of other tools; --rank, --pid and
 //! --device select from them.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use vramtrace_format::{DeviceId, Header};
-use vramtrace_reader::import;
 use vramtrace_reader::trace::{LoadedTraces, Trace, load, process_name};
+use vramtrace_reader::{files, import};
 
 use super::caveats;
 use crate::console::message;
@@ -196,12 +195,8 @@ pub fn paths(traces: &[Trace]) -> impl Iterator<Item = &Path> {
 /// Whether a file is a pickle, gzip, CSV or RMM log by its first bytes. `false` for a file that cannot be read:
 /// opening it as a trace then reports why.
 fn is_other_format(path: &Path) -> bool {
-    // Opening a FIFO would wait for a writer.
-    if !path.is_file() {
-        return false;
-    }
     let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(8).read_to_end(&mut first));
+    let read = files::open(path).and_then(|file| file.take(8).read_to_end(&mut first));
     let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
     read.is_ok() && begins.iter().any(|begin| first.starts_with(begin))
 }

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 pub use directory::Directory;
 pub use map::Map;
 
-/// Most bytes of a file of /proc or /sys: the mappings of a process with 100,000 of them have 10 MB.
-const MOST_OF_KERNEL: u64 = 64 << 20;
+/// Most bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
+const MOST_OF_KERNEL: u64 = 1 << 30;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +83,19 @@ fn reopen(found: &File, access: Access) -> io::Result<File> {
     let kind = about.file_type();
     if !kind.is_file() {
         let what = match () {
+            // As the kernel says it.
+            () if kind.is_symlink() => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
             () if kind.is_dir() => "a directory",
             () if kind.is_fifo() => "a FIFO",
-            () if kind.is_symlink() => "a link",
             () if kind.is_socket() => "a socket",
             () => "a device",
         };
-        return Err(io::Error::other(format!("is {what}, not a regular file")));
+        let what = format!("is {what}, not a regular file");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     if is_of_kernel(found) {
-        return Err(io::Error::other("is a file of the kernel, not on a disk"));
+        let what = "is a file of the kernel, not on a disk";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     let path = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     let mut options = OpenOptions::new();

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::files;
 use history::History;
 use vramtrace_format::Header;
 
@@ -26,12 +27,13 @@ pub use pickle::{PickleError, Value, parse as parse_pickle};
 
 /// Reads a file of any of the known forms, recognised by its first bytes.
 pub fn read(path: &Path) -> Result<History, ImportError> {
-    let history = std::fs::read(path).map_err(ImportProblem::from).and_then(|bytes| {
-        match bytes.starts_with(&[0x1f, 0x8b]) {
-            true => parse(&unpack(&bytes)?, path),
-            false => parse(&bytes, path),
-        }
-    });
+    let history =
+        files::read_given(path, MOST_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
+            match bytes.starts_with(&[0x1f, 0x8b]) {
+                true => parse(&unpack(&bytes)?, path),
+                false => parse(&bytes, path),
+            }
+        });
     history.map_err(|problem| ImportError { path: path.display().to_string(), problem })
 }
 
@@ -51,6 +53,8 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
     }
 }
 
+/// Most bytes of a file: so many of a device or of a sparse file are read, and no more.
+const MOST_BYTES: u64 = 8 << 30;
 /// Largest accepted ratio of unpacked to packed bytes, against decompression bombs. Snapshots have 10 to 50.
 const MOST_RATIO: u64 = 200;
 /// Unpacked bytes that a file of any size may have.
@@ -71,8 +75,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
 
 /// Writes a history as a trace into an empty file. `path`: the file that the history was read from.
 pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Converted> {
-    let mut uuid = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+    let uuid = files::random()?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let command = match script(history) {
         Some(script) => vec!["python".into(), script],

@@ -1,7 +1,7 @@
 //! Examines the executable of a command: can the loader preload a library into it?
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, elf};
+use vramtrace_reader::files;
 
 /// Why a preloaded library sees nothing of an executable, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ pub fn find_in_path(command: &OsStr) -> Option<PathBuf> {
 /// `#!/usr/bin/env NAME` counts as NAME.
 fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
     let mut start = [0; 256];
-    let length = File::open(path).ok()?.read(&mut start).ok()?;
+    let length = files::open(path).ok()?.read(&mut start).ok()?;
     let line = start[..length].strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line
@@ -129,14 +130,14 @@ fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
 
 /// `None` where the file is no ELF.
 fn escapes(path: &Path) -> Option<Vec<Escape>> {
-    let cache = object::ReadCache::new(File::open(path).ok()?);
+    let cache = object::ReadCache::new(files::open(path).ok()?);
     let mut found = Vec::new();
     if gains_rights(path) {
         found.push(Escape::Setuid);
     }
     let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else {
         let mut magic = [0; 4];
-        File::open(path).ok()?.read_exact(&mut magic).ok()?;
+        files::open(path).ok()?.read_exact(&mut magic).ok()?;
         return (magic == *b"\x7fELF").then(|| vec![Escape::OtherMachine]);
     };
     let same_machine = match file.architecture() {
@@ -173,7 +174,7 @@ fn escapes(path: &Path) -> Option<Vec<Escape>> {
 /// Why the loader cannot load this library: missing, not ELF, or for another machine. `None`: it can.
 pub fn library_problem(path: &Path) -> Option<String> {
     let mut head = [0; 20];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    let read = files::open(path).and_then(|mut file| file.read_exact(&mut head));
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Some("there is no such file".to_string());

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use vramtrace_reader::files;
+
 use super::library::{SHIM, SIMULATED};
 use super::processes::{self, Process, Stat};
 use crate::console::message;
@@ -162,5 +164,6 @@ fn is_cudart(name: &str) -> bool {
 /// Whether this may be a forked child that has not called exec yet. Its environment reads as empty, and
 /// is to be read again later.
 fn is_transient_child(stat: &Stat) -> bool {
-    std::fs::read(format!("/proc/{}/environ", stat.process.pid)).is_ok_and(|env| env.is_empty())
+    let environ = files::read_kernel(format!("/proc/{}/environ", stat.process.pid));
+    environ.is_ok_and(|environ| environ.is_empty())
 }

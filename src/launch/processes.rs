@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_format::member::Member;
 use vramtrace_format::proc;
+use vramtrace_reader::files;
 
 use crate::live_processes::process::{has_page, proc_file};
 
@@ -59,7 +60,7 @@ fn variable(pid: i32, name: &str) -> Option<Vec<u8>> {
 
 /// Paths of the files that it has mapped, each once.
 pub fn mapped_files(pid: i32) -> Vec<PathBuf> {
-    let Ok(maps) = fs::read(format!("/proc/{pid}/maps")) else { return Vec::new() };
+    let Ok(maps) = files::read_kernel(format!("/proc/{pid}/maps")) else { return Vec::new() };
     let mut files: Vec<PathBuf> = Vec::new();
     for line in maps.split(|byte| *byte == b'\n') {
         let Some(slash) = line.iter().position(|byte| *byte == b'/') else { continue };

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
+use vramtrace_reader::files;
 
 use super::python::Python;
 use crate::error::Failure;
@@ -88,8 +89,8 @@ impl StartHook {
     /// Fails if a file of this name was not written by `vramtrace enable`.
     fn check(&self) -> Result<(), Failure> {
         for path in [&self.module, &self.caller] {
-            match fs::read_to_string(path) {
-                Ok(text) if text.starts_with(MARK) => {}
+            match files::read(path, 1 << 20) {
+                Ok(text) if text.starts_with(MARK.as_bytes()) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Ok(_) => {
                     let shown = path.display();

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use vramtrace_format::{
-    Damage, DamageKind, Error, Events, Header, Stamped, TraceReader, proc, secrets,
+    Damage, DamageKind, Error, Events, HEADER_BYTES, Header, Stamped, TraceReader, proc, secrets,
 };
 
 use super::Definitions;
@@ -116,6 +117,17 @@ impl Trace {
         let trace = Trace { path, map, data, header, running, damage };
         trace.release();
         Ok(trace)
+    }
+
+    /// When the process of a trace started, by the header page alone.
+    pub(super) fn started_unix_ns(path: &Path) -> Option<u64> {
+        let mut page = [0; HEADER_BYTES];
+        let read = files::open(path).and_then(|file| file.read_exact_at(&mut page, 0));
+        match read.map(|()| TraceReader::new(&page)) {
+            Ok(Ok(reader)) if reader.damage().is_empty() => Some(reader.header().start_unix_ns),
+            // Its header page may be in its tail.
+            _ => Some(Trace::open(path).ok()?.header().start_unix_ns),
+        }
     }
 
     /// Releases the memory that the mapped pages take in this process. The kernel reads them again when
