@@ -3,7 +3,7 @@
 //! `reader/` holds small traces, whole and damaged; `records/` holds the insides of windows. They
 //! are cut behind the last record, so that the fuzzer does not chew on empty windows. `commands/` holds
 //! the number of a command line, the words of definitions, and the insides of both kinds of windows;
-//! `pages/` a live page, the page of a group, and the name of a page.
+//! `directory/` the steps that make a directory; `pages/` a live page, the page of a group, and the name of a page.
 
 use std::io;
 use std::path::Path;
@@ -281,6 +281,19 @@ fn main() -> io::Result<()> {
         let seed = [&[command, words], &few[64..], &events[64..]].concat();
         write(&format!("commands/{command}"), &seed)?;
     }
+    // Steps of four bytes: what is made, its name, its size.
+    let tails: [[u8; 4]; 6] = [
+        [0, 0, 0, 0],
+        [0x81, 0, 1, 0],
+        [0, 1, 0, 0],
+        [0x85, 1, 39, 0],
+        [2, 2, 100, 0],
+        [0x84, 2, 0, 0],
+    ];
+    let links: [[u8; 4]; 6] =
+        [[3, 0, 0, 0], [0x81, 0, 1, 0], [7, 1, 0, 0], [0x81, 1, 31, 0], [3, 4, 1, 0], [3, 5, 2, 0]];
+    write("directory/tails", tails.as_flattened())?;
+    write("directory/links", links.as_flattened())?;
     write("pages/live", &live_page())?;
     write("pages/group", &group_page())?;
     write("pages/name", b"7.77.10.20.65540")?;

@@ -8,6 +8,7 @@ mod cycles;
 mod forms;
 mod imports;
 mod layout;
+mod opening;
 mod resolve;
 mod sources;
 mod test_files;
