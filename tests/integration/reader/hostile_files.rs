@@ -26,6 +26,7 @@ struct Ended {
 
 /// Runs a command that must end by itself.
 #[track_caller]
+#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and says how much memory it had")]
 fn ends(command: &mut Command) -> Ended {
     let directory = Scratch::new();
     let file = |name: &str| File::create(directory.0.join(name)).unwrap();
@@ -149,6 +150,34 @@ fn a_run_writes_a_tail_into_no_file_that_another_name_leads_to() {
         assert!(std::fs::read(&victim).unwrap() == before, "{planted}: it was written over");
         std::fs::remove_dir_all(scratch.0.join("shared")).unwrap();
         std::fs::remove_dir_all(&place).unwrap();
+    }
+}
+
+/// The same files without a trap: they are put together. Not so where somebody else may have written them.
+#[test]
+fn a_run_puts_together_a_trace_and_a_tail_of_its_own_user_alone() {
+    for (whose, change) in [
+        ("own", "true"),
+        ("open to others", "chmod 666 shared/t.vtrace"),
+        ("of another user", "chown 65534 shared/t.vtrace"),
+        ("with a tail of another user", "chown 65534 shared/.t.vtrace*"),
+    ] {
+        if change.starts_with("chown") && testkit::user() != 0 {
+            continue;
+        }
+        let scratch = Scratch::new();
+        let place = scratch.0.join("planted");
+        std::fs::create_dir(&place).unwrap();
+        std::fs::create_dir(scratch.0.join("shared")).unwrap();
+        let header = killed(&place.join("t.vtrace"));
+        tail(&tail_of(&place.join("t.vtrace")), &header, 2);
+        let script = format!("cp -a planted/. shared/ && {change}");
+        let mut run = vramtrace();
+        run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
+        let ended = ends(&mut run);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let left = tail_of(&scratch.0.join("shared/t.vtrace")).exists();
+        assert_eq!(left, whose != "own", "{whose}");
     }
 }
 
