@@ -191,6 +191,8 @@ struct Namer<'s> {
     python: FxHashMap<PythonFrame, u32>,
     texts: FxHashMap<String, Arc<str>>,
     known: FxHashMap<Frame, u32>,
+    /// The problems: a trace may name a million libraries.
+    said: FxHashSet<String>,
 }
 
 impl<'s> Namer<'s> {
@@ -203,6 +205,7 @@ impl<'s> Namer<'s> {
             python: FxHashMap::default(),
             texts: FxHashMap::default(),
             known: FxHashMap::default(),
+            said: FxHashSet::default(),
         }
     }
 
@@ -259,7 +262,7 @@ impl<'s> Namer<'s> {
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
         let found = ask(module, &path, &asked);
         if let Some(problem) = problem(&path, &found)
-            && !self.symbols.problems.contains(&problem)
+            && self.said.insert(problem.clone())
         {
             self.symbols.problems.push(problem);
         }

@@ -294,3 +294,25 @@ fn a_library_that_unpacks_without_end_gives_no_more_than_its_symbols() {
     assert!(said.contains("bomb.so: its debug information"), "{said}");
     assert!(ended.memory < 128 << 20, "{}", ended.memory);
 }
+
+#[test]
+fn no_cell_of_a_spreadsheet_is_a_formula() {
+    let scratch = Scratch::new();
+    let mut t = TraceBuilder::new();
+    t.code(1, "=HYPERLINK(A1)", "@SUM(A1).py", 7);
+    t.code(2, "+1", "-2+3", 7);
+    t.stack(1, &[], &[1, 2], &[]);
+    t.stack(2, &[], &[2, 1], &[]);
+    t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
+    t.alloc_by(MS, Kind::Device, 0x400_0000, 3 << 20, 2);
+    t.write(&scratch.0.join("t.vtrace"));
+    let ended = command("export t.vtrace --format csv -o -", &scratch);
+    assert!(
+        ended.stdout.contains(",'@SUM(A1).py:7") && ended.stdout.contains(",'-2+3"),
+        "{}",
+        ended.stdout
+    );
+    let cells = ended.stdout.lines().flat_map(|line| line.split(','));
+    let formulas: Vec<_> = cells.filter(|cell| cell.starts_with(['=', '+', '-', '@'])).collect();
+    assert_eq!(formulas, [""; 0]);
+}
