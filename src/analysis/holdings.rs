@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Space, StackId};
 
 use super::{Level, Moment};
-use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
+use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until, Visitor};
 use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
@@ -117,26 +117,9 @@ impl Holdings {
         peak: Moment,
         level: Level,
     ) -> Holdings {
-        let places = places(end, peak);
-        let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
-        let mut found = Holdings { level, ..Holdings::default() };
-        trace.visit(definitions, &stops, &mut |stop, state| {
-            let (device, until) = places[stop];
-            if state.is_in_gap() {
-                found.not_known.extend(end.devices.get(&device).map(|end| (device, end.peak)));
-                return;
-            }
-            let mut here = Holdings::of_state(state, level);
-            here.keep(device);
-            found.held.extend(here.held);
-            found.blocks.extend(here.blocks);
-            let at_ns = match until {
-                Until::Time(time_ns) => time_ns,
-                Until::Offset(_) | Until::End => state.time_ns,
-            };
-            found.at_ns.insert(device, at_ns);
-        });
-        found
+        let mut at_peaks = HoldingsAtPeaks::new(end, peak, level);
+        trace.visit(definitions, &mut [&mut at_peaks]);
+        at_peaks.found
     }
 
     /// Driver memory and blocks.
@@ -151,6 +134,47 @@ impl Holdings {
     /// The stacks of the holders, and of the calls that mapped their memory again.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.all().flat_map(|(_, stack, held)| [Some(stack), held.brought_back_by]).flatten()
+    }
+}
+
+/// Finds the holdings of each device at its own peak.
+pub struct HoldingsAtPeaks {
+    /// Each device, its place, and its peak.
+    places: Vec<(DeviceId, Until, Peak)>,
+    pub found: Holdings,
+}
+
+impl HoldingsAtPeaks {
+    /// `end`: the state at the end, which has the peaks.
+    pub fn new(end: &State, peak: Moment, level: Level) -> HoldingsAtPeaks {
+        let places = places(end, peak).into_iter();
+        let places = places.map(|(device, until)| (device, until, end.devices[&device].peak));
+        let found = Holdings { level, ..Holdings::default() };
+        HoldingsAtPeaks { places: places.collect(), found }
+    }
+}
+
+impl Visitor for HoldingsAtPeaks {
+    fn stops(&self) -> Vec<Until> {
+        self.places.iter().map(|(_, until, _)| *until).collect()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        let (device, until, peak) = self.places[stop];
+        let found = &mut self.found;
+        if state.is_in_gap() {
+            found.not_known.insert(device, peak);
+            return;
+        }
+        let mut here = Holdings::of_state(state, found.level);
+        here.keep(device);
+        found.held.extend(here.held);
+        found.blocks.extend(here.blocks);
+        let at_ns = match until {
+            Until::Time(time_ns) => time_ns,
+            Until::Offset(_) | Until::End => state.time_ns,
+        };
+        found.at_ns.insert(device, at_ns);
     }
 }
 

@@ -3,6 +3,7 @@
 //! out-of-memory, fragmentation, predictions for other allocator settings, roles, outliers among
 //! ranks, and consistency checks. Sizes are bytes; times are ns since the start of the trace.
 
+mod allocation_sizes;
 pub mod autograd;
 mod curves;
 pub mod diff;
@@ -31,6 +32,7 @@ pub mod tree;
 pub mod verify;
 pub mod whatif;
 
+pub use allocation_sizes::AllocationSizes;
 pub use curves::{Curve, Curves};
 pub use driver_own::{TakenBy, taken_by};
 pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on};
@@ -43,5 +45,5 @@ pub use moment::Moment;
 pub use outliers::{Standing, outliers};
 pub use phases::{InPhase, Phase, phases};
 pub use places::{Layer, Places, is_dispatch, pool_hint};
-pub use process::{Ending, NamedHoldings, Process, read_all};
+pub use process::{Collect, Ending, NamedHoldings, Process, RolesOf, Wanted, read_all};
 pub use reconcile::{Basis, Reconciled, reconcile};

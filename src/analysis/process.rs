@@ -1,22 +1,23 @@
 //! One traced process, replayed to the requested moment. Input: an opened trace and a [`Moment`].
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vramtrace_format::{DeviceId, Header, Refused, StackId, Stamped};
+use vramtrace_format::{DeviceId, Header};
 
 use super::curves::CurvesObserver;
-use super::oom::{self, Oom, PostMortem};
+use super::frag::RequestSizes;
+use super::holdings::HoldingsAtPeaks;
+use super::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
+use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
-use super::roles::{HeldByRole, RoleFinder};
-use super::sleeps::{self, ResidentAtSleeps, Sleeps, SleepsObserver};
-use super::{Curves, Holdings, Level, Moment, Standing};
-use crate::replay::{
-    AllocCause, Asleep, CacheOomAt, DeviceState, Key, Live, Mapping, Observer, RecorderCost, State,
-    Stop, Until,
-};
+use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
+use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
+use super::{AllocationSizes, Curves, Holdings, Level, Moment, Standing};
+use crate::replay::{DeviceState, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
-use crate::trace::{DamageFound, Definitions, Site, Trace, process_name};
+use crate::trace::{DamageFound, Definitions, Trace, process_name};
 
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -40,14 +41,52 @@ pub struct Process {
     pub ooms: Vec<Oom>,
     /// Refusals that were followed by another error, over the whole trace.
     pub swallowed: Vec<oom::Swallowed>,
-    /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
+    /// The devices on which the run ended out of memory. Filled by [`Process::look_closer`].
     pub fatal: Vec<PostMortem>,
     /// Times in which memory was unmapped and mapped again later, over the whole trace.
     pub sleeps: BTreeMap<DeviceId, Sleeps>,
-    /// The memory that stayed on the card in these times. Filled by [`Process::find_holders`].
+    /// The memory that stayed on the card in these times. Filled by [`Process::look_closer`].
     pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
-    /// Filled by [`Process::find_holders`].
+    /// Filled by [`Process::look_closer`].
     pub who: Option<NamedHoldings>,
+    /// What the first pass collected.
+    pub(crate) collected: Collected,
+}
+
+/// What the first pass over a trace collects beside the state at its end. What is not collected costs a pass
+/// of its own where it is wanted later.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Collect {
+    /// For [`Wanted::holders`].
+    pub roles: Option<RolesOf>,
+    /// For [`Wanted::leaks`].
+    pub leaks: bool,
+    /// The sizes of all allocations.
+    pub sizes: bool,
+}
+
+/// The allocations whose roles are wanted. Finding roles needs the names of all stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RolesOf {
+    /// Blocks of PyTorch's cache: nothing is collected of programs without its library.
+    Blocks,
+    All,
+}
+
+/// What [`Process::look_closer`] finds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'r> {
+    pub fatal: bool,
+    pub holders: bool,
+    /// The leaks of at least this many bytes, if they were collected.
+    pub leaks: Option<(&'r Suppressions, u64)>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collected {
+    pub roles: Option<RoleFinder>,
+    pub watched: Option<Watched>,
+    pub sizes: Option<(RequestSizes, AllocationSizes)>,
 }
 
 /// Bytes by stack at two moments, with the names of the stacks' frames.
@@ -79,13 +118,40 @@ pub struct Ending {
 impl Process {
     /// Replays a trace to its end, and to the requested moment.
     pub fn read(trace: &Trace, moment: Moment) -> Process {
-        Process::read_with(trace, moment, &mut |_, _| {})
+        Process::read_with(trace, moment, Collect::default(), &mut |_, _| {})
     }
 
-    fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
+    fn read_with(
+        trace: &Trace,
+        moment: Moment,
+        collect: Collect,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Process {
         let (definitions, broken) = trace.definitions();
-        let mut observer = ProcessObserver::default();
-        let whole = trace.replay_until(&definitions, Until::End, &mut observer, progress);
+        let mut curves = CurvesObserver::default();
+        let mut ooms = OomObserver::default();
+        let mut sleeps = SleepsObserver::default();
+        let learns = match collect.roles {
+            None => false,
+            Some(RolesOf::Blocks) => expects_blocks(&definitions),
+            Some(RolesOf::All) => true,
+        };
+        let mut learner = learns.then(|| {
+            let all = Symbols::of_all(&definitions, trace.header());
+            RoleLearner::new(&definitions, &all)
+        });
+        let mut growth = collect.leaks.then(GrowthObserver::default);
+        let learning = learner.as_mut().map(RoleLearner::observer);
+        let mut sizes = collect.sizes.then(<(RequestSizes, AllocationSizes)>::default);
+        let wanted = (learning, (growth.as_mut(), sizes.as_mut()));
+        let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
+        let whole = trace.replay_until(&definitions, Until::End, &mut observers, progress);
+        let level = Level::of(&whole.state);
+        let collected = Collected {
+            roles: learner.map(RoleLearner::finish),
+            watched: growth.map(|growth| Watched::new(growth, level)),
+            sizes,
+        };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
@@ -94,7 +160,7 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let oom::OomsFound { ooms, swallowed, .. } = observer.ooms.finish(whole.state.time_ns);
+        let oom::OomsFound { ooms, swallowed, .. } = ooms.finish(whole.state.time_ns);
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
@@ -125,49 +191,87 @@ impl Process {
             state: reading.state,
             ending,
             damage,
-            curves: observer.curves.devices,
+            curves: curves.devices,
             ooms,
             swallowed,
             fatal: Vec::new(),
-            sleeps: observer.sleeps.finish(),
+            sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
+            collected,
         }
     }
 
-    /// Fills [`Process::fatal`]. `trace`: the trace that the process was read from.
-    pub fn find_fatal(&mut self, trace: &Trace) {
-        self.fatal = oom::fatal(trace, &self.definitions, &self.ooms);
-    }
-
-    /// Fills [`Process::who`] and [`Process::rests`]. `trace`: the trace that the process was read
-    /// from. Does nothing where the trace has no stacks.
-    pub fn find_holders(&mut self, trace: &Trace) {
-        if self.definitions.stacks().is_empty() {
-            return;
-        }
+    /// Fills [`Process::fatal`], [`Process::who`] and [`Process::rests`] as wanted, in one more pass over
+    /// `trace`, from which the process was read. Returns the leaks if they are wanted.
+    pub fn look_closer(&mut self, trace: &Trace, wanted: Wanted) -> Option<Leaks> {
+        let definitions = &self.definitions;
         let level = Level::of(&self.state);
-        let state = &self.state;
-        let peak = Holdings::at_peaks(trace, &self.definitions, state, Moment::Peak, level);
-        let live = Holdings::of_state(state, level);
+        let holders = wanted.holders && !definitions.stacks().is_empty();
+        let fatal = if wanted.fatal { oom::ended(&self.ooms) } else { Vec::new() };
+        let mut post_mortems = PostMortems::new(definitions, fatal);
+        let mut peaks = HoldingsAtPeaks::new(&self.state, Moment::Peak, level);
+        let mut rests = RestsAtSleeps::new(&self.sleeps, level);
+        let watched = self.collected.watched.as_ref().filter(|_| wanted.leaks.is_some());
+        let mut watched_rests = watched.map(Watched::rests);
+        let roles = (holders && level == Level::Tensor)
+            .then(|| (self.role_finder(trace), RolesAt::moment(&self.state, Moment::Peak, level)));
+        let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
+        if holders {
+            visitors.extend([&mut peaks as &mut dyn Visitor, &mut rests]);
+        }
+        visitors.extend(watched_rests.as_mut().map(|rests| rests as &mut dyn Visitor));
+        match &roles {
+            Some((finder, at)) => {
+                let mut at_peaks = at;
+                visitors.push(&mut at_peaks);
+                let mut found = |of: &Allocation| at.found(of);
+                finder.visit(trace, definitions, &mut visitors, &mut found);
+            }
+            None => trace.visit(definitions, &mut visitors),
+        }
+        let mut fatal = post_mortems.finish();
+        for fatal in &mut fatal {
+            fatal.find_remedy(trace, definitions);
+        }
+        let roles = roles.map(|(_, at)| at.of_devices());
+        // Leaks are judged at the end of the trace.
+        let at_end = self.moment == Moment::End;
+        let leaks = wanted.leaks.zip(watched.zip(watched_rests)).filter(|_| at_end);
+        let leaks = leaks.map(|((rules, least), (watched, rests))| {
+            watched.judge(trace, definitions.clone(), &self.state, rests, rules, least)
+        });
+        self.fatal = fatal;
+        if holders {
+            self.rests = rests.found;
+            self.name_holders(peaks.found, roles);
+        }
+        leaks
+    }
+
+    /// What the first pass learned about roles, or else by a pass of its own.
+    pub(crate) fn role_finder(&self, trace: &Trace) -> Cow<'_, RoleFinder> {
+        let learn = || {
+            let all = Symbols::of_all(&self.definitions, &self.header);
+            RoleFinder::new(trace, &self.definitions, &all)
+        };
+        self.collected.roles.as_ref().map_or_else(|| Cow::Owned(learn()), Cow::Borrowed)
+    }
+
+    fn name_holders(&mut self, peak: Holdings, peak_roles: Option<HeldByRole>) {
+        let live = Holdings::of_state(&self.state, peak.level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
         let fatal = self.fatal.iter().flat_map(|fatal| fatal.held.stacks());
         let devices = self.state.devices.values();
         let takers = devices.flat_map(|device| device.driver_own.makers());
         let takers = takers.map(|(maker, _)| maker.stack);
-        if !self.sleeps.is_empty() {
-            self.rests = sleeps::rests(trace, &self.definitions, &self.sleeps, level);
-        }
         let rests = self.rests.values().flat_map(ResidentAtSleeps::stacks);
         let slept = self.sleeps.values().flat_map(Sleeps::stacks);
         let refused = self.swallowed.iter().map(|one| one.refusal.refused.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let wanted = wanted.chain(rests).chain(slept).chain(refused);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        let peak_roles = (level == Level::Tensor).then(|| {
-            let all = Symbols::of_all(&self.definitions, &self.header);
-            let finder = RoleFinder::new(trace, &self.definitions, &all);
-            let mut roles = finder.at_moment(trace, &self.definitions, state, Moment::Peak, level);
+        let peak_roles = peak_roles.map(|mut roles| {
             roles.retain(|device| peak.at_ns.contains_key(&device));
             roles
         });
@@ -214,63 +318,22 @@ impl Process {
 
 /// Reads traces on all cores. The results have the order of `traces`. `progress` is called with bytes
 /// read and bytes in all, from any thread.
-pub fn read_all(traces: &[Trace], moment: Moment, progress: parallel::Progress) -> Vec<Process> {
+pub fn read_all(
+    traces: &[Trace],
+    moment: Moment,
+    collect: Collect,
+    progress: parallel::Progress,
+) -> Vec<Process> {
     let all: Vec<&Trace> = traces.iter().collect();
-    parallel::each(&all, progress, |_, trace, progress| Process::read_with(trace, moment, progress))
+    parallel::each(&all, progress, |_, trace, progress| {
+        Process::read_with(trace, moment, collect, progress)
+    })
 }
 
-/// The observers of a whole trace.
-#[derive(Default)]
-struct ProcessObserver {
-    curves: CurvesObserver,
-    ooms: oom::OomObserver,
-    sleeps: SleepsObserver,
+/// Whether the program had the library of PyTorch's cache, or the trace was imported.
+fn expects_blocks(definitions: &Definitions) -> bool {
+    definitions.imported_from().is_some() || definitions.has_library(CACHE_LIBRARY)
 }
 
-impl Observer for ProcessObserver {
-    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        self.curves.on_device_change(at, device, state);
-        self.sleeps.on_device_change(at, device, state);
-    }
-
-    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        self.ooms.on_refusal(at, refused, site);
-    }
-
-    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        self.ooms.on_cache_oom(at, device, oom);
-    }
-
-    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.ooms.on_alloc(at, key, live, how);
-    }
-
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.ooms.on_block_alloc(at, address, live, how);
-    }
-
-    fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
-        self.ooms.on_error_after_refusal(at, api, result);
-    }
-
-    fn on_exit_status(&mut self, at: &Stamped, status: i32) {
-        self.ooms.on_exit_status(at, status);
-    }
-
-    fn on_history_gap(&mut self, at: &Stamped) {
-        self.ooms.on_history_gap(at);
-        self.sleeps.on_history_gap(at);
-    }
-
-    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
-        self.sleeps.on_sleep(at, asleep, by);
-    }
-
-    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
-        self.sleeps.on_wake(at, mapping, object);
-    }
-
-    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
-        self.sleeps.on_sleep_end(at, asleep);
-    }
-}
+/// The beginning of the file name of the library with PyTorch's cache.
+const CACHE_LIBRARY: &str = "libc10_cuda";

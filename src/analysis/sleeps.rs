@@ -17,9 +17,8 @@ use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
 
 use super::holdings::{Held, Holdings};
 use super::{Level, StackClassifier};
-use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until};
+use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
 use crate::symbols::FREE_CACHE;
-use crate::trace::{Definitions, Trace};
 
 /// The most sleeps that are kept of a device. With more, every second one is dropped.
 const KEPT: usize = 1024;
@@ -253,28 +252,37 @@ impl Rest {
     }
 }
 
-/// The resident memory at the sleeps. Reads the trace once more, up to the last sleep.
-pub fn rests(
-    trace: &Trace,
-    definitions: &Definitions,
-    sleeps: &BTreeMap<DeviceId, Sleeps>,
+/// Finds the resident memory at the sleeps.
+pub struct RestsAtSleeps {
+    /// Of each place the device, and the sleep as an index into [`Sleeps::all`].
+    places: Vec<(DeviceId, usize, Until)>,
     level: Level,
-) -> BTreeMap<DeviceId, ResidentAtSleeps> {
-    let mut found: BTreeMap<DeviceId, ResidentAtSleeps> = BTreeMap::new();
-    let mut stops = Vec::new();
-    for (device, sleeps) in sleeps {
-        for at in evenly(sleeps.all.len()) {
-            stops.push((*device, at, Until::Offset(sleeps.all[at].lowest_offset)));
-        }
+    pub found: BTreeMap<DeviceId, ResidentAtSleeps>,
+}
+
+impl RestsAtSleeps {
+    pub fn new(sleeps: &BTreeMap<DeviceId, Sleeps>, level: Level) -> RestsAtSleeps {
+        let of_device = |(device, sleeps): (&DeviceId, &Sleeps)| {
+            let (device, all) = (*device, &sleeps.all);
+            let place = |at: usize| (device, at, Until::Offset(all[at].lowest_offset));
+            evenly(all.len()).into_iter().map(place).collect::<Vec<_>>()
+        };
+        let places = sleeps.iter().flat_map(of_device).collect();
+        RestsAtSleeps { places, level, found: BTreeMap::new() }
     }
-    let untils: Vec<Until> = stops.iter().map(|(_, _, until)| *until).collect();
-    trace.visit(definitions, &untils, &mut |stop, state| {
-        let (device, at, _) = stops[stop];
-        let rests = found.entry(device).or_default();
+}
+
+impl Visitor for RestsAtSleeps {
+    fn stops(&self) -> Vec<Until> {
+        self.places.iter().map(|(_, _, until)| *until).collect()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        let (device, at, _) = self.places[stop];
+        let rests = self.found.entry(device).or_default();
         rests.sleeps.push(at);
-        rests.stayed.push(stayed(state, device, level));
-    });
-    found
+        rests.stayed.push(stayed(state, device, self.level));
+    }
 }
 
 /// At most `LOOKED_AT` evenly spaced indexes below `all`, the first and the last included.

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
 use vramtrace_reader::analysis::roles::RoleFinder;
-use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, read_all};
+use vramtrace_reader::analysis::{
+    Collect, Holdings, Level, Moment, NamedHoldings, Process, read_all,
+};
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::facts;
 use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
@@ -203,7 +205,7 @@ fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
     require_stacks(&traces)?;
     super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
-    let mut processes = read_all(&traces, read, &|_, _| {});
+    let mut processes = read_all(&traces, read, Collect::default(), &|_, _| {});
     caveats::retain_known(&mut processes, &mut traces)?;
     let mut index = 0;
     let mut places = Vec::new();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use vramtrace_reader::analysis::ranks::{Holders, merge};
 use vramtrace_reader::analysis::roles::{HeldByRole, RoleFinder};
 use vramtrace_reader::analysis::{
-    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, read_all,
+    Collect, GroupBy, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, read_all,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::{
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Outcome {
     let level = args.level.map(Level::from);
     level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
-    let mut processes = read_all(&loaded.traces, read, &|_, _| {});
+    let mut processes = read_all(&loaded.traces, read, Collect::default(), &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;

@@ -25,7 +25,8 @@ pub fn run() -> Outcome {
     };
     loaded.warnings.iter().for_each(message);
     caveats::warn_versions(&loaded.traces);
-    let mut processes = read_all(&loaded.traces, Moment::End, &|_, _| {});
+    let mut processes =
+        read_all(&loaded.traces, Moment::End, verdict::collect(&loaded.traces), &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     caveats::warn_damage(&loaded.traces);
     let given = loaded.chosen.map(|chosen| chosen.display().to_string()).unwrap_or_default();

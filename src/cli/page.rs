@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use vramtrace_reader::analysis::{Moment, Process, read_all};
-use vramtrace_reader::report::html::{PageRun, Redaction, write};
+use vramtrace_reader::report::html::{COLLECT, PageRun, Redaction, write};
 use vramtrace_reader::units::size;
 
 use super::caveats;
@@ -57,16 +57,16 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
             .map(|process| process.header.host.clone())
             .collect(),
     });
-    let pages: Vec<PageRun> = runs
-        .iter()
+    let mut pages: Vec<PageRun> = runs
+        .iter_mut()
         .map(|run| PageRun {
             label: run.label.clone(),
             names: &run.selected.names,
-            processes: &run.processes,
+            processes: &mut run.processes,
             traces: &run.selected.traces,
         })
         .collect();
-    output.write(|out| write(&pages, redaction.as_ref(), out))?;
+    output.write(|out| write(&mut pages, redaction.as_ref(), out))?;
     for run in &runs {
         caveats::warn_damage(&run.selected.traces);
     }
@@ -78,10 +78,7 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
 }
 
 fn read(label: String, selected: Selected) -> Read {
-    let mut processes = read_all(&selected.traces, Moment::End, &|_, _| {});
-    for (process, trace) in processes.iter_mut().zip(&selected.traces) {
-        process.find_fatal(trace);
-    }
+    let processes = read_all(&selected.traces, Moment::End, COLLECT, &|_, _| {});
     let chosen = selected.chosen.as_deref().map(shown);
     Read {
         label: if label.is_empty() { chosen.unwrap_or_default() } else { label },

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::ranks::{self, Rank};
-use vramtrace_reader::analysis::{Moment, Phase, Process, phases, read_all};
+use vramtrace_reader::analysis::{
+    Collect, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
+};
 use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::json;
 use vramtrace_reader::report::text::{self, ReportOptions};
@@ -169,7 +171,12 @@ pub fn run(args: Args) -> Outcome {
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
     let moment = args.at.unwrap_or(Moment::End);
-    let mut processes = with_progress(|progress| read_all(&found.traces, moment, progress));
+    let in_full = args.json || args.all || found.traces.len() == 1;
+    let roles = in_full.then_some(RolesOf::Blocks);
+    let collect = Collect { roles, ..Collect::default() };
+    let read =
+        |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
+    let mut processes = with_progress(read);
     caveats::retain_known(&mut processes, &mut found.traces)?;
     caveats::warn_damage(&found.traces);
     args.device
@@ -179,11 +186,9 @@ pub fn run(args: Args) -> Outcome {
     }
     if args.json || args.all || processes.len() == 1 {
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
-            if moment == Moment::End {
-                process.find_fatal(trace);
-                process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
-            }
-            process.find_holders(trace);
+            let fatal = moment == Moment::End;
+            process.look_closer(trace, Wanted { fatal, holders: true, leaks: None });
+            process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
         }
     }
     let marked: Vec<Vec<Phase>> = match args.by_phase {

@@ -101,10 +101,11 @@ fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
     if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
         bar.set_style(style);
     }
-    let processes = analysis::read_all(&whole, Moment::End, &|done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
+    let processes =
+        analysis::read_all(&whole, Moment::End, verdict::collect(&whole), &|done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
     bar.finish_and_clear();
     caveats::warn_damage(&whole);
     figures.extend(processes.iter().map(|process| Figures {

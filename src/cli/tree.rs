@@ -3,7 +3,9 @@
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::roles::RoleFinder;
 use vramtrace_reader::analysis::tree::{Node, Top, Tree};
-use vramtrace_reader::analysis::{Holdings, Level, Moment, Process, StackClassifier, read_all};
+use vramtrace_reader::analysis::{
+    Collect, Holdings, Level, Moment, Process, StackClassifier, read_all,
+};
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::MomentFacts;
 use vramtrace_reader::report::json::tree::{DeviceTree, NodeFacts, SCHEMA, TreeReport};
@@ -85,7 +87,7 @@ pub fn run(args: Args) -> Outcome {
     let level = args.level.map(Level::from);
     level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
-    let mut processes = read_all(&loaded.traces, read, &|_, _| {});
+    let mut processes = read_all(&loaded.traces, read, Collect::default(), &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;

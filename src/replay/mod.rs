@@ -54,7 +54,7 @@ pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
 pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, State, Stop};
-pub use trace::{Progress, ReplayResult, Until};
+pub use trace::{Progress, ReplayResult, Until, Visitor};
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason};

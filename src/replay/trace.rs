@@ -19,6 +19,25 @@ pub enum Until {
     Time(u64),
 }
 
+/// An analysis of the state at places of a trace. Several of them follow one replay.
+pub trait Visitor {
+    /// The places, in any order.
+    fn stops(&self) -> Vec<Until>;
+    /// Called once for each place, by its index, in the order of the trace.
+    fn visit(&mut self, stop: usize, state: &State);
+}
+
+/// Places, and what is called at each of them.
+impl<F: FnMut(usize, &State)> Visitor for (Vec<Until>, F) {
+    fn stops(&self) -> Vec<Until> {
+        self.0.clone()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        self.1(stop, state);
+    }
+}
+
 /// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayResult {
@@ -63,25 +82,41 @@ impl Trace {
         }
     }
 
-    /// Shows the state at each of several places, by its index, in the order in which they come.
-    pub fn visit(
-        &self,
-        definitions: &Definitions,
-        stops: &[Until],
-        visit: &mut dyn FnMut(usize, &State),
-    ) {
-        self.visit_observed(definitions, stops, &mut (), visit);
+    /// Replays up to the last place of the visitors. Reads nothing if they have none.
+    pub fn visit(&self, definitions: &Definitions, visitors: &mut [&mut dyn Visitor]) {
+        self.visit_observed(definitions, visitors, &mut ());
     }
 
-    /// The same, and an observer follows up to the last of them.
+    /// As [`Trace::visit`]; an observer follows up to the last place.
     pub fn visit_observed(
         &self,
         definitions: &Definitions,
-        stops: &[Until],
+        visitors: &mut [&mut dyn Visitor],
         observer: &mut impl Observer,
-        visit: &mut dyn FnMut(usize, &State),
     ) {
-        self.replay_with(definitions, stops, observer, &mut |_, _| {}, visit);
+        let (stops, owners) = stops_of(visitors);
+        if !stops.is_empty() {
+            self.replay_with(definitions, &stops, observer, &mut |_, _| {}, &mut |stop, state| {
+                let (visitor, index) = owners[stop];
+                visitors[visitor].visit(index, state);
+            });
+        }
+    }
+
+    /// As [`Trace::visit_observed`], to the end of the trace.
+    pub fn visit_to_end(
+        &self,
+        definitions: &Definitions,
+        visitors: &mut [&mut dyn Visitor],
+        observer: &mut impl Observer,
+    ) {
+        let (mut stops, owners) = stops_of(visitors);
+        stops.push(Until::End);
+        self.replay_with(definitions, &stops, observer, &mut |_, _| {}, &mut |stop, state| {
+            if let Some((visitor, index)) = owners.get(stop).copied() {
+                visitors[visitor].visit(index, state);
+            }
+        });
     }
 
     /// Replays up to a place.
@@ -104,6 +139,7 @@ impl Trace {
         progress: Progress,
         visit: &mut dyn FnMut(usize, &State),
     ) -> ReplayResult {
+        self.count_decode();
         let mut replay = Replay::new();
         let mut stops: Vec<(usize, Until)> = stops.iter().copied().enumerate().collect();
         // Places are looked at before what a moment may find missing behind them.
@@ -168,6 +204,14 @@ impl Trace {
         }
         ReplayResult { state: replay.into_state(), damage }
     }
+}
+
+/// The places of all visitors, and for each the visitor and its index there.
+fn stops_of(visitors: &[&mut dyn Visitor]) -> (Vec<Until>, Vec<(usize, usize)>) {
+    let stops = visitors.iter().enumerate().flat_map(|(visitor, of)| {
+        of.stops().into_iter().enumerate().map(move |(index, stop)| (stop, (visitor, index)))
+    });
+    stops.unzip()
 }
 
 impl Until {

@@ -6,11 +6,15 @@ use serde_json::{Value, json};
 use vramtrace_format::physical::{GIB, MIB, PAGE};
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReason};
 
+use super::html;
 use super::json::process as json;
 use super::text::layout::WIDTH;
 use super::text::{ReportOptions, details, overview, overview_hints};
+use crate::analysis::leaks::Suppressions;
+use crate::analysis::oom;
 use crate::analysis::ranks::Rank;
-use crate::analysis::{Moment, Process};
+use crate::analysis::whatif::Recorded;
+use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, read_all};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
 use crate::trace::Trace;
 
@@ -304,9 +308,53 @@ fn torch() -> Process {
     cached().write(file.path());
     let trace = Trace::open(file.path()).unwrap();
     let mut process = Process::read(&trace, Moment::End);
-    process.find_fatal(&trace);
-    process.find_holders(&trace);
+    process.look_closer(&trace, Wanted { fatal: true, holders: true, leaks: None });
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
+}
+
+/// The replays of a what-if are its own: of one out-of-memory, and of a whole trace.
+fn decodes_of_whatif(path: &Path) -> (u32, u32) {
+    let trace = Trace::open(path).unwrap();
+    let definitions = trace.definitions().0;
+    let ended = oom::ended(&oom::list(&trace, &definitions).0.ooms);
+    let mut post_mortems = oom::examine(&trace, &definitions, &ended);
+    let before = trace.decodes();
+    post_mortems.iter_mut().for_each(|one| one.find_remedy(&trace, &definitions));
+    let remedy = trace.decodes() - before;
+    Recorded::of(&trace, &definitions);
+    (remedy, trace.decodes() - before - remedy)
+}
+
+#[test]
+fn a_report_decodes_a_trace_twice() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    cached().write(file.path());
+    let (remedy, whatif) = decodes_of_whatif(file.path());
+    assert!(remedy > 0 && whatif > 0);
+    let decodes = |moment, collect, wanted| {
+        let traces = [Trace::open(file.path()).unwrap()];
+        let mut processes = read_all(&traces, moment, collect, &|_, _| {});
+        processes[0].look_closer(&traces[0], wanted);
+        assert_eq!(processes[0].fatal.len(), usize::from(wanted.fatal));
+        assert!(processes[0].who.as_ref().unwrap().peak_roles.is_some());
+        traces[0].decodes() - if wanted.fatal { remedy } else { 0 }
+    };
+    let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, sizes: false };
+    let rules = Suppressions::default();
+    let all = Wanted { fatal: true, holders: true, leaks: Some((&rules, 0)) };
+    assert_eq!(decodes(Moment::End, collect, all), 2);
+    // The state at another moment takes a pass of its own.
+    let holders = Wanted { holders: true, ..Wanted::default() };
+    assert_eq!(decodes(Moment::Peak, collect, holders), 3);
+    assert_eq!(decodes(Moment::End, Collect::default(), holders), 3, "roles were not collected");
+
+    let traces = [Trace::open(file.path()).unwrap()];
+    let mut processes = read_all(&traces, Moment::End, html::COLLECT, &|_, _| {});
+    let names = ["a.vtrace".to_string()];
+    let processes = &mut processes;
+    let run = html::PageRun { label: "a".into(), names: &names, processes, traces: &traces };
+    html::write(&mut [run], None, &mut Vec::new()).unwrap();
+    assert_eq!(traces[0].decodes(), 2 + remedy + whatif);
 }
 
 #[test]

@@ -80,6 +80,12 @@ pub struct Definitions {
 }
 
 impl Definitions {
+    /// Whether the program loaded a library whose file name begins so.
+    pub fn has_library(&self, name: &str) -> bool {
+        let file = |path: &str| path.rsplit('/').next().is_some_and(|file| file.starts_with(name));
+        self.stacks.modules().iter().any(|module| file(&module.path))
+    }
+
     pub fn add(&mut self, definition: Definition) {
         match definition {
             Definition::Api { id, name } => {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use vramtrace_format::{
     Damage, DamageKind, Error, Events, HEADER_BYTES, Header, Stamped, TraceReader, proc, secrets,
@@ -26,6 +27,8 @@ pub struct Trace {
     running: bool,
     /// The damage that was found so far.
     damage: Mutex<DamageFound>,
+    /// The number of times that its events were decoded from the first one on.
+    decodes: AtomicU32,
 }
 
 /// Damaged parts of a file.
@@ -114,7 +117,8 @@ impl Trace {
         };
         let damage = Mutex::new(damage);
         let path = path.to_path_buf();
-        let trace = Trace { path, map, data, header, running, damage };
+        let decodes = AtomicU32::new(0);
+        let trace = Trace { path, map, data, header, running, damage, decodes };
         trace.release();
         Ok(trace)
     }
@@ -190,6 +194,7 @@ impl Trace {
 
     /// Calls `visit` for every event, in file order.
     pub fn for_each_event(&self, visit: &mut dyn FnMut(&Stamped)) {
+        self.count_decode();
         let Some(reader) = self.reader() else { return };
         let mut events =
             if self.running { reader.tail(Default::default()) } else { reader.events() };
@@ -197,6 +202,15 @@ impl Trace {
             visit(&stamped);
         }
         self.note_damage(&DamageFound::of(&reader, &events));
+    }
+
+    pub(crate) fn count_decode(&self) {
+        self.decodes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of times that its events were decoded so far. Tests bound it.
+    pub fn decodes(&self) -> u32 {
+        self.decodes.load(Ordering::Relaxed)
     }
 
     /// All damage that was found so far.

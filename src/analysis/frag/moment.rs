@@ -4,7 +4,7 @@ use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::{Frag, FragSegment, Sizes, pins, pool};
 use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
-use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until};
+use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -31,8 +31,8 @@ pub enum MomentError {
     NotKnown(UnknownMoment),
 }
 
-/// The fragmentation of every device with blocks. Reads the trace once, and once more up to each moment
-/// other than the end. Memory is bounded by the live set.
+/// The fragmentation of every device with blocks. Reads the trace once, and once more up to a moment other
+/// than the end. Memory is bounded by the live set.
 pub fn find(
     trace: &Trace,
     definitions: &Definitions,
@@ -41,48 +41,96 @@ pub fn find(
     if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }
-    let mut observer = FragObserver::default();
-    let end = trace.replay(definitions, &mut observer).state;
-    let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
-    let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
-    let refused = |id: &DeviceId| end.devices[id].cache.last_oom;
-    if at == FragMoment::OutOfMemory
-        && !used.is_empty()
-        && !used.iter().any(|id| refused(id).is_some())
-    {
-        return Err(MomentError::NoOutOfMemory);
-    }
-    let replay = |until| trace.replay_until(definitions, until, &mut (), &mut |_, _| {}).state;
-    let mut all = Vec::new();
-    for id in used {
-        let until = match at {
-            FragMoment::End => Until::End,
-            FragMoment::Time(time_ns) => Until::Time(time_ns),
-            FragMoment::Peak => Until::Offset(end.devices[&id].cache.fullest.offset),
-            FragMoment::OutOfMemory => match refused(&id) {
-                Some(oom) => Until::Offset(oom.offset),
-                None => continue,
-            },
+    let mut sizes = RequestSizes::default();
+    let end = trace.replay(definitions, &mut sizes).state;
+    let mut frags = FragAt::new(trace, definitions, &end, &sizes, at)?;
+    trace.visit(definitions, &mut [&mut frags]);
+    frags.finish()
+}
+
+/// Finds the fragmentation of every device with blocks at a moment.
+pub struct FragAt<'t> {
+    trace: &'t Trace,
+    definitions: &'t Definitions,
+    end: &'t State,
+    sizes: &'t RequestSizes,
+    /// Each device, and its place.
+    places: Vec<(DeviceId, Until)>,
+    found: Vec<Option<Frag>>,
+    not_known: Option<UnknownMoment>,
+}
+
+impl<'t> FragAt<'t> {
+    /// `end`: the state at the end; `sizes`: of the whole trace.
+    pub fn new(
+        trace: &'t Trace,
+        definitions: &'t Definitions,
+        end: &'t State,
+        sizes: &'t RequestSizes,
+        at: FragMoment,
+    ) -> Result<FragAt<'t>, MomentError> {
+        let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
+        let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
+        let refused = |id: &DeviceId| end.devices[id].cache.last_oom;
+        let place = |id: DeviceId| match at {
+            FragMoment::End => Some((id, Until::End)),
+            FragMoment::Time(time_ns) => Some((id, Until::Time(time_ns))),
+            FragMoment::Peak => Some((id, Until::Offset(end.devices[&id].cache.fullest.offset))),
+            FragMoment::OutOfMemory => refused(&id).map(|oom| (id, Until::Offset(oom.offset))),
         };
-        let earlier;
-        let then = match until {
-            Until::End => &end,
-            until => {
-                earlier = replay(until);
-                if let Until::Time(time_ns) = until
-                    && let Knowledge::NotKnown(why) =
-                        knowledge(trace, definitions, &earlier, Moment::At(time_ns))
-                {
-                    return Err(MomentError::NotKnown(why));
-                }
-                &earlier
+        let places: Vec<(DeviceId, Until)> = used.iter().filter_map(|id| place(*id)).collect();
+        if at == FragMoment::OutOfMemory && !used.is_empty() && places.is_empty() {
+            return Err(MomentError::NoOutOfMemory);
+        }
+        let mut frags = FragAt {
+            trace,
+            definitions,
+            end,
+            sizes,
+            found: places.iter().map(|_| None).collect(),
+            places,
+            not_known: None,
+        };
+        if at == FragMoment::End {
+            for index in 0..frags.places.len() {
+                frags.found[index] = Some(frags.at(index, end));
             }
-        };
-        let sizes = observer.sizes.iter().find(|(of, _)| *of == id);
-        let sizes = sizes.map(|(_, sizes)| sizes.clone()).unwrap_or_default();
-        all.push(frag(id, then, &end, &sizes, definitions, trace.header()));
+        }
+        Ok(frags)
     }
-    Ok(all)
+
+    fn at(&self, index: usize, then: &State) -> Frag {
+        let id = self.places[index].0;
+        let sizes = self.sizes.of(id);
+        frag(id, then, self.end, &sizes, self.definitions, self.trace.header())
+    }
+
+    /// In the order of the devices.
+    pub fn finish(self) -> Result<Vec<Frag>, MomentError> {
+        match self.not_known {
+            Some(why) => Err(MomentError::NotKnown(why)),
+            None => Ok(self.found.into_iter().flatten().collect()),
+        }
+    }
+}
+
+impl Visitor for FragAt<'_> {
+    /// The state at the end is known.
+    fn stops(&self) -> Vec<Until> {
+        let places = self.places.iter().map(|(_, until)| *until);
+        places.filter(|until| *until != Until::End).collect()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        if let Until::Time(time_ns) = self.places[stop].1
+            && let Knowledge::NotKnown(why) =
+                knowledge(self.trace, self.definitions, state, Moment::At(time_ns))
+        {
+            self.not_known.get_or_insert(why);
+            return;
+        }
+        self.found[stop] = Some(self.at(stop, state));
+    }
 }
 
 fn frag(
@@ -122,19 +170,26 @@ fn frag(
     }
 }
 
-/// The sizes of all requests, by device.
-#[derive(Default)]
-struct FragObserver {
-    sizes: Vec<(DeviceId, Sizes)>,
+/// The sizes of all requests, by device: an observer of a whole trace.
+#[derive(Clone, Debug, Default)]
+pub struct RequestSizes {
+    devices: Vec<(DeviceId, Sizes)>,
 }
 
-impl Observer for FragObserver {
+impl RequestSizes {
+    fn of(&self, id: DeviceId) -> Sizes {
+        let known = self.devices.iter().find(|(device, _)| *device == id);
+        known.map(|(_, sizes)| sizes.clone()).unwrap_or_default()
+    }
+}
+
+impl Observer for RequestSizes {
     fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
-        let known = self.sizes.iter().position(|(device, _)| *device == live.device);
+        let known = self.devices.iter().position(|(device, _)| *device == live.device);
         let index = known.unwrap_or_else(|| {
-            self.sizes.push((live.device, Sizes::default()));
-            self.sizes.len() - 1
+            self.devices.push((live.device, Sizes::default()));
+            self.devices.len() - 1
         });
-        self.sizes[index].1.add(live.size);
+        self.devices[index].1.add(live.size);
     }
 }

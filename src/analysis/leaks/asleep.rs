@@ -10,8 +10,6 @@ use super::observer::GrowthObserver;
 use super::verdict::{Leak, LeakReason, Verdict};
 use crate::analysis::sleeps::{self, Growing, ResidentAtSleeps, ResidentPart, Sleeps};
 use crate::analysis::{Level, StackClassifier};
-use crate::replay::State;
-use crate::trace::{Definitions, Trace};
 
 /// The sleeps of a trace, with what stayed at them.
 #[derive(Debug, Default)]
@@ -21,17 +19,10 @@ pub struct SleepFindings {
 }
 
 impl SleepFindings {
-    pub fn of(
-        trace: &Trace,
-        definitions: &Definitions,
-        state: &State,
+    pub fn new(
         sleeps: BTreeMap<DeviceId, Sleeps>,
+        rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     ) -> SleepFindings {
-        let level = Level::of(state);
-        let rests = match sleeps.is_empty() {
-            true => BTreeMap::new(),
-            false => sleeps::rests(trace, definitions, &sleeps, level),
-        };
         SleepFindings { sleeps, rests }
     }
 

@@ -44,23 +44,65 @@ pub use merged::{MergedLeak, merge};
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 
-use crate::replay::Until;
-use crate::trace::Trace;
-use observer::GrowthObserver;
+use std::collections::BTreeMap;
 
-/// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out.
+use vramtrace_format::DeviceId;
+
+use super::Level;
+use super::sleeps::{RestsAtSleeps, Sleeps};
+use crate::replay::State;
+use crate::trace::{Definitions, Trace};
+
+pub use observer::GrowthObserver;
+
+/// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out. Reads the trace once,
+/// and once more if the program unmapped memory.
 pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();
     let mut observer = GrowthObserver::default();
-    let reading = trace.replay_until(&definitions, Until::End, &mut observer, &mut |_, _| {});
-    let sleeps = std::mem::take(&mut observer.sleeps).finish();
-    let sleeps = asleep::SleepFindings::of(trace, &definitions, &reading.state, sleeps);
-    let subject = judge::Subject {
-        trace: trace.path().to_path_buf(),
-        header: trace.header().clone(),
-        running: trace.is_running(),
-        definitions,
-        sleeps,
-    };
-    judge::judge(subject, &reading.state, &observer, rules, least)
+    let end = trace.replay(&definitions, &mut observer).state;
+    let watched = Watched::new(observer, Level::of(&end));
+    let mut rests = watched.rests();
+    trace.visit(&definitions, &mut [&mut rests]);
+    watched.judge(trace, definitions, &end, rests, rules, least)
+}
+
+/// The histories of all stacks of a whole trace, with the program's sleeps.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    observer: GrowthObserver,
+    sleeps: BTreeMap<DeviceId, Sleeps>,
+    level: Level,
+}
+
+impl Watched {
+    pub fn new(mut observer: GrowthObserver, level: Level) -> Watched {
+        let sleeps = std::mem::take(&mut observer.sleeps).finish();
+        Watched { observer, sleeps, level }
+    }
+
+    /// The visitor that finds what stayed at the sleeps.
+    pub fn rests(&self) -> RestsAtSleeps {
+        RestsAtSleeps::new(&self.sleeps, self.level)
+    }
+
+    /// `end`: the state at the end; `rests`: after its visit.
+    pub fn judge(
+        &self,
+        trace: &Trace,
+        definitions: Definitions,
+        end: &State,
+        rests: RestsAtSleeps,
+        rules: &Suppressions,
+        least: u64,
+    ) -> Leaks {
+        let subject = judge::Subject {
+            trace: trace.path().to_path_buf(),
+            header: trace.header().clone(),
+            running: trace.is_running(),
+            definitions,
+            sleeps: asleep::SleepFindings::new(self.sleeps.clone(), rests.found),
+        };
+        judge::judge(subject, end, &self.observer, rules, least)
+    }
 }

@@ -93,7 +93,7 @@ impl LastFrees {
 }
 
 /// Collects the histories of all stacks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct GrowthObserver {
     pub sleeps: SleepsObserver,
     pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,

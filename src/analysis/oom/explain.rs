@@ -46,7 +46,7 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     let mut found: Vec<Option<(PostMortem, Vec<FragSegment>)>> =
         ooms.iter().map(|_| None).collect();
     let mut sizes = SizesObserver::default();
-    trace.visit_observed(definitions, &stops, &mut sizes, &mut |stop, state| {
+    let mut visitor = (stops, |stop: usize, state: &State| {
         let (_, oom) = &ooms[stop / 2];
         match stop % 2 {
             0 => before[stop / 2] = timed.then(|| Before::of(state, oom)).flatten(),
@@ -58,6 +58,7 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
             }
         }
     });
+    trace.visit_observed(definitions, &mut [&mut visitor], &mut sizes);
     let all = ooms.iter().zip(before).zip(found);
     let all = all.filter_map(|(((number, _), before), found)| Some((*number, before, found?)));
     all.map(|(number, before, (mut one, segments))| {

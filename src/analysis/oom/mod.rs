@@ -32,7 +32,7 @@ use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use super::{Holdings, Level};
-use crate::replay::{DeviceState, SegmentAt, State, Until};
+use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
 
 /// The state of one device at an out-of-memory. Sizes are bytes.
@@ -130,15 +130,38 @@ pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
 
 /// The post-mortem of each failure, in the same order. Reads the trace up to the last of them.
 pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
-    if ooms.is_empty() {
-        return Vec::new();
+    let mut examined = PostMortems::new(definitions, ooms.to_vec());
+    trace.visit(definitions, &mut [&mut examined]);
+    examined.finish()
+}
+
+/// Finds the state at each of some failures.
+pub struct PostMortems<'d> {
+    definitions: &'d Definitions,
+    ooms: Vec<Oom>,
+    found: Vec<Option<PostMortem>>,
+}
+
+impl<'d> PostMortems<'d> {
+    pub fn new(definitions: &'d Definitions, ooms: Vec<Oom>) -> PostMortems<'d> {
+        let found = ooms.iter().map(|_| None).collect();
+        PostMortems { definitions, ooms, found }
     }
-    let stops: Vec<Until> = ooms.iter().map(|oom| Until::Offset(oom.offset)).collect();
-    let mut found: Vec<Option<PostMortem>> = ooms.iter().map(|_| None).collect();
-    trace.visit(definitions, &stops, &mut |stop, state| {
-        found[stop] = Some(at_failure(state, ooms[stop].clone(), definitions));
-    });
-    found.into_iter().flatten().collect()
+
+    /// In the order of the failures.
+    pub fn finish(self) -> Vec<PostMortem> {
+        self.found.into_iter().flatten().collect()
+    }
+}
+
+impl Visitor for PostMortems<'_> {
+    fn stops(&self) -> Vec<Until> {
+        self.ooms.iter().map(|oom| Until::Offset(oom.offset)).collect()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        self.found[stop] = Some(at_failure(state, self.ooms[stop].clone(), self.definitions));
+    }
 }
 
 fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem {
@@ -217,13 +240,4 @@ fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Fi
         over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
         other: None,
     }
-}
-
-/// The post-mortem of each device on which the run ended out of memory, with remedies.
-pub fn fatal(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
-    let mut found = examine(trace, definitions, &ended(ooms));
-    for one in &mut found {
-        one.find_remedy(trace, definitions);
-    }
-    found
 }

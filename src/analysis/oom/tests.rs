@@ -47,7 +47,9 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
     }
     with_trace(&t, |trace, definitions| {
         let found = list(trace, definitions).0;
-        fatal(trace, definitions, &found.ooms)
+        let mut fatal = examine(trace, definitions, &ended(&found.ooms));
+        fatal.iter_mut().for_each(|one| one.find_remedy(trace, definitions));
+        fatal
     })
 }
 

@@ -4,6 +4,8 @@
 //! decides. Undecided allocations are live, or were freed since the last allocation; so memory is
 //! bounded by the live set.
 
+use std::borrow::Borrow;
+
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Kind, Space, StackId, Stamped, ThreadId};
 
@@ -12,7 +14,7 @@ use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
 use super::stack_class::{StackClass, StackClasses};
-use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, State, Until};
+use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -44,18 +46,9 @@ pub struct RoleFinder {
 impl RoleFinder {
     /// Reads the trace once. `symbols` must name all of its stacks.
     pub fn new(trace: &Trace, definitions: &Definitions, symbols: &Symbols) -> RoleFinder {
-        let classes = StackClasses::new(definitions, symbols);
-        let mut learned = Learned::default();
-        let before = Learned::default();
-        let mut follower = Follower::new(&classes, |life: &Life, of: &Waiting| {
-            let site = of.site();
-            // The first pass decides without the facts that it collects.
-            learned.note(life, site, rules::role(life, site, &before));
-        });
-        trace.replay(definitions, &mut follower);
-        let ended = follower.finish();
-        learned.finish(ended);
-        RoleFinder { classes, learned }
+        let mut learner = RoleLearner::new(definitions, symbols);
+        trace.replay(definitions, &mut learner.observer());
+        learner.finish()
     }
 
     /// Reads the trace once more and calls `found` for every allocation at its free, then for those that
@@ -66,29 +59,23 @@ impl RoleFinder {
         definitions: &Definitions,
         found: &mut dyn FnMut(&Allocation),
     ) {
-        self.visit(trace, definitions, &[], &mut |_, _| {}, found);
+        self.visit(trace, definitions, &mut [], found);
     }
 
-    /// Like [`RoleFinder::follow`]. Calls `show` with the index and the state of each stop, before
-    /// `found` is called for the allocations that are live there.
+    /// Like [`RoleFinder::follow`], with visitors: they see a place before `found` is called for the
+    /// allocations that are live there.
     pub fn visit(
         &self,
         trace: &Trace,
         definitions: &Definitions,
-        stops: &[Until],
-        show: &mut dyn FnMut(usize, &State),
+        visitors: &mut [&mut dyn Visitor],
         found: &mut dyn FnMut(&Allocation),
     ) {
         let mut follower = Follower::new(&self.classes, |life: &Life, of: &Waiting| {
             found(&self.decide(life, of));
         });
-        let all: Vec<Until> = stops.iter().copied().chain([Until::End]).collect();
-        trace.visit_observed(definitions, &all, &mut follower, &mut |stop, state| {
-            if stop < stops.len() {
-                show(stop, state);
-            }
-        });
-        follower.finish();
+        trace.visit_to_end(definitions, visitors, &mut follower);
+        follower.end_all();
     }
 
     /// An observer to which another observer forwards its events.
@@ -104,12 +91,55 @@ impl RoleFinder {
     }
 }
 
+/// Collects what the roles follow from, as an observer of a whole trace.
+pub struct RoleLearner {
+    follower: Follower<StackClasses, Notes>,
+}
+
+impl RoleLearner {
+    /// `symbols` must name all stacks of the trace.
+    pub fn new(definitions: &Definitions, symbols: &Symbols) -> RoleLearner {
+        let classes = StackClasses::new(definitions, symbols);
+        RoleLearner { follower: Follower::new(classes, Notes::default()) }
+    }
+
+    pub fn observer(&mut self) -> &mut impl Observer {
+        &mut self.follower
+    }
+
+    pub fn finish(mut self) -> RoleFinder {
+        self.follower.end_all();
+        let Follower { classes, progress, sink: Notes { mut learned, .. }, .. } = self.follower;
+        learned.finish(progress);
+        RoleFinder { classes, learned }
+    }
+}
+
+/// The facts about allocations whose life has ended.
+#[derive(Default)]
+struct Notes {
+    learned: Learned,
+    /// The first pass decides without the facts that it collects.
+    none: Learned,
+}
+
+impl Ended for Notes {
+    fn ended(&mut self, life: &Life, of: &Waiting) {
+        let site = of.site();
+        self.learned.note(life, site, rules::role(life, site, &self.none));
+    }
+}
+
 /// Finds roles for another observer, which forwards its events and takes the results.
 pub struct RoleObserver<'f> {
-    follower: Follower<'f, Followed<'f>>,
+    follower: Follower<&'f StackClasses, Followed<'f>>,
 }
 
 impl RoleObserver<'_> {
+    pub fn observer(&mut self) -> &mut impl Observer {
+        &mut self.follower
+    }
+
     /// The allocations whose role became known since the last call.
     pub fn take(&mut self) -> Vec<Allocation> {
         std::mem::take(&mut self.follower.sink.list)
@@ -118,36 +148,6 @@ impl RoleObserver<'_> {
     /// The trace has ended: the roles of all live allocations become known.
     pub fn end(&mut self) {
         self.follower.end_all();
-    }
-}
-
-impl Observer for RoleObserver<'_> {
-    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.follower.on_alloc(at, key, live, how);
-    }
-
-    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
-        self.follower.on_free(at, key, live, how);
-    }
-
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.follower.on_block_alloc(at, address, live, how);
-    }
-
-    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
-        self.follower.on_block_free(at, address, live, how);
-    }
-
-    fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
-        self.follower.on_segment(at, key, live);
-    }
-
-    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
-        self.follower.on_wake(at, mapping, object);
-    }
-
-    fn on_history_gap(&mut self, at: &Stamped) {
-        self.follower.on_history_gap(at);
     }
 }
 
@@ -194,8 +194,8 @@ impl Waiting {
     }
 }
 
-struct Follower<'c, F> {
-    classes: &'c StackClasses,
+struct Follower<C, F> {
+    classes: C,
     progress: Progress,
     live: FxHashMap<Key, Waiting>,
     /// Freed since the last allocation: the next one gives the phase.
@@ -203,8 +203,8 @@ struct Follower<'c, F> {
     sink: F,
 }
 
-impl<'c, F: Ended> Follower<'c, F> {
-    fn new(classes: &'c StackClasses, sink: F) -> Follower<'c, F> {
+impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
+    fn new(classes: C, sink: F) -> Follower<C, F> {
         let progress = Progress::default();
         Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), sink }
     }
@@ -246,7 +246,7 @@ impl<'c, F: Ended> Follower<'c, F> {
         match live.kind {
             Kind::Graph => StackClass::Graph,
             _ if live.stack == StackId(0) => StackClass::Unknown,
-            _ => self.classes.get(live.stack),
+            _ => self.classes.borrow().get(live.stack),
         }
     }
 
@@ -286,14 +286,9 @@ impl<'c, F: Ended> Follower<'c, F> {
             self.end(&Waiting { ended: self.progress, ..of }, End::NotSeen);
         }
     }
-
-    fn finish(mut self) -> Progress {
-        self.end_all();
-        self.progress
-    }
 }
 
-impl<F: Ended> Observer for Follower<'_, F> {
+impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         self.allocated(at, key, live, how);
     }
@@ -325,7 +320,7 @@ impl<F: Ended> Observer for Follower<'_, F> {
             of.live.stack = stack;
             of.class = match stack {
                 StackId(0) => StackClass::Unknown,
-                stack => self.classes.get(stack),
+                stack => self.classes.borrow().get(stack),
             };
         }
     }

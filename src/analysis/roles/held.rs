@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
-use super::{Role, RoleFinder};
+use super::{Allocation, Role, RoleFinder};
 use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
 use crate::analysis::{Level, Moment};
-use crate::replay::{Key, State, Until};
+use crate::replay::{Key, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
 
 /// The memory held at one moment, by device, role and stack.
@@ -56,6 +56,86 @@ struct Counted {
     held: Held,
 }
 
+/// Finds the bytes by role and stack at places of a trace. A role is known after the end of an allocation
+/// only, so the visitor counts memory, and the observer adds its role.
+pub struct RolesAt {
+    /// The device of each place, of [`RolesAt::moment`].
+    devices: Vec<DeviceId>,
+    stops: Vec<Until>,
+    level: Level,
+    sums: RefCell<Vec<HeldByRole>>,
+    /// By key and time of allocation: an address may be used again.
+    waiting: RefCell<FxHashMap<(Key, u64), Vec<Counted>>>,
+}
+
+impl RolesAt {
+    pub fn new(stops: Vec<Until>, level: Level) -> RolesAt {
+        let sums = RefCell::new(vec![HeldByRole::default(); stops.len()]);
+        RolesAt { devices: Vec::new(), stops, level, sums, waiting: RefCell::default() }
+    }
+
+    /// The place of a moment on each device. `end`: the state at the end, which has the peaks.
+    pub fn moment(end: &State, moment: Moment, level: Level) -> RolesAt {
+        let (devices, stops) = places(end, moment).into_iter().unzip();
+        RolesAt { devices, ..RolesAt::new(stops, level) }
+    }
+
+    fn count(&self, stop: usize, state: &State) {
+        let (mut sums, mut waiting) = (self.sums.borrow_mut(), self.waiting.borrow_mut());
+        each_piece(state, self.level, &mut |piece| match piece.allocation {
+            Some((key, live)) => {
+                let Piece { device, stack, held, .. } = piece;
+                let counted = Counted { stop, device, stack, held };
+                waiting.entry((key, live.time_ns)).or_default().push(counted);
+            }
+            None if piece.what == What::Free => {
+                sums[stop].add(piece.device, Role::FreeCache, piece.stack, piece.held);
+            }
+            None => sums[stop].add(piece.device, Role::Unknown, piece.stack, piece.held),
+        });
+    }
+
+    /// The role of an allocation is known.
+    pub fn found(&self, of: &Allocation) {
+        let found = self.waiting.borrow_mut().remove(&(of.key, of.live.time_ns));
+        for Counted { stop, device, stack, held } in found.into_iter().flatten() {
+            self.sums.borrow_mut()[stop].add(device, of.role, stack, held);
+        }
+    }
+
+    /// The sums of each device at its own place, after [`RolesAt::moment`].
+    pub fn of_devices(mut self) -> HeldByRole {
+        let devices = std::mem::take(&mut self.devices);
+        let mut all = HeldByRole::default();
+        for (device, mut here) in devices.into_iter().zip(self.finish()) {
+            here.retain(|of| of == device);
+            all.held.extend(here.held);
+        }
+        all
+    }
+
+    /// The sums, in the order of the places.
+    pub fn finish(self) -> Vec<HeldByRole> {
+        let mut sums = self.sums.into_inner();
+        // Segments at the level of the driver: their blocks have different roles.
+        for counted in self.waiting.into_inner().into_values().flatten() {
+            let Counted { stop, device, stack, held } = counted;
+            sums[stop].add(device, Role::Unknown, stack, held);
+        }
+        sums
+    }
+}
+
+impl Visitor for &RolesAt {
+    fn stops(&self) -> Vec<Until> {
+        self.stops.clone()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        self.count(stop, state);
+    }
+}
+
 impl RoleFinder {
     /// The held memory at several places of the trace, in the order of `stops`. The sums equal those of
     /// [`Holdings`](crate::analysis::Holdings) at the same place.
@@ -66,36 +146,10 @@ impl RoleFinder {
         stops: &[Until],
         level: Level,
     ) -> Vec<HeldByRole> {
-        let sums = RefCell::new(vec![HeldByRole::default(); stops.len()]);
-        // By key and time of allocation: an address may be used again.
-        let waiting = RefCell::new(FxHashMap::<(Key, u64), Vec<Counted>>::default());
-        let mut show = |stop: usize, state: &State| {
-            let (mut sums, mut waiting) = (sums.borrow_mut(), waiting.borrow_mut());
-            each_piece(state, level, &mut |piece| match piece.allocation {
-                Some((key, live)) => {
-                    let Piece { device, stack, held, .. } = piece;
-                    let counted = Counted { stop, device, stack, held };
-                    waiting.entry((key, live.time_ns)).or_default().push(counted);
-                }
-                None if piece.what == What::Free => {
-                    sums[stop].add(piece.device, Role::FreeCache, piece.stack, piece.held);
-                }
-                None => sums[stop].add(piece.device, Role::Unknown, piece.stack, piece.held),
-            });
-        };
-        self.visit(trace, definitions, stops, &mut show, &mut |of| {
-            let found = waiting.borrow_mut().remove(&(of.key, of.live.time_ns));
-            for Counted { stop, device, stack, held } in found.into_iter().flatten() {
-                sums.borrow_mut()[stop].add(device, of.role, stack, held);
-            }
-        });
-        let mut sums = sums.into_inner();
-        // Segments at the level of the driver: their blocks have different roles.
-        for counted in waiting.into_inner().into_values().flatten() {
-            let Counted { stop, device, stack, held } = counted;
-            sums[stop].add(device, Role::Unknown, stack, held);
-        }
-        sums
+        let roles = RolesAt::new(stops.to_vec(), level);
+        let mut found = |of: &Allocation| roles.found(of);
+        self.visit(trace, definitions, &mut [&mut &roles], &mut found);
+        roles.finish()
     }
 
     /// The held memory of each device at a moment. `end`: the state at the end, which has the peaks.
@@ -107,14 +161,9 @@ impl RoleFinder {
         moment: Moment,
         level: Level,
     ) -> HeldByRole {
-        let places = places(end, moment);
-        let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
-        let mut all = HeldByRole::default();
-        let found = self.at(trace, definitions, &stops, level);
-        for ((device, _), mut here) in places.into_iter().zip(found) {
-            here.retain(|of| of == device);
-            all.held.extend(here.held);
-        }
-        all
+        let roles = RolesAt::moment(end, moment, level);
+        let mut found = |of: &Allocation| roles.found(of);
+        self.visit(trace, definitions, &mut [&mut &roles], &mut found);
+        roles.of_devices()
     }
 }

@@ -24,7 +24,7 @@ mod stack_class;
 #[cfg(test)]
 mod tests;
 
-pub use follow::{Allocation, FreedAt, RoleFinder, RoleObserver};
-pub use held::HeldByRole;
+pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
+pub use held::{HeldByRole, RolesAt};
 pub use holders::{RoleHolder, holders};
 pub use role::Role;

@@ -111,8 +111,8 @@ pub fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Inside {
     let finder = RoleFinder::new(trace, definitions, &symbols);
     let seen = RefCell::new(Seen::default());
     let mut live: FxHashMap<Name, Role> = FxHashMap::default();
-    let mut show = |_: usize, state: &State| *seen.borrow_mut() = Seen::of(state);
-    finder.visit(trace, definitions, &[until], &mut show, &mut |of| {
+    let mut show = (vec![until], |_: usize, state: &State| *seen.borrow_mut() = Seen::of(state));
+    finder.visit(trace, definitions, &mut [&mut show], &mut |of| {
         // The visitor reports roles after it has shown the moment.
         let name = (of.key, of.live.time_ns);
         if seen.borrow().names.contains(&name) {

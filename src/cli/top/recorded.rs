@@ -11,7 +11,7 @@ use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::{Moment, Process};
-use vramtrace_reader::replay::Until;
+use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
@@ -42,13 +42,14 @@ fn opened(trace: &Trace) -> State {
     let header = trace.header();
     let stops: Vec<Until> = (1..=LOOKS).map(|n| Until::Time(end * n / LOOKS)).collect();
     let mut state = State::default();
-    trace.visit(&definitions, &stops, &mut |_, at| {
+    let mut looks = (stops, |_: usize, at: &ReplayState| {
         let Some(of) = at.devices.get(&gpu) else { return };
         let mut one = device(0, of.process_bytes().unwrap_or(0), of.cap_bytes, of.refused());
         one.live = of.live_bytes;
         one.total_bytes = definitions.device(gpu).map_or(0, |info| info.total_bytes);
         state.update(vec![process(header.pid, &header.command.join(" "), vec![one])]);
     });
+    trace.visit(&definitions, &mut [&mut looks]);
     state.view = View::Process(header.pid);
     let (Lines::Known(before), Lines::Known(mut lines)) =
         (holders_at(trace, Moment::At(end / 2)), holders_at(trace, Moment::At(end)))

@@ -4,13 +4,13 @@ use serde::Serialize;
 use vramtrace_format::Kind;
 
 use super::phases::PagePhases;
-use super::recorded::{PageMark, Recorded};
+use super::recorded::PageMark;
+use super::second_pass::SecondPass;
 use super::tables::{Tables, tables};
 use super::verdict::{self, Paragraph};
 use crate::allocator::Conf;
 use crate::analysis::Process;
-use crate::analysis::frag::{self, FragMoment};
-use crate::analysis::leaks::{self, Suppressions};
+use crate::analysis::leaks::Suppressions;
 use crate::analysis::roles::Role;
 use crate::analysis::whatif::{GRID, Recorded as RecordedRequests, capacities_of, predict};
 use crate::report::json;
@@ -79,31 +79,10 @@ const WHATIF_BLOCKS: u64 = 400_000;
 /// The most leaks that a page holds.
 const LEAKS: usize = 50;
 
-/// Computes the results of the three commands.
-pub fn advice(process: &Process, trace: &Trace) -> Advice {
-    let definitions = &process.definitions;
-    let out_of_memory = process.ooms.iter().any(|oom| !oom.went_on);
-    let at = if out_of_memory { FragMoment::OutOfMemory } else { FragMoment::Peak };
-    let found = frag::find(trace, definitions, at)
-        .or_else(|_| frag::find(trace, definitions, FragMoment::Peak));
-    let frag = found.unwrap_or_default();
-    let at = |frag: &frag::Frag| match frag.out_of_memory {
-        Some(_) if out_of_memory => FragMoment::OutOfMemory,
-        _ => FragMoment::Peak,
-    };
-    let frag = frag.iter().map(|one| json::frag::facts(one, trace.header(), at(one))).collect();
-    let rules = Suppressions::default();
-    let mut leaks = json::leaks::report(&[leaks::find(trace, &rules, 0)], &rules);
-    leaks.leaks.truncate(LEAKS);
-    let (whatif, no_whatif) = match whatif(process, trace) {
-        Ok(report) => (Some(report), None),
-        Err(why) => (None, Some(why)),
-    };
-    Advice { frag, whatif, no_whatif, leaks: Some(leaks) }
-}
-
 /// The prediction for all settings of [`GRID`], or why there is none.
-fn whatif(process: &Process, trace: &Trace) -> Result<json::whatif::WhatifReport, String> {
+pub type Prediction = Result<json::whatif::WhatifReport, String>;
+
+pub fn whatif(process: &Process, trace: &Trace) -> Prediction {
     let blocks = process.state.devices.values().map(|device| device.cache.allocations).max();
     match blocks {
         None | Some(0) => return Err("no blocks of PyTorch's cache were recorded".into()),
@@ -133,14 +112,30 @@ fn whatif(process: &Process, trace: &Trace) -> Result<json::whatif::WhatifReport
     Ok(json::whatif::report(&devices))
 }
 
-/// Assembles the facts. `below`: see [`ProcessPage::lumped_below`].
+/// Assembles the facts, and fills [`Process::fatal`].
 pub fn process_page(
     name: &str,
-    process: &Process,
-    below: u64,
-    recorded: Recorded,
-    advice: Advice,
+    process: &mut Process,
+    trace: &Trace,
+    pass: SecondPass,
+    whatif: Prediction,
 ) -> ProcessPage {
+    let SecondPass { recorded, lumped_below, mut fatal, frag, leaks } = pass;
+    for one in &mut fatal {
+        one.find_remedy(trace, &process.definitions);
+    }
+    process.fatal = fatal;
+    let leaks = leaks.map(|leaks| {
+        let mut leaks = json::leaks::report(&[leaks], &Suppressions::default());
+        leaks.leaks.truncate(LEAKS);
+        leaks
+    });
+    let frag = frag.iter().map(|(one, at)| json::frag::facts(one, trace.header(), *at)).collect();
+    let (whatif, no_whatif) = match whatif {
+        Ok(report) => (Some(report), None),
+        Err(why) => (None, Some(why)),
+    };
+    let advice = Advice { frag, whatif, no_whatif, leaks };
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
     ProcessPage {
@@ -161,7 +156,7 @@ pub fn process_page(
         last: recorded.last,
         blocks: recorded.blocks,
         memory: recorded.memory,
-        lumped_below: below,
+        lumped_below,
         lumped: recorded.lumped,
         lanes_bytes: recorded.highest_lane,
         memory_lanes_bytes: recorded.highest_memory_lane,

@@ -22,6 +22,7 @@ mod recorded;
 mod recorder;
 mod records;
 mod redact;
+mod second_pass;
 mod sleeping;
 mod sums;
 mod tables;
@@ -31,6 +32,7 @@ mod verdict;
 
 pub use document::{PageRun, write};
 pub use redact::Redaction;
+pub use second_pass::COLLECT;
 
 /// The number of allocations of one process from which small ones are summed up.
 pub const LIMIT: u64 = 1_500_000;

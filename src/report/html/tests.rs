@@ -17,12 +17,12 @@ fn page(builder: &TraceBuilder, redaction: Option<&Redaction>) -> String {
     let path = scratch.path().join("a.vtrace");
     builder.write(&path);
     let traces = [Trace::open(&path).unwrap()];
-    let mut processes = read_all(&traces, Moment::End, &|_, _| {});
-    processes[0].find_fatal(&traces[0]);
+    let mut processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
     let names = ["/home/me/a.vtrace".to_string()];
-    let run = PageRun { label: "a".into(), names: &names, processes: &processes, traces: &traces };
+    let run =
+        PageRun { label: "a".into(), names: &names, processes: &mut processes, traces: &traces };
     let mut out = Vec::new();
-    write(&[run], redaction, &mut out).unwrap();
+    write(&mut [run], redaction, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 

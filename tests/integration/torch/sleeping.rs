@@ -10,7 +10,7 @@ use testkit::torch_stand_ins::libraries;
 use testkit::{Program, Run, Setup, vramtrace};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::{Holdings, Level};
-use vramtrace_reader::replay::{CacheSums, Until};
+use vramtrace_reader::replay::{CacheSums, State, Until};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
@@ -70,7 +70,7 @@ fn run_with(setup: Setup) -> Slept {
         .collect();
     let stops: Vec<Until> = reported.iter().map(|(_, [at, ..])| Until::Time(*at)).collect();
     let mut marks: Vec<Option<Mark>> = vec![None; reported.len()];
-    trace.visit(&definitions, &stops, &mut |stop, state| {
+    let mut visitor = (stops, |stop: usize, state: &State| {
         let (word, [_, allocated, reserved, taken]) = reported[stop].clone();
         let device = state.devices.get(&DeviceId(0)).cloned().unwrap_or_default();
         let holdings = Holdings::of_state(state, Level::Driver);
@@ -86,6 +86,7 @@ fn run_with(setup: Setup) -> Slept {
             memory: owners(&symbols, &holdings),
         });
     });
+    trace.visit(&definitions, &mut [&mut visitor]);
     let state = trace.replay(&definitions, &mut ()).state;
     let consistent = state.inconsistencies == Default::default();
     Slept { run, marks: marks.into_iter().flatten().collect(), consistent }

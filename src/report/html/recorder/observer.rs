@@ -13,30 +13,30 @@ use crate::trace::Site;
 impl<W: Write> Observer for Recorder<'_, W> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         self.memory_made(at, key, live);
-        self.roles.on_alloc(at, key, live, how);
+        self.roles.observer().on_alloc(at, key, live, how);
         self.take_roles();
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
         self.memory_freed(at, key, live);
-        self.roles.on_free(at, key, live, how);
+        self.roles.observer().on_free(at, key, live, how);
         self.take_roles();
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         self.block_made(at, address, live);
-        self.roles.on_block_alloc(at, address, live, how);
+        self.roles.observer().on_block_alloc(at, address, live, how);
         self.take_roles();
     }
 
     fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
         self.block_freed(at, address, live);
-        self.roles.on_block_free(at, address, live, how);
+        self.roles.observer().on_block_free(at, address, live, how);
         self.take_roles();
     }
 
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
-        self.roles.on_segment(at, key, live);
+        self.roles.observer().on_segment(at, key, live);
         let ordinal = self.tick(at);
         if let Some(open) = self.memory.get_mut(&key)
             && open.segment == 0
@@ -87,7 +87,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
-        self.roles.on_wake(at, mapping, object);
+        self.roles.observer().on_wake(at, mapping, object);
         let now = self.tick(at);
         let end = mapping.address.saturating_add(mapping.size);
         self.unmapped(now, mapping.address, end);
@@ -140,7 +140,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let ordinal = self.tick(at);
         self.end_flushes(None);
         self.close_all(Some(ordinal));
-        self.roles.on_history_gap(at);
+        self.roles.observer().on_history_gap(at);
         self.take_roles();
         self.found.phases.close(ordinal);
         self.lumped.end_all(ordinal);

@@ -1,0 +1,84 @@
+//! The second pass over a trace: writes its columns, and finds what the page shows of places that the first
+//! pass named: out-of-memory failures, fragmentation, sleeps.
+
+use std::io::{self, Write};
+
+use super::LIMIT;
+use super::recorded::Recorded;
+use super::recorder::Recorder;
+use crate::analysis::frag::{Frag, FragAt, FragMoment};
+use crate::analysis::leaks::{Leaks, Suppressions, Watched};
+use crate::analysis::oom::{self, PostMortem, PostMortems};
+use crate::analysis::{Collect, Process, RolesOf};
+use crate::replay::Visitor;
+use crate::trace::Trace;
+
+/// What the first pass over each trace of a page must collect.
+pub const COLLECT: Collect = Collect { roles: Some(RolesOf::All), leaks: true, sizes: true };
+
+/// The smallest segment of PyTorch's cache: memory of that size is never lumped.
+const SEGMENT: u64 = 2 << 20;
+
+pub struct SecondPass {
+    pub recorded: Recorded,
+    /// Allocations of fewer bytes are not listed one by one.
+    pub lumped_below: u64,
+    /// With their remedies not yet found.
+    pub fatal: Vec<PostMortem>,
+    /// At the last out-of-memory of each device, or at its peak.
+    pub frag: Vec<(Frag, FragMoment)>,
+    pub leaks: Option<Leaks>,
+}
+
+/// Writes the columns of a process to `out`. The process was read to its end with [`COLLECT`].
+pub fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::Result<SecondPass> {
+    let definitions = &process.definitions;
+    let end = &process.state;
+    let lumped_below = lump_below(process);
+    let mut post_mortems = PostMortems::new(definitions, oom::ended(&process.ooms));
+    let moment = match process.ooms.iter().any(|oom| !oom.went_on) {
+        true => FragMoment::OutOfMemory,
+        false => FragMoment::Peak,
+    };
+    let sizes = process.collected.sizes.as_ref();
+    let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, moment).ok();
+    let mut frags = frag_at(moment).or_else(|| frag_at(FragMoment::Peak));
+    let watched = process.collected.watched.as_ref();
+    let mut rests = watched.map(Watched::rests);
+    let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
+    visitors.extend(frags.as_mut().map(|frags| frags as &mut dyn Visitor));
+    visitors.extend(rests.as_mut().map(|rests| rests as &mut dyn Visitor));
+    let finder = process.role_finder(trace);
+    let mut recorder = Recorder::new(definitions, &finder, lumped_below, io::BufWriter::new(out));
+    trace.visit_to_end(definitions, &mut visitors, &mut recorder);
+    let (recorded, mut out) = recorder.finish()?;
+    out.flush()?;
+    let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
+    let at = |frag: &Frag| match frag.out_of_memory {
+        Some(_) if moment == FragMoment::OutOfMemory => FragMoment::OutOfMemory,
+        _ => FragMoment::Peak,
+    };
+    let leaks = watched.zip(rests).map(|(watched, rests)| {
+        let rules = Suppressions::default();
+        watched.judge(trace, definitions.clone(), end, rests, &rules, 0)
+    });
+    Ok(SecondPass {
+        recorded,
+        lumped_below,
+        fatal: post_mortems.finish(),
+        frag: frag.into_iter().map(|frag| (at(&frag), frag)).map(|(at, frag)| (frag, at)).collect(),
+        leaks,
+    })
+}
+
+/// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.
+/// It is [`SEGMENT`] at most: a run with more allocations of that size lists more. 0: all are listed.
+fn lump_below(process: &Process) -> u64 {
+    let devices = process.state.devices.values();
+    let calls = devices.map(|device| device.allocations.saturating_add(device.cache.allocations));
+    if calls.fold(0, u64::saturating_add) <= LIMIT {
+        return 0;
+    }
+    let sizes = process.collected.sizes.as_ref();
+    sizes.map_or(0, |(_, sizes)| sizes.threshold(LIMIT).min(SEGMENT))
+}
