@@ -4,7 +4,7 @@ use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
 
 use super::cache::{CacheOomAt, Change, ReportedTotals};
 use super::live::{Key, Live};
-use super::mapping::{object_key, signed};
+use super::mapping::signed;
 use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
@@ -191,7 +191,7 @@ impl Replay {
     fn tell_segments(&mut self, at: &Stamped, observer: &mut impl Observer) {
         for start in self.state.cache.take_marked() {
             let key = match self.state.space.at(start) {
-                Some(mapping) => object_key(mapping.object),
+                Some(mapping) => Key::object(mapping.object),
                 None => Key { space: Space::Device, number: start },
             };
             if let Some(live) = self.state.live.get(key) {

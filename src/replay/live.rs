@@ -19,6 +19,11 @@ impl Key {
     pub fn block(address: u64) -> Key {
         Key { space: Space::Block, number: address }
     }
+
+    /// The key of this physical object.
+    pub fn object(number: u64) -> Key {
+        Key { space: Space::Vmm, number }
+    }
 }
 
 /// One live allocation.

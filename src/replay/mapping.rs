@@ -27,7 +27,7 @@ pub(super) struct FreedReservations(VecDeque<(Freed, Vec<(Key, Live)>)>);
 
 /// The stack that created a physical object, and its device.
 fn maker(live: &LiveSet, object: u64) -> Owner {
-    let live = live.get(object_key(object));
+    let live = live.get(Key::object(object));
     let (stack, device) =
         live.map_or((StackId(0), DeviceId::UNKNOWN), |live| (live.stack, live.device));
     Owner { stack, device }
@@ -36,10 +36,6 @@ fn maker(live: &LiveSet, object: u64) -> Owner {
 /// A damaged file may hold any number.
 pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
-}
-
-pub(super) fn object_key(object: u64) -> Key {
-    Key { space: Space::Vmm, number: object }
 }
 
 impl Replay {
@@ -121,7 +117,7 @@ impl Replay {
             self.unmap(at, mapping.address, mapping.size, StackId(0), observer);
         }
         let state = &mut self.state;
-        let object = state.live.get(object_key(mapping.object)).copied();
+        let object = state.live.get(Key::object(mapping.object)).copied();
         let bytes = object.map_or(0, |object| object.size);
         let put = state.space.put(mapping, by, bytes);
         if put.is_placeholder_now {

@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::live::{Key, Live, LiveSet};
-use super::mapping::{AddressSpace, Asleep, Mapping, object_key};
+use super::mapping::{AddressSpace, Asleep, Mapping};
 pub(super) use ranges::{Change, Gone};
 use ranges::{Range, Ranges};
 pub(super) use refusals::Refusals;
@@ -277,7 +277,7 @@ fn allocated(key: Key, live: &Live) -> Option<(u64, Range)> {
 }
 
 fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Range {
-    let object = live.get(object_key(mapping.object));
+    let object = live.get(Key::object(mapping.object));
     let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
     let range = Range::new(mapping.end(), device, Backing::Mapping);
     range.inside(reservation_of(mapping.address, space))

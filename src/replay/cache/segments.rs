@@ -4,7 +4,6 @@ use vramtrace_format::holes::holes;
 use vramtrace_format::{DeviceId, Space};
 
 use super::super::live::{Key, Live};
-use super::super::mapping::object_key;
 use super::super::state::State;
 use super::{Backing, CacheState};
 
@@ -83,7 +82,7 @@ impl<'s> SegmentAt<'s> {
         let mapped = state.space.touching(range.start, range.end - range.start);
         let mapped = mapped.filter(|mapping| state.space.backs(mapping));
         mapped.filter_map(|mapping| {
-            let key = object_key(mapping.object);
+            let key = Key::object(mapping.object);
             Some((key, state.live.get(key)?))
         })
     }
