@@ -26,6 +26,7 @@ mod checkpoint;
 pub mod device;
 mod driver_own;
 mod freed;
+mod growing;
 pub mod live;
 mod mapping;
 pub mod observer;
@@ -50,6 +51,7 @@ pub use cache::{
 };
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
+pub use growing::{Follower, GrowingReplay};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};

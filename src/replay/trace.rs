@@ -1,7 +1,10 @@
 //! Replays a trace file: to its end, up to a place, or with a stop at each of several places.
 
-use vramtrace_format::Stamped;
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
 use vramtrace_format::reader::Run;
+use vramtrace_format::{Cursor, Stamped, TraceReader};
 
 use super::{Observer, Replay, State};
 use crate::trace::{DamageFound, Definitions, Trace};
@@ -148,24 +151,12 @@ impl Trace {
         let Some(reader) = self.reader() else {
             return ReplayResult { state: replay.into_state(), damage: DamageFound::default() };
         };
-        let mut gaps = reader
-            .runs()
-            .iter()
-            .filter(|run| run.after_gap)
-            .filter_map(|run| reader.event_windows().get(run.first))
-            .map(|window| window.position)
-            .peekable();
+        let mut gaps = Gaps::after(&reader, Cursor::default());
         let mut events =
             if self.is_running() { reader.tail(Default::default()) } else { reader.events() };
         let mut next_progress = 0;
-        let mut broken = 0;
         while let Some(at) = events.next() {
-            let mut missing = false;
-            while gaps.next_if(|offset| *offset <= at.offset).is_some() {
-                missing = true;
-            }
-            missing |= events.damage().len() > broken;
-            broken = events.damage().len();
+            let missing = gaps.are_before(&at, events.damage().len());
             if stops.iter().any(|(_, stop)| stop.is_before(&at)) {
                 stops.retain(|(index, stop)| {
                     let reached = stop.is_before(&at);
@@ -192,7 +183,7 @@ impl Trace {
             replay.apply(definitions, &at, observer);
             observer.on_applied(&at, replay.state());
         }
-        if events.damage().len() > broken {
+        if gaps.are_behind(events.damage().len()) {
             replay.gap();
         }
         let mut damage = DamageFound::of(&reader, &events);
@@ -203,6 +194,34 @@ impl Trace {
             visit(index, replay.state());
         }
         ReplayResult { state: replay.into_state(), damage }
+    }
+}
+
+/// Where events are missing: between windows, and in damaged parts.
+pub(super) struct Gaps {
+    places: Peekable<IntoIter<u64>>,
+    damaged: usize,
+}
+
+impl Gaps {
+    pub fn after(reader: &TraceReader, cursor: Cursor) -> Gaps {
+        let places: Vec<u64> = reader.gaps_after(cursor).collect();
+        Gaps { places: places.into_iter().peekable(), damaged: 0 }
+    }
+
+    /// Whether events are missing between the one before and this one. `damaged`: number of damaged parts so far.
+    pub fn are_before(&mut self, at: &Stamped, damaged: usize) -> bool {
+        let mut missing = self.are_behind(damaged);
+        self.damaged = damaged;
+        while self.places.next_if(|offset| *offset <= at.offset).is_some() {
+            missing = true;
+        }
+        missing
+    }
+
+    /// Whether a part behind the last event is damaged.
+    pub fn are_behind(&self, damaged: usize) -> bool {
+        damaged > self.damaged
     }
 }
 

@@ -14,9 +14,9 @@ use crate::record::word::{unwrap_ticks, whole_ticks};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// Sequence number of the event window.
-    sequence: u64,
+    pub(crate) sequence: u64,
     /// Bytes from the window's start.
-    at: u64,
+    pub(crate) at: u64,
     /// Time of the last event, from which the next 40-bit timestamp is extended.
     last_ns: u64,
 }

@@ -111,6 +111,23 @@ impl<'a> TraceReader<'a> {
         &self.runs
     }
 
+    /// Whether the event window of a cursor is in the file: no event after the cursor was erased.
+    pub fn can_resume(&self, cursor: Cursor) -> bool {
+        let windows = self.event_windows();
+        let first = windows.partition_point(|window| window.header.sequence < cursor.sequence);
+        windows.get(first).is_some_and(|window| {
+            window.header.sequence == cursor.sequence && cursor.at <= window.header.bytes() as u64
+        })
+    }
+
+    /// The places after a cursor where events are missing between two windows, as [`Window::position`].
+    pub fn gaps_after(&self, cursor: Cursor) -> impl Iterator<Item = u64> {
+        let gaps = self.runs.iter().filter(|run| run.after_gap);
+        let windows = gaps.filter_map(|run| self.event_windows().get(run.first));
+        let after = windows.filter(move |window| window.header.sequence > cursor.sequence);
+        after.map(|window| window.position)
+    }
+
     /// Time from which on every event is in the file, in ns since start. 0: from the start.
     pub fn history_from_ns(&self) -> u64 {
         self.runs.last().filter(|run| run.after_gap).map_or(0, |run| run.from_ns)

@@ -92,6 +92,7 @@ impl RoleFinder {
 }
 
 /// Collects what the roles follow from, as an observer of a whole trace.
+#[derive(Clone, Debug, Default)]
 pub struct RoleLearner {
     follower: Follower<StackClasses, Notes>,
 }
@@ -107,6 +108,24 @@ impl RoleLearner {
         &mut self.follower
     }
 
+    /// Adds stacks that the trace got meanwhile. `symbols` must name them.
+    pub fn add_stacks(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
+        self.follower.classes.add(definitions, symbols, new);
+    }
+
+    /// Calls `found` for every live allocation, with its role if the trace ended here.
+    pub fn live(&self, found: &mut dyn FnMut(&Allocation)) {
+        let mut now = self.clone();
+        now.follower.end_all();
+        let finder = now.finish();
+        for of in self.follower.live.values() {
+            let of = Waiting { ended: self.follower.progress, ..*of };
+            let Waiting { class, older, born, ended, .. } = of;
+            let life = Life { class, born, older, ended, end: End::NotSeen };
+            found(&finder.decide(&life, &of));
+        }
+    }
+
     pub fn finish(mut self) -> RoleFinder {
         self.follower.end_all();
         let Follower { classes, progress, sink: Notes { mut learned, .. }, .. } = self.follower;
@@ -116,7 +135,7 @@ impl RoleLearner {
 }
 
 /// The facts about allocations whose life has ended.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 struct Notes {
     learned: Learned,
     /// The first pass decides without the facts that it collects.
@@ -194,6 +213,7 @@ impl Waiting {
     }
 }
 
+#[derive(Clone, Debug, Default)]
 struct Follower<C, F> {
     classes: C,
     progress: Progress,

@@ -62,7 +62,7 @@ impl StackClass {
 }
 
 /// The classes of a trace's stacks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct StackClasses {
     by: FxHashMap<StackId, StackClass>,
 }
@@ -70,6 +70,13 @@ pub(super) struct StackClasses {
 impl StackClasses {
     /// Classifies each stack of a trace, by the marks of its frames.
     pub fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
+        let mut classes = StackClasses::default();
+        classes.add(definitions, symbols, &definitions.stacks().ids().collect::<Vec<_>>());
+        classes
+    }
+
+    /// Classifies some stacks more. `symbols` must name them.
+    pub fn add(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
         let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
         let stacks = definitions.stacks();
         let class = |id: StackId| {
@@ -79,8 +86,7 @@ impl StackClasses {
             }
             Some(of(frames.iter().map(|index| marks[*index as usize])))
         };
-        let by = stacks.ids().filter_map(|id| Some((id, class(id)?))).collect();
-        StackClasses { by }
+        self.by.extend(new.iter().filter_map(|id| Some((*id, class(*id)?))));
     }
 
     pub fn get(&self, stack: StackId) -> StackClass {

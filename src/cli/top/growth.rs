@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
-use vramtrace_reader::analysis::{
-    GroupBy, Holdings, Level, Moment, Process, StackClassifier, autograd,
-};
-use vramtrace_reader::replay::Until;
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{Header, StackId};
+use vramtrace_reader::analysis::roles::RoleLearner;
+use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier, autograd};
+use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{Definitions, OpenError, Trace};
 use vramtrace_reader::units::clean;
 
 use super::inside::{self, Inside};
@@ -54,19 +54,19 @@ impl LineReader {
         let (into, left) = (known.clone(), is_left.clone());
         std::thread::spawn(move || {
             let mut first: Option<FxHashMap<String, u64>> = None;
+            let mut reading = GrowingTrace::default();
             while !left.load(Relaxed) {
                 let began = Instant::now();
-                let mut now = read(&trace);
+                let (mut now, inside) = match reading.read(&trace) {
+                    Ok(read) => read,
+                    Err(error) => {
+                        (Lines::None(format!("{}: {error}", trace.display())), Inside::default())
+                    }
+                };
                 if let Lines::Known(lines) = &mut now {
                     compare(lines, first.get_or_insert_with(|| by_name(lines)));
                 }
-                // Roles need two more passes: the lines are published first.
-                let has_lines = matches!(now, Lines::Known(_));
-                into.lock().unwrap_or_else(PoisonError::into_inner).0 = now;
-                if has_lines && let Ok(trace) = Trace::open(&trace) {
-                    let inside = inside::read(&trace, &trace.definitions().0, Until::End);
-                    into.lock().unwrap_or_else(PoisonError::into_inner).1 = inside;
-                }
+                *into.lock().unwrap_or_else(PoisonError::into_inner) = (now, inside);
                 let until = Instant::now() + REST.max(began.elapsed() * 4);
                 while Instant::now() < until && !left.load(Relaxed) {
                     std::thread::sleep(Duration::from_millis(50));
@@ -108,25 +108,77 @@ pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// The holders at the end of the trace as far as it is written.
-pub(super) fn read(path: &Path) -> Lines {
-    match Trace::open(path) {
-        Ok(trace) => holders_at(&trace, Moment::End),
-        Err(error) => Lines::None(format!("{}: {error}", path.display())),
+/// What was read of the trace of a running process. Each reading goes on where the last one ended.
+#[derive(Default)]
+pub(super) struct GrowingTrace {
+    replay: GrowingReplay,
+    roles: Roles,
+}
+
+/// Collects what the roles follow from.
+#[derive(Default)]
+struct Roles {
+    learner: RoleLearner,
+    header: Header,
+    /// The stacks that it knows.
+    known: FxHashSet<StackId>,
+}
+
+impl Follower for Roles {
+    fn on_definitions(&mut self, definitions: &Definitions) {
+        let new = definitions.stacks().ids().filter(|stack| !self.known.contains(stack));
+        let new: Vec<StackId> = new.collect();
+        if !new.is_empty() {
+            let symbols = Symbols::of(definitions, &self.header, new.iter().copied());
+            self.learner.add_stacks(definitions, &symbols, &new);
+            self.known.extend(new);
+        }
+    }
+
+    fn observer(&mut self) -> &mut impl Observer {
+        self.learner.observer()
     }
 }
 
-pub(super) fn holders_at(trace: &Trace, moment: Moment) -> Lines {
-    let process = Process::read(trace, moment);
-    if process.definitions.stacks().is_empty() {
+impl GrowingTrace {
+    /// The number of events that were read.
+    #[cfg(test)]
+    pub fn events(&self) -> u64 {
+        self.replay.state().events
+    }
+
+    /// The holders and the roles at the end of the trace as far as it is written.
+    pub fn read(&mut self, path: &Path) -> Result<(Lines, Inside), OpenError> {
+        let trace = Trace::open(path)?;
+        if self.roles.header.uuid != trace.header().uuid {
+            *self = GrowingTrace::default();
+        }
+        self.roles.header = trace.header().clone();
+        if !self.replay.read(&trace, &mut self.roles) {
+            *self = GrowingTrace::default();
+            self.roles.header = trace.header().clone();
+            self.replay.read(&trace, &mut self.roles);
+        }
+        let (definitions, state) = (self.replay.definitions(), self.replay.state());
+        let lines = lines(definitions, trace.header(), state);
+        let inside = match lines {
+            Lines::Known(_) => inside::of(state, &self.roles.learner),
+            _ => Inside::default(),
+        };
+        Ok((lines, inside))
+    }
+}
+
+/// The holders in a state.
+pub(super) fn lines(definitions: &Definitions, header: &Header, state: &State) -> Lines {
+    if definitions.stacks().is_empty() {
         return Lines::None(
             "the trace has no stacks: VRAMTRACE_STACKS=native,python records them".into(),
         );
     }
-    let level = Level::of(&process.state);
-    let holdings = Holdings::of_state(&process.state, level);
-    let symbols = Symbols::of(&process.definitions, &process.header, holdings.stacks());
-    let classifier = StackClassifier::new(&symbols, &process.header);
+    let holdings = Holdings::of_state(state, Level::of(state));
+    let symbols = Symbols::of(definitions, header, holdings.stacks());
+    let classifier = StackClassifier::new(&symbols, header);
     // One line may hold memory of several devices.
     let mut lines: FxHashMap<String, Line> = FxHashMap::default();
     for holder in classifier.holders(&holdings, GroupBy::Line) {

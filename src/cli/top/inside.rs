@@ -1,16 +1,12 @@
 //! What the memory of a process is for, and how full its segments are.
 
-use std::cell::RefCell;
-
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::Space;
-use vramtrace_reader::analysis::roles::{Role, RoleFinder};
+use vramtrace_reader::analysis::roles::{Role, RoleLearner};
 use vramtrace_reader::analysis::{Level, What, each_piece};
-use vramtrace_reader::replay::{Key, State, Until};
-use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::{Definitions, Trace};
+use vramtrace_reader::replay::{Key, State};
 use vramtrace_reader::units::size;
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -105,21 +101,16 @@ fn key(block: u64) -> Key {
     Key { space: Space::Block, number: block }
 }
 
-/// Replays the trace up to `until`.
-pub fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Inside {
-    let symbols = Symbols::of_all(definitions, trace.header());
-    let finder = RoleFinder::new(trace, definitions, &symbols);
-    let seen = RefCell::new(Seen::default());
+/// Roles and segments in a state. `learner` has followed the replay to it.
+pub fn of(state: &State, learner: &RoleLearner) -> Inside {
+    let seen = Seen::of(state);
     let mut live: FxHashMap<Name, Role> = FxHashMap::default();
-    let mut show = (vec![until], |_: usize, state: &State| *seen.borrow_mut() = Seen::of(state));
-    finder.visit(trace, definitions, &mut [&mut show], &mut |of| {
-        // The visitor reports roles after it has shown the moment.
+    learner.live(&mut |of| {
         let name = (of.key, of.live.time_ns);
-        if seen.borrow().names.contains(&name) {
+        if seen.names.contains(&name) {
             live.insert(name, of.role);
         }
     });
-    let seen = seen.into_inner();
     let role = |name: &Name| live.get(name).copied().unwrap_or(Role::Unknown);
     let mut sums = [0u64; Role::ALL.len()];
     for (name, what, bytes) in &seen.pieces {

@@ -15,10 +15,9 @@ use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
-use super::growth::{Lines, by_name, compare, holders_at};
-use super::inside;
+use super::growth::{Lines, by_name, compare};
 use super::state::{State, View};
-use super::tests::{device, process};
+use super::tests::{at, device, process};
 
 const RECORDED: &[u8] = include_bytes!("../../../assets/recorded.vtrace.gz");
 /// Looks at the process, from its start on.
@@ -52,13 +51,13 @@ fn opened(trace: &Trace) -> State {
     trace.visit(&definitions, &mut [&mut looks]);
     state.view = View::Process(header.pid);
     let (Lines::Known(before), Lines::Known(mut lines)) =
-        (holders_at(trace, Moment::At(end / 2)), holders_at(trace, Moment::At(end)))
+        (at(trace, Until::Time(end / 2)).0, at(trace, Until::Time(end)).0)
     else {
         panic!("the recorded run has stacks");
     };
     compare(&mut lines, &by_name(&before));
     state.lines = Lines::Known(lines);
-    state.inside = inside::read(trace, &definitions, Until::Time(end));
+    state.inside = at(trace, Until::Time(end)).1;
     state
 }
 

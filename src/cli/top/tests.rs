@@ -2,14 +2,16 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use rustc_hash::FxHashMap;
+use testkit::trace_builder::cached;
 use vramtrace_format::live::LiveState;
-use vramtrace_format::{Kind, LiveDevice, LiveSite};
-use vramtrace_reader::analysis::roles::Role;
-use vramtrace_reader::replay::Until;
+use vramtrace_format::{HEADER_BYTES, Kind, LiveDevice, LiveSite, SLOT};
+use vramtrace_reader::analysis::roles::{Role, RoleLearner};
+use vramtrace_reader::replay::{State as ReplayState, Until};
+use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
-use super::growth::{Line, Lines, compare};
+use super::growth::{GrowingTrace, Line, Lines, by_name, compare, lines};
 use super::inside::{self, Block, Inside, Segment};
 use super::state::{State, View, script};
 use crate::live_processes::process::LiveProcess;
@@ -209,6 +211,51 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
     has(&screen(&state, 60), &["no recorded process of this user is running"]);
 }
 
+/// The lines and the rest at a moment of a trace.
+pub(super) fn at(trace: &Trace, until: Until) -> (Lines, Inside) {
+    let definitions = trace.definitions().0;
+    let all = Symbols::of_all(&definitions, trace.header());
+    let mut learner = RoleLearner::new(&definitions, &all);
+    let mut state = ReplayState::default();
+    let mut there = (vec![until], |_: usize, at: &ReplayState| state = at.clone());
+    trace.visit_observed(&definitions, &mut [&mut there], &mut learner.observer());
+    (lines(&definitions, trace.header(), &state), inside::of(&state, &learner))
+}
+
+#[test]
+fn readings_of_a_growing_trace_go_on_where_the_last_ended() {
+    let mut builder = cached();
+    // Two windows and a half.
+    for n in 0..25_000 {
+        let (time, key) = ((20_000_000 + n) * 1000, (9 << 40) + n * MIB);
+        builder.alloc_by(time, Kind::Device, key, MIB, 3 + (n % 2) as u32);
+    }
+    let whole = builder.bytes();
+    let slots = (whole.len() - HEADER_BYTES) / SLOT;
+    assert!(slots >= 4, "{slots}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut growing = GrowingTrace::default();
+    let mut read = Vec::new();
+    for slots in 2..=slots {
+        std::fs::write(file.path(), &whole[..HEADER_BYTES + slots * SLOT]).unwrap();
+        let (Lines::Known(now), inside) = growing.read(file.path()).unwrap() else {
+            panic!("the trace has stacks");
+        };
+        let trace = Trace::open(file.path()).unwrap();
+        let (Lines::Known(afresh), inside_afresh) = at(&trace, Until::End) else {
+            panic!("the trace has stacks");
+        };
+        assert_eq!(by_name(&now), by_name(&afresh), "{slots}");
+        assert_eq!(inside.roles, inside_afresh.roles);
+        read.push(growing.events());
+    }
+    assert!(read.is_sorted_by(|a, b| a < b), "each window was read once: {read:?}");
+    // What was read is no longer there: it begins anew.
+    std::fs::write(file.path(), cached().bytes()).unwrap();
+    growing.read(file.path()).unwrap();
+    assert!(growing.events() < 100, "{}", growing.events());
+}
+
 #[test]
 fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
     let mut builder = testkit::trace_builder::TraceBuilder::new();
@@ -220,7 +267,7 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
-    let mut read = inside::read(&trace, &trace.definitions().0, Until::End);
+    let mut read = at(&trace, Until::End).1;
     assert_eq!(read.roles, [(Role::Unknown, 47 * MIB), (Role::FreeCache, 5 * MIB)]);
     let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
     let blocks = vec![block(0, 5), block(10, 10)];
@@ -265,7 +312,7 @@ fn without_segments_the_map_is_of_allocations_by_address() {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
-    let mut read = inside::read(&trace, &trace.definitions().0, Until::End);
+    let mut read = at(&trace, Until::End).1;
     let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
     assert_eq!(read.allocations, [block(0, 40), block(40, 20)]);
     read.allocations[0].role = Role::Weights;

@@ -1,0 +1,159 @@
+//! Replays a trace that is still written: each reading goes on where the last one ended.
+
+use vramtrace_format::{Cursor, Event, StackId, Stamped};
+
+use super::trace::Gaps;
+use super::{Observer, Replay, State};
+use crate::trace::{Definitions, Trace};
+
+/// Events that are decoded before they are applied: the definitions that they refer to are read in between.
+const AT_ONCE: usize = 1 << 14;
+
+/// A replay of the events that were written so far.
+#[derive(Clone, Debug, Default)]
+pub struct GrowingReplay {
+    replay: Replay,
+    cursor: Cursor,
+    definitions: Definitions,
+}
+
+/// Follows a [`GrowingReplay`]: it gets new definitions before the events that refer to them.
+pub trait Follower {
+    fn on_definitions(&mut self, definitions: &Definitions);
+    fn observer(&mut self) -> &mut impl Observer;
+}
+
+impl GrowingReplay {
+    pub fn state(&self) -> &State {
+        &self.replay.state
+    }
+
+    pub fn definitions(&self) -> &Definitions {
+        &self.definitions
+    }
+
+    /// Applies the events since the last reading. `trace` was opened for this reading. False: nothing was read,
+    /// because the next events were erased meanwhile from a bounded trace, or the trace was cut. Then only a new
+    /// replay is right.
+    pub fn read(&mut self, trace: &Trace, follower: &mut impl Follower) -> bool {
+        self.read_some(trace, usize::MAX, follower)
+    }
+
+    /// As [`GrowingReplay::read`], of so many events at most.
+    fn read_some(&mut self, trace: &Trace, most: usize, follower: &mut impl Follower) -> bool {
+        let begins = self.cursor == Cursor::default();
+        let Some(reader) = trace.reader() else { return begins };
+        if begins {
+            trace.count_decode();
+        } else if !reader.can_resume(self.cursor) {
+            return false;
+        }
+        let mut gaps = Gaps::after(&reader, self.cursor);
+        let mut events = reader.tail(self.cursor);
+        let mut left = most;
+        let mut decoded: Vec<(Stamped, bool)> = Vec::new();
+        self.renew_definitions(trace, follower);
+        while left > 0 {
+            decoded.clear();
+            while decoded.len() < left.min(AT_ONCE)
+                && let Some(at) = events.next()
+            {
+                let missing = gaps.are_before(&at, events.damage().len());
+                decoded.push((at, missing));
+            }
+            if decoded.is_empty() {
+                break;
+            }
+            left -= decoded.len();
+            // A definition is written before the events that refer to it, but maybe after the definitions were read.
+            if decoded.iter().any(|(at, _)| self.is_undefined(&at.event)) {
+                self.renew_definitions(trace, follower);
+            }
+            for (at, missing) in &decoded {
+                if *missing {
+                    self.replay.gap();
+                }
+                let observer = follower.observer();
+                self.replay.apply(&self.definitions, at, observer);
+                observer.on_applied(at, &self.replay.state);
+            }
+        }
+        self.cursor = events.cursor();
+        true
+    }
+
+    fn renew_definitions(&mut self, trace: &Trace, follower: &mut impl Follower) {
+        self.definitions = trace.definitions().0;
+        follower.on_definitions(&self.definitions);
+    }
+
+    /// Whether an allocation refers to a site or stack that is not among the definitions.
+    fn is_undefined(&self, event: &Event) -> bool {
+        let Event::Alloc(alloc) = event else { return false };
+        let no_stack =
+            alloc.stack != StackId(0) && self.definitions.stacks().get(alloc.stack).is_none();
+        no_stack || self.definitions.site(alloc.site).is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::Until;
+    use crate::testing::cached;
+
+    #[derive(Default)]
+    struct Counts {
+        definitions: usize,
+        events: u64,
+    }
+
+    impl Follower for Counts {
+        fn on_definitions(&mut self, definitions: &Definitions) {
+            self.definitions = definitions.stacks().ids().count();
+        }
+
+        fn observer(&mut self) -> &mut impl Observer {
+            self
+        }
+    }
+
+    impl Observer for Counts {
+        fn on_applied(&mut self, _at: &Stamped, _state: &State) {
+            self.events += 1;
+        }
+    }
+
+    fn shown(state: &State) -> String {
+        format!("{:?} {:?}", state.devices, state.live)
+    }
+
+    #[test]
+    fn readings_of_any_length_give_the_state_of_a_replay() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        cached().write(file.path());
+        let trace = Trace::open(file.path()).unwrap();
+        let definitions = trace.definitions().0;
+        for step in [1, 7, 1000] {
+            let (mut growing, mut counts) = (GrowingReplay::default(), Counts::default());
+            let mut before = 0;
+            loop {
+                assert!(growing.read_some(&trace, step, &mut counts));
+                if counts.events == before {
+                    break;
+                }
+                assert!(counts.events - before <= step as u64 && counts.definitions > 5);
+                before = counts.events;
+                let until = Until::Time(growing.state().time_ns);
+                // Of events with equal times the replay has all.
+                let replayed = trace.replay_until(&definitions, until, &mut (), &mut |_, _| {});
+                if replayed.state.events == before {
+                    assert_eq!(shown(growing.state()), shown(&replayed.state), "{before}");
+                }
+            }
+            assert!(before > 40, "{before}");
+            let whole = trace.replay(&definitions, &mut ()).state;
+            assert_eq!((shown(growing.state()), before), (shown(&whole), whole.events));
+        }
+    }
+}
