@@ -69,6 +69,13 @@ fn main() {
         assert!(written > 50 * events, "{written}");
         events
     });
+    let page = path.with_extension("html");
+    timed("vramtrace report --html, blocks", events, || {
+        let mut report = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+        report.args(["report", "--html", "--force", "-o"]).args([&page, &path]);
+        assert!(report.output().expect("runs").status.success());
+        events
+    });
     for command in ["report", "holders"] {
         timed(&format!("vramtrace {command}, blocks"), events, || {
             let mut read = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
@@ -107,6 +114,7 @@ fn with_blocks(events: u64) -> TraceBuilder {
     const STACKS: u32 = 1_000;
     const ALIVE: u64 = LIVE;
     let mut builder = TraceBuilder::new();
+    builder.module("/opt/libc10_cuda.so", 0x2000_0000);
     for n in 0..STACKS {
         builder.code(n, &format!("layer_{n}"), "/home/me/model.py", 10 + n as i32);
         builder.stack(n + 1, &[], &[n, (n + 1) % STACKS, (n + 2) % STACKS], &[]);
