@@ -7,7 +7,7 @@ use super::api::Home;
 use super::cuda::*;
 use crate::driver::pointers;
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use once_cell::race::OnceRef;
 
 macro_rules! driver {
     (
@@ -96,12 +96,11 @@ driver! {
     }
 }
 
-static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
+static DRIVER: OnceRef<Driver> = OnceRef::new();
 
 /// The driver's functions; all `None` while no libcuda is in the process.
 pub fn driver() -> &'static Driver {
-    // SAFETY: null, or the table that is there for good.
-    unsafe { DRIVER.load(Ordering::Acquire).as_ref() }.unwrap_or_else(resolve)
+    DRIVER.get().unwrap_or_else(resolve)
 }
 
 #[cold]
@@ -112,7 +111,6 @@ fn resolve() -> &'static Driver {
     }
     // Of racing threads one table is used; the others are leaked, since they may be in use.
     let fresh = Box::leak(Box::new(Driver::resolve()));
-    let null = core::ptr::null_mut();
-    let _ = DRIVER.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire);
+    let _ = DRIVER.set(fresh);
     fresh
 }

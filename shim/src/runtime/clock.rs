@@ -6,7 +6,9 @@ use super::thread_slot;
 use super::ticks::Ticks;
 use core::ffi::c_int;
 #[cfg(not(miri))]
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::num::NonZeroUsize;
+#[cfg(not(miri))]
+use once_cell::race::OnceNonZeroUsize;
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -22,17 +24,17 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 /// uses one of this library's stacks.
 #[cfg(not(miri))]
 fn clock_gettime() -> ClockGettime {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    let mut known = KNOWN.load(Ordering::Relaxed);
-    if known == 0 {
-        let linked = libc::clock_gettime as *const () as usize;
+    static KNOWN: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let known = KNOWN.get_or_init(|| {
         let beneath = elf::startup_function(b"__tsan_init")
-            .and_then(|_| elf::c_library_function(b"clock_gettime"));
-        known = beneath.unwrap_or(linked);
-        KNOWN.store(known, Ordering::Relaxed);
-    }
+            .and_then(|_| elf::c_library_function(b"clock_gettime"))
+            .and_then(NonZeroUsize::new);
+        let linked = libc::clock_gettime as *const () as usize;
+        // SAFETY: a function is not at address 0.
+        beneath.unwrap_or(unsafe { NonZeroUsize::new_unchecked(linked) })
+    });
     // SAFETY: the function of that name.
-    unsafe { core::mem::transmute::<usize, ClockGettime>(known) }
+    unsafe { core::mem::transmute::<usize, ClockGettime>(known.get()) }
 }
 
 /// Miri reads no tables of the loader.

@@ -2,9 +2,10 @@
 
 use crate::runtime::tls::{thread_block, thread_pointer};
 use crate::runtime::{elf, loader};
+use once_cell::race::OnceNonZeroUsize;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::num::NonZeroUsize;
 
 /// Kept for each thread. A thread has one stack for life, in a forked child too.
 #[derive(Clone, Copy)]
@@ -160,21 +161,20 @@ fn guard(size: usize, room: usize) -> usize {
 /// the one below; what is found there is checked.
 fn descriptor_words() -> Option<usize> {
     const BEFORE: u32 = if cfg!(target_arch = "aarch64") { 1792 } else { 2304 };
-    const NONE: u32 = u32::MAX;
-    static BYTES: AtomicU32 = AtomicU32::new(0);
-    let mut bytes = BYTES.load(Ordering::Relaxed);
-    if bytes == 0 {
+    const NONE: NonZeroUsize = NonZeroUsize::MAX;
+    static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let bytes = BYTES.get_or_init(|| {
         let variable = elf::startup_variable(b"_thread_db_sizeof_pthread");
-        bytes = match variable {
+        let bytes = match variable {
             // SAFETY: a constant of the C library's.
             Some((at, _)) => unsafe { *(at as *const u32) },
             // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
             None if loader::find_object().is_none() => BEFORE,
-            None => NONE,
+            None => 0,
         };
-        BYTES.store(bytes, Ordering::Relaxed);
-    }
-    (bytes != NONE).then_some(bytes as usize / size_of::<usize>())
+        NonZeroUsize::new(bytes as usize).unwrap_or(NONE)
+    });
+    (bytes != NONE).then_some(bytes.get() / size_of::<usize>())
 }
 
 fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
