@@ -6,15 +6,15 @@ use std::path::PathBuf;
 
 use vramtrace_format::{DeviceId, Header};
 
-use super::curves::CurvesObserver;
 use super::frag::RequestSizes;
-use super::holdings::HoldingsAtPeaks;
 use super::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
+use super::memory::CurvesObserver;
+use super::memory::holdings::HoldingsAtPeaks;
 use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
 use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
-use super::{AllocationSizes, Curves, Holdings, Level, Moment, Standing};
+use super::{AllocationSizes, Curves, Holdings, Level, Moment};
 use crate::replay::{DeviceState, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
@@ -291,17 +291,6 @@ impl Process {
     /// The name of the process in reports.
     pub fn name(&self) -> String {
         process_name(&self.header, &self.trace)
-    }
-
-    /// What [`super::outliers()`] compares.
-    pub fn standing(&self) -> Standing {
-        Standing {
-            used: self.devices().next().is_some(),
-            peak: self.peak_bytes(),
-            refused: self.state.refusals() > 0,
-            sound: self.running || self.ended_in_order(),
-            stopped: self.ending.stopped.is_some(),
-        }
     }
 
     /// The last out-of-memory of each device on which the run ended, for any requested moment. Empty

@@ -9,7 +9,7 @@ use crate::sources::Sources;
 fn tree(files: &[(&str, &str)]) -> Crate {
     let sources: Sources =
         files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
-    Crate::read(&sources, "library")
+    Crate::read(&sources, &LAYOUT)
 }
 
 /// Two rooms, `a` with the text and `b` with several things to import.
@@ -218,6 +218,7 @@ fn the_binary_imports_the_library_by_its_name() {
 const LAYOUT: Layout = Layout {
     folder: "src",
     library: "library",
+    divided: &[],
     layers: &[&["low", "beside"], &["high"]],
     apart: &[("high", "beside")],
     largest_cycle: 2,
@@ -282,6 +283,26 @@ fn a_room_must_stand_in_the_table_and_the_table_names_rooms_alone() {
             "src: the table names beside, which is no room"
         ]
     );
+}
+
+#[test]
+fn the_folders_of_a_divided_folder_are_rooms() {
+    const DIVIDED: Layout = Layout {
+        divided: &["parts"],
+        layers: &[&["low"], &["parts/lower"], &["parts/upper"], &["parts"]],
+        ..LAYOUT
+    };
+    let files = [
+        ("lib.rs", "mod low; mod parts;"),
+        ("low.rs", ""),
+        ("parts/mod.rs", "mod lower; mod upper; pub use lower::Low; pub use upper::Up;"),
+        ("parts/lower.rs", "pub struct Low; use crate::parts::Up;"),
+        ("parts/upper/mod.rs", "pub struct Up; use crate::parts::Low;"),
+    ];
+    let sources: Sources =
+        files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
+    let found = DIVIDED.violations(&Crate::read(&sources, &DIVIDED));
+    assert_eq!(found, ["src/parts/lower.rs:1 imports parts/upper/mod.rs (crate::parts::Up)"]);
 }
 
 #[test]

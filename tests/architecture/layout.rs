@@ -13,6 +13,9 @@ pub struct Layout {
     pub folder: &'static str,
     /// The library's name in paths of the crate's other roots.
     pub library: &'static str,
+    /// Folders of the sources whose folders and files are rooms themselves; only the file `mod.rs` of such a
+    /// folder may import all.
+    pub divided: &'static [&'static str],
     /// Its rooms, from the bottom up. A room is the first folder below the sources, or a file
     /// directly in them. A room may import those of every lower line; `lib.rs` and `main.rs` may
     /// import all.
@@ -27,18 +30,27 @@ pub struct Layout {
 pub struct Crate {
     pub files: Vec<String>,
     pub imports: Vec<Import>,
+    divided: &'static [&'static str],
 }
 
 impl Crate {
-    pub fn read(sources: &Sources, library: &str) -> Crate {
-        let tree = Tree::load(sources, library);
+    pub fn read(sources: &Sources, layout: &Layout) -> Crate {
+        let tree = Tree::load(sources, layout.library);
         let imports = find(&tree);
-        Crate { files: tree.files, imports }
+        Crate { files: tree.files, imports, divided: layout.divided }
     }
 
+    /// `model`, or `analysis/memory` where `analysis` is divided.
     pub fn room(&self, file: FileId) -> &str {
         let path = &self.files[file];
-        path.split('/').next().expect("a name").trim_end_matches(".rs")
+        let first = path.split('/').next().expect("a name");
+        let inner = path[first.len()..].trim_start_matches('/').split('/').next().expect("a name");
+        let end = match self.divided.contains(&first) {
+            true if inner == "mod.rs" => first.len(),
+            true => first.len() + 1 + inner.len(),
+            false => first.len(),
+        };
+        path[..end].trim_end_matches(".rs")
     }
 
     /// `hooks/alloc.rs:12 imports model/ledger/mod.rs (crate::model::Ledger)`

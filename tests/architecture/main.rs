@@ -22,6 +22,7 @@ use layout::{Crate, Layout, within};
 const FORMAT: Layout = Layout {
     folder: "format/src",
     library: "vramtrace_format",
+    divided: &[],
     layers: &[
         &[
             "atomics",
@@ -49,6 +50,7 @@ const FORMAT: Layout = Layout {
 const SHIM: Layout = Layout {
     folder: "shim/src",
     library: "vramtrace",
+    divided: &[],
     layers: &[
         &["runtime"],
         &["driver", "config"],
@@ -67,12 +69,18 @@ const SHIM: Layout = Layout {
 const READER: Layout = Layout {
     folder: "src",
     library: "vramtrace_reader",
+    divided: &["analysis"],
     layers: &[
         &["driver", "error", "spans", "units"],
         &["files"],
         &["console", "trace"],
         &["replay", "symbols"],
         &["allocator"],
+        &["analysis/memory", "analysis/parallel"],
+        &["analysis/roles"],
+        &["analysis/diagnosis"],
+        &["analysis/process"],
+        &["analysis/runs", "analysis/verify"],
         &["analysis"],
         &["report", "export", "import"],
         &["live_processes"],
@@ -101,7 +109,7 @@ fn reader_imports_run_downwards() {
 
 fn check(layout: &Layout) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(layout.folder);
-    let read = Crate::read(&sources::read(&folder), layout.library);
+    let read = Crate::read(&sources::read(&folder), layout);
     print(layout, &read);
     let violations = layout.violations(&read);
     assert!(violations.is_empty(), "{}", violations.join("\n"));

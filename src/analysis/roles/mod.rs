@@ -23,6 +23,7 @@ mod rules;
 mod stack_class;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub use held::{HeldByRole, RolesAt};

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Suppressions, merge};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Suppressions};
+use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
 use crate::report::wording::ordinal;
 
@@ -91,7 +92,7 @@ fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
             in_processes: merged.places.iter().map(of).collect(),
         }
     };
-    merge(all).into_iter().map(fact).collect()
+    merge_leaks(all).into_iter().map(fact).collect()
 }
 
 #[derive(Debug, Serialize)]

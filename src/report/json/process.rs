@@ -245,7 +245,7 @@ pub struct Damage {
 /// The document. `top`: the most entries of the lists of live allocations, holders and the driver's own
 /// memory.
 pub fn report(processes: &[Process], top: usize) -> ProcessesReport {
-    let standings: Vec<Standing> = processes.iter().map(Process::standing).collect();
+    let standings: Vec<Standing> = processes.iter().map(Standing::of).collect();
     let odd = outliers(&standings);
     let facts = processes.iter().zip(odd).map(|(process, odd)| process_facts(process, odd, top));
     ProcessesReport { schema: SCHEMA, processes: facts.collect() }

@@ -3,8 +3,9 @@
 use super::holders::{ListingOptions, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Verdict, merge};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
 use crate::analysis::{GroupBy, StackClassifier, pool_hint};
+use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
 use crate::report::names;
 use crate::report::wording::{self, gpu_name};
@@ -167,7 +168,7 @@ fn leak_section(
 
 /// The leaks of several processes. A leak that several have is printed once, with their names.
 pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
-    let all = merge(found);
+    let all = merge_leaks(found);
     let sure = |merged: &&MergedLeak| shown(found, merged).1.is_sure();
     let sure = all.iter().filter(sure).count();
     let (style, verdict) = match (all.len(), sure) {

@@ -1,8 +1,8 @@
 //! Frames that only pass a call on: of frameworks, of their wrappers, of the interpreter. Reports hide
 //! them unless all frames are asked for.
 
-use super::autograd;
 use super::places::{Layer, is_dispatch};
+use crate::analysis::autograd;
 use crate::symbols::{Frame, Language};
 
 /// Names of functions in packages that wrap other functions.
@@ -21,7 +21,7 @@ const WRAPPERS: [&str; 11] = [
 ];
 
 /// Whether a report hides this frame. `python`: the frame's stack has Python frames.
-pub(super) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
+pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
     match frame.language {
         Language::Native => match layer {
             Layer::Plumbing => true,

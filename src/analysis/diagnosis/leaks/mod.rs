@@ -30,7 +30,6 @@ mod growth;
 mod headroom;
 mod judge;
 mod lines;
-mod merged;
 mod observer;
 mod series;
 mod suppress;
@@ -40,7 +39,6 @@ mod trend;
 mod verdict;
 
 pub use growth::{Growth, KeptReason};
-pub use merged::{MergedLeak, merge};
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 
@@ -48,8 +46,8 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::DeviceId;
 
-use super::Level;
-use super::sleeps::{RestsAtSleeps, Sleeps};
+use crate::analysis::Level;
+use crate::analysis::sleeps::{RestsAtSleeps, Sleeps};
 use crate::replay::State;
 use crate::trace::{Definitions, Trace};
 

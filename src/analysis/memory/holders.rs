@@ -14,11 +14,11 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
-use super::Level;
-use super::autograd;
 use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
+use crate::analysis::Level;
+use crate::analysis::autograd;
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
 /// What two allocations have in common that belong to one holder.

@@ -20,7 +20,7 @@ use vramtrace_format::summary::is_held;
 use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder};
 
 use super::outliers::Standing;
-use super::{oom, parallel};
+use crate::analysis::{oom, parallel};
 use crate::replay::{BytesByKind, DeviceState, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
@@ -99,7 +99,7 @@ impl Rank {
         self.devices.values().map(figure).fold(0, u64::saturating_add)
     }
 
-    /// What [`super::outliers()`] compares.
+    /// What [`crate::analysis::outliers()`] compares.
     pub fn standing(&self) -> Standing {
         Standing {
             used: !self.devices.is_empty(),

@@ -5,6 +5,7 @@
 //! outlier, nor have processes that all differ. The MAD of equal peaks is 0; therefore a distance
 //! below 64 MiB or a tenth of the median never counts.
 
+use crate::analysis::Process;
 use crate::units::size;
 
 /// The modified z-score above which a peak is an outlier.
@@ -30,6 +31,18 @@ pub struct Standing {
     pub sound: bool,
     /// Recording stopped before the process ended.
     pub stopped: bool,
+}
+
+impl Standing {
+    pub fn of(process: &Process) -> Standing {
+        Standing {
+            used: process.devices().next().is_some(),
+            peak: process.peak_bytes(),
+            refused: process.state.refusals() > 0,
+            sound: process.running || process.ended_in_order(),
+            stopped: process.ending.stopped.is_some(),
+        }
+    }
 }
 
 /// For each process the reasons why it is an outlier; `None`: it is none.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Mark, Stamped, ThreadId};
 
-use super::IgnoredRanges;
+use crate::analysis::IgnoredRanges;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Until};
 use crate::trace::{Definitions, Trace};
 

@@ -6,9 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use vramtrace_format::{StackId, SummaryMoment};
 
-use super::super::{FrameRoles, GroupBy, Holder, StackClassifier};
 use super::Rank;
 use super::held::holdings;
+use crate::analysis::{FrameRoles, GroupBy, Holder, StackClassifier};
 use crate::symbols::FREE_CACHE;
 
 /// The holders of one process.

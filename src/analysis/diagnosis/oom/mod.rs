@@ -31,7 +31,7 @@ pub use vramtrace_format::oom::Cause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
-use super::{Holdings, Level};
+use crate::analysis::{Holdings, Level};
 use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
 

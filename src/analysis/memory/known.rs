@@ -5,7 +5,7 @@ use std::fmt;
 
 use vramtrace_format::{DeviceId, Stamped};
 
-use super::Moment;
+use crate::analysis::Moment;
 use crate::replay::{Observer, State, Until};
 use crate::trace::{Definitions, Trace};
 use crate::units::{seconds, size};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Space, StackId};
 
-use super::{Level, Moment};
+use crate::analysis::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until, Visitor};
 use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
@@ -358,7 +358,7 @@ impl<'s> Piece<'s> {
 }
 
 /// The place in the trace of a moment, for each device. `end`: the state at the end, with the peaks.
-pub(super) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
+pub(in crate::analysis) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
     let place = |device: &DeviceState| match moment {
         Moment::Peak | Moment::AllocatedPeak => place_of(device, moment),
         Moment::End => Some(Until::End),

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
 
 use super::holdings::{Held, Holdings};
-use super::{Level, StackClassifier};
+use crate::analysis::{Level, StackClassifier};
 use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
 use crate::symbols::FREE_CACHE;
 

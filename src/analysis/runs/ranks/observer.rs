@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::summary::{AtPeak, Change, is_held, keep_largest};
 use vramtrace_format::{DeviceId, Refused, StackId, Stamped, SummaryHolder, SummaryMoment};
 
-use super::super::oom::OomObserver;
 use super::steps::Steps;
+use crate::analysis::oom::OomObserver;
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
 };

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::verdict::{Leak, Leaks};
-use crate::analysis::ranks::key;
+use super::ranks::key;
+use crate::analysis::leaks::{Leak, Leaks};
 use crate::analysis::{GroupBy, StackClassifier};
 
 /// One leak of a run.

@@ -7,8 +7,7 @@ use vramtrace_format::{DeviceId, StackId};
 
 use super::holdings::{Held, Holdings};
 use super::level::Level;
-use super::roles::{HeldByRole, Role};
-use super::{StackClassifier, autograd};
+use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
 /// One frame, role or library.
@@ -70,19 +69,8 @@ impl<'c, 's> Tree<'c, 's> {
         }
     }
 
-    /// Adds the holdings of a device, below their roles.
-    pub fn add_roles(&mut self, roles: &HeldByRole, device: DeviceId) {
-        for ((of, role, stack), held) in &roles.held {
-            match (*of == device, role) {
-                (false, _) => {}
-                // The free cache has no frames: it is a node itself.
-                (true, Role::FreeCache) => self.add(None, *stack, *held),
-                (true, role) => self.add(Some(role.name().to_string()), *stack, *held),
-            }
-        }
-    }
-
-    fn add(&mut self, above: Option<String>, stack: StackId, held: Held) {
+    /// Adds memory below its frames, and these below a node of this name.
+    pub(in crate::analysis) fn add(&mut self, above: Option<String>, stack: StackId, held: Held) {
         let frames = self.classifier.shown_frames(stack, self.fold);
         let none = match (stack, frames.is_empty()) {
             (FREE_CACHE, _) => Some(FREE_CACHE_NAME),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use vramtrace_format::summary::keep_largest;
 use vramtrace_format::{DeviceId, SummaryHolder, SummaryMoment};
 
-use super::super::holdings::{Held, Holdings};
-use super::super::{Level, Moment, StackClassifier};
 use super::Rank;
+use crate::analysis::holdings::{Held, Holdings};
+use crate::analysis::{Level, Moment, StackClassifier};
 use crate::replay::State;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};

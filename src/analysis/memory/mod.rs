@@ -1,0 +1,34 @@
+//! Who holds memory at a moment, by stack, line, phase or part: from states of a replay. The other analyses build
+//! on this one.
+
+mod allocation_sizes;
+pub mod autograd;
+mod curves;
+mod driver_own;
+mod fold;
+mod holders;
+pub mod holdings;
+mod ignored_ranges;
+mod known;
+mod largest;
+mod level;
+mod moment;
+mod phases;
+mod places;
+mod reconcile;
+pub mod sleeps;
+pub mod tree;
+
+pub use allocation_sizes::AllocationSizes;
+pub use curves::{Curve, Curves, CurvesObserver};
+pub use driver_own::{TakenBy, taken_by};
+pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on};
+pub use holdings::{Held, Holdings, Piece, What, each_piece};
+pub use ignored_ranges::IgnoredRanges;
+pub use known::{Knowledge, ResumePoint, UnknownMoment, knowledge};
+pub use largest::{LargestAllocation, largest};
+pub use level::Level;
+pub use moment::Moment;
+pub use phases::{InPhase, Phase, phases};
+pub use places::{Layer, Places, is_dispatch, pool_hint};
+pub use reconcile::{Basis, Reconciled, reconcile};

@@ -1,0 +1,9 @@
+//! Several processes or runs beside each other: ranks, the odd one out, what differs.
+
+pub mod diff;
+mod leaks;
+mod outliers;
+pub mod ranks;
+
+pub use leaks::{MergedLeak, merge as merge_leaks};
+pub use outliers::{Standing, outliers};
