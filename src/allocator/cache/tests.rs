@@ -104,6 +104,52 @@ fn at_the_limit_the_cache_is_emptied_once_then_it_is_out_of_memory() {
     cache.check();
 }
 
+/// The sizes that requests of these bytes get, one after the other, none freed; and the bytes reserved.
+fn sizes(conf: &str, requests: &[u64]) -> (Vec<u64>, u64) {
+    let mut cache = Cache::new(Conf::parse(conf).unwrap(), None);
+    let got = requests.iter().map(|bytes| cache.alloc(*bytes, 0, 0).unwrap());
+    let blocks: Vec<BlockId> = got.collect();
+    cache.check();
+    (blocks.into_iter().map(|block| cache.span(block).1).collect(), cache.totals().reserved)
+}
+
+#[test]
+fn a_block_is_split_if_the_rest_is_large_enough_for_its_pool() {
+    const HALF: u64 = MIB / 2;
+    // Large: more than 1 MiB must be left. 11 MiB are free in the segment for the second request.
+    let first = 9 * MIB;
+    assert_eq!(sizes("", &[first, 10 * MIB]), (vec![first, 11 * MIB], 20 * MIB));
+    let less = 10 * MIB - 512;
+    assert_eq!(sizes("", &[first, less]), (vec![first, less], 20 * MIB));
+    // Small, and in expandable segments: 512 bytes.
+    let small = [MIB, MIB - 512, 512];
+    assert_eq!(sizes("", &small), (small.to_vec(), 2 * MIB));
+    let expandable = [9 * MIB, 11 * MIB - 512, 512 + MIB];
+    assert_eq!(sizes("expandable_segments:True", &expandable[..2]).0, expandable[..2]);
+    // Oversize blocks are never split.
+    let conf = "max_split_size_mb:32";
+    assert_eq!(sizes(conf, &[30 * MIB + HALF]), (vec![30 * MIB + HALF], 32 * MIB));
+    assert_eq!(sizes(conf, &[32 * MIB + HALF]), (vec![34 * MIB], 34 * MIB));
+}
+
+#[test]
+fn oversize_blocks_are_released_before_the_whole_cache() {
+    let run = |conf: &str, request| {
+        let mut cache = Cache::new(Conf::parse(conf).unwrap(), Some(60 * MIB));
+        let small = cache.alloc(MIB, 0, 0).unwrap();
+        let large = cache.alloc(40 * MIB, 0, 0).unwrap();
+        cache.free(small);
+        cache.free(large);
+        cache.alloc(request, 0, 0).unwrap();
+        cache.check();
+        (cache.totals().retries, cache.totals().reserved)
+    };
+    // The free block of 40 MiB is too large for 20 MiB, and goes; the small segment stays.
+    assert_eq!(run("max_split_size_mb:20", 20 * MIB), (0, 22 * MIB));
+    // Without that setting the cache is emptied.
+    assert_eq!(run("", 50 * MIB), (1, 50 * MIB));
+}
+
 #[test]
 fn garbage_is_collected_under_a_memory_fraction_alone() {
     let peak = |text: &str| {
