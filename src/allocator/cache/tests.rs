@@ -130,6 +130,11 @@ fn a_block_is_split_if_the_rest_is_large_enough_for_its_pool() {
     let conf = "max_split_size_mb:32";
     assert_eq!(sizes(conf, &[30 * MIB + HALF]), (vec![30 * MIB + HALF], 32 * MIB));
     assert_eq!(sizes(conf, &[32 * MIB + HALF]), (vec![34 * MIB], 34 * MIB));
+    let mut cache = Cache::new(Conf::parse(conf).unwrap(), None);
+    let freed = cache.alloc(40 * MIB, 0, 0).unwrap();
+    cache.free(freed);
+    let again = cache.alloc(32 * MIB, 0, 0).unwrap();
+    assert_eq!(cache.span(again).1, 40 * MIB, "32 MiB are oversize");
 }
 
 #[test]
