@@ -5,6 +5,7 @@ from ._recorder import why_not
 from ._size import show
 
 USAGE = "usage: %%vram [-n SITES]"
+NO_FIGURES = "vram: the recorder returned no figures; its message is on stderr"
 
 
 def load(ipython):
@@ -31,11 +32,17 @@ def vram(line, cell=None):
         if cell is not None:
             _run(cell)
         return
-    if cell is None:
-        print(usage(sites))
+    now = usage(sites if cell is None else 1 << 16)
+    if now is None:
+        print(NO_FIGURES)
+        if cell is not None:
+            _run(cell)
         return
-    before = {(device.ordinal,) + _key(site): site for device in usage(1 << 16).devices for site in device.sites}
-    live = usage(0).live
+    if cell is None:
+        print(now)
+        return
+    before = {(device.ordinal,) + _key(site): site for device in now.devices for site in device.sites}
+    live = now.live
     peak = Peak()
     try:
         with peak:
@@ -72,6 +79,9 @@ def _key(site):
 
 def _show(peak, live, before, sites):
     after = usage(1 << 16)
+    if after is None:
+        print(NO_FIGURES)
+        return
     left = after.live - live
     print(
         "vram: peak %s (%s more than before the cell), left %s%s"

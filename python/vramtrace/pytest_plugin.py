@@ -124,6 +124,11 @@ class Plugin:
         if allowed is not None and outcome.excinfo is None:
             _free_what_is_unused()
         after = usage(1 << 16 if allowed is not None else 0)
+        if before is None or after is None:
+            # The recorder failed: it printed the reason.
+            if (limit is not None or allowed is not None) and outcome.excinfo is None:
+                self._fail(outcome, "the test's GPU memory was not measured: the recorder returned no figures")
+            return
         left = after.live - before.live
         self.results[item.nodeid] = (peak.grown, left)
         item.user_properties.append(("vram_peak_bytes", peak.grown))

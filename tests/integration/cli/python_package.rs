@@ -38,6 +38,38 @@ fn every_python_sees_its_own_figures() {
     }
 }
 
+#[test]
+fn decorated_generators_behave_as_the_plain_ones() {
+    let script = repository().join("tests/python/wrapped_generators.py");
+    for (minor, python) in pythons() {
+        let setup = Setup::simulated()
+            .preload()
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .arg(script.display())
+            .arg(20);
+        let run = Program(python).run(setup).ok();
+        assert_eq!(run.stdout, "alike\nsurvived\n1 True True\n5\nTrue\n", "Python 3.{minor}");
+    }
+}
+
+#[test]
+fn a_cell_and_a_test_run_where_the_recorder_returns_no_figures() {
+    let script = repository().join("tests/python/no_figures.py");
+    for (minor, python) in pythons() {
+        let setup = Setup::simulated()
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .arg(script.display());
+        let run = Program(python).run(setup).ok();
+        let none = "vram: the recorder returned no figures; its message is on stderr\n";
+        let failed =
+            "failed: the test's GPU memory was not measured: the recorder returned no figures";
+        let expected = format!("{none}{none}['cell']\nended {{}}\n{failed}\nended {{}}\n");
+        assert_eq!(run.stdout, expected, "Python 3.{minor}");
+    }
+}
+
 /// A package with lines that request memory, beside the program.
 const KERNELS: &str = r#"
 import ctypes
