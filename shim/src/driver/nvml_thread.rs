@@ -1,20 +1,33 @@
-//! The thread that calls NVML.
+//! Calls of NVML, each on a task that ends with the answer.
 //!
 //! NVML of a faulty GPU may never answer, while the driver calls of the program still do. Such a call
-//! cannot be cancelled, so the thread that makes it hangs. A hook must not hang where the program would
-//! not. So NVML is called on a separate thread, and the hook waits at most one second for the answer.
-//! After that no hook waits, until NVML has answered.
+//! cannot be cancelled, so whoever makes it hangs. A hook must not hang where the program would not. So a
+//! task ([`crate::runtime::task`]) calls NVML, and the hook waits at most one second for its end. A task
+//! that did not end is left behind; until it ends no hook asks, and figures stay as last known.
 //!
-//! The thread is made in cuInit and nowhere else: making one takes locks of the C library and calls
-//! malloc, and the driver makes its own threads there. A forked child has none until its own cuInit:
-//! until then NVML is not called there. The thread takes no signal, and runs nothing of the program's.
-//! It does not keep the process alive: if it is the last thread it ends too.
+//! A task and no thread, because a program sees the threads of its process:
+//! * the thread that ends last runs the program's `exit` handlers, and the C library counts a thread that
+//!   it made: a task is not counted;
+//! * `unshare` and `setns` of a user namespace fail in a process of several threads, and Python warns at
+//!   `fork`: a task ends before the hook returns, and the hook waits until the kernel counts it no more.
+//!   The thread in the hook takes no signal meanwhile, so no handler sees the task either.
+//!
+//! What else was weighed: a call on the program's own thread cannot be left behind. A thread made for each
+//! reading takes locks of the C library and calls malloc. A helper process hangs alone, but it is a child
+//! that the program's job control and process limits see, and it needs a file to execute. A task costs
+//! about 50 us where a kept thread costs 10; the share of the time that readings may take is bounded
+//! ([`crate::hooks::nvml_reading`]). The real libraries do start threads: the CUDA driver one in cuInit and
+//! one with the first context, NVML one in nvmlInit (H100, driver 580). They are the drivers' own.
+//!
+//! The storage of the task is made in cuInit and nowhere else: making it takes locks of the C library and
+//! calls malloc, and the driver makes its own threads there. A forked child has none until its own cuInit:
+//! until then NVML is not called there.
 
 use crate::driver::depth::inside;
+use crate::runtime::task::{SignalsBlocked, Storage};
 use crate::runtime::{futex, log};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,119 +38,118 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait for NVML's initialisation.
 pub const PATIENCE_AT_START: Duration = Duration::from_secs(5);
-/// After this time without a query the thread checks whether it is the last one.
-const IDLE: Duration = Duration::from_secs(1);
-const STACK: usize = 1 << 20;
-/// Polls for the answer before the calling thread sleeps: a few microseconds.
-const SPINS: u32 = 400;
 
 type Question = Box<dyn FnOnce() + Send>;
 
-/// The slot for a query. A forked child has its own slot and thread.
+/// The slot for a query. A forked child has its own.
 struct Desk {
     process: u32,
-    /// FREE, TAKEN or ASKED.
+    /// FREE, TAKEN or LEFT.
     state: AtomicU32,
     question: UnsafeCell<Option<Question>>,
-    /// The last query timed out.
-    sick: AtomicBool,
+    /// `None`: the system permits no thread, so there are no answers.
+    storage: Option<Storage>,
 }
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-const ASKED: u32 = 2;
+/// The task of the last query did not end in time.
+const LEFT: u32 = 2;
 
-// SAFETY: the query is accessed by the thread that took the slot, and by the NVML thread once the state
-// is ASKED.
+// SAFETY: the query is accessed by the thread that took the slot, and by the task that it started.
 unsafe impl Sync for Desk {}
 
 static DESK: AtomicPtr<Desk> = AtomicPtr::new(null_mut());
 
-struct Answer<T> {
-    there: AtomicU32,
-    value: UnsafeCell<Option<T>>,
-}
-
-// SAFETY: written once before `there` is set, read after it.
-unsafe impl<T: Send> Send for Answer<T> {}
-// SAFETY: written once before `there` is set, and only read after it.
-unsafe impl<T: Send> Sync for Answer<T> {}
-
-/// Runs a query. `None`: there was no answer in time, or there is no NVML thread.
+/// Runs a query. `None`: there was no answer in time, or NVML is not called in this process.
 pub fn ask<T: Send + 'static>(
     patience: Duration,
     question: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    let until = Instant::now() + patience;
     let desk = desk()?;
-    if !desk.take(until) {
+    let storage = desk.storage.as_ref()?;
+    let until = Instant::now() + patience;
+    // A handler of the program's would see the task, and might leave this function for good.
+    let _blocked = SignalsBlocked::new();
+    if !desk.take(storage, until) {
         return None;
     }
-    let answer = Arc::new(Answer { there: AtomicU32::new(0), value: UnsafeCell::new(None) });
-    let back = Arc::clone(&answer);
-    let asked: Question = Box::new(move || {
-        let value = question();
-        // SAFETY: nobody reads it before `there` is set.
-        unsafe { *back.value.get() = Some(value) };
-        back.there.store(1, Ordering::Release);
-        futex::wake_all(&back.there);
-    });
-    // SAFETY: this thread has taken the slot.
+    let answer = Arc::new(UnsafeCell::new(None));
+    let back = Answer(Arc::clone(&answer));
+    let asked: Question = Box::new(move || back.set(question()));
+    // SAFETY: this thread has taken the slot, and there is no task.
     unsafe { *desk.question.get() = Some(asked) };
-    desk.state.store(ASKED, Ordering::Release);
-    futex::wake_all(&desk.state);
-    if !wait_until(until, || answer.there.load(Ordering::Acquire) == 1, &answer.there, 0) {
+    // SAFETY: the slot is never freed.
+    let task = unsafe { storage.start(serve, (&raw const *desk).cast_mut().cast()) };
+    if task.is_some_and(|task| !storage.wait(task, until)) {
         desk.give_up();
         return None;
     }
-    // SAFETY: `there` is set, after which the NVML thread does not access it.
-    unsafe { (*answer.value.get()).take() }
+    if task.is_none() {
+        // SAFETY: there is no task.
+        unsafe { *desk.question.get() = None };
+    }
+    desk.give_back();
+    // SAFETY: the task has ended.
+    unsafe { (*answer.get()).take() }
 }
 
-/// Waits for `is` while `word` has this value. False: the time is over.
-fn wait_until(until: Instant, is: impl Fn() -> bool, word: &AtomicU32, value: u32) -> bool {
-    for _ in 0..SPINS {
-        if is() {
-            return true;
-        }
-        core::hint::spin_loop();
+struct Answer<T>(Arc<UnsafeCell<Option<T>>>);
+
+// SAFETY: the asking thread accesses it after the task's end only.
+unsafe impl<T: Send> Send for Answer<T> {}
+
+impl<T> Answer<T> {
+    fn set(&self, value: T) {
+        // SAFETY: the asking thread accesses it after the task's end only.
+        unsafe { *self.0.get() = Some(value) };
     }
-    while !is() {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return false;
-        }
-        futex::wait(word, value, left);
+}
+
+/// The work of a task.
+fn serve(desk: *mut c_void) {
+    // SAFETY: the slot that `ask` passes, which is never freed.
+    let desk = unsafe { &*desk.cast::<Desk>() };
+    // SAFETY: a name that ends.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"vramtrace-nvml".as_ptr()) };
+    // SAFETY: the asking thread stored it before it started the task.
+    let question = unsafe { (*desk.question.get()).take() };
+    if let Some(question) = question {
+        // After a panic there is no answer.
+        let _ = inside(|| catch_unwind(AssertUnwindSafe(question)));
     }
-    true
 }
 
 impl Desk {
     /// Takes the slot. False: another query is still unanswered.
-    fn take(&self, until: Instant) -> bool {
-        let free = || {
-            let order = (Ordering::Acquire, Ordering::Relaxed);
-            self.state.compare_exchange(FREE, TAKEN, order.0, order.1).is_ok()
-        };
-        if free() {
-            return true;
-        }
+    fn take(&self, storage: &Storage, until: Instant) -> bool {
         loop {
-            if self.sick.load(Ordering::Relaxed) || Instant::now() >= until {
+            let state = self.state.load(Ordering::Relaxed);
+            if state == LEFT && !storage.is_free() {
                 return false;
             }
-            let state = self.state.load(Ordering::Relaxed);
-            if state == FREE && free() {
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            if state == TAKEN {
+                if Instant::now() >= until {
+                    return false;
+                }
+                futex::wait(&self.state, state, Duration::from_millis(1));
+            } else if self.state.compare_exchange(state, TAKEN, order.0, order.1).is_ok() {
                 return true;
             }
-            futex::wait(&self.state, state, Duration::from_millis(1));
         }
+    }
+
+    fn give_back(&self) {
+        self.state.store(FREE, Ordering::Release);
+        futex::wake_one(&self.state);
     }
 
     #[cold]
     fn give_up(&self) {
         static REPORTED: AtomicBool = AtomicBool::new(false);
-        self.sick.store(true, Ordering::Relaxed);
+        self.state.store(LEFT, Ordering::Release);
+        futex::wake_all(&self.state);
         if !REPORTED.swap(true, Ordering::Relaxed) {
             log::line(format_args!(
                 "NVML does not answer (a faulty GPU?): until it does, the driver's own memory is \
@@ -145,116 +157,45 @@ impl Desk {
             ));
         }
     }
-
-    /// The thread's loop. It ends when it is the last thread.
-    fn serve(&self) {
-        loop {
-            while self.state.load(Ordering::Acquire) != ASKED {
-                let state = self.state.load(Ordering::Relaxed);
-                let began = Instant::now();
-                if state != ASKED {
-                    futex::wait(&self.state, state, IDLE);
-                }
-                if began.elapsed() >= IDLE && is_last_thread() {
-                    return;
-                }
-            }
-            // SAFETY: the state is ASKED, so this thread may access the query.
-            let question = unsafe { (*self.question.get()).take() };
-            if let Some(question) = question {
-                // After a panic there is no answer: the caller times out.
-                let _ = catch_unwind(AssertUnwindSafe(question));
-            }
-            self.sick.store(false, Ordering::Relaxed);
-            self.state.store(FREE, Ordering::Release);
-            futex::wake_all(&self.state);
-        }
-    }
 }
 
-/// This process's slot, if it has an NVML thread.
+/// This process's slot, if it has one.
 fn desk() -> Option<&'static Desk> {
     let process = std::process::id();
     // SAFETY: never freed.
     unsafe { DESK.load(Ordering::Acquire).as_ref() }.filter(|desk| desk.process == process)
 }
 
-/// Whether this process has an NVML thread.
+/// Whether NVML may be called in this process.
 pub fn is_there() -> bool {
     desk().is_some()
 }
 
-/// Starts the thread if this process has none. Called in cuInit.
+/// Makes the slot if this process has none. Called in cuInit.
 pub fn open() {
     if !is_there() {
-        let process = std::process::id();
-        open_desk(DESK.load(Ordering::Acquire), process);
+        open_desk(DESK.load(Ordering::Acquire));
     }
 }
 
 #[cold]
-fn open_desk(known: *mut Desk, process: u32) {
+fn open_desk(known: *mut Desk) {
     let fresh = Box::into_raw(Box::new(Desk {
-        process,
+        process: std::process::id(),
         state: AtomicU32::new(FREE),
         question: UnsafeCell::new(None),
-        sick: AtomicBool::new(false),
+        storage: inside(Storage::make),
     }));
     // SAFETY: never freed once it is known.
-    let desk = unsafe { &*fresh };
+    let lacks_storage = unsafe { (*fresh).storage.is_none() };
     match DESK.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // Without a thread there are no answers: marked as not answering from the start.
-        Ok(_) if !start(desk) => {
-            desk.state.store(ASKED, Ordering::Relaxed);
-            desk.sick.store(true, Ordering::Relaxed);
-            log::line(format_args!(
-                "cannot create the thread that queries NVML: the driver's own memory is not counted"
-            ));
-        }
+        Ok(_) if lacks_storage => log::line(format_args!(
+            "cannot create the thread that queries NVML: the driver's own memory is not counted"
+        )),
         Ok(_) => {}
-        // SAFETY: nobody has seen it.
+        // SAFETY: nobody has seen it. Its storage stays, as that of a thread that is not joined must.
         Err(_) => unsafe { drop(Box::from_raw(fresh)) },
     }
-}
-
-fn start(desk: &'static Desk) -> bool {
-    extern "C" fn run(desk: *mut c_void) -> *mut c_void {
-        // SAFETY: the slot that `start` passes, which is never freed.
-        let desk = unsafe { &*desk.cast::<Desk>() };
-        // SAFETY: a name that ends.
-        unsafe { libc::prctl(libc::PR_SET_NAME, c"vramtrace-nvml".as_ptr()) };
-        inside(|| desk.serve());
-        null_mut()
-    }
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let mut thread = 0;
-    // SAFETY: the attributes are made and used here; this thread's mask is put back.
-    unsafe {
-        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
-            return false;
-        }
-        let attributes = attributes.as_mut_ptr();
-        libc::pthread_attr_setstacksize(attributes, STACK);
-        libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
-        let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::sigprocmask(libc::SIG_SETMASK, &all, &mut before);
-        let desk = (&raw const *desk).cast_mut().cast();
-        let made = inside(|| libc::pthread_create(&mut thread, attributes, run, desk));
-        libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
-        // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the program's free().
-        made == 0
-    }
-}
-
-/// Whether the main thread has ended and this is the only thread left: the C library ends the process
-/// with its last thread.
-fn is_last_thread() -> bool {
-    let Ok(stat) = std::fs::read("/proc/self/stat") else { return false };
-    let Some(name_end) = stat.iter().rposition(|byte| *byte == b')') else { return false };
-    let mut fields = stat[name_end + 1..].split(|byte| *byte == b' ').skip(1);
-    let is_zombie = fields.next() == Some(b"Z");
-    is_zombie && fields.nth(16) == Some(b"2")
 }
 
 #[cfg(test)]

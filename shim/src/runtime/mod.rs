@@ -34,6 +34,7 @@ pub mod sorted_map;
 pub mod stack_bounds;
 pub mod stack_pages;
 pub mod stderr;
+pub mod task;
 pub mod thread_slot;
 pub mod ticks;
 pub mod tls;

@@ -18,6 +18,7 @@ mod shared_memory;
 mod sick_driver;
 mod small_stacks;
 mod symbol_lookup;
+mod tasks;
 mod trace_file_damage;
 mod trace_names;
 mod trace_size_limit;
