@@ -14,6 +14,7 @@
      threads      4 threads, each with first launches of their own modules, and allocations beside
      rest         three seconds in which nearly nothing is done
      many         200 modules, loaded and launched, and how often the thread waited meanwhile
+     pairs        1,000 allocations, each freed at once, and how often the thread waited meanwhile
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
 #define _GNU_SOURCE
@@ -160,6 +161,16 @@ static void many(void) {
     fprintf(stderr, "waited %ld times\n", waits() - before);
 }
 
+static void pairs(void) {
+    CUdeviceptr p;
+    long before = waits();
+    for (int i = 0; i < 1000; i++) {
+        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 << 20));
+        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+    }
+    fprintf(stderr, "waited %ld times\n", waits() - before);
+}
+
 static void child(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -187,6 +198,7 @@ int main(int count, char **steps) {
         else if (!strcmp(step, "threads")) threads(context);
         else if (!strcmp(step, "rest")) rest();
         else if (!strcmp(step, "many")) many();
+        else if (!strcmp(step, "pairs")) pairs();
         else if (!strcmp(step, "fork")) child();
         else if (!strcmp(step, "stack")) MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096));
         else if (!strcmp(step, "unload")) {

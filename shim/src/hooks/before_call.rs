@@ -16,10 +16,11 @@ use vramtrace_format::{DeviceId, Event};
 #[inline]
 pub fn refresh_if_due(p: &'static Process) {
     apply_orders(p);
-    if let Some(device) = p.nvml.due(p)
-        && !p.stream_captures.any()
-    {
-        refresh_usage(p, device.id);
+    if let Some((device, began_ns)) = p.nvml.due(p) {
+        if !p.stream_captures.any() {
+            refresh_usage(p, device.id);
+        }
+        p.nvml.was_read(p, began_ns);
     }
 }
 

@@ -175,6 +175,16 @@ fn a_slow_nvml_does_not_slow_the_program_down() {
     assert!(named >= 2 * MIB as i64, "{device:#}");
 }
 
+/// Under a cap too: 1,000 readings of 15 ms would take 15 seconds. Between two readings the last figure
+/// counts.
+#[test]
+fn a_slow_nvml_does_not_slow_a_capped_program_down() {
+    let slow = Setup::simulated().cap("8GiB").env("VRAMTRACE_SIM_NVML", "slow");
+    let pairs = run("pairs", slow);
+    let waits = pairs.stderr.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
+    assert!(waits.unwrap() < 200, "{}", pairs.stderr);
+}
+
 /// Without NVML, and where it knows our pid by another number, there is nothing to name it from
 /// but what cuCtxSetLimit forecasts; the cap counts that, and the context.
 #[test]

@@ -1,9 +1,11 @@
 //! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
-//! A reading costs about 8 us, so it is taken after a context was made, after a call that can make the
+//! A reading costs 50 us and more, so it is taken after a context was made, after a call that can make the
 //! driver take memory for itself ([`activity`]), before a refusal (of many in a row, before some), and
-//! otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time, also
+//! otherwise from time to time, one device a turn: under a cap the next one is due a millisecond after the
+//! end of the last, or later by the share of the time that readings may take. Between them the last figure
+//! counts. NVML's calls are legal at any time, also
 //! while a stream is captured. Where NVML is not there or does not know our pid (a container with its
 //! own pids), only two things are charged: contexts, by the growth of the device's used bytes during
 //! their creation, and cuCtxSetLimit, by its forecast.
@@ -25,8 +27,11 @@ use crate::model::devices::Device;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{DeviceId, Event, Kind, Sample};
 
-/// Between two readings under a cap.
+/// Under a cap, from the end of a reading to the next, or so many times the duration of the reading.
 const EVERY_NS: u64 = 1_000_000;
+const COST_SHARE_CAPPED: u64 = 20;
+/// No reading takes longer: after this time another thread may begin the next.
+const CLAIM_NS: u64 = 10_000_000_000;
 /// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
 const RESTED_NS: u64 = 10_000_000;
 const MUCH: u64 = 16 << 20;
@@ -49,10 +54,10 @@ pub struct FigureBefore {
 }
 
 impl NvmlReader {
-    /// Under a cap, before each call: the device to read now, if any. What lazy loading took since the
-    /// last call must be counted before a request is granted. Usually this only reads the clock.
+    /// Under a cap, before each call: the device to read now, if any, and the time. `was_read` must follow.
+    /// Usually this only reads the clock.
     #[inline]
-    pub fn due<'p>(&self, p: &'p Process) -> Option<&'p Device> {
+    pub fn due<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
         // Before the first context there is nothing to see.
         if p.cap.is_set() && self.looked.load(Ordering::Relaxed) {
             return self.due_now(p);
@@ -60,14 +65,25 @@ impl NvmlReader {
         None
     }
 
-    fn due_now<'p>(&self, p: &'p Process) -> Option<&'p Device> {
+    fn due_now<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
         let (now, next) = (p.clock.now_ns(), self.next_ns.load(Ordering::Relaxed));
         if now < next {
             return None;
         }
-        let later = now.saturating_add(EVERY_NS);
+        let later = now.saturating_add(CLAIM_NS);
         self.next_ns.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        self.whose_turn(p)
+        let device = self.whose_turn(p);
+        if device.is_none() {
+            self.was_read(p, now);
+        }
+        device.map(|device| (device, now))
+    }
+
+    /// After the reading that `due` returned: sets when the next is due.
+    pub fn was_read(&self, p: &Process, began_ns: u64) {
+        let now = p.clock.now_ns();
+        let pause = now.saturating_sub(began_ns).saturating_mul(COST_SHARE_CAPPED);
+        self.next_ns.store(now.saturating_add(pause.max(EVERY_NS)), Ordering::Relaxed);
     }
 
     /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
