@@ -35,6 +35,7 @@ pub mod stack_bounds;
 pub mod stack_pages;
 pub mod stderr;
 pub mod task;
+pub mod thread_numbers;
 pub mod thread_slot;
 pub mod ticks;
 pub mod tls;

@@ -2,42 +2,22 @@
 //! cell, so that threads do not contend for a cache line.
 //!
 //! The first threads of a process each have a cell to themselves and change it by a load and a
-//! store; the later ones share some cells, by atomic additions.
+//! store; the later ones take the cells of threads that have ended ([`crate::runtime::thread_numbers`]), or
+//! share some cells, by atomic additions.
 
 use crate::runtime::hash_table::pages;
-use crate::runtime::tls::thread_block;
+use crate::runtime::thread_numbers::{OWN, number};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{
+    AtomicI64, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-const OWN: usize = 64;
 const SHARED: usize = 16;
+/// A thread that added nothing in so many divisions of the room gets none. Not one: threads that add
+/// all the time may not come to it between two divisions, and would take each other's room in turn.
+const ACTIVE: u8 = 16;
 const CELLS: usize = OWN + SHARED;
-
-thread_block! {
-    /// This thread's number, from 1; 0 = none yet. A forked child continues its parent's numbers.
-    fn own_number() -> *mut u32 = "vramtrace_stripe", 4, align 4
-}
-
-static THREADS: AtomicU32 = AtomicU32::new(0);
-
-#[inline(always)]
-fn number() -> usize {
-    let address = own_number();
-    // SAFETY: the word is this thread's own.
-    unsafe {
-        if *address == 0 {
-            *address = next_number();
-        }
-        *address as usize - 1
-    }
-}
-
-#[cold]
-fn next_number() -> u32 {
-    let more = |number: u32| Some(if number == u32::MAX { CELLS as u32 } else { number + 1 });
-    THREADS.fetch_update(Relaxed, Relaxed, more).unwrap_or(0).saturating_add(1)
-}
 
 /// Two cache lines, since the processor fetches lines in pairs.
 #[repr(C, align(128))]
@@ -46,37 +26,59 @@ struct Cell {
     second: AtomicI64,
     /// While its first sum is below this, the thread need not read the other cells.
     limit: AtomicI64,
-    used: AtomicBool,
+    /// [`ACTIVE`] since a thread added something, less the divisions of the room since then.
+    recent: AtomicU8,
 }
 
 /// All zero bytes are sums of 0 that have no cells yet.
 #[derive(Default)]
-pub struct ShardedCounter(AtomicPtr<Cell>);
+pub struct ShardedCounter {
+    /// Null: closed, or not made yet.
+    open: AtomicPtr<Cell>,
+    made: AtomicPtr<Cell>,
+    /// How often the cells were summed up.
+    #[cfg(test)]
+    pub readings: std::sync::atomic::AtomicU32,
+}
 
 impl ShardedCounter {
     #[inline]
     fn cells(&self) -> Option<&[Cell]> {
-        let cells = self.0.load(Acquire);
-        // SAFETY: pages made by `make`, never given back; zero bytes are valid cells.
-        (!cells.is_null()).then(|| unsafe { std::slice::from_raw_parts(cells, CELLS) })
+        cells_at(self.open.load(Acquire))
     }
 
     #[cold]
     fn make(&self) -> Option<&[Cell]> {
-        let fresh = pages(CELLS * size_of::<Cell>()).ok()?.cast();
-        if self.0.compare_exchange(null_mut(), fresh, AcqRel, Acquire).is_err() {
-            crate::runtime::hash_table::unmap(fresh.cast(), CELLS * size_of::<Cell>());
+        if self.made.load(Acquire).is_null() {
+            let fresh = pages(CELLS * size_of::<Cell>()).ok()?.cast();
+            if self.made.compare_exchange(null_mut(), fresh, AcqRel, Acquire).is_err() {
+                crate::runtime::hash_table::unmap(fresh.cast(), CELLS * size_of::<Cell>());
+            }
         }
-        self.cells()
+        let made = self.made.load(Acquire);
+        self.open.store(made, Release);
+        cells_at(made)
     }
 
-    /// Adds to both sums in this thread's cell. False: it has no cells yet, nothing was added.
+    /// Whether `add` adds to the cells.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.open.load(Relaxed).is_null()
+    }
+
+    /// From here on `add` adds nothing, until `add_within` opens the cells again. The sums stay; a thread
+    /// that is in `add` now may still change them.
+    pub fn close(&self) {
+        self.open.store(null_mut(), Release);
+    }
+
+    /// Adds to both sums in this thread's cell. False: there are no open cells, nothing was added.
     #[inline]
     pub fn add(&self, by: i64, second: i64) -> bool {
         self.cells().map(|cells| add(cells, by, second)).is_some()
     }
 
-    /// As `add`, and makes the cells when there are none. `Some(true)`: this thread's share is
+    /// As `add`, and opens the cells. `Some(true)`: this thread's share is
     /// exhausted, see [`ShardedCounter::share`]. `None`: the kernel gave no pages, nothing was added.
     #[inline]
     pub fn add_within(&self, by: i64, second: i64) -> Option<bool> {
@@ -90,7 +92,9 @@ impl ShardedCounter {
 
     /// Both sums. What other threads add meanwhile may be in them or not.
     pub fn sums(&self) -> (i64, i64) {
-        let Some(cells) = self.cells() else { return (0, 0) };
+        let Some(cells) = cells_at(self.made.load(Acquire)) else { return (0, 0) };
+        #[cfg(test)]
+        self.readings.fetch_add(1, Relaxed);
         cells.iter().fold((0, 0), |(sum, second), cell| {
             let add = |sum: i64, more: &AtomicI64| sum.wrapping_add(more.load(Relaxed));
             (add(sum, &cell.sum), add(second, &cell.second))
@@ -98,18 +102,41 @@ impl ShardedCounter {
     }
 
     /// Divides `room`, the bytes by which the first sum may still grow, between the threads that have
-    /// added something. While each stays within its limit, the sum has grown by no more than `room`.
-    /// One caller at a time.
+    /// added something lately. While each stays within its limit, the sum has grown by
+    /// no more than `room`. The others, which may have ended, get none. One caller at a time.
     ///
     /// A thread that adds at this very moment may use its old share once more.
     pub fn share(&self, room: u64) {
         let Some(cells) = self.cells() else { return };
-        let used = || cells.iter().filter(|cell| cell.used.load(Relaxed));
-        let share = i64::try_from(room).unwrap_or(i64::MAX) / used().count().max(1) as i64;
-        for cell in used() {
-            cell.limit.store(cell.sum.load(Relaxed).saturating_add(share), Relaxed);
+        let mut active = [false; CELLS];
+        for (cell, active) in cells.iter().zip(&mut active) {
+            let recent = cell.recent.load(Relaxed);
+            *active = recent > 0;
+            if *active {
+                cell.recent.store(recent - 1, Relaxed);
+            }
+        }
+        let count = active.iter().filter(|active| **active).count().max(1);
+        let share = i64::try_from(room).unwrap_or(i64::MAX) / count as i64;
+        for (cell, active) in cells.iter().zip(active) {
+            let sum = cell.sum.load(Relaxed);
+            cell.limit.store(if active { sum.saturating_add(share) } else { sum }, Relaxed);
         }
     }
+
+    /// Cells that threads have to themselves and that were added to, and those that threads share.
+    #[cfg(test)]
+    fn cells_in_use(&self) -> (usize, usize) {
+        let used = |cell: &&Cell| cell.recent.load(Relaxed) > 0;
+        let (own, shared) = self.cells().unwrap().split_at(OWN);
+        (own.iter().filter(used).count(), shared.iter().filter(used).count())
+    }
+}
+
+#[inline]
+fn cells_at<'a>(cells: *const Cell) -> Option<&'a [Cell]> {
+    // SAFETY: pages made by `make`, never given back; zero bytes are valid cells.
+    (!cells.is_null()).then(|| unsafe { std::slice::from_raw_parts(cells, CELLS) })
 }
 
 /// This thread's cell and its first sum after it.
@@ -127,8 +154,8 @@ fn add(cells: &[Cell], by: i64, second: i64) -> (&Cell, i64) {
         cell.second.fetch_add(second, Relaxed);
         (cell, cell.sum.fetch_add(by, Relaxed).wrapping_add(by))
     };
-    if !cell.used.load(Relaxed) {
-        cell.used.store(true, Relaxed);
+    if cell.recent.load(Relaxed) != ACTIVE {
+        cell.recent.store(ACTIVE, Relaxed);
     }
     (cell, sum)
 }
@@ -172,5 +199,47 @@ mod tests {
         striped.share(0);
         assert_eq!(striped.add_within(1, 0), Some(true));
         assert_eq!(striped.sums(), (62, 0));
+    }
+
+    #[test]
+    fn threads_that_come_and_go_do_not_share_cells() {
+        let striped = ShardedCounter::default();
+        for _ in 0..4 * CELLS {
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert_eq!(striped.add_within(1, 1), Some(true)));
+            });
+        }
+        assert_eq!(striped.cells_in_use().1, 0);
+        assert_eq!(striped.sums(), (4 * CELLS as i64, 4 * CELLS as i64));
+    }
+
+    #[test]
+    fn threads_that_have_ended_get_no_room() {
+        let striped = ShardedCounter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..9 {
+                scope.spawn(|| assert_eq!(striped.add_within(1, 0), Some(true)));
+            }
+        });
+        assert_eq!(striped.add_within(1, 0), Some(true));
+        for _ in 0..=ACTIVE {
+            striped.share(100);
+            assert!(striped.add(0, 0));
+        }
+        striped.share(100);
+        assert_eq!(striped.add_within(100, 0), Some(false));
+        assert_eq!(striped.add_within(1, 0), Some(true));
+    }
+
+    #[test]
+    fn closed_cells_keep_their_sums_and_open_again() {
+        let striped = ShardedCounter::default();
+        assert_eq!(striped.add_within(5, 1), Some(true));
+        striped.close();
+        assert!(!striped.is_open() && !striped.add(1, 1));
+        assert_eq!(striped.sums(), (5, 1));
+        assert_eq!(striped.add_within(2, 1), Some(true));
+        assert!(striped.is_open());
+        assert_eq!(striped.sums(), (7, 2));
     }
 }

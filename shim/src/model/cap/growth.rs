@@ -19,7 +19,7 @@ use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
 pub struct Growth {
     state: Lock<State>,
     /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
-    /// Under a cap both are 0, and `State` has everything.
+    /// Under a cap it is closed, and `State` has everything.
     striped: ShardedCounter,
 }
 
@@ -29,13 +29,14 @@ pub struct Growth {
 pub(super) struct State {
     /// Reserved bytes as last read from the driver; charged.
     reserved: u64,
-    /// Occupied bytes of live blocks by the ledger: those allocated under a cap, and those allocated
-    /// without one (as read under the lock).
-    booked: u64,
-    striped: i64,
-    /// The part of both that rounding added to the requested sizes.
-    padding: u64,
-    striped_padding: i64,
+    /// Occupied bytes of live blocks by the ledger, and the part of them that rounding added to the
+    /// requested sizes.
+    booked: i64,
+    padding: i64,
+    /// The part of both that is in the cells, as last read. In closed cells it changes no more, but for
+    /// threads that were adding when they were closed: those are read at each `RARELY`th lock.
+    striped: (i64, i64),
+    locks: u8,
     /// Bytes of requests in the driver now.
     in_flight: u64,
     /// The growth that those may cause; charged. It is shared by all of them, so that one that fails
@@ -51,6 +52,8 @@ pub(super) struct State {
     /// driver may have grown up to this, whatever was freed since.
     most: MostInUse,
 }
+
+const RARELY: u8 = 64;
 
 /// Taken before the driver's figures are read. Of two readings, the one that started later is more
 /// recent, whichever finishes first.
@@ -74,19 +77,25 @@ pub struct Change {
 
 impl State {
     fn used(&self) -> u64 {
-        self.booked.saturating_add_signed(self.striped)
+        self.booked.max(0) as u64
     }
 
     /// The driver's used bytes, never too low: padding of blocks that the driver has already freed may
     /// still be included.
     fn used_in_driver(&self) -> u64 {
-        let padding = self.padding.saturating_add_signed(self.striped_padding);
-        self.driver_used.saturating_add(padding)
+        self.driver_used.saturating_add(self.padding.max(0) as u64)
     }
 
     fn book(&mut self, size: u64) {
-        self.booked = self.booked.saturating_add(block(size));
-        self.padding = self.padding.saturating_add(padding(size));
+        self.booked = self.booked.saturating_add_unsigned(block(size));
+        self.padding = self.padding.saturating_add_unsigned(padding(size));
+    }
+
+    /// The cells as they are now.
+    fn note(&mut self, striped: (i64, i64)) {
+        self.booked = self.booked.wrapping_add(striped.0.wrapping_sub(self.striped.0));
+        self.padding = self.padding.wrapping_add(striped.1.wrapping_sub(self.striped.1));
+        self.striped = striped;
     }
 
     fn wanted(&self, used: u64, more: u64) -> u64 {
@@ -172,12 +181,16 @@ impl Growth {
     /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size.
     pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        if self.striped.is_open() {
+            self.striped.close();
+        }
         self.ask_from(budget, size, State::used)
     }
 
     /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
     /// the driver's are used.
     pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        drop(self.lock_exactly());
         self.ask_from(budget, size, |state: &State| state.used().min(state.used_in_driver()))
     }
 
@@ -278,8 +291,8 @@ impl Growth {
     pub fn freed(&self, size: u64) {
         if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
             let mut state = self.lock();
-            state.booked = state.booked.saturating_sub(block(size));
-            state.padding = state.padding.saturating_sub(padding(size));
+            state.booked = state.booked.saturating_sub_unsigned(block(size));
+            state.padding = state.padding.saturating_sub_unsigned(padding(size));
         }
     }
 
@@ -287,14 +300,24 @@ impl Growth {
     /// threads that free the last blocks concurrently, at least one gets true.
     pub fn is_unused(&self) -> bool {
         fence(Ordering::SeqCst);
-        let state = self.lock();
+        let state = self.lock_exactly();
         state.used().saturating_add(state.in_flight) == 0
     }
 
     #[inline]
     fn lock(&self) -> Guard<'_, State> {
         let mut state = self.state.lock();
-        (state.striped, state.striped_padding) = self.striped.sums();
+        state.locks = state.locks.wrapping_add(1);
+        if self.striped.is_open() || state.locks.is_multiple_of(RARELY) {
+            state.note(self.striped.sums());
+        }
+        state
+    }
+
+    #[cold]
+    fn lock_exactly(&self) -> Guard<'_, State> {
+        let mut state = self.state.lock();
+        state.note(self.striped.sums());
         state
     }
 
@@ -334,7 +357,7 @@ impl Growth {
 
     /// (reserved, used) as known; `used` is that of the blocks counted here.
     pub fn known(&self) -> (u64, u64) {
-        let state = self.lock();
+        let state = self.lock_exactly();
         (state.reserved, state.used())
     }
 }
@@ -371,6 +394,38 @@ mod tests {
         assert_eq!(budget.counted(), 128 * MIB);
         pool.finish(Some(&budget), 100 * MIB, false, None, |_| ());
         assert_eq!(budget.counted(), 32 * MIB);
+    }
+
+    /// A cap that came while the program ran costs what one from its start costs: the cells of the time
+    /// without a cap are seldom read.
+    #[test]
+    fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
+        let (budget, pool) = (capped(1 << 30), Growth::default());
+        for _ in 0..10 {
+            pool.took(MIB + 1);
+        }
+        for _ in 0..1000 {
+            pool.ask(Some(&budget), MIB).unwrap();
+            pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+            pool.freed(MIB);
+        }
+        let readings = pool.striped.readings.load(Ordering::Relaxed);
+        assert!(readings < 100, "{readings}");
+        assert_eq!(pool.known().1, 10 * (MIB + 512));
+        for _ in 0..10 {
+            pool.freed(MIB + 1);
+        }
+        assert!(pool.is_unused());
+        // The cap is taken away, and comes again.
+        for _ in 0..10 {
+            pool.took(MIB);
+        }
+        assert!(pool.striped.is_open());
+        pool.freed(MIB);
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, None, |_| ());
+        assert!(!pool.striped.is_open());
+        assert_eq!(pool.known().1, 10 * MIB);
     }
 
     #[test]
