@@ -4,3 +4,5 @@
 pub mod counting;
 #[path = "../../../shim/src/model/cap/group_share.rs"]
 pub mod group_share;
+#[path = "../../../shim/src/model/cap/orders.rs"]
+pub mod orders;

@@ -4,6 +4,7 @@ mod counting;
 mod group;
 mod interner;
 mod lock;
+mod orders;
 mod window;
 
 /// Checks every interleaving with at most this many preemptions. There are too many interleavings to check

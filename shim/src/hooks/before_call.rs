@@ -41,9 +41,12 @@ pub fn apply_orders(p: &'static Process) {
 fn apply_orders_now(p: &'static Process, last: u64) {
     let Some(live) = p.trace_writer.live() else { return };
     for ordinal in 0..LIVE_DEVICES as u8 {
-        if let Some((number, limit)) = live.page().ordered(ordinal) {
-            change_limit(p, DeviceId(ordinal), limit);
-            live.page().set_applied(ordinal, number);
+        let (device, index) = (DeviceId(ordinal), usize::from(ordinal));
+        let read = || live.page().ordered(ordinal);
+        let set = |limit| p.cap.set_limit(device, limit);
+        if let Some(number) = p.cap.orders.set(index, read, set) {
+            limit_changed(p, device);
+            p.cap.orders.applied(index, number, || live.page().set_applied(ordinal, number));
         }
     }
     // An order that arrived meanwhile has a higher number and is applied by the next call.
@@ -54,6 +57,10 @@ fn apply_orders_now(p: &'static Process, last: u64) {
 /// Changes the limit of a device, and records the change.
 pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
     p.cap.set_limit(device, limit);
+    limit_changed(p, device);
+}
+
+fn limit_changed(p: &'static Process, device: DeviceId) {
     CROWDED.store(true, Ordering::Relaxed);
     look(p, device);
     limits(p, device, &mut |event| p.trace_writer.record(event));

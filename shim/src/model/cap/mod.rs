@@ -29,12 +29,14 @@ mod growth;
 mod in_flight;
 mod managed;
 mod most_in_use;
+pub mod orders;
 mod soft;
 
 use crate::model::cap::group_share::GroupShare;
 pub use budget::{Budget, Refusal, Reservation};
 use group::Group;
 use managed::Managed;
+use orders::Orders;
 pub use soft::Crossing;
 
 pub use crate::model::cap::in_flight::InFlight;
@@ -49,6 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
 use vramtrace_format::{DeviceId, Kind};
 
@@ -79,6 +82,7 @@ pub struct Cap {
     joining: Lock<()>,
     /// The number of the last order that was applied.
     order: AtomicU64,
+    pub orders: Orders<LIVE_DEVICES>,
     /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
     /// Something is to be reported: see [`Cap::take_news`].
@@ -133,6 +137,7 @@ impl Cap {
             group: AtomicPtr::new(null_mut()),
             joining: Lock::new(()),
             order: AtomicU64::new(0),
+            orders: Orders::default(),
             rules,
             ask,
             warned: AtomicBool::new(false),
