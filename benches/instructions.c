@@ -1,7 +1,10 @@
-/* instructions.c: one operation again and again, below 20 frames of C, for scripts/instructions.sh.
-   A program:  instructions OPERATION COUNT [LIBC10_CUDA]
+#define _GNU_SOURCE
+/* instructions.c: one operation again and again, below 20 frames of C, for scripts/instructions.sh. It runs on a
+   thread of its own: the recorder walks stacks that have room, and Valgrind cannot grow the first thread's.
+   A program:  instructions OPERATION COUNT LIBC10_CUDA
    and a library that Python calls below its own frames: ready(OPERATION, LIBC10_CUDA); repeat(COUNT, 0). */
 #include "../tests/programs/door.h"
+#include <pthread.h>
 #include <string.h>
 
 static CUresult (*take)(CUdeviceptr *, size_t);
@@ -52,15 +55,18 @@ static void launch(void) {
 
 static void block(void) { cache_pairs(0, (char *)segment, turns); }
 
-/* Two calls, so that each path of zeros and ones is a stack of its own. */
-__attribute__((noinline)) static void down(int depth, unsigned long path, void (*what)(void)) {
-    if (!depth)
+/* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
+__attribute__((noinline, noclone)) static void down(int depth, unsigned long path, void (*what)(void)) {
+    if (!depth) {
         what();
-    else if (path & 1)
+    } else if (path & 1) {
         down(depth - 1, path >> 1, what);
-    else
+        __asm__ volatile("/* one */"); /* nor does a call at the end become a jump */
+    } else {
         down(depth - 1, path >> 1, what);
-    __asm__ volatile(""); /* no call at the end becomes a jump */
+        __asm__ volatile("/* zero */");
+    }
+    __asm__ volatile("");
 }
 
 static void (*operation)(void);
@@ -81,6 +87,15 @@ static void load_cache(const char *libc10_cuda) {
     MUST(take(&segment, 20 * MIB));
 }
 
+/* A cap that comes when the pool was used without one. */
+static void set_cap(void) {
+    unsigned long long before[2];
+    int (*limit)(unsigned, unsigned long long, unsigned long long *) = dlsym(RTLD_DEFAULT, "vramtrace_python_limit");
+    turns = 100;
+    pair_async();
+    if (limit && limit(0, 20480ull * MIB, before) != 0) exit(95);
+}
+
 void ready(const char *name, const char *libc10_cuda) {
     CUmemoryPool pool;
     CUdeviceptr slab;
@@ -98,6 +113,7 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "new-stack")) operation = pair, every_stack_new = 1;
     if (!strcmp(name, "page")) operation = page;
     if (!strcmp(name, "async")) operation = pair_async;
+    if (!strcmp(name, "async-cap")) operation = pair_async, set_cap();
     if (!strcmp(name, "refused")) operation = refused;
     if (!strcmp(name, "launch")) operation = launch;
     if (!strcmp(name, "block")) operation = block;
@@ -116,9 +132,16 @@ void repeat(long count, int depth) {
     for (long n = 0; n < count; n++) down(depth, n, operation);
 }
 
+static void *work(void *words) {
+    char **word = words;
+    ready(word[1], word[3]);
+    repeat(atol(word[2]), 20);
+    return NULL;
+}
+
 int main(int count, char **words) {
-    if (count < 3) return 2;
-    ready(words[1], count > 3 ? words[3] : NULL);
-    repeat(atol(words[2]), 20);
+    pthread_t thread;
+    if (count < 4) return 2;
+    if (pthread_create(&thread, NULL, work, words) || pthread_join(thread, NULL)) return 96;
     return 0;
 }

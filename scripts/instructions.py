@@ -1,6 +1,7 @@
 """The measurements of instructions.sh. Each command runs with N and with 2 N operations: the difference is the
 cost of N operations without start-up and end. The clock is simulated and advances 0.5 us at each read: under
 valgrind real time passes about 50 times faster per operation, and periodic work would be counted too often."""
+import json
 import os
 import re
 import subprocess
@@ -15,14 +16,18 @@ PYTHON = sys.executable
 SAMPLES = 2
 
 PYTHON_PROGRAM = """
-import ctypes, sys
+import ctypes, sys, threading
 library = ctypes.CDLL(sys.argv[1])
-library.ready(sys.argv[2].encode(), sys.argv[4].encode())
 def deep(depth):
-    if depth > 2:  # this one and the module are frames too
+    if depth > 4:  # this one and those of the thread are frames too
         return deep(depth - 1)
     library.repeat(ctypes.c_long(int(sys.argv[3])), 0)
-deep(20)
+def work():
+    library.ready(sys.argv[2].encode(), sys.argv[4].encode())
+    deep(20)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
 """
 
 OUT, CAP, QUIET = "VRAMTRACE_OUT={}", "VRAMTRACE_CAP=20GiB", "VRAMTRACE_OUT=off"
@@ -44,6 +49,7 @@ OPERATIONS = [
     ("cuMemAllocAsync + FreeAsync: bare", "C", "async", 2000, None),
     ("  recorded, no stacks", "C", "async", 2000, [OUT, NONE]),
     ("  recorded, no stacks, cap", "C", "async", 2000, [OUT, NONE, CAP]),
+    ("  recorded, no stacks, cap set while it runs", "C", "async-cap", 2000, [OUT, NONE]),
     ("cuMemAlloc + Free from Python: bare", "Python", "pair", 2000, None),
     ("  recorded, 20 Python frames", "Python", "pair", 2000, [OUT, ONLY_PYTHON]),
     ("  recorded, native and Python", "Python", "pair", 2000, [OUT, BOTH]),
@@ -102,6 +108,18 @@ class Build:
             if where == "Python":
                 command = [PYTHON, "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
             return counted(command, self.environment(variables, f"{scratch}/t.vtrace"))
+
+    def check_stacks(self):
+        """A compiler that makes two calls one makes fewer stacks, and the row another row."""
+        name, _, operation, count, variables = next(row for row in OPERATIONS if row[2] == "new-stack")
+        path = self.work / f"{self.number}.stacks.vtrace"
+        command = [str(self.work / "instructions"), operation, str(count), ""]
+        subprocess.run(command, env=self.environment(variables, path), check=True, capture_output=True)
+        report = [str(self.bins / "vramtrace"), "report", "--json", str(path)]
+        printed = subprocess.run(report, env=self.environment(None, None), check=True, capture_output=True)
+        stacks = json.loads(printed.stdout)["processes"][0]["recorder"]["stacks"]
+        if stacks < count:
+            raise SystemExit(f"instructions:{name}: {stacks} stacks in {count} operations")
 
     def trace(self, pairs):
         path = self.work / f"{self.number}.{pairs}.vtrace"
@@ -171,6 +189,8 @@ def main():
         work = Path(name)
         compiled(work)
         builds = [Build(number, bins, work) for number, bins in enumerate(BINS)]
+        for build in builds:
+            build.check_stacks()
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             operations = [
                 [pool.submit(each, build.operation, row, row[3]) for build in builds[: 1 if row[4] is None else None]]

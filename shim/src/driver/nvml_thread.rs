@@ -88,10 +88,23 @@ pub fn ask<T: Send + 'static>(
     if task.is_none() {
         // SAFETY: there is no task.
         unsafe { *desk.question.get() = None };
+        no_task();
     }
     desk.give_back();
     // SAFETY: the task has ended.
     unsafe { (*answer.get()).take() }
+}
+
+/// A filter of system calls, or a limit of tasks.
+#[cold]
+fn no_task() {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        log::line(format_args!(
+            "cannot create a task that queries NVML: while that is so, the driver's own memory is counted \
+             at its last known size"
+        ));
+    }
 }
 
 struct Answer<T>(Arc<UnsafeCell<Option<T>>>);

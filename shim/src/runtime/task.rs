@@ -60,8 +60,11 @@ pub struct Storage {
     number: &'static AtomicU32,
     /// The C library's area for restartable sequences. It is registered for each task.
     sequences: Option<usize>,
-    work: Cell<Option<(fn(*mut c_void), *mut c_void)>>,
+    work: Cell<Option<Work>>,
 }
+
+/// What the task calls, and with what.
+type Work = (fn(*mut c_void), *mut c_void);
 
 /// What a new thread tells of itself.
 #[derive(Default)]
@@ -95,7 +98,7 @@ impl Storage {
         }
         wait_until_gone(birth.number.load(Ordering::Relaxed));
         let thread_pointer = birth.thread_pointer.load(Ordering::Relaxed);
-        let stack = birth.frame.load(Ordering::Relaxed) - BELOW & !63;
+        let stack = (birth.frame.load(Ordering::Relaxed) - BELOW) & !63;
         let sequences = sequences(thread_pointer);
         Some(Storage {
             thread_pointer,
