@@ -45,6 +45,7 @@ pub const OF_TESTS: &[&str] = &[
     "VRAMTRACE_TEST_CLOCK",
     "VRAMTRACE_TEST_NO_MEMORY",
     "VRAMTRACE_TEST_NO_PAGES",
+    "VRAMTRACE_TEST_NO_TASKS",
 ];
 #[cfg(not(any(debug_assertions, feature = "test-hooks")))]
 pub const OF_TESTS: &[&str] = &[];

@@ -3,16 +3,16 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// Offset of the length in `struct linux_dirent64`. A byte with the type follows, then the name.
+/// Offsets in `struct linux_dirent64`, which begins with the inode.
 const LENGTH_AT: usize = 16;
 const NAME_AT: usize = 19;
 
 #[repr(C, align(8))]
 struct Entries([MaybeUninit<u8>; 2048]);
 
-/// Calls `tell` for each name in an open directory, from its current position on; also for `.` and
-/// `..`.
-pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr)) {
+/// Calls `tell` with the name and inode of each entry of an open directory, from its current position
+/// on; also for `.` and `..`.
+pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr, u64)) {
     let mut room = Entries([MaybeUninit::uninit(); 2048]);
     loop {
         // SAFETY: room of that size for the kernel's answer.
@@ -26,8 +26,9 @@ pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr)) {
         while rest.len() > NAME_AT {
             let length = u16::from_le_bytes([rest[LENGTH_AT], rest[LENGTH_AT + 1]]) as usize;
             let Some(entry) = rest.get(NAME_AT..length) else { return };
+            let inode = rest.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             if let Ok(name) = CStr::from_bytes_until_nul(entry) {
-                tell(name);
+                tell(name, inode);
             }
             rest = &rest[length..];
         }
@@ -50,12 +51,12 @@ mod tests {
         }
         let open = std::fs::File::open(&directory).unwrap();
         let mut found = Vec::new();
-        each_name(open.as_raw_fd(), |name| found.push(name.to_str().unwrap().to_string()));
+        each_name(open.as_raw_fd(), |name, _| found.push(name.to_str().unwrap().to_string()));
         expected.extend([".".to_string(), "..".to_string()]);
         expected.sort();
         found.sort();
         assert_eq!(found, expected);
-        each_name(-1, |_| panic!("there is no such directory"));
+        each_name(-1, |_, _| panic!("there is no such directory"));
         std::fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -7,6 +7,8 @@
 //! | | `7-` | that and all later ones |
 //! | | `tail` | each of this [`Site`] |
 //! | `VRAMTRACE_TEST_NO_MEMORY` | `7`, `7-` | the same for blocks of the heap |
+//! | `VRAMTRACE_TEST_NO_TASKS` | `2` | the first two steps of `private_table.rs`: `close_range`, `unshare` |
+//! | | `3` | each task, too |
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -57,6 +59,17 @@ pub fn pages_granted(site: Site) -> bool {
 pub fn block_granted() -> bool {
     !cfg!(any(debug_assertions, feature = "test-hooks"))
         || !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
+}
+
+/// Whether a task may take this step to a table of its own.
+pub fn task_step_granted(step: u8) -> bool {
+    if !cfg!(any(debug_assertions, feature = "test-hooks")) {
+        return true;
+    }
+    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
+    let refused = unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_TASKS".as_ptr()) };
+    // SAFETY: a text of the environment.
+    refused.is_null() || unsafe { *refused } as u8 & 15 <= step
 }
 
 fn fails_now(variable: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {

@@ -14,7 +14,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Unoptimised code keeps every copy.
-const BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 128 << 10 };
+pub const BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 128 << 10 };
 /// Work moves to a separate stack if less than this is left.
 const ROOM: usize = if cfg!(debug_assertions) { 256 << 10 } else { 96 << 10 };
 const PAGE: usize = 4096;
@@ -48,23 +48,35 @@ impl Stack {
         !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire)
     }
 
-    /// Maps the stack, which the caller has taken. Returns its lowest address, below which a guard page
-    /// lies.
+    /// Maps the stack, which the caller has taken. Returns its lowest address.
     fn make(&self) -> Option<usize> {
         let known = self.low.load(Ordering::Relaxed);
         if known != 0 {
             return Some(known);
         }
-        let low = hash_table::pages(BYTES).ok()?;
-        // SAFETY: pages that were mapped here a moment ago.
-        unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
-        self.low.store(low as usize, Ordering::Relaxed);
-        Some(low as usize)
+        let low = map()? as usize;
+        self.low.store(low, Ordering::Relaxed);
+        Some(low)
     }
 }
 
+/// Maps a stack of [`BYTES`]. Returns its lowest address; its lowest page is a guard.
+pub fn map() -> Option<*mut u8> {
+    let low = hash_table::pages(BYTES).ok()?;
+    // SAFETY: pages that were mapped here a moment ago.
+    unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
+    Some(low)
+}
+
 /// A stack while it is used.
-struct Taken(&'static Stack, usize);
+pub struct Taken(&'static Stack, usize);
+
+impl Taken {
+    /// Its upper end.
+    pub fn top(&self) -> usize {
+        self.1 + BYTES
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {
@@ -72,7 +84,8 @@ impl Drop for Taken {
     }
 }
 
-fn take() -> Option<Taken> {
+/// A stack that nobody uses.
+pub fn take() -> Option<Taken> {
     for stack in &STACKS {
         if stack.take() {
             if let Some(low) = stack.make() {
@@ -159,7 +172,7 @@ fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
     let enter = entry_of(&task);
     // SAFETY: this thread has taken the stack until the switch returns; `enter` gets the task that it
     // expects.
-    unsafe { switch(enter, (&raw mut task).cast(), stack.1 + BYTES) };
+    unsafe { switch(enter, (&raw mut task).cast(), stack.top()) };
     task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
 
@@ -247,39 +260,47 @@ fn signals_come(before: &libc::sigset_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Mutex, PoisonError};
 
-    /// Each test counts the stacks in use.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    fn none_is_taken() -> bool {
+        STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed))
+    }
+
+    /// In a child, whose stacks other tests do not use.
+    fn alone(test: impl FnOnce() -> bool) {
+        let test = || {
+            STACKS.iter().for_each(|stack| stack.taken.store(false, Ordering::Relaxed));
+            test() && none_is_taken()
+        };
+        assert_eq!(testkit::in_child(test), Ok(true));
+    }
 
     #[test]
     fn work_is_done_elsewhere() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = stack_pointer();
-        let there = run_elsewhere(|| {
-            assert!(is_ours(stack_pointer()));
-            assert_eq!(run_elsewhere(|| 5), 5, "and stays there");
-            let mut deep = [1u8; 40 << 10];
-            core::hint::black_box(&mut deep);
-            stack_pointer()
+        alone(|| {
+            let here = stack_pointer();
+            let there = run_elsewhere(|| {
+                assert!(is_ours(stack_pointer()));
+                assert_eq!(run_elsewhere(|| 5), 5, "and stays there");
+                let mut deep = [1u8; 40 << 10];
+                core::hint::black_box(&mut deep);
+                stack_pointer()
+            });
+            there.abs_diff(here) > PAGE && is_ours(there) && !is_ours(here)
         });
-        assert!(there.abs_diff(here) > PAGE && is_ours(there) && !is_ours(here));
-        assert!(STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed)));
     }
 
     #[test]
     #[cfg_attr(sanitized, ignore = "AddressSanitizer does not follow a change of the stack")]
     fn a_panic_on_the_other_stack_comes_back() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        let panicked =
-            std::panic::catch_unwind(|| run_elsewhere(|| std::panic::resume_unwind(Box::new(7u8))));
-        assert_eq!(panicked.unwrap_err().downcast_ref::<u8>(), Some(&7));
-        assert!(STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed)));
+        alone(|| {
+            let panics = || run_elsewhere(|| std::panic::resume_unwind(Box::new(7u8)));
+            let panicked: Result<(), _> = std::panic::catch_unwind(panics);
+            panicked.unwrap_err().downcast_ref::<u8>() == Some(&7)
+        });
     }
 
     #[test]
     fn where_there_is_room_nothing_is_switched() {
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let far = std::thread::Builder::new().stack_size(2 << 20);
         let here = far.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
         assert!(!is_ours(here));

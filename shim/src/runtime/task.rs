@@ -31,6 +31,8 @@ const SPINS: u32 = 400;
 const BELOW: usize = 512;
 /// Looks for a task that has ended and is still in the process's list. A debugger may keep it there.
 const LOOKS: u32 = 1000;
+/// Before others may run.
+const LOOKS_AT_ONCE: u32 = 20;
 /// Words of the control block that may hold the thread's number.
 const WORDS: usize = 8;
 
@@ -117,8 +119,10 @@ impl Storage {
     pub unsafe fn start(&'static self, run: fn(*mut c_void), argument: *mut c_void) -> Option<u32> {
         self.work.set(Some((run, argument)));
         let (number, own) = (self.number.as_ptr(), (&raw const *self).cast());
+        let flags = SHARED | libc::CLONE_FILES;
         // SAFETY: the storage is never freed, and the caller states that no task uses it.
-        let made = unsafe { clone_on(self.stack, number, self.thread_pointer, own) };
+        let made =
+            unsafe { clone_on(flags, self.stack, number, self.thread_pointer, run_task, own) };
         u32::try_from(made).ok()
     }
 
@@ -246,13 +250,16 @@ fn sleep_until(until: Instant, is: impl Fn() -> bool) -> bool {
 }
 
 /// A task that runs no more is counted until the kernel has removed it, a few microseconds later.
-fn wait_until_gone(task: u32) {
-    for _ in 0..LOOKS {
+pub fn wait_until_gone(task: u32) {
+    for look in 0..LOOKS {
         // SAFETY: signal 0 is not sent.
         if unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), task, 0) } != 0 {
             return;
         }
-        core::hint::spin_loop();
+        match look {
+            ..LOOKS_AT_ONCE => core::hint::spin_loop(),
+            _ => std::thread::yield_now(),
+        }
     }
 }
 
@@ -268,8 +275,13 @@ pub struct SignalsBlocked(u64);
 impl SignalsBlocked {
     #[expect(clippy::new_without_default, reason = "it acts")]
     pub fn new() -> SignalsBlocked {
+        SignalsBlocked::all_but(&[])
+    }
+
+    /// These still come.
+    pub fn all_but(signals: &[c_int]) -> SignalsBlocked {
         let mut before = 0;
-        set_mask(u64::MAX, &mut before);
+        set_mask(signals.iter().fold(!0, |mask, signal| mask & !(1 << (signal - 1))), &mut before);
         SignalsBlocked(before)
     }
 }
@@ -288,9 +300,9 @@ fn set_mask(mask: u64, before: *mut u64) {
     };
 }
 
-const FLAGS: c_int = libc::CLONE_VM
+/// What a task shares with the process, apart from the table of descriptors (`CLONE_FILES`).
+pub const SHARED: c_int = libc::CLONE_VM
     | libc::CLONE_FS
-    | libc::CLONE_FILES
     | libc::CLONE_SIGHAND
     | libc::CLONE_THREAD
     | libc::CLONE_SYSVSEM
@@ -298,12 +310,21 @@ const FLAGS: c_int = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// Makes a task that runs `run_task(storage)` on this stack. Its number, or a negative error.
+/// Makes a task that runs `run(argument)` on this stack. Its number, which is also stored in `number`
+/// and cleared at the task's end; or a negative error.
 ///
 /// # Safety
-/// Nobody uses the stack and what the thread pointer points to.
+/// Nobody uses the stack and what the thread pointer points to, until the task has ended. `run` may be
+/// called with `argument`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn clone_on(stack: usize, number: *mut u32, tls: usize, storage: *const c_void) -> isize {
+pub unsafe fn clone_on(
+    flags: c_int,
+    stack: usize,
+    number: *mut u32,
+    tls: usize,
+    run: unsafe extern "C" fn(*const c_void),
+    argument: *const c_void,
+) -> isize {
     let made;
     // SAFETY: as the caller states. The task begins at `syscall`, on its own stack, and ends here.
     unsafe {
@@ -321,13 +342,13 @@ unsafe fn clone_on(stack: usize, number: *mut u32, tls: usize, storage: *const c
             "2:",
             exit = const libc::SYS_exit,
             inlateout("rax") libc::SYS_clone as isize => made,
-            in("rdi") FLAGS as usize,
+            in("rdi") flags as usize,
             in("rsi") stack,
             in("rdx") number,
             in("r10") number,
             in("r8") tls,
-            in("r12") storage,
-            in("r13") run_task as *const (),
+            in("r12") argument,
+            in("r13") run,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -341,7 +362,14 @@ unsafe fn clone_on(stack: usize, number: *mut u32, tls: usize, storage: *const c
 /// # Safety
 /// As above.
 #[cfg(target_arch = "aarch64")]
-unsafe fn clone_on(stack: usize, number: *mut u32, tls: usize, storage: *const c_void) -> isize {
+pub unsafe fn clone_on(
+    flags: c_int,
+    stack: usize,
+    number: *mut u32,
+    tls: usize,
+    run: unsafe extern "C" fn(*const c_void),
+    argument: *const c_void,
+) -> isize {
     let made;
     // SAFETY: as the caller states. The task begins after `svc`, on its own stack, and ends here.
     unsafe {
@@ -358,13 +386,13 @@ unsafe fn clone_on(stack: usize, number: *mut u32, tls: usize, storage: *const c
             "2:",
             exit = const libc::SYS_exit,
             in("x8") libc::SYS_clone,
-            inlateout("x0") FLAGS as isize => made,
+            inlateout("x0") flags as isize => made,
             in("x1") stack,
             in("x2") number,
             in("x3") tls,
             in("x4") number,
-            in("x20") storage,
-            in("x21") run_task as *const (),
+            in("x20") argument,
+            in("x21") run,
             options(nostack),
         );
     }

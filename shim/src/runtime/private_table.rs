@@ -1,0 +1,509 @@
+//! Work that opens files, without a descriptor in the program's table.
+//!
+//! All threads of a process share one table of descriptors, and the program owns its numbers: it may
+//! close any of them, put another file behind any of them (`dup2`), and count them. Closing a
+//! descriptor also drops all locks that the process holds on that file (`fcntl`). So a library that
+//! opens a file, even for the time of one call, can write into a file of the program's or close it.
+//!
+//! So each piece of work that opens files runs in a *task*: a thread that the kernel makes for this work
+//! alone. It leaves the process's table at once for an empty one of its own, and ends with the work,
+//! while the calling thread waits. It uses the calling thread's thread-local storage, so it is that
+//! thread to everything that runs in it: locks, errno, the state of cancellation. The C library does not
+//! know it, so it is never the last thread, and runs no handler of the program's. It is not seen by
+//! `wait`, and a program with one thread never sees two, since the call returns after the task is gone.
+//!
+//! Costs about 40 us, however many files are open: the kernel copies at most the first 64 descriptors
+//! before it empties the new table. Closing those copies has what effect the file system gives to each
+//! close: NFS and FUSE are asked to flush. So there are few tasks, each for as much work as possible.
+//!
+//! Rejected:
+//!
+//! | way | reason |
+//! |---|---|
+//! | high numbers, duplicates, checks before use | the program may replace a number between any two calls |
+//! | a child (`vfork`) | seen by `wait` with `__WALL`, and as a zombie |
+//! | a helper process | seen; survives an exec; needs a file that can be executed |
+//! | a permanent thread | seen by `fork` in Python 3.12, refuses `unshare(CLONE_NEWUSER)`, may be the last |
+//! | io_uring | refused by Docker's default filter of system calls, absent in gVisor |
+//!
+//! Descriptor 2 is closed in a task too: messages are returned, and written by the caller.
+#![allow(clippy::disallowed_methods)] // the one place that opens and closes
+
+use crate::runtime::faults::task_step_granted;
+use crate::runtime::hash_table;
+use crate::runtime::panic_boundary;
+use crate::runtime::task::{self, SignalsBlocked, clone_on};
+use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::uncancelled::uncancelled;
+use crate::runtime::{errno, futex, own_stack};
+use core::any::Any;
+use core::ffi::{CStr, c_void};
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::time::Duration;
+
+/// The table of a task. A reference to it proves that the code runs in a task.
+pub struct Table(PhantomData<*mut ()>);
+
+/// The system makes no task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoTask {
+    pub errno: i32,
+}
+
+/// An open file of a task. It is closed before the task ends.
+pub struct Opened<'t> {
+    number: i32,
+    _table: PhantomData<&'t Table>,
+}
+
+impl Opened<'_> {
+    /// Valid in the task only.
+    pub fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// `Err`: errno.
+    pub fn write_all(&self, mut rest: &[u8]) -> Result<(), i32> {
+        while !rest.is_empty() {
+            // SAFETY: the slice is readable.
+            let wrote = unsafe { libc::write(self.number, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(wrote) {
+                Ok(0) => return Err(libc::EIO),
+                Ok(wrote) => rest = &rest[wrote..],
+                Err(_) if errno::get() == libc::EINTR => {}
+                Err(_) => return Err(errno::get()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a number of the task's own table, which nobody else uses.
+        unsafe { libc::close(self.number) };
+    }
+}
+
+/// A link is not followed at the end of a name, and no open waits (a FIFO) or takes a terminal.
+const ALWAYS: i32 = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+
+impl Table {
+    /// Opens a file. No link is followed at the end of the name. `Err`: errno.
+    pub fn open(&self, name: &CStr, flags: i32, mode: libc::mode_t) -> Result<Opened<'_>, i32> {
+        self.open_from(libc::AT_FDCWD, name, flags | libc::O_NOFOLLOW, mode)
+    }
+
+    /// As [`Table::open`], in an open directory.
+    pub fn open_in(
+        &self,
+        directory: &Opened,
+        name: &CStr,
+        flags: i32,
+        mode: libc::mode_t,
+    ) -> Result<Opened<'_>, i32> {
+        self.open_from(directory.number, name, flags | libc::O_NOFOLLOW, mode)
+    }
+
+    /// Opens the same file again, with other flags. Needs /proc.
+    pub fn open_again(&self, opened: &Opened, flags: i32) -> Result<Opened<'_>, i32> {
+        const BEGIN: &[u8] = b"/proc/thread-self/fd/";
+        let (mut name, mut digits) = ([0u8; BEGIN.len() + 12], [0u8; 11]);
+        let mut first = digits.len();
+        let mut rest = opened.number.unsigned_abs();
+        while first > 0 && (rest > 0 || first == digits.len()) {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        name[..BEGIN.len()].copy_from_slice(BEGIN);
+        name[BEGIN.len()..][..digits.len() - first].copy_from_slice(&digits[first..]);
+        let name = CStr::from_bytes_until_nul(&name).map_err(|_| libc::EINVAL)?;
+        self.open_from(libc::AT_FDCWD, name, flags, 0)
+    }
+
+    fn open_from(
+        &self,
+        directory: i32,
+        name: &CStr,
+        flags: i32,
+        mode: libc::mode_t,
+    ) -> Result<Opened<'_>, i32> {
+        // SAFETY: a C string. The number is of the task's own table.
+        match unsafe { libc::openat(directory, name.as_ptr(), flags | ALWAYS, mode) } {
+            -1 => Err(errno::get()),
+            number => Ok(Opened { number, _table: PhantomData }),
+        }
+    }
+
+    /// The contents of a small file, such as those of /proc.
+    pub fn read(&self, name: &CStr) -> Result<Vec<u8>, i32> {
+        use crate::runtime::fallible::TryPush;
+        let file = self.open(name, libc::O_RDONLY, 0)?;
+        let (mut all, mut part) = (Vec::new(), [0u8; 1024]);
+        loop {
+            // SAFETY: room for as many bytes.
+            let got = unsafe { libc::read(file.number, part.as_mut_ptr().cast(), part.len()) };
+            match usize::try_from(got) {
+                Ok(0) => return Ok(all),
+                Ok(got) => {
+                    for byte in &part[..got] {
+                        all.try_push(*byte).map_err(|_| libc::ENOMEM)?;
+                    }
+                }
+                Err(_) if errno::get() == libc::EINTR => {}
+                Err(_) => return Err(errno::get()),
+            }
+        }
+    }
+}
+
+/// Whether this thread is in a task.
+#[repr(C)]
+struct Inside(u64);
+
+thread_block!(fn inside() -> *mut Inside = "vramtrace_task", 8, align 8);
+
+fn is_inside() -> bool {
+    // SAFETY: this thread's own.
+    unsafe { (*inside()).0 != 0 }
+}
+
+fn set_inside(yes: bool) {
+    // SAFETY: this thread's own: the calling thread waits while its task uses the block.
+    unsafe { (*inside()).0 = u64::from(yes) }
+}
+
+/// Runs `work` in a task; directly, if this is one. errno stays as it is. A panic is resumed in the
+/// caller. `work` may not call the driver, the loader or other code of the program's, and may not write
+/// to stderr.
+pub fn run<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
+    // Miri makes no threads by system calls.
+    if cfg!(miri) || is_inside() {
+        return Ok(work(&Table(PhantomData)));
+    }
+    uncancelled(|| {
+        let kept = errno::get();
+        let result = run_in_task(work);
+        errno::set(kept);
+        result
+    })
+}
+
+/// The ways to leave the program's table, best first.
+const CLOSE_RANGE: u8 = 0;
+/// Before Linux 5.9, and where a filter refuses the first.
+const UNSHARE: u8 = 1;
+/// The kernel makes the task with a copy of the table.
+const COPY: u8 = 2;
+/// The first one that has worked.
+static WAY: AtomicU8 = AtomicU8::new(CLOSE_RANGE);
+
+type Outcome<R> = Result<R, Box<dyn Any + Send>>;
+
+/// Passed to the task.
+struct Task<F, R> {
+    work: Option<F>,
+    way: u8,
+    /// `None`: the table could not be left.
+    outcome: Option<Outcome<R>>,
+}
+
+fn run_in_task<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
+    let mut task = Task { work: Some(work), way: WAY.load(Ordering::Relaxed), outcome: None };
+    loop {
+        start(&mut task)?;
+        let (tried, way) = (task.way, WAY.load(Ordering::Relaxed));
+        match task.outcome {
+            Some(Ok(result)) => return Ok(result),
+            Some(Err(payload)) => std::panic::resume_unwind(payload),
+            None if tried == COPY => return Err(NoTask { errno: libc::EPERM }),
+            None => task.way = way.max(tried + 1),
+        }
+    }
+}
+
+/// Runs the task, and waits for its end.
+fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask> {
+    unsafe extern "C" fn enter<F: FnOnce(&Table) -> R, R>(task: *const c_void) {
+        // SAFETY: the task below; the caller waits meanwhile.
+        let task = unsafe { &mut *task.cast_mut().cast::<Task<F, R>>() };
+        if !leave_table(task.way) {
+            return;
+        }
+        if let Some(work) = task.work.take() {
+            set_inside(true);
+            task.outcome = Some(panic_boundary::catch(|| work(&Table(PhantomData))));
+            set_inside(false);
+        }
+    }
+    let files = if task.way == COPY { 0 } else { libc::CLONE_FILES };
+    let stack = Stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
+    let _blocked = SignalsBlocked::all_but(&FAULTS);
+    // SAFETY: `enter` gets the task that it expects, which outlives the call.
+    unsafe { clone_and_wait(files, stack.top(), enter::<F, R>, (&raw mut *task).cast()) }
+}
+
+/// A stack for a task.
+enum Stack {
+    Kept(own_stack::Taken),
+    /// All kept ones are in use.
+    Fresh(*mut u8),
+}
+
+impl Stack {
+    fn take() -> Option<Stack> {
+        own_stack::take().map(Stack::Kept).or_else(|| own_stack::map().map(Stack::Fresh))
+    }
+
+    /// Where the task's first frame begins.
+    fn top(&self) -> usize {
+        let top = match self {
+            Stack::Kept(taken) => taken.top(),
+            Stack::Fresh(low) => *low as usize + own_stack::BYTES,
+        };
+        // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
+        top - 64
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if let Stack::Fresh(low) = self {
+            hash_table::unmap(*low, own_stack::BYTES);
+        }
+    }
+}
+
+/// Leaves the table of the process for one of the task's own. False: refused.
+fn leave_table(way: u8) -> bool {
+    if way == CLOSE_RANGE {
+        const CLOSE_RANGE_UNSHARE: u32 = 2;
+        // SAFETY: takes no pointers; makes a table for this task, and closes what is in that one.
+        let emptied = task_step_granted(CLOSE_RANGE)
+            && unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, CLOSE_RANGE_UNSHARE) }
+                == 0;
+        if emptied {
+            return true;
+        }
+        WAY.fetch_max(UNSHARE, Ordering::Relaxed);
+    }
+    if way <= UNSHARE {
+        // SAFETY: a copy of the table for this task.
+        let left = task_step_granted(UNSHARE)
+            && unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) } == 0;
+        if !left {
+            WAY.fetch_max(COPY, Ordering::Relaxed);
+            return false;
+        }
+    }
+    close_copies();
+    true
+}
+
+/// Closes all descriptors of a copied table. (They would be closed with the task too; but until then
+/// they could leave no number for ours.) Without /proc only the low ones.
+fn close_copies() {
+    const LOW: i32 = 1024;
+    const DESCRIPTORS: &CStr = c"/proc/thread-self/fd";
+    // At the limit of open files, one must be closed before the directory can be opened.
+    // SAFETY: the table is the task's own.
+    unsafe { libc::close(0) };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    match Table(PhantomData).open(DESCRIPTORS, flags, 0) {
+        Ok(directory) => crate::runtime::directory::each_name(directory.number, |name, _| {
+            let number = name.to_str().ok().and_then(|name| name.parse().ok());
+            if let Some(number) = number.filter(|number| *number != directory.number) {
+                // SAFETY: the table is the task's own.
+                unsafe { libc::close(number) };
+            }
+        }),
+        Err(_) => {
+            for number in 0..LOW {
+                // SAFETY: the table is the task's own.
+                unsafe { libc::close(number) };
+            }
+        }
+    }
+}
+
+/// Signals that a fault raises. A filter of system calls may raise SIGSYS, which a handler of the
+/// program's then answers.
+const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGSYS];
+
+/// How often a task is tried to be made: the limits on tasks may be reached for a moment.
+const TRIES: u32 = 3;
+
+/// Runs `enter(data)` in a new task on the stack below `top`, and returns after its end.
+///
+/// # Safety
+/// `enter` may be called with `data`, on this thread. The stack is used by nobody else.
+unsafe fn clone_and_wait(
+    files: i32,
+    top: usize,
+    enter: unsafe extern "C" fn(*const c_void),
+    data: *const c_void,
+) -> Result<(), NoTask> {
+    let number = AtomicU32::new(0);
+    for left in (0..TRIES).rev() {
+        let flags = task::SHARED | files;
+        let made = match task_step_granted(COPY) {
+            // SAFETY: the caller's contract. This thread waits while the task uses its storage.
+            true => unsafe { clone_on(flags, top, number.as_ptr(), thread_pointer(), enter, data) },
+            false => -(libc::EAGAIN as isize),
+        };
+        match (u32::try_from(made), -made as i32) {
+            (Ok(task), _) => {
+                let is = || number.load(Ordering::Acquire) == task;
+                while is() {
+                    futex::wait_for_kernel(&number, task, Duration::from_secs(1));
+                }
+                task::wait_until_gone(task);
+                return Ok(());
+            }
+            (_, libc::EAGAIN | libc::ENOMEM) if left > 0 => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (_, errno) => return Err(NoTask { errno }),
+        }
+    }
+    Err(NoTask { errno: libc::EAGAIN })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use testkit::in_child;
+
+    /// The number that the task's first file gets, and what it reads.
+    fn first_file() -> (i32, Vec<u8>) {
+        run(|table| {
+            let file = table.open(c"/proc/self/comm", libc::O_RDONLY, 0).unwrap();
+            (file.number(), table.read(c"/proc/self/comm").unwrap())
+        })
+        .unwrap()
+    }
+
+    /// Whether a file of a task has no number in the table of the process.
+    fn is_unseen() -> bool {
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = count();
+        // /proc/self is the process, whose table the task does not have: not for reading that either.
+        let during = run(|table| {
+            let _one = table.open(c"/proc/self/comm", libc::O_RDONLY, 0).unwrap();
+            count()
+        });
+        during == Ok(before - 1) && count() == before
+    }
+
+    #[test]
+    fn each_way_leads_to_an_empty_table() {
+        for way in [CLOSE_RANGE, UNSHARE, COPY] {
+            let ended = in_child(|| {
+                WAY.store(way, Ordering::Relaxed);
+                let many: Vec<_> =
+                    (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+                let (number, text) = first_file();
+                let limit = libc::rlimit { rlim_cur: 16, rlim_max: 16 };
+                // SAFETY: the limit of the child alone.
+                unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+                let at_limit = std::fs::File::open("/dev/null").is_err() && first_file().0 < 4;
+                drop(many);
+                !text.is_empty()
+                    && number < 4
+                    && at_limit
+                    && is_unseen()
+                    && WAY.load(Ordering::Relaxed) == way
+            });
+            assert_eq!(ended, Ok(true), "way {way}");
+        }
+    }
+
+    /// The signals that this thread blocks.
+    fn mask() -> u64 {
+        let mut mask = 0u64;
+        // SAFETY: a query, with room for the kernel's set.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0, &raw mut mask, 8);
+        }
+        mask
+    }
+
+    #[test]
+    fn the_program_sees_one_thread_no_child_and_its_own_signals() {
+        let ended = in_child(|| {
+            let before = mask();
+            let is_alone = || {
+                let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+                // A process with several threads may not leave what they share.
+                // SAFETY: takes no pointers.
+                let leaves = unsafe { libc::unshare(libc::CLONE_SIGHAND | libc::CLONE_VM) } == 0;
+                leaves && stat.rsplit(')').next().unwrap().split(' ').nth(18) == Some("1")
+            };
+            let alone = (0..300).all(|_| run(|_| ()).is_ok() && is_alone());
+            errno::set(77);
+            let kept = run(|_| errno::set(5)).is_ok() && errno::get() == 77;
+            let (all, mut status) = (0x4000_0000, 0);
+            // SAFETY: room for the status.
+            let no_child = unsafe { libc::waitpid(-1, &mut status, all | libc::WNOHANG) } == -1;
+            alone && kept && before == mask() && no_child
+        });
+        assert_eq!(ended, Ok(true));
+    }
+
+    #[test]
+    fn tasks_nest_and_panics_come_back() {
+        let inner = run(|_| (run(|_| is_inside()), first_file().0)).unwrap();
+        assert_eq!(inner, (Ok(true), 0), "in the same task");
+        assert!(!is_inside());
+        let panicked = std::panic::catch_unwind(|| {
+            run(|_| -> u8 { std::panic::resume_unwind(Box::new(7u8)) })
+        });
+        assert_eq!(panicked.unwrap_err().downcast_ref::<u8>(), Some(&7));
+        assert!(!is_inside() && run(|_| 5) == Ok(5));
+    }
+
+    #[test]
+    fn more_tasks_than_stacks() {
+        let inside = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    run(|table| {
+                        inside.fetch_add(1, Ordering::SeqCst);
+                        while inside.load(Ordering::SeqCst) < 20 {
+                            std::thread::yield_now();
+                        }
+                        assert!(table.read(c"/proc/self/comm").is_ok());
+                    })
+                    .unwrap();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn locks_of_the_program_stay() {
+        let path = std::env::temp_dir().join(format!("vramtrace-locked-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        for way in [CLOSE_RANGE, UNSHARE, COPY] {
+            // SAFETY: a struct for which zeros are a value; in a child that is forked here.
+            let ended = in_child(|| unsafe {
+                let mut lock: libc::flock = std::mem::zeroed();
+                lock.l_type = libc::F_WRLCK as i16;
+                assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock), 0);
+                WAY.store(way, Ordering::Relaxed);
+                run(|table| drop(table.open(&name, libc::O_RDWR, 0).unwrap())).unwrap();
+                in_child(|| {
+                    libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) == 0
+                        && lock.l_type == libc::F_WRLCK as i16
+                }) == Ok(true)
+            });
+            assert_eq!(ended, Ok(true), "way {way}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}
