@@ -10,10 +10,11 @@ pub fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
         StopReason::DiskFull => "the disk is full",
         StopReason::FileSizeLimit => "the file size limit (ulimit -f) is reached",
-        StopReason::DescriptorLost => "the program closed or reused the trace's descriptor",
+        StopReason::DescriptorLost => "the trace was deleted, or moved to another directory",
         StopReason::MapFailed => "the trace could not be mapped",
         StopReason::WriteFailed => "the trace could not be written",
         StopReason::Panic => "an internal error of the recorder",
+        StopReason::NoTask => "the system made no thread to write the trace with",
         StopReason::CannotPunch => {
             "VRAMTRACE_MAX is reached and all that is there must stay; totals go on"
         }

@@ -359,13 +359,15 @@ numbered_enum! {
     pub enum StopReason {
         DiskFull = 1,
         FileSizeLimit = 2,
-        /// The file descriptor does not refer to the trace any more: the program closed or reused it.
+        /// The file is gone from its directory. Before version 2: the program closed or reused its descriptor.
         DescriptorLost = 3,
         MapFailed = 4,
         WriteFailed = 5,
         Panic = 6,
         /// `VRAMTRACE_MAX` is reached and windows cannot be erased. Checkpoints and totals are still written.
         CannotPunch = 7,
+        /// The system makes no task to write the file with: a limit on threads, or a filter of system calls.
+        NoTask = 8,
     }
 }
 

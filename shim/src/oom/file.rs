@@ -1,9 +1,10 @@
 //! The summary as a file beside the trace.
 
+use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::stderr::unsignalled;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Names tried before giving up.
@@ -12,6 +13,12 @@ const NAMES: u32 = 1000;
 /// Writes a new file: the trace's name with `.oom.txt` at the end, or `.oom.2.txt` and so on where
 /// one is taken. For its owner alone; no link is followed.
 pub fn write(trace: &Path, text: &str) -> io::Result<PathBuf> {
+    private_table::run(|table| write_in(table, trace, text))
+        .unwrap_or_else(|NoTask { errno }| Err(errno))
+        .map_err(io::Error::from_raw_os_error)
+}
+
+fn write_in(table: &Table, trace: &Path, text: &str) -> Result<PathBuf, i32> {
     // SAFETY: fills the struct.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
@@ -19,23 +26,22 @@ pub fn write(trace: &Path, text: &str) -> io::Result<PathBuf> {
         if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0
             && limit.rlim_cur < text.len() as u64
         {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+            return Err(libc::EFBIG);
         }
     }
     for number in 1..=NAMES {
         let path = name(trace, number);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        match options.open(&path) {
-            Ok(mut file) => {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
+        match table.open(&name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o600) {
+            Ok(file) => {
                 unsignalled(|| file.write_all(text.as_bytes()))?;
                 return Ok(path);
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            Err(libc::EEXIST) => {}
+            Err(errno) => return Err(errno),
         }
     }
-    Err(io::Error::from_raw_os_error(libc::EEXIST))
+    Err(libc::EEXIST)
 }
 
 fn name(trace: &Path, number: u32) -> PathBuf {

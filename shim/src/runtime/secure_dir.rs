@@ -3,6 +3,7 @@
 
 use crate::runtime::errno;
 use crate::runtime::fallible::TryPush;
+use crate::runtime::private_table::{Opened, Table};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use vramtrace_format::size::Bytes;
@@ -80,52 +81,36 @@ impl fmt::Display for Full {
     }
 }
 
-/// An open file or directory; dropping this closes it.
-pub struct Descriptor(i32);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: opened by us, and closed once.
-        unsafe { libc::close(self.0) };
-    }
+/// Opens a file in a directory, or creates it with mode 0600. Follows no link.
+pub fn open<'t>(
+    table: &'t Table,
+    directory: &Opened,
+    name: &CStr,
+    flags: i32,
+) -> Result<Opened<'t>, Wrong> {
+    let opened = table.open_in(directory, name, flags, 0o600);
+    opened.map_err(|errno| open_error(Some(directory), name, errno))
 }
 
-impl Descriptor {
-    pub fn number(&self) -> i32 {
-        self.0
-    }
-
-    /// Opens a file in this directory, or creates it with mode 0600. Follows no link.
-    pub fn open(&self, name: &CStr, flags: i32) -> Result<Descriptor, Wrong> {
-        let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: a C string; the result is ours.
-        match unsafe { libc::openat(self.0, name.as_ptr(), flags, 0o600) } {
-            -1 => Err(open_error(self.0, name)),
-            file => Ok(Descriptor(file)),
-        }
-    }
-
-    /// Removes a file from this directory.
-    pub fn remove(&self, name: &CStr) -> Result<(), Wrong> {
-        // SAFETY: a C string.
-        match unsafe { libc::unlinkat(self.0, name.as_ptr(), 0) } {
-            0 => Ok(()),
-            _ => Err(errno()),
-        }
+/// Removes a file from a directory.
+pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
+    // SAFETY: a C string.
+    match unsafe { libc::unlinkat(directory.number(), name.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(errno()),
     }
 }
 
 /// Opens a directory that must be this user's, not accessible to others, no link, and in memory.
 /// Creates it if it does not exist.
-pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
-    let name = c_string(path)?;
-    let descriptor = opened(libc::AT_FDCWD, &name)?;
-    checked_stat(&descriptor)?;
+pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong> {
+    let opened = opened(table, None, &c_string(path)?)?;
+    checked_stat(&opened)?;
     // SAFETY: a struct of our own, for which zeros are a value.
     unsafe {
         let mut fs: libc::statfs = std::mem::zeroed();
-        match libc::fstatfs(descriptor.0, &mut fs) {
-            0 if fs.f_type as u64 == TMPFS => Ok(descriptor),
+        match libc::fstatfs(opened.number(), &mut fs) {
+            0 if fs.f_type as u64 == TMPFS => Ok(opened),
             0 => Err(Wrong::NotInMemory),
             _ => Err(errno()),
         }
@@ -133,38 +118,51 @@ pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
 }
 
 /// As [`directory`], for a directory inside one that was checked.
-pub fn directory_in(directory: &Descriptor, name: &CStr) -> Result<Descriptor, Wrong> {
-    let descriptor = opened(directory.0, name)?;
-    checked_stat(&descriptor)?;
-    Ok(descriptor)
+pub fn directory_in<'t>(
+    table: &'t Table,
+    directory: &Opened,
+    name: &CStr,
+) -> Result<Opened<'t>, Wrong> {
+    let opened = opened(table, Some(directory), name)?;
+    checked_stat(&opened)?;
+    Ok(opened)
 }
 
 /// Follows no link at the end.
-fn opened(directory: i32, name: &CStr) -> Result<Descriptor, Wrong> {
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+fn opened<'t>(
+    table: &'t Table,
+    directory: Option<&Opened>,
+    name: &CStr,
+) -> Result<Opened<'t>, Wrong> {
     // SAFETY: a C string.
-    unsafe {
-        let made = libc::mkdirat(directory, name.as_ptr(), 0o700);
-        let why_not_made = errno();
-        match libc::openat(directory, name.as_ptr(), flags) {
-            -1 if made != 0 && errno() == Wrong::Errno(libc::ENOENT) => Err(why_not_made),
-            -1 => Err(open_error(directory, name)),
-            descriptor => Ok(Descriptor(descriptor)),
-        }
-    }
+    let made = unsafe { libc::mkdirat(number(directory), name.as_ptr(), 0o700) };
+    let why_not_made = errno();
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    let opened = match directory {
+        Some(directory) => table.open_in(directory, name, flags, 0),
+        None => table.open(name, flags, 0),
+    };
+    opened.map_err(|errno| match errno {
+        libc::ENOENT if made != 0 => why_not_made,
+        _ => open_error(directory, name, errno),
+    })
+}
+
+fn number(directory: Option<&Opened>) -> i32 {
+    directory.map_or(libc::AT_FDCWD, Opened::number)
 }
 
 /// The names in an open directory. It must not be read elsewhere through this descriptor. `opendir` is
 /// not used, because it would call the program's malloc. The path is not used, because it may lead
 /// elsewhere by now.
-pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
+pub fn names(directory: &Opened) -> Result<Vec<CString>, Wrong> {
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
     let (mut names, mut entries) = (Vec::new(), vec![0u8; 4096]);
     loop {
         let (to, room) = (entries.as_mut_ptr(), entries.len());
         // SAFETY: room for as many bytes.
-        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory.0, to, room) };
+        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory.number(), to, room) };
         let mut rest = match usize::try_from(got) {
             Ok(0) => return Ok(names),
             Ok(got) => &entries[..got],
@@ -182,11 +180,11 @@ pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
 }
 
 /// The attributes of an open file or directory, if owner and mode are right.
-pub fn checked_stat(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
+pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
     // SAFETY: a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(descriptor.0, &mut stat) != 0 {
+        if libc::fstat(opened.number(), &mut stat) != 0 {
             return Err(errno());
         }
         if stat.st_uid != user() {
@@ -199,17 +197,17 @@ pub fn checked_stat(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
     }
 }
 
-/// The reason of a failed open. Must be called right after it, while errno is that of the open.
-fn open_error(directory: i32, name: &CStr) -> Wrong {
-    let why = errno();
-    if why != Wrong::Errno(libc::EACCES) {
+/// The reason of a failed open.
+fn open_error(directory: Option<&Opened>, name: &CStr, errno: i32) -> Wrong {
+    let why = Wrong::Errno(errno);
+    if errno != libc::EACCES {
         return why;
     }
     // SAFETY: a C string and a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         let flags = libc::AT_SYMLINK_NOFOLLOW;
-        match libc::fstatat(directory, name.as_ptr(), &mut stat, flags) {
+        match libc::fstatat(number(directory), name.as_ptr(), &mut stat, flags) {
             0 if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
             _ => why,
         }
@@ -233,6 +231,7 @@ pub fn c_string(text: &[u8]) -> Result<CString, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::private_table;
 
     #[test]
     fn all_names_of_a_directory_are_reported() {
@@ -243,12 +242,12 @@ mod tests {
         expected
             .iter()
             .for_each(|name| std::fs::write(path.join(name.to_str().unwrap()), "").unwrap());
-        let opened = opened(libc::AT_FDCWD, &c_string(path.to_str().unwrap().as_bytes()).unwrap());
-        let mut found = names(&opened.unwrap()).unwrap();
+        let name = c_string(path.to_str().unwrap().as_bytes()).unwrap();
+        let read = |table: &Table| names(&opened(table, None, &name).unwrap());
+        let mut found = private_table::run(read).unwrap().unwrap();
         std::fs::remove_dir_all(&path).unwrap();
         found.sort();
         expected.sort();
         assert_eq!(found, expected);
-        assert!(names(&Descriptor(-1)).is_err());
     }
 }

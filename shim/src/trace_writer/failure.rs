@@ -19,7 +19,6 @@ impl Failure {
         let reason = match errno {
             libc::ENOSPC | libc::EDQUOT => StopReason::DiskFull,
             libc::EFBIG => StopReason::FileSizeLimit,
-            libc::EBADF => StopReason::DescriptorLost,
             _ => otherwise,
         };
         Failure { reason, errno }
@@ -36,7 +35,14 @@ impl fmt::Display for Failure {
         f.write_str(match reason {
             StopReason::DiskFull => "the disk is full",
             StopReason::FileSizeLimit => "the file size limit (ulimit -f) is reached",
-            StopReason::DescriptorLost => "the program closed the trace and it is gone",
+            StopReason::DescriptorLost => "it was deleted, or moved to another directory",
+            StopReason::NoTask => {
+                return write!(
+                    f,
+                    "the system makes no thread to write it with (errno {errno}; see RLIMIT_NPROC, \
+                     pids.max, seccomp)"
+                );
+            }
             StopReason::CannotPunch => "VRAMTRACE_MAX is reached and old events cannot be removed",
             StopReason::MapFailed if errno == 0 => "it cannot be mapped",
             StopReason::WriteFailed if errno == 0 => "it cannot be written",

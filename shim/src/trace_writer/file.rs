@@ -1,10 +1,11 @@
-//! The trace file. An existing file is never changed, and the file is found again if the program closes
-//! its descriptor. It is never mapped: otherwise another process that truncates it would end the
-//! program (SIGBUS). Windows reach it by `pwrite`.
+//! The trace file. An existing file is never changed. The file is opened for each piece of work
+//! (`runtime/private_table.rs`). It is never mapped: otherwise another process that truncates it would
+//! end the program (SIGBUS). Windows reach it by `pwrite`.
 
-use super::descriptor::{Descriptor, allocate, within_limit, write};
 use super::failure::{Failure, errno};
 use super::name::numbered;
+use super::named_file::{NamedFile, allocate, within_limit, write};
+use crate::runtime::private_table::{Opened, Table};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::StopReason;
@@ -13,7 +14,7 @@ use vramtrace_format::StopReason;
 const NAMES: u32 = 10_000;
 
 pub struct File {
-    descriptor: Descriptor,
+    file: NamedFile,
     /// The length that it must have; if it is shorter, it was truncated.
     length: AtomicU64,
     /// It was shorter at the last write.
@@ -24,16 +25,23 @@ pub struct File {
     punches: AtomicBool,
 }
 
+/// The file during a task.
+pub struct OpenFile<'f, 't> {
+    file: &'f File,
+    opened: Opened<'t>,
+    table: &'t Table,
+}
+
 impl File {
     /// Creates a file of this name, or of the first free name with a number.
-    pub fn create(path: &Path, punches: bool) -> Result<File, Failure> {
+    pub fn create(table: &Table, path: &Path, punches: bool) -> Result<File, Failure> {
         for number in 1..=NAMES {
-            match Descriptor::create(numbered(path, number), 0o600) {
+            match NamedFile::create(table, numbered(path, number), 0o600) {
                 Err(Failure { errno: libc::EEXIST, .. }) => {}
                 Err(failure) => return Err(failure),
-                Ok(descriptor) => {
+                Ok((file, _)) => {
                     return Ok(File {
-                        descriptor,
+                        file,
                         length: AtomicU64::new(0),
                         cut: AtomicBool::new(false),
                         allocates: AtomicBool::new(true),
@@ -46,72 +54,21 @@ impl File {
     }
 
     pub fn path(&self) -> &Path {
-        self.descriptor.path()
+        self.file.path()
     }
 
     /// Removes the file, as nothing was recorded.
     pub fn discard(self) {
-        self.descriptor.remove();
+        self.file.remove();
     }
 
-    /// Extends the file to at least this length, with blocks if the filesystem can allocate them in
-    /// advance, so that later writes find room.
-    pub fn reserve(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
-        let end = offset + bytes;
-        within_limit(end)?;
-        self.descriptor.with(|number, length| {
-            self.check_length(length);
-            if self.allocates.load(Ordering::Relaxed) {
-                match allocate(number, 0, offset, bytes) {
-                    Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) => {
-                        self.allocates.store(false, Ordering::Relaxed);
-                    }
-                    other => {
-                        other?;
-                        self.length.fetch_max(end, Ordering::Relaxed);
-                        return Ok(());
-                    }
-                }
-            }
-            self.length.fetch_max(end, Ordering::Relaxed);
-            self.stretch(number, length)
-        })
+    pub fn open<'f, 't>(&'f self, table: &'t Table) -> Result<OpenFile<'f, 't>, Failure> {
+        let (opened, length) = self.file.open(table)?;
+        self.check_length(length);
+        Ok(OpenFile { file: self, opened, table })
     }
 
-    /// Writes all parts, one behind the other.
-    ///
-    /// # Safety
-    /// The contract of [`write`].
-    pub unsafe fn write(&self, parts: &[(*const u8, usize)], offset: u64) -> Result<(), Failure> {
-        let bytes: usize = parts.iter().map(|part| part.1).sum();
-        let end = offset + bytes as u64;
-        within_limit(end)?;
-        self.descriptor.with(|number, length| {
-            self.check_length(length);
-            // SAFETY: the parts are readable (see above).
-            unsafe { write(number, parts, offset) }?;
-            self.length.fetch_max(end, Ordering::Relaxed);
-            Ok(())
-        })
-    }
-
-    pub fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<(), Failure> {
-        // SAFETY: a slice is readable.
-        unsafe { self.write(&[(bytes.as_ptr(), bytes.len())], offset) }
-    }
-
-    /// Whether the file was truncated since the last call. It is extended to its length again, with
-    /// zeros.
-    pub fn mend(&self) -> Result<bool, Failure> {
-        if !self.cut.swap(false, Ordering::Relaxed) {
-            return Ok(false);
-        }
-        within_limit(self.length.load(Ordering::Relaxed))?;
-        self.descriptor.with(|number, length| self.stretch(number, length))?;
-        Ok(true)
-    }
-
-    /// Whether a write found the file truncated since the last [`File::mend`].
+    /// Whether a write found the file truncated since the last [`OpenFile::mend`].
     pub fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
@@ -122,9 +79,94 @@ impl File {
             self.cut.store(true, Ordering::Relaxed);
         }
     }
+}
 
-    fn stretch(&self, number: i32, length: u64) -> Result<(), Failure> {
-        let wanted = self.length.load(Ordering::Relaxed);
+impl<'t> OpenFile<'_, 't> {
+    /// The table of the task in which it is open.
+    pub fn table(&self) -> &'t Table {
+        self.table
+    }
+
+    /// Extends the file to at least this length, with blocks if the filesystem can allocate them in
+    /// advance, so that later writes find room.
+    pub fn reserve(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
+        let end = offset + bytes;
+        within_limit(end)?;
+        let length = self.look()?;
+        if self.file.allocates.load(Ordering::Relaxed) {
+            match allocate(self.opened.number(), 0, offset, bytes) {
+                Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) => {
+                    self.file.allocates.store(false, Ordering::Relaxed);
+                }
+                other => {
+                    other?;
+                    self.file.length.fetch_max(end, Ordering::Relaxed);
+                    return Ok(());
+                }
+            }
+        }
+        self.file.length.fetch_max(end, Ordering::Relaxed);
+        self.stretch(length)
+    }
+
+    /// Writes all parts, one behind the other.
+    ///
+    /// # Safety
+    /// The contract of [`write`].
+    pub unsafe fn write(&self, parts: &[(*const u8, usize)], offset: u64) -> Result<(), Failure> {
+        let bytes: usize = parts.iter().map(|part| part.1).sum();
+        let end = offset + bytes as u64;
+        within_limit(end)?;
+        self.look()?;
+        // SAFETY: the parts are readable (see above).
+        unsafe { write(self.opened.number(), parts, offset) }?;
+        self.file.length.fetch_max(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<(), Failure> {
+        // SAFETY: a slice is readable.
+        unsafe { self.write(&[(bytes.as_ptr(), bytes.len())], offset) }
+    }
+
+    /// Whether the file was truncated since the last call. It is extended to its length again, with
+    /// zeros.
+    pub fn mend(&self) -> Result<bool, Failure> {
+        if !self.file.cut.swap(false, Ordering::Relaxed) {
+            return Ok(false);
+        }
+        within_limit(self.file.length.load(Ordering::Relaxed))?;
+        self.stretch(self.length()?)?;
+        Ok(true)
+    }
+
+    /// Cuts off what was reserved behind the last window.
+    pub fn shorten(&self, length: u64) {
+        if length >= self.file.length.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: takes no pointers; nothing stands behind the last window.
+        if unsafe { libc::ftruncate(self.opened.number(), length as libc::off_t) } == 0 {
+            self.file.length.store(length, Ordering::Relaxed);
+        }
+    }
+
+    /// The file's length; a truncation is noted.
+    fn look(&self) -> Result<u64, Failure> {
+        let length = self.length()?;
+        self.file.check_length(length);
+        Ok(length)
+    }
+
+    fn length(&self) -> Result<u64, Failure> {
+        // SAFETY: takes no pointers.
+        let end = unsafe { libc::lseek(self.opened.number(), 0, libc::SEEK_END) };
+        u64::try_from(end).map_err(|_| Failure::last(StopReason::WriteFailed))
+    }
+
+    fn stretch(&self, length: u64) -> Result<(), Failure> {
+        let wanted = self.file.length.load(Ordering::Relaxed);
+        let number = self.opened.number();
         // SAFETY: a longer file loses nothing.
         if length < wanted && unsafe { libc::ftruncate(number, wanted as libc::off_t) } != 0 {
             return Err(Failure::last(StopReason::WriteFailed));
@@ -134,34 +176,32 @@ impl File {
 
     /// Reads what was written; zeros behind the end of the file.
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), Failure> {
-        self.descriptor.with(|number, _| {
-            let mut done = 0;
-            while done < bytes.len() {
-                let rest = &mut bytes[done..];
-                let at = (offset + done as u64) as libc::off_t;
-                // SAFETY: the slice is writable.
-                let got = unsafe { libc::pread(number, rest.as_mut_ptr().cast(), rest.len(), at) };
-                match got {
-                    0 => {
-                        rest.fill(0);
-                        return Ok(());
-                    }
-                    got if got > 0 => done += got as usize,
-                    _ if errno() == libc::EINTR => {}
-                    _ => return Err(Failure::last(StopReason::WriteFailed)),
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            let (number, to) = (self.opened.number(), rest.as_mut_ptr().cast());
+            let at = (offset + done as u64) as libc::off_t;
+            // SAFETY: the slice is writable.
+            match unsafe { libc::pread(number, to, rest.len(), at) } {
+                0 => {
+                    rest.fill(0);
+                    return Ok(());
                 }
+                got if got > 0 => done += got as usize,
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(Failure::last(StopReason::WriteFailed)),
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     /// Zeroes a range, and frees its blocks if the filesystem can.
     pub fn erase(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
-        if self.punches.load(Ordering::Relaxed) {
+        if self.file.punches.load(Ordering::Relaxed) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            match self.descriptor.with(|number, _| allocate(number, mode, offset, bytes)) {
+            match allocate(self.opened.number(), mode, offset, bytes) {
                 Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM, .. }) => {
-                    self.punches.store(false, Ordering::Relaxed);
+                    self.file.punches.store(false, Ordering::Relaxed);
                 }
                 other => return other,
             }

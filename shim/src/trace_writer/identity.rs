@@ -1,7 +1,8 @@
 //! The identity of this process, for file names and the header page.
 
+use crate::runtime::private_table::Table;
 use std::ffi::{CString, OsStr, OsString};
-use std::fs;
+use std::fs::read_link;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use vramtrace_format::Header;
 use vramtrace_format::proc::Stat;
@@ -16,18 +17,24 @@ pub struct Identity {
     pub host: OsString,
     /// Path of the executable; empty = unknown.
     pub executable: OsString,
+    /// The command line as the kernel has it; empty = unknown.
+    pub command: Vec<u8>,
     pub rank: Option<u32>,
     pub local_rank: Option<u32>,
     pub world_size: Option<u32>,
 }
 
 impl Identity {
-    pub fn of_this_process() -> Identity {
+    /// Without a table the files of /proc are not read.
+    pub fn of_this_process(table: Option<&Table>) -> Identity {
+        let read = |name| table.and_then(|table| table.read(name).ok());
+        let stat = read(c"/proc/self/stat").and_then(|line| Stat::parse(&line));
         Identity {
             pid: std::process::id(),
-            start_ticks: Stat::of_this_process().map_or(0, |stat| stat.start_ticks),
+            start_ticks: stat.map_or(0, |stat| stat.start_ticks),
             host: host(),
-            executable: fs::read_link("/proc/thread-self/exe").map(Into::into).unwrap_or_default(),
+            executable: read_link("/proc/thread-self/exe").map(Into::into).unwrap_or_default(),
+            command: read(c"/proc/thread-self/cmdline").unwrap_or_default(),
             rank: number(&["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]),
             local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
             world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
@@ -37,8 +44,7 @@ impl Identity {
     /// The header page of a trace of this process; clocks, driver and limit are the caller's.
     pub fn header(&self) -> Header {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let command = fs::read("/proc/thread-self/cmdline").unwrap_or_default();
-        let command = command.strip_suffix(b"\0").unwrap_or(&command);
+        let command = self.command.strip_suffix(b"\0").unwrap_or(&self.command);
         Header {
             uuid: random(),
             pid: self.pid,
@@ -47,7 +53,7 @@ impl Identity {
             host: text(self.host.as_bytes()),
             executable: text(self.executable.as_bytes()),
             command: secrets::mask(command.split(|byte| *byte == 0).map(text)),
-            working_directory: fs::read_link("/proc/thread-self/cwd")
+            working_directory: read_link("/proc/thread-self/cwd")
                 .map(|path| text(path.as_os_str().as_bytes()))
                 .unwrap_or_default(),
             rank: self.rank,
@@ -116,10 +122,11 @@ fn random() -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::private_table;
 
     #[test]
     fn this_process() {
-        let identity = Identity::of_this_process();
+        let identity = private_table::run(|table| Identity::of_this_process(Some(table))).unwrap();
         assert_eq!(identity.pid, std::process::id());
         assert!(identity.start_ticks > 0);
         assert!(!identity.host.is_empty());

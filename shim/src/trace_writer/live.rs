@@ -8,11 +8,11 @@ use super::TraceWriter;
 use super::identity::Identity;
 use crate::runtime::directory;
 use crate::runtime::faults::{Site, pages_granted};
-use crate::runtime::log;
-use crate::runtime::secure_dir::{self, Descriptor};
+use crate::runtime::private_table::{self, Opened, Table};
+use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
-use crate::runtime::uncancelled::uncancelled;
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -33,47 +33,42 @@ pub struct PublishedPage {
 }
 
 impl PublishedPage {
-    /// Creates the page and its file, in the first directory that can hold it.
+    /// Creates the page and its file, in the first directory that can hold it. `Err`: there is no page;
+    /// it says what the user can correct.
     pub fn create(
+        table: &Table,
         runtime: Option<&Path>,
         identity: &Identity,
         recorder: &TraceWriter,
         recording: bool,
-    ) -> Option<PublishedPage> {
-        let (words, segment) = memory()?;
+    ) -> Result<PublishedPage, Option<WrongDirectory>> {
+        let (words, segment) = memory().ok_or(None)?;
         let namespaces = Namespaces::of_this_process();
         let place = Place::Segment { namespaces, id: segment };
         let name = PageName { pid: identity.pid, start_ticks: identity.start_ticks, place };
         let mut wrong = None;
         let directory = places(runtime).into_iter().find(|directory| {
-            let announced = announce(directory, &name);
-            let announced = announced.map_err(|what| wrong = Some((directory.clone(), what)));
-            announced.is_ok()
+            let announced = announce(table, directory, &name);
+            let path = directory.clone();
+            announced.map_err(|what| wrong = Some(WrongDirectory { path, what })).is_ok()
         });
-        if let (None, Some((path, what))) = (&directory, wrong)
-            && what.is_correctable()
-        {
-            log::line(format_args!(
-                "the directory {} {what}; `vramtrace ps` and `cap` do not see this process",
-                path.display()
-            ));
-        }
-        let directory = directory?;
-        let c_string = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
+        let directory =
+            directory.ok_or_else(|| wrong.filter(|wrong| wrong.what.is_correctable()))?;
+        let c_string = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| None);
         let file = name.to_string();
         let live = PublishedPage {
             words,
             page: LivePage::begin(words, &live_process(identity, recorder)),
             path: c_string(&directory.join(&file))?,
             directory: c_string(&directory)?,
-            file: CString::new(file).ok()?,
+            file: CString::new(file).map_err(|_| None)?,
         };
         live.page.set_state(match recording {
             true => LiveState::Loaded,
             false => LiveState::NotRecording,
         });
         live.copy();
-        Some(live)
+        Ok(live)
     }
 
     pub fn set_trace(&self, path: &Path) {
@@ -95,18 +90,18 @@ impl PublishedPage {
 
     /// Copies the page to its file, for readers that cannot attach the memory, and applies orders that
     /// they have stored there. If the file was truncated, changed or removed, it is created again. A
-    /// few system calls.
+    /// few system calls, in a task.
     pub fn copy(&self) {
         if self.page.state() != Some(LiveState::Ended) && may_write(LIVE_BYTES as u64) {
-            uncancelled(|| self.write_copy());
+            // Without a task the copy is as it was.
+            let _ = private_table::run(|table| self.write_copy(table));
         }
     }
 
-    fn write_copy(&self) {
-        let Ok(directory) = secure_dir::directory(self.directory.as_bytes()) else { return };
-        // O_NONBLOCK: does not wait if a FIFO was put there.
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK;
-        let Ok(file) = directory.open(&self.file, flags) else { return };
+    fn write_copy(&self, table: &Table) {
+        let Ok(directory) = secure_dir::directory(table, self.directory.as_bytes()) else { return };
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        let Ok(file) = secure_dir::open(table, &directory, &self.file, flags) else { return };
         drop(directory);
         if !is_plain_and_closed(file.number()) {
             return;
@@ -129,6 +124,18 @@ impl PublishedPage {
         self.page.set_state(LiveState::Ended);
         // SAFETY: a C string; the file is ours by its name.
         unsafe { libc::unlink(self.path.as_ptr()) };
+    }
+}
+
+/// The directory that cannot hold the page's file.
+pub struct WrongDirectory {
+    path: PathBuf,
+    what: Wrong,
+}
+
+impl fmt::Display for WrongDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "the directory {} {}", self.path.display(), self.what)
     }
 }
 
@@ -206,33 +213,35 @@ fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
 /// Creates the page's file, whose name gives the id of the page, and removes those of processes that
 /// have exited. The file is empty, so this works if the file system is full, or under a file size limit
 /// of 0.
-fn announce(directory: &Path, name: &PageName) -> Result<(), secure_dir::Wrong> {
-    let descriptor = secure_dir::directory(directory.as_os_str().as_bytes())?;
-    let made =
-        secure_dir::c_string(name.to_string().as_bytes()).and_then(|file| make(&descriptor, &file));
+fn announce(table: &Table, directory: &Path, name: &PageName) -> Result<(), Wrong> {
+    let directory = secure_dir::directory(table, directory.as_os_str().as_bytes())?;
+    let made = secure_dir::c_string(name.to_string().as_bytes())
+        .and_then(|file| make(table, &directory, &file));
     if made.is_ok() {
-        remove_stale(&descriptor, name);
+        remove_stale(&directory, name);
     }
     made
 }
 
 /// A file of this name was left by the program that this process ran before an exec.
-fn make(directory: &Descriptor, file: &CStr) -> Result<(), secure_dir::Wrong> {
-    let _ = directory.remove(file);
-    directory.open(file, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL).map(drop)
+fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
+    let _ = secure_dir::remove(directory, file);
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+    secure_dir::open(table, directory, file, flags).map(drop)
 }
 
 /// Removes pages of processes that have exited, and of this process before an exec. Those of other
 /// namespaces stay, unless their process has certainly exited.
-fn remove_stale(directory: &Descriptor, own: &PageName) {
+#[allow(clippy::disallowed_methods)] // in a task
+fn remove_stale(directory: &Opened, own: &PageName) {
     let here = Namespaces::to_look_from();
-    directory::each_name(directory.number(), |file| {
+    directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
         let before_exec = name != *own
             && name.same_pids(here)
             && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
         if name != *own && (before_exec || name.is_stale(here, segment::is_gone)) {
-            let _ = directory.remove(file);
+            let _ = secure_dir::remove(directory, file);
         }
     });
 }

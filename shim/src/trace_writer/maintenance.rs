@@ -1,8 +1,10 @@
 //! Periodic work at the end of a call, outside all locks: totals at each new window, slices of
 //! checkpoints, the live page, and once a second writing windows to the trace.
 
+use super::live::PublishedPage;
 use super::{RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::ledger::Cursor;
+use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
 use crate::trace_writer::trace::Trace;
 use std::sync::atomic::Ordering;
@@ -17,6 +19,9 @@ const COPY_EVERY_NS: u64 = 1_000_000_000;
 const COPIES_MOST: u64 = 8;
 /// While calls come, a copy of the trace without its tail lacks at most this much.
 const WRITE_EVERY_NS: u64 = 1_000_000_000;
+/// Both open files in a task, whose cost depends on the file systems: there is at least this many times
+/// their duration between two of them.
+const SHARE: u64 = 100;
 /// Records of a checkpoint that one call writes, which takes a few microseconds.
 const SLICE: usize = 32;
 
@@ -88,15 +93,17 @@ pub struct Maintenance {
 struct Copies {
     left: u64,
     earned_ns: u64,
+    /// Time in which one more is earned.
+    every_ns: u64,
 }
 
 impl Copies {
     fn take(&mut self, now_ns: u64) -> bool {
-        let earned = now_ns.saturating_sub(self.earned_ns) / COPY_EVERY_NS;
-        self.earned_ns += earned * COPY_EVERY_NS;
+        let earned = now_ns.saturating_sub(self.earned_ns) / self.every_ns;
+        self.earned_ns += earned * self.every_ns;
         self.left = self.left.saturating_add(earned).min(COPIES_MOST);
         let may = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        self.left -= u64::from(may);
         may
     }
 }
@@ -118,7 +125,7 @@ impl Maintenance {
             figures_due_ns: 0,
             figures_ns: 0,
             credit: CREDIT_MOST,
-            copies: Copies { left: COPIES_MOST, earned_ns: 0 },
+            copies: Copies { left: COPIES_MOST, earned_ns: 0, every_ns: COPY_EVERY_NS },
             totals_due_ns: 0,
             cut: false,
         }
@@ -185,7 +192,9 @@ impl TraceWriter {
     #[cold]
     #[allow(clippy::disallowed_methods)] // lists of one for each device at most
     pub fn maintain(&self, view: &impl ProcessView, end: bool) {
-        let Some(mut maintenance) = self.maintenance.try_lock() else { return };
+        let Some(mut guard) = self.maintenance.try_lock() else { return };
+        let maintenance = &mut *guard;
+        let mut copied = false;
         let now_ns = self.clock.now_ns();
         let state = self.state.load(Ordering::Acquire);
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
@@ -204,44 +213,48 @@ impl TraceWriter {
                 let figures: Vec<LiveDevice> =
                     counters.iter().map(|counters| view.live_device(counters)).collect();
                 live.update(now_ns, &figures);
-                if !end && maintenance.copies.take(now_ns) {
-                    live.copy();
-                }
+                copied = !end && maintenance.copies.take(now_ns);
             }
             (maintenance.noted, maintenance.figures_due_ns) =
                 (sequence, maintenance.next_figures(now_ns));
         }
-        if let Some(trace) = trace
-            && (end || now_ns >= self.write_due_ns.load(Ordering::Relaxed))
-        {
-            self.write(&mut maintenance, trace, now_ns);
+        let written = trace.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
+        if written.is_some() {
+            self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         }
         if maintenance.running.is_some() && trace.is_some() {
-            self.slice(&mut maintenance, view, if end { usize::MAX } else { SLICE });
+            self.slice(maintenance, view, if end { usize::MAX } else { SLICE });
         } else if let Some(trace) = trace {
             let grown = trace.event_bytes() - maintenance.since_bytes;
             let due = match state {
                 _ if maintenance.cut => true,
                 TOTALS => {
                     (end || now_ns >= maintenance.totals_due_ns)
-                        && self.room_for_totals(&mut maintenance, now_ns, end)
+                        && self.room_for_totals(maintenance, now_ns, end)
                 }
                 _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
             };
             if due {
-                self.begin(&mut maintenance, view);
+                self.begin(maintenance, view);
                 if end {
-                    self.slice(&mut maintenance, view, usize::MAX);
+                    self.slice(maintenance, view, usize::MAX);
                 }
             }
         }
         let busy = maintenance.running.is_some() && trace.is_some();
         self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
+        // Other threads go on with a checkpoint meanwhile.
+        drop(guard);
+        if copied || written.is_some() {
+            self.write_files(written, self.live().filter(|_| copied), now_ns);
+        }
     }
 
     /// Writes the last figures and the record of an orderly end. Other threads may still append after
     /// it.
     pub fn end(&self, view: &impl ProcessView) {
+        // A truncation is found here, and followed by a checkpoint.
+        self.write_now(view);
         self.maintain(view, true);
         if let Some(trace) = self.trace() {
             if self.state.load(Ordering::Acquire) == RUNNING && view.can_sum_up() {
@@ -266,16 +279,31 @@ impl TraceWriter {
         self.record(&Event::SummaryEnd { records });
     }
 
-    /// Writes the windows to the trace.
-    fn write(&self, maintenance: &mut Maintenance, trace: &Trace, now_ns: u64) {
-        self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
-        if let Err(failure) = trace.flush() {
-            return self.fail(failure, now_ns);
+    /// Writes the windows to the trace, and the copy of the live page, in one task.
+    fn write_files(&self, trace: Option<&Trace>, live: Option<&PublishedPage>, now_ns: u64) {
+        let work = |_: &Table| {
+            live.into_iter().for_each(PublishedPage::copy);
+            trace.map_or(Ok(()), Trace::flush)
+        };
+        let done = private_table::run(work);
+        let pause_ns = self.pause_after(now_ns);
+        if live.is_some() {
+            self.maintenance.lock().copies.every_ns = COPY_EVERY_NS.max(pause_ns);
         }
-        if !trace.take_cut() {
-            return;
+        let Some(trace) = trace else { return };
+        self.write_due_ns.store(now_ns + WRITE_EVERY_NS.max(pause_ns), Ordering::Relaxed);
+        match done {
+            Ok(Ok(())) if trace.take_cut() => self.go_on_after_cut(trace),
+            Ok(Err(failure)) => self.fail(failure, now_ns),
+            // Without a task: what is in memory is written later.
+            Ok(Ok(())) | Err(NoTask { .. }) => {}
         }
-        maintenance.cut = true;
+    }
+
+    /// The file was truncated: what is live is recorded again by a checkpoint.
+    fn go_on_after_cut(&self, trace: &Trace) {
+        self.maintenance.lock().cut = true;
+        self.due_ns.store(0, Ordering::Relaxed);
         let text = format!(
             "{}: the file was truncated while it was written; records in the lost part are missing",
             trace.path().display()
@@ -284,6 +312,11 @@ impl TraceWriter {
             log::line(format_args!("{text}; the program and the recording go on"));
         }
         self.define(&Definition::Note { text });
+    }
+
+    /// Least time until work that began at `began_ns`, and ends now, begins again.
+    fn pause_after(&self, began_ns: u64) -> u64 {
+        SHARE * self.clock.now_ns().saturating_sub(began_ns)
     }
 
     /// Writes everything recorded so far to the file, with the current figures.

@@ -4,18 +4,20 @@
 //! `trace::Trace`. The file opens at the first event that concerns memory or a context; definitions
 //! before that are kept and written then. Any failure ends recording, and affects nothing else.
 
-mod descriptor;
 mod failure;
 mod file;
+mod forked_child;
 mod identity;
 pub mod live;
 pub mod maintenance;
 mod name;
+mod named_file;
 mod opening;
 mod retention;
 mod slots;
 mod tail;
 mod trace;
+mod write_credit;
 
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
+use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::reserve;
 use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::Maintenance;
@@ -129,10 +132,25 @@ impl TraceWriter {
     /// Creates the live page, once the process state is final. Called from a hook, with no lock held.
     pub fn start(&self) {
         self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
-        let identity = self.identify();
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
-        let page =
-            PublishedPage::create(self.runtime_directory.as_deref(), identity, self, recording);
+        let made = private_table::run(|table| {
+            let runtime = self.runtime_directory.as_deref();
+            PublishedPage::create(table, runtime, self.identify(Some(table)), self, recording)
+        });
+        let page = match made {
+            Ok(Ok(page)) => Some(page),
+            Ok(Err(Some(wrong))) => {
+                log::line(format_args!(
+                    "{wrong}; `vramtrace ps` and `cap` do not see this process"
+                ));
+                None
+            }
+            Ok(Err(None)) => None,
+            Err(NoTask { .. }) => {
+                self.identify(None);
+                None
+            }
+        };
         if let (Some(live), Some(group)) = (&page, &self.group) {
             live.page().set_group(group);
         }
@@ -277,6 +295,11 @@ impl TraceWriter {
         if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
             return;
         }
+        if failure.reason == StopReason::DescriptorLost
+            && let Some(trace) = self.trace()
+        {
+            trace.abandon();
+        }
         let reported = failure.reason == StopReason::CannotPunch;
         if self.stop_at(failure.reason, failure.errno, now_ns) && !reported {
             let path = self.path().unwrap_or_default();
@@ -311,8 +334,8 @@ impl TraceWriter {
     }
 
     /// Determines this process's identity again.
-    fn identify(&self) -> &'static Identity {
-        let fresh = Box::into_raw(Box::new(Identity::of_this_process()));
+    fn identify(&self, table: Option<&Table>) -> &'static Identity {
+        let fresh = Box::into_raw(Box::new(Identity::of_this_process(table)));
         // The previous one is leaked, since it may be in use; there are two at most.
         self.identity.store(fresh, Ordering::Release);
         // SAFETY: just made, and never freed.

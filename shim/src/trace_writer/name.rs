@@ -93,6 +93,7 @@ mod tests {
             start_ticks: 7,
             host: "node/7".into(),
             executable: "/usr/bin/python3.11".into(),
+            command: Vec::new(),
             rank: Some(3),
             local_rank: None,
             world_size: None,

@@ -11,6 +11,7 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Guard;
 use crate::runtime::log;
 use crate::runtime::own_stack;
+use crate::runtime::private_table::{self, NoTask};
 use crate::runtime::reserve;
 use crate::runtime::uncancelled::uncancelled;
 use std::path::PathBuf;
@@ -54,9 +55,12 @@ impl TraceWriter {
 
     /// Creates the trace file, and writes the definitions and events that were kept until then.
     fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
-        let identity = self.identify();
         let started = clock::compact_utc(self.start_unix_ns);
-        let trace = match self.create(identity, &started) {
+        let created = private_table::run(|table| self.create(self.identify(Some(table)), &started));
+        let created = created.unwrap_or_else(|NoTask { errno }| {
+            Err((self.wanted(), Failure { reason: StopReason::NoTask, errno }))
+        });
+        let trace = match created {
             Ok(Some(trace)) => trace,
             Ok(None) => return self.state.store(SILENT, Ordering::Release),
             Err((path, failure)) => {
@@ -95,18 +99,22 @@ impl TraceWriter {
         }
     }
 
+    /// Where the trace was to be, for a message.
+    fn wanted(&self) -> PathBuf {
+        match &self.out {
+            Out::Pattern(pattern) => pattern.into(),
+            _ => PathBuf::from("the working directory"),
+        }
+    }
+
     fn create(
         &self,
         identity: &Identity,
         started: &str,
     ) -> Result<Option<Trace>, (PathBuf, Failure)> {
         let path = name::place(&self.out, identity, started).map_err(|error| {
-            let shown = match &self.out {
-                Out::Pattern(pattern) => pattern.into(),
-                _ => PathBuf::from("the working directory"),
-            };
             let errno = error.raw_os_error().unwrap_or(0);
-            (shown, Failure { reason: StopReason::WriteFailed, errno })
+            (self.wanted(), Failure { reason: StopReason::WriteFailed, errno })
         })?;
         let Some(path) = path else { return Ok(None) };
         let header = Header {

@@ -36,6 +36,14 @@ impl Slots {
         first
     }
 
+    /// Forgets free slots behind the last taken one. Returns the end.
+    pub fn forget_free_end(&mut self) -> u32 {
+        if let Some(last) = self.free.pop_if(|range| range.end == self.end) {
+            self.end = last.start;
+        }
+        self.end
+    }
+
     pub fn give(&mut self, first: u32, count: u16) {
         let mut freed = first..first + u32::from(count);
         let at = self.free.partition_point(|range| range.start < first);

@@ -5,10 +5,12 @@
 //! truncating it by mistake. Its memory is reused as soon as a window is in the trace, and it is
 //! removed at an orderly end.
 
-use super::descriptor::{Descriptor, allocate, within_limit, write};
 use super::failure::{Failure, errno};
+use super::forked_child;
+use super::named_file::{NamedFile, allocate, within_limit, write};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::private_table::{Opened, Table};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,7 +25,7 @@ const TMPFS: u64 = 0x0102_1994;
 const OVERLAY: u64 = 0x794C_7630;
 
 pub struct Tail {
-    descriptor: Descriptor,
+    file: NamedFile,
     length: u64,
     /// Whether a page is cheaper to write first than to touch: on a disk, a touch of a page that
     /// has blocks and no contents goes through the filesystem by itself (5 us; written in bulk
@@ -37,52 +39,80 @@ pub struct Tail {
 struct Range {
     memory: *mut u8,
     bytes: usize,
+    /// All zeros: no window was in it.
+    fresh: bool,
 }
+
+/// Slots at the start: a window of each kind.
+const FIRST: usize = 2;
 
 impl Tail {
     /// Creates the tail beside the trace. `None`: on this filesystem a store to mapped memory could
     /// fail.
-    pub fn create(trace: &Path, page: &[u8; HEADER_BYTES], tag: u64) -> Option<Tail> {
+    pub fn create(
+        table: &Table,
+        trace: &Path,
+        page: &[u8; HEADER_BYTES],
+        tag: u64,
+    ) -> Option<Tail> {
         let file = trace.file_name().unwrap_or_default();
         let path = trace.with_file_name(OsStr::from_bytes(&name(file.as_bytes(), tag)));
         // Read-only, so that it is not truncated by mistake.
-        let descriptor = Descriptor::create(path, 0o400).ok()?;
-        let made = descriptor.with(|number, _| {
-            let why = Failure { reason: StopReason::MapFailed, errno: libc::EOPNOTSUPP };
-            let write_first = is_mappable(number).ok_or(why)?;
-            within_limit(HEADER_BYTES as u64)?;
-            // SAFETY: the page is readable. The lock shows other processes that this one is running.
-            unsafe {
-                libc::flock(number, libc::LOCK_EX | libc::LOCK_NB);
-                write(number, &[(page.as_ptr(), page.len())], 0)?;
-            }
-            Ok(write_first)
-        });
-        let Ok(write_first) = made else {
-            descriptor.remove();
-            return None;
-        };
-        let mut tail =
-            Tail { descriptor, length: TAIL_START as u64, write_first, free: Vec::new() };
-        match tail.grow(SLOT) {
-            Ok(memory) => tail.give(memory, SLOT),
-            Err(_) => {
-                tail.remove();
-                return None;
+        let (file, opened) = NamedFile::create(table, path, 0o400).ok()?;
+        match Tail::begin(file, &opened, page) {
+            Ok(tail) => Some(tail),
+            Err(file) => {
+                file.remove();
+                None
             }
         }
-        Some(tail)
     }
 
-    /// Zeroed memory for a window.
-    pub fn take(&mut self, bytes: usize) -> Result<*mut u8, Failure> {
-        let Some(at) = self.free.iter().position(|range| range.bytes == bytes) else {
-            return self.grow(bytes);
-        };
+    /// The lock shows other processes that this one is running. It belongs to the description that is
+    /// opened here, which the mappings keep. (Not on an overlay, whose mappings keep the file below.)
+    fn begin(
+        file: NamedFile,
+        opened: &Opened,
+        page: &[u8; HEADER_BYTES],
+    ) -> Result<Tail, NamedFile> {
+        let number = opened.number();
+        let Some(write_first) = is_mappable(number) else { return Err(file) };
+        // SAFETY: the page is readable.
+        let headed = within_limit(HEADER_BYTES as u64).and_then(|()| unsafe {
+            libc::flock(number, libc::LOCK_EX | libc::LOCK_NB);
+            write(number, &[(page.as_ptr(), page.len())], 0)
+        });
+        let mut tail = Tail { file, length: TAIL_START as u64, write_first, free: Vec::new() };
+        match headed.and_then(|()| tail.grow(opened, SLOT, FIRST)) {
+            Ok(()) => Ok(tail),
+            Err(_) => Err(tail.file),
+        }
+    }
+
+    /// Whether [`Tail::take`] has this many ranges of so many bytes.
+    pub fn has(&self, bytes: usize, count: usize) -> bool {
+        self.free.iter().filter(|range| range.bytes == bytes).count() >= count
+    }
+
+    /// Makes sure that [`Tail::take`] has this many ranges of so many bytes.
+    pub fn provide(&mut self, table: &Table, bytes: usize, count: usize) -> Result<(), Failure> {
+        let there = self.free.iter().filter(|range| range.bytes == bytes).count();
+        if there >= count {
+            return Ok(());
+        }
+        let (opened, _) = self.file.open(table)?;
+        self.grow(&opened, bytes, count - there)
+    }
+
+    /// Zeroed memory for a window. `None`: none of so many bytes is free.
+    pub fn take(&mut self, bytes: usize) -> Option<*mut u8> {
+        let at = self.free.iter().position(|range| range.bytes == bytes)?;
         let range = self.free.swap_remove(at);
-        // SAFETY: nobody uses a range that was given back.
-        unsafe { range.memory.write_bytes(0, range.bytes) };
-        Ok(range.memory)
+        if !range.fresh {
+            // SAFETY: nobody uses a range that is free.
+            unsafe { range.memory.write_bytes(0, range.bytes) };
+        }
+        Some(range.memory)
     }
 
     /// Returns the memory of a window that is in the trace: it is no longer part of the tail.
@@ -91,27 +121,29 @@ impl Tail {
         // other contents change, so that a kill in between leaves no window.
         unsafe { &*memory.cast::<AtomicU64>() }.store(0, Ordering::SeqCst);
         // Without host memory for the list the range is not reused: the tail grows instead.
-        let _ = self.free.try_push(Range { memory, bytes });
+        let _ = self.free.try_push(Range { memory, bytes, fresh: false });
     }
 
     /// Unlinks the file; its mappings stay.
     pub fn remove(self) {
-        self.descriptor.remove();
+        self.file.remove();
     }
 
     /// Extends the file with blocks, which are mapped and touched: stores to them cannot fail.
-    fn grow(&mut self, bytes: usize) -> Result<*mut u8, Failure> {
-        let offset = self.length;
-        within_limit(offset + bytes as u64)?;
-        let memory = self.descriptor.with(|number, _| {
-            allocate(number, 0, offset, bytes as u64)?;
-            if self.write_first {
-                write_zeros(number, offset, bytes);
-            }
-            map(number, offset, bytes)
-        })?;
-        self.length = offset + bytes as u64;
-        Ok(memory)
+    fn grow(&mut self, opened: &Opened, bytes: usize, count: usize) -> Result<(), Failure> {
+        let (number, offset, all) = (opened.number(), self.length, bytes * count);
+        within_limit(offset + all as u64)?;
+        allocate(number, 0, offset, all as u64)?;
+        if self.write_first {
+            write_zeros(number, offset, all);
+        }
+        let memory = map(number, offset, all)?;
+        self.length = offset + all as u64;
+        for at in (0..all).step_by(bytes) {
+            let memory = memory.wrapping_add(at);
+            let _ = self.free.try_push(Range { memory, bytes, fresh: true });
+        }
+        Ok(())
     }
 }
 
@@ -131,6 +163,7 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
             libc::munmap(at, bytes);
             return Err(failure);
         }
+        forked_child::leave_out(at.cast(), bytes);
         Ok(at.cast())
     }
 }

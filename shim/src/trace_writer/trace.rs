@@ -2,17 +2,21 @@
 //!
 //! The hot path takes no lock: it appends to its lane's current window, which lies in the tail file.
 //! The thread that passes the middle of a window prepares the next one under the lock of the grid. A
-//! thread that finds a window full takes that lock too, and writes the window to the trace. Without a
-//! tail (on a filesystem that cannot be mapped, and after the end), each record is written to the file
-//! at once.
+//! thread that finds a window full takes that lock too. Complete windows stay in the tail until more
+//! room is needed: then one task (`runtime/private_table.rs`) writes them to the trace, and makes room
+//! for several new ones. Without a tail (on a filesystem that cannot be mapped, and after the end),
+//! records are written to the file at once, within a share of the time.
 
 use super::failure::Failure;
-use super::file::File;
+use super::file::{File, OpenFile};
 use super::slots::Slots;
 use super::tail::Tail;
+use super::write_credit::WriteCredit;
+use crate::runtime::clock;
 use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
 use crate::runtime::hash_table::{self, NoMemory};
 use crate::runtime::lock::{Guard, Lock};
+use crate::runtime::private_table::{self, NoTask, Table};
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
 use std::ptr::null_mut;
@@ -27,6 +31,8 @@ use vramtrace_format::{
 const SMALL_WINDOWS: u64 = 4;
 /// Slots of the later ones.
 const LARGE: u16 = 4;
+/// Later windows for which room is made at one time, where the file has no limit.
+const AHEAD: u16 = 4;
 
 /// A window and its memory. Never freed: a thread that still holds a reference when the window becomes
 /// full can only find it full, however late.
@@ -60,6 +66,12 @@ impl Window {
         unsafe { begin.as_mut_ptr().copy_from(self.memory, WINDOW_HEADER - 8) };
         begin[WINDOW_HEADER - 8..].copy_from_slice(&(published as u64).to_le_bytes());
         begin
+    }
+
+    /// Whether everything published is in the trace.
+    fn is_stored(&self) -> bool {
+        let published = self.writer.published();
+        published == self.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER
     }
 
     /// Releases its memory. The window is complete and in the trace: no thread stores into it, and
@@ -102,16 +114,38 @@ struct Grid {
     retired_bytes: u64,
     /// Windows that are not completely in the trace.
     open: Vec<&'static Window>,
+    /// Ranges of slots that are reserved in the file for the next windows.
+    reserved: Vec<Reserved>,
     tail: Option<Tail>,
+    /// For writes without a tail.
+    credit: WriteCredit,
     pub retention: Retention,
 }
 
+#[derive(Clone, Copy)]
+struct Reserved {
+    slot: u32,
+    slots: u16,
+}
+
 impl Grid {
+    /// Whether a window of so many slots can begin without a task.
+    fn has_room(&self, slots: u16) -> bool {
+        let is_reserved = self.reserved.iter().any(|reserved| reserved.slots == slots);
+        is_reserved && self.tail.as_ref().is_some_and(|tail| tail.has(slots as usize * SLOT, 1))
+    }
+
+    fn take_reserved(&mut self, slots: u16) -> Option<u32> {
+        let at = self.reserved.iter().position(|reserved| reserved.slots == slots)?;
+        Some(self.reserved.remove(at).slot)
+    }
+
     /// Makes room for one more window in all lists.
     fn make_room(&mut self) -> Result<(), NoMemory> {
         self.slots.make_room()?;
         self.definitions.make_room()?;
         self.open.make_room()?;
+        self.reserved.make_room()?;
         self.retention.make_list_room()
     }
 }
@@ -124,12 +158,13 @@ pub struct Trace {
     events: Lane,
     definitions: Lane,
     grid: Lock<Grid>,
-    /// Each record is written to the file at once, since there is no tail.
+    /// Records are written to the file at once, since there is no tail.
     at_once: AtomicBool,
     /// Whether the file was truncated since this was last read.
     cut: AtomicBool,
-    /// Slots of later event windows.
+    /// Slots of later event windows, and how many get room at one time.
     large: u16,
+    ahead: u16,
     /// Bytes of event windows begun.
     event_bytes: AtomicU64,
 }
@@ -163,10 +198,20 @@ impl Trace {
         limit: Option<u64>,
         means: Means,
     ) -> Result<Trace, Failure> {
-        let file = File::create(path, means.punch)?;
+        in_task(|table| Trace::create_in(table, path, header, limit, means))
+    }
+
+    fn create_in(
+        table: &Table,
+        path: &Path,
+        header: &Header,
+        limit: Option<u64>,
+        means: Means,
+    ) -> Result<Trace, Failure> {
+        let file = File::create(table, path, means.punch)?;
         let page = Header { has_tail: true, ..header.clone() }.to_page();
         let tag = header.file_tag();
-        let tail = means.map.then(|| Tail::create(file.path(), &page, tag)).flatten();
+        let tail = means.map.then(|| Tail::create(table, file.path(), &page, tag)).flatten();
         let header = Header { has_tail: tail.is_some(), ..header.clone() };
         let mut grid = Grid {
             slots: Slots::default(),
@@ -174,10 +219,13 @@ impl Trace {
             sequences: [0; 2],
             retired_bytes: 0,
             open: Vec::new(),
+            reserved: Vec::new(),
             tail,
+            credit: WriteCredit::new(clock::mono_ns()),
             retention: Retention::new(limit),
         };
-        match Trace::begin(&file, &header, &mut grid) {
+        let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
+        match begun {
             Ok((events, definitions)) => Ok(Trace {
                 file,
                 header,
@@ -189,6 +237,7 @@ impl Trace {
                 large: limit.map_or(LARGE, |limit| {
                     (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
                 }),
+                ahead: if limit.is_some() { 1 } else { AHEAD },
                 event_bytes: AtomicU64::new(SLOT as u64),
             }),
             Err(failure) => {
@@ -199,12 +248,13 @@ impl Trace {
         }
     }
 
-    fn begin(file: &File, header: &Header, grid: &mut Grid) -> Result<(Lane, Lane), Failure> {
+    fn begin(file: &OpenFile, header: &Header, grid: &mut Grid) -> Result<(Lane, Lane), Failure> {
         file.write_bytes(&header.to_page(), 0)?;
         let (events, definitions) =
             (Lane::new(WindowKind::Events), Lane::new(WindowKind::Definitions));
         for lane in [&definitions, &events] {
-            let window = new_window(file, header.file_tag(), grid, lane.kind, 1, 0)?;
+            make_room(file, grid, 1, 1)?;
+            let window = new_window(header.file_tag(), grid, lane.kind, 1, 0)?;
             lane.current.store(window, Ordering::Release);
         }
         Ok((events, definitions))
@@ -293,15 +343,26 @@ impl Trace {
     where
         W: FnOnce(&mut Lookup<&mut dyn FnMut(u64, &mut [u8]) -> bool>),
     {
-        let slots = {
-            let mut grid = self.grid.lock();
-            // A failure here only means that the definition is not found.
-            let _ = self.store_open(&mut grid);
-            let definitions = grid.definitions.iter().copied();
-            list_of(grid.definitions.len(), definitions).unwrap_or_default()
-        };
-        let mut read = |offset, bytes: &mut [u8]| self.file.read(bytes, offset).is_ok();
-        work(&mut Lookup::new(&slots, &mut read));
+        // A failure here only means that nothing is found.
+        let _ = self.with_file(|file| {
+            let slots = {
+                let mut grid = self.grid.lock();
+                let _ = self.store_open(file, &mut grid);
+                let definitions = grid.definitions.iter().copied();
+                list_of(grid.definitions.len(), definitions).unwrap_or_default()
+            };
+            let mut read = |offset, bytes: &mut [u8]| file.read(bytes, offset).is_ok();
+            work(&mut Lookup::new(&slots, &mut read));
+            Ok(())
+        });
+    }
+
+    /// Runs `work` in a task, in which the file is open.
+    fn with_file<R>(
+        &self,
+        work: impl FnOnce(&OpenFile) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        in_task(|table| work(&self.file.open(table)?))
     }
 
     /// Appends where there is room left in the current window; no new window, no error.
@@ -314,8 +375,19 @@ impl Trace {
     /// lacks only later events.
     pub fn flush(&self) -> Result<(), Failure> {
         let mut grid = self.grid.lock();
-        self.retire(&mut grid)?;
-        self.store_open(&mut grid)
+        if grid.open.iter().all(|window| window.is_stored()) {
+            return Ok(());
+        }
+        self.with_file(|file| {
+            self.retire(file, &mut grid)?;
+            self.store_open(file, &mut grid)
+        })
+    }
+
+    /// The trace is gone: removes the tail, which is of no use without it.
+    pub fn abandon(&self) {
+        self.at_once.store(true, Ordering::Relaxed);
+        self.grid.lock().tail.take().into_iter().for_each(Tail::remove);
     }
 
     /// Writes everything to the trace and removes the tail. Later records are written at once. If
@@ -323,13 +395,19 @@ impl Trace {
     pub fn finish(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         let mut grid = self.grid.lock();
-        if self.retire(&mut grid).and_then(|()| self.store_open(&mut grid)).is_err() {
-            return;
-        }
-        let header = Header { has_tail: false, ..self.header.clone() };
-        if grid.tail.is_some() && self.file.write_bytes(&header.to_page(), 0).is_ok() {
-            grid.tail.take().into_iter().for_each(Tail::remove);
-        }
+        let _ = self.with_file(|file| {
+            self.retire(file, &mut grid)?;
+            self.store_open(file, &mut grid)?;
+            let Grid { slots, reserved, .. } = &mut *grid;
+            reserved.drain(..).for_each(|range| slots.give(range.slot, range.slots));
+            file.shorten(slot_offset(u64::from(slots.forget_free_end())));
+            if grid.tail.is_some() {
+                let header = Header { has_tail: false, ..self.header.clone() };
+                file.write_bytes(&header.to_page(), 0)?;
+                grid.tail.take().into_iter().for_each(Tail::remove);
+            }
+            Ok(())
+        });
     }
 
     /// Whether the file was truncated since the last call.
@@ -362,7 +440,7 @@ impl Trace {
     }
 
     /// As `append`, without a tail: the record is stored in memory and then written to the file, one
-    /// thread at a time.
+    /// thread at a time. If that would take too much of the time, it is written with a later one.
     #[cold]
     fn append_at_once(
         &self,
@@ -372,34 +450,31 @@ impl Trace {
     ) -> Outcome {
         let mut grid = self.grid.lock();
         let mut rolled = false;
-        loop {
-            let window = lane.current();
-            let appended = put(&window.writer);
-            match appended {
-                Appended::At { .. } => {
-                    self.store(window)?;
-                    self.mend(&mut grid)?;
-                    return Ok(rolled);
-                }
-                Appended::Full => {
-                    self.advance(&mut grid, lane, now_ns)?;
-                    self.retire(&mut grid)?;
-                    rolled |= lane.kind == WindowKind::Events;
-                }
-            }
+        while matches!(put(&lane.current().writer), Appended::Full) {
+            self.advance(&mut grid, lane, now_ns)?;
+            rolled |= lane.kind == WindowKind::Events;
         }
+        let began_ns = clock::mono_ns();
+        if grid.credit.may_write(began_ns) {
+            self.with_file(|file| {
+                self.retire(file, &mut grid)?;
+                self.store_open(file, &mut grid)
+            })?;
+            grid.credit.spent(clock::elapsed_ns(began_ns));
+        }
+        Ok(rolled)
     }
 
     /// Writes the part of a window that is not in the trace. Records that are being stored meanwhile
     /// are written again the next time.
-    fn store(&self, window: &Window) -> Result<(), Failure> {
+    fn store(&self, file: &OpenFile, window: &Window) -> Result<(), Failure> {
         let (writer, offset) = (&window.writer, window.offset());
+        if window.is_stored() {
+            return Ok(());
+        }
         // In this order: everything published so far lies before the end.
         let published = writer.published();
         let end = writer.reserved();
-        if published == window.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER {
-            return Ok(());
-        }
         let begin = window.begin(published);
         let begin = (begin.as_ptr(), begin.len());
         let first = window.begin(WINDOW_HEADER);
@@ -410,12 +485,12 @@ impl Trace {
             if from == WINDOW_HEADER {
                 // At a kill or on a full disk the kernel may write a part only: until everything is
                 // written, the header's count does not include it.
-                self.file.write(&[first, window.part(from, end)], offset)?;
+                file.write(&[first, window.part(from, end)], offset)?;
             } else {
-                self.file.write(&[window.part(from, end)], offset + from as u64)?;
+                file.write(&[window.part(from, end)], offset + from as u64)?;
             }
             if end == window.bytes || !self.at_once.load(Ordering::Relaxed) {
-                self.file.write(&[begin], offset)?;
+                file.write(&[begin], offset)?;
             }
         }
         window.stored.store(published, Ordering::Relaxed);
@@ -425,26 +500,26 @@ impl Trace {
         Ok(())
     }
 
-    fn store_open(&self, grid: &mut Grid) -> Result<(), Failure> {
-        grid.open.iter().try_for_each(|window| self.store(window))?;
-        self.mend(grid)
+    fn store_open(&self, file: &OpenFile, grid: &mut Grid) -> Result<(), Failure> {
+        grid.open.iter().try_for_each(|window| self.store(file, window))?;
+        self.mend(file, grid)
     }
 
     /// After a truncation: writes again what is still in memory. The rest is lost.
-    fn mend(&self, grid: &mut Grid) -> Result<(), Failure> {
-        if !self.file.mend()? {
+    fn mend(&self, file: &OpenFile, grid: &mut Grid) -> Result<(), Failure> {
+        if !file.mend()? {
             return Ok(());
         }
         self.cut.store(true, Ordering::Relaxed);
-        self.file.write_bytes(&self.header.to_page(), 0)?;
-        grid.open.iter().try_for_each(|window| self.store_again(window))
+        file.write_bytes(&self.header.to_page(), 0)?;
+        grid.open.iter().try_for_each(|window| self.store_again(file, window))
     }
 
     /// Writes all of a window to the trace, including what was written before.
-    fn store_again(&self, window: &Window) -> Result<(), Failure> {
+    fn store_again(&self, file: &OpenFile, window: &Window) -> Result<(), Failure> {
         window.written.store(0, Ordering::Relaxed);
         window.stored.store(0, Ordering::Relaxed);
-        self.store(window)
+        self.store(file, window)
     }
 
     #[cold]
@@ -454,7 +529,6 @@ impl Trace {
         if overtaken || !lane.next.load(Ordering::Relaxed).is_null() {
             return Ok(());
         }
-        self.retire(&mut grid)?;
         let next = self.prepare(&mut grid, lane, now_ns)?;
         lane.next.store(next, Ordering::Relaxed);
         Ok(())
@@ -468,8 +542,6 @@ impl Trace {
             return Ok(false);
         }
         self.advance(&mut grid, lane, now_ns)?;
-        // Other threads append meanwhile.
-        self.retire(&mut grid)?;
         Ok(lane.kind == WindowKind::Events)
     }
 
@@ -483,18 +555,18 @@ impl Trace {
     }
 
     /// Writes full windows whose appends have all ended, and gives their memory back.
-    fn retire(&self, grid: &mut Grid) -> Result<(), Failure> {
+    fn retire(&self, file: &OpenFile, grid: &mut Grid) -> Result<(), Failure> {
         let mut at = 0;
         while let Some(window) = grid.open.get(at).copied() {
             if !window.writer.is_complete() || self.is_in_use(window) {
                 at += 1;
                 continue;
             }
-            self.store(window)?;
+            self.store(file, window)?;
             if self.file.was_cut() {
                 // Parts written before may be lost by a truncation, and its memory is about to be
                 // released.
-                self.store_again(window)?;
+                self.store_again(file, window)?;
             }
             grid.open.remove(at);
             grid.retired_bytes += window.writer.published() as u64;
@@ -502,7 +574,7 @@ impl Trace {
             let header = window.writer.header();
             grid.retention.complete(header.kind, header.sequence);
         }
-        self.mend(grid)
+        self.mend(file, grid)
     }
 
     fn is_in_use(&self, window: &Window) -> bool {
@@ -520,24 +592,60 @@ impl Trace {
             WindowKind::Events if grid.sequences[0] >= SMALL_WINDOWS => self.large,
             _ => 1,
         };
-        let bytes = slots as u64 * SLOT as u64;
-        let (file, tag) = (&self.file, self.header.file_tag());
-        let Grid { retention, slots: free, .. } = &mut **grid;
+        if !grid.has_room(slots) {
+            self.with_file(|file| self.provide(file, grid, slots))?;
+        }
+        let window = new_window(self.header.file_tag(), grid, lane.kind, slots, now_ns)?;
+        if lane.kind == WindowKind::Events {
+            self.event_bytes.fetch_add(slots as u64 * SLOT as u64, Ordering::Relaxed);
+        }
+        Ok(window)
+    }
+
+    /// Writes complete windows to the trace, and makes room for the next ones.
+    fn provide(&self, file: &OpenFile, grid: &mut Grid, slots: u16) -> Result<(), Failure> {
+        self.retire(file, grid)?;
+        let windows = if slots == self.large { self.ahead } else { 1 };
+        let bytes = u64::from(windows) * slots as u64 * SLOT as u64;
+        grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
+        let Grid { retention, slots: free, .. } = grid;
         retention.make_room(bytes, |slot, slots| {
             file.erase(slot_offset(u64::from(slot)), u64::from(slots) * SLOT as u64)?;
             free.give(slot, slots);
             Ok(())
         })?;
-        let window = new_window(file, tag, grid, lane.kind, slots, now_ns)?;
-        if lane.kind == WindowKind::Events {
-            self.event_bytes.fetch_add(bytes, Ordering::Relaxed);
-        }
-        Ok(window)
+        make_room(file, grid, windows, slots)
     }
 }
 
+/// Runs `work` in a task.
+fn in_task<R>(work: impl FnOnce(&Table) -> Result<R, Failure>) -> Result<R, Failure> {
+    private_table::run(work)
+        .unwrap_or_else(|NoTask { errno }| Err(Failure { reason: StopReason::NoTask, errno }))
+}
+
+/// Reserves places in the file for so many windows, each of so many slots, and memory in the tail.
+fn make_room(file: &OpenFile, grid: &mut Grid, windows: u16, slots: u16) -> Result<(), Failure> {
+    let bytes = slots as usize * SLOT;
+    if grid.reserved.iter().all(|reserved| reserved.slots != slots) {
+        grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
+        let first = grid.slots.take(windows * slots);
+        file.reserve(slot_offset(u64::from(first)), u64::from(windows) * bytes as u64)
+            .inspect_err(|_| grid.slots.give(first, windows * slots))?;
+        for window in 0..windows {
+            let slot = first + u32::from(window * slots);
+            let _ = grid.reserved.try_push(Reserved { slot, slots });
+        }
+    }
+    if let Some(tail) = &mut grid.tail {
+        // Without memory of the tail, windows get private memory.
+        let _ = tail.provide(file.table(), bytes, windows.into());
+    }
+    Ok(())
+}
+
+/// Begins a window at a reserved place.
 fn new_window(
-    file: &File,
     tag: u64,
     grid: &mut Grid,
     kind: WindowKind,
@@ -546,11 +654,8 @@ fn new_window(
 ) -> Result<*mut Window, Failure> {
     let bytes = slots as usize * SLOT;
     grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
-    let slot = grid.slots.take(slots);
-    let got = file
-        .reserve(slot_offset(u64::from(slot)), bytes as u64)
-        .and_then(|()| window_memory(&mut grid.tail, bytes));
-    let (memory, in_tail) = got.inspect_err(|_| grid.slots.give(slot, slots))?;
+    let (memory, in_tail) = window_memory(&mut grid.tail, bytes)?;
+    let slot = grid.take_reserved(slots).ok_or(NO_MEMORY)?;
     let lane = match kind {
         WindowKind::Events => 0,
         WindowKind::Definitions => 1,
@@ -576,7 +681,7 @@ fn new_window(
 /// Memory of the tail, or private memory if the tail has none, whose contents are lost at a kill unless
 /// they are in the trace. True: the tail's.
 fn window_memory(tail: &mut Option<Tail>, bytes: usize) -> Result<(*mut u8, bool), Failure> {
-    if let Some(Ok(memory)) = tail.as_mut().map(|tail| tail.take(bytes)) {
+    if let Some(memory) = tail.as_mut().and_then(|tail| tail.take(bytes)) {
         return Ok((memory, true));
     }
     hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|NoMemory| NO_MEMORY)

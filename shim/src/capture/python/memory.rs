@@ -2,6 +2,7 @@
 //! which returns an error where a load would fault.
 
 use crate::runtime::fallible::list_of;
+use crate::runtime::private_table::{self, Opened, Table};
 use std::ffi::c_void;
 
 pub trait Memory {
@@ -60,26 +61,30 @@ impl Memory for Plain {
 }
 
 /// Reads by the kernel.
-pub enum Careful {
+pub enum Careful<'t> {
     Call,
     /// /proc/self/mem, where process_vm_readv is forbidden.
-    File(std::fs::File),
+    File(Opened<'t>),
 }
 
-impl Careful {
-    /// `None`: neither way works here.
-    pub fn new() -> Option<Careful> {
+impl Careful<'_> {
+    /// Runs `work` with a way to read; in a task, if a file must be open for that. `None`: neither way
+    /// works here.
+    pub fn with<R>(work: impl FnOnce(&Careful) -> R) -> Option<R> {
         let probe = 0x5au8;
         let at = &raw const probe as usize;
         if Careful::Call.byte(at) == Some(probe) {
-            return Some(Careful::Call);
+            return Some(work(&Careful::Call));
         }
-        let file = Careful::File(std::fs::File::open("/proc/self/mem").ok()?);
-        (file.byte(at) == Some(probe)).then_some(file)
+        let in_task = |table: &Table| {
+            let file = Careful::File(table.open(c"/proc/self/mem", libc::O_RDONLY, 0).ok()?);
+            (file.byte(at) == Some(probe)).then(|| work(&file))
+        };
+        private_table::run(in_task).ok().flatten()
     }
 }
 
-impl Memory for Careful {
+impl Memory for Careful<'_> {
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         match self {
@@ -92,8 +97,11 @@ impl Memory for Careful {
                 (read == N as isize).then_some(bytes)
             }
             Careful::File(file) => {
-                use std::os::unix::fs::FileExt;
-                file.read_exact_at(&mut bytes, at as u64).ok().map(|()| bytes)
+                // SAFETY: the kernel writes into `bytes` alone, and only what it could read.
+                let read = unsafe {
+                    libc::pread(file.number(), bytes.as_mut_ptr().cast(), N, at as libc::off_t)
+                };
+                (read == N as isize).then_some(bytes)
             }
         }
     }
@@ -107,14 +115,20 @@ mod tests {
     fn careful_reads_survive_anything() {
         let value = 0x0123_4567_89ab_cdefusize;
         let at = &raw const value as usize;
-        let file = Careful::File(std::fs::File::open("/proc/self/mem").unwrap());
-        for memory in [Careful::new().unwrap(), Careful::Call, file] {
+        let check = |memory: &Careful| {
             assert_eq!(memory.word(at), Some(value));
             assert_eq!(memory.int(at), Some(value as i32));
             for wrong in [0, 8, usize::MAX - 3, 1 << 47] {
                 assert_eq!(memory.word(wrong), None);
             }
-        }
+        };
+        Careful::with(check).unwrap();
+        check(&Careful::Call);
+        private_table::run(|table| {
+            let file = table.open(c"/proc/self/mem", libc::O_RDONLY, 0);
+            check(&Careful::File(file.unwrap()));
+        })
+        .unwrap();
         assert_eq!(Plain.word(at), Some(value));
         assert_eq!(Plain.word(8), None);
     }

@@ -143,12 +143,24 @@ impl Python {
             OFF => Ok(Found::Off),
             _ => Err(why),
         };
-        let Some(careful) = Careful::new() else {
-            return off("this process may not read its own memory through the kernel");
-        };
+        let tried = Careful::with(|careful| self.try_with(careful, interpreter, thread, out, &off));
+        match tried {
+            Some(found) => found,
+            None => off("this process may not read its own memory through the kernel"),
+        }
+    }
+
+    fn try_with(
+        &self,
+        careful: &Careful,
+        interpreter: &Interpreter,
+        thread: usize,
+        out: Frames<'_>,
+        off: &dyn Fn(&'static str) -> Result<Found, &'static str>,
+    ) -> Result<Found, &'static str> {
         let Frames { frames, groups } = out;
         let again = Frames { frames: &mut *frames, groups };
-        let Some(walked) = interpreter.walk(&careful, thread, again) else {
+        let Some(walked) = interpreter.walk(careful, thread, again) else {
             return off("its frames are not laid out as this version's are");
         };
         if walked.frames == 0 {
@@ -156,7 +168,7 @@ impl Python {
             return Ok(Found::Frames(walked));
         }
         for frame in &frames[..walked.frames] {
-            let Some(code) = code::read(&careful, &interpreter.layout, frame.code) else {
+            let Some(code) = code::read(careful, &interpreter.layout, frame.code) else {
                 return off("its code objects are not laid out as this version's are");
             };
             if code.file.is_empty() && code.name.is_empty() || code.first_line < 0 {

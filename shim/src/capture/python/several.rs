@@ -39,10 +39,13 @@ impl Interpreters {
     /// everything is read with care.
     #[cold]
     pub fn running(&self, layout: &Layout) -> Option<usize> {
-        let memory = Careful::new()?;
+        Careful::with(|memory| self.running_by(memory, layout)).flatten()
+    }
+
+    fn running_by(&self, memory: &Careful, layout: &Layout) -> Option<usize> {
         let is_ours = |state: usize| {
             memory.word(state + thread_id(layout.minor)) == Some(thread_pointer())
-                && first_frame(&memory, layout, state).is_some_and(|frame| frame != 0)
+                && first_frame(memory, layout, state).is_some_and(|frame| frame != 0)
         };
         let current = (self.current)() as usize;
         // The lock's holder is another thread, or none, if this thread released the lock around its

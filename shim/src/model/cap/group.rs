@@ -9,9 +9,8 @@
 
 use super::group_page;
 use super::{DeviceFacts, GroupShare};
-use crate::runtime::secure_dir;
-use crate::runtime::secure_dir::Wrong;
-use crate::runtime::uncancelled::uncancelled;
+use crate::runtime::private_table::{self, NoTask};
+use crate::runtime::secure_dir::{self, Wrong};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
@@ -78,6 +77,10 @@ pub enum Why {
     Full,
     Devices,
     NoProc,
+    /// The system makes no task, which opens the files.
+    NoTask {
+        errno: i32,
+    },
 }
 
 impl fmt::Display for Why {
@@ -125,6 +128,11 @@ impl fmt::Display for Why {
             Why::Full => {
                 write!(f, "the group has {GROUP_MEMBERS} processes, the maximum; use another name")
             }
+            Why::NoTask { errno } => write!(
+                f,
+                "the system makes no thread to open the files of a group with (errno {errno}); raise \
+                 RLIMIT_NPROC or pids.max, or allow clone (seccomp)"
+            ),
             Why::NoProc => write!(
                 f,
                 "/proc of this pid namespace is needed to find out which members still run; mount it"
@@ -144,12 +152,24 @@ impl Group {
     }
 
     fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {
-        let me = Member::of_this_process().ok_or(Why::NoProc)?;
-        let page = uncancelled(|| group_page::open(directory, &spec.name))?;
-        let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
+        let joined = private_table::run(|_| Group::enter(directory, spec));
+        let (page, slot, me) =
+            joined.unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))?;
         let (looked_ns, closely_ns) = Default::default();
         let cap = spec.cap.clone();
         Ok(Group(Some(Joined { page, slot, me, cap, looked_ns, closely_ns })))
+    }
+
+    /// In a task.
+    #[allow(clippy::disallowed_methods)]
+    fn enter(
+        directory: &str,
+        spec: &GroupSpec,
+    ) -> Result<(GroupPage<'static>, usize, Member), Why> {
+        let me = Member::of_this_process().ok_or(Why::NoProc)?;
+        let page = group_page::open(directory, &spec.name)?;
+        let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
+        Ok((page, slot, me))
     }
 
     /// This process's part in a device's budget. `None`: it is in no group.
@@ -162,6 +182,7 @@ impl Group {
         Ok(Some(GroupShare::new(*page, *slot, number)))
     }
 
+    #[allow(clippy::disallowed_methods)] // in a task
     pub fn reap(&self) {
         let Some(Joined { page, me, looked_ns, closely_ns, .. }) = &self.0 else { return };
         let now = monotonic_ns();
@@ -173,7 +194,11 @@ impl Group {
             due
         };
         if is_due(closely_ns, CLOSELY_EVERY_NS) {
-            page.remove_dead_members(*me, |member| member.is_alive());
+            // Without a task they are looked for by their pids alone.
+            let closely = || page.remove_dead_members(*me, |member| member.is_alive());
+            if private_table::run(|_| closely()).is_err() {
+                page.remove_dead_members(*me, |member| pid_is_taken(member.pid));
+            }
         } else if is_due(looked_ns, LOOK_EVERY_NS) {
             page.remove_dead_members(*me, |member| pid_is_taken(member.pid));
         }

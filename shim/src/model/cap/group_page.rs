@@ -7,8 +7,8 @@
 
 use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
-use crate::runtime::secure_dir;
-use crate::runtime::secure_dir::{Descriptor, Wrong};
+use crate::runtime::private_table::{self, NoTask, Opened, Table};
+use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -23,52 +23,53 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Attaches the group's page, and creates it if there is none. It is never detached.
 pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
+    private_table::run(|table| open_in(table, directory, name))
+        .unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))
+}
+
+fn open_in(table: &Table, directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
     let refuse = |what| Why::Directory { path: directory.into(), what };
-    let opened = secure_dir::directory(directory.as_bytes()).map_err(refuse)?;
+    let opened = secure_dir::directory(table, directory.as_bytes()).map_err(refuse)?;
     let path = format!("{directory}/group.{name}");
-    let _one = lock(&opened).ok_or_else(|| Why::Busy { path: directory.into() })?;
+    if !lock(&opened) {
+        return Err(Why::Busy { path: directory.into() });
+    }
     let name = secure_dir::c_string(format!("group.{name}").as_bytes());
     let name = name.map_err(|what| Why::File { path: path.clone(), what })?;
-    let group = Place { directory: open_place(&opened, &name, &path)?, path };
+    let group = Place { directory: open_place(table, &opened, &name, &path)?, table, path };
     match group.find()? {
         Some(page) => Ok(page),
         None => group.make(),
     }
 }
 
-/// The lock on the directory: one process at a time finds or creates a group, or two could create one
-/// each.
-struct Locked<'d>(&'d Descriptor);
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        // Unlocked explicitly: closing alone does not unlock, if a child forked meanwhile has it open.
-        // SAFETY: an open descriptor.
-        unsafe { libc::flock(self.0.number(), libc::LOCK_UN) };
-    }
-}
-
-/// Locks the directory of group pages against other processes. `None`: another process still held the
-/// lock after [`PATIENCE`].
-fn lock(directory: &Descriptor) -> Option<Locked<'_>> {
+/// Locks the directory of group pages against other processes until it is closed: one process at a time
+/// finds or creates a group, or two could create one each. False: another process still held the lock
+/// after [`PATIENCE`].
+fn lock(directory: &Opened) -> bool {
     let started = Instant::now();
     loop {
         // SAFETY: an open descriptor.
         if unsafe { libc::flock(directory.number(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Some(Locked(directory));
+            return true;
         }
         if started.elapsed() > PATIENCE {
-            return None;
+            return false;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn open_place(directory: &Descriptor, name: &CStr, path: &str) -> Result<Descriptor, Why> {
-    let opened = match secure_dir::directory_in(directory, name) {
+fn open_place<'t>(
+    table: &'t Table,
+    directory: &Opened,
+    name: &CStr,
+    path: &str,
+) -> Result<Opened<'t>, Why> {
+    let opened = match secure_dir::directory_in(table, directory, name) {
         Err(Wrong::Errno(libc::ENOTDIR)) => {
-            remove_earlier(directory, name, path)?;
-            secure_dir::directory_in(directory, name)
+            remove_earlier(table, directory, name, path)?;
+            secure_dir::directory_in(table, directory, name)
         }
         other => other,
     };
@@ -76,9 +77,9 @@ fn open_place(directory: &Descriptor, name: &CStr, path: &str) -> Result<Descrip
 }
 
 /// Removes the page of an earlier version, which was a file, if all of its members have exited.
-fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(), Why> {
+fn remove_earlier(table: &Table, directory: &Opened, name: &CStr, path: &str) -> Result<(), Why> {
     let wrong = |what| Why::File { path: path.into(), what };
-    let file = directory.open(name, libc::O_RDONLY | libc::O_NONBLOCK).map_err(wrong)?;
+    let file = secure_dir::open(table, directory, name, libc::O_RDONLY).map_err(wrong)?;
     let stat = secure_dir::checked_stat(&file).map_err(wrong)?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
         return Err(wrong(Wrong::NotPlain));
@@ -89,7 +90,7 @@ fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(),
     };
     match earlier::living_member(read) {
         Ok(None) => {
-            let _ = directory.remove(name);
+            let _ = secure_dir::remove(directory, name);
             Ok(())
         }
         Ok(Some(pid)) => Err(Why::EarlierVersion { path: path.into(), pid }),
@@ -112,6 +113,7 @@ mod earlier {
     const MEMBERS: i64 = 256;
 
     /// The pid of a live member, if there is one. `read` reads words at a byte offset.
+    #[allow(clippy::disallowed_methods)] // in a task
     pub fn living_member(read: impl Fn(i64, &mut [u64]) -> bool) -> Result<Option<u32>, Unknown> {
         let mut head = [0; 2];
         if !read(0, &mut head) || head[0] != MAGIC {
@@ -131,8 +133,9 @@ mod earlier {
 }
 
 /// The group's directory, under the lock.
-struct Place {
-    directory: Descriptor,
+struct Place<'t> {
+    directory: Opened<'t>,
+    table: &'t Table,
     path: String,
 }
 
@@ -157,7 +160,7 @@ impl Entry {
     }
 }
 
-impl Place {
+impl Place<'_> {
     /// The page of the group's live members. Removes the remains of a group that has ended.
     fn find(&self) -> Result<Option<GroupPage<'static>>, Why> {
         for file in secure_dir::names(&self.directory).map_err(|what| self.wrong(what))? {
@@ -229,12 +232,13 @@ impl Place {
 
     fn add(&self, name: &str) -> Result<(), Why> {
         let name = secure_dir::c_string(name.as_bytes()).map_err(|what| self.wrong(what))?;
-        let made = self.directory.open(&name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL);
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+        let made = secure_dir::open(self.table, &self.directory, &name, flags);
         made.map(drop).map_err(|what| self.wrong(what))
     }
 
     fn remove(&self, file: &CStr) -> Result<(), Why> {
-        self.directory.remove(file).map_err(|what| self.wrong(what))
+        secure_dir::remove(&self.directory, file).map_err(|what| self.wrong(what))
     }
 
     fn wrong(&self, what: Wrong) -> Why {
@@ -343,10 +347,12 @@ mod tests {
     fn who_finds_it_locked_waits_and_gives_up() {
         let place = Scratch::new("locked");
         drop(open(&place.0, "a"));
-        let directory = secure_dir::directory(place.0.as_bytes()).ok().unwrap();
-        let locked = lock(&directory).unwrap();
-        assert!(matches!(open(&place.0, "a"), Err(Why::Busy { .. })));
-        drop(locked);
+        private_table::run(|table| {
+            let directory = secure_dir::directory(table, place.0.as_bytes()).unwrap();
+            assert!(lock(&directory));
+            assert!(matches!(open(&place.0, "a"), Err(Why::Busy { .. })));
+        })
+        .unwrap();
         assert!(open(&place.0, "a").is_ok());
     }
 }

@@ -79,6 +79,8 @@ fn kill_once(map: bool, microseconds: u64) {
     }
     assert_eq!(events.damage(), &[], "after {microseconds} us");
     for (found, appended) in pairs.into_iter().zip(appended) {
-        assert!(found >= appended && found <= appended + 1, "{found} of {appended}");
+        // Without a tail they are written at once until that takes too much of the time.
+        assert!(found >= appended || !map, "{found} of {appended}");
+        assert!(found <= appended + 1, "{found} of {appended}");
     }
 }

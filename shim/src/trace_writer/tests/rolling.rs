@@ -18,6 +18,8 @@ fn rolling(scratch: &str, adjust: impl FnOnce(&mut TraceWriter), pairs: u64) {
             });
         }
     });
+    // Without a tail some records may not be written yet.
+    recorder.trace().unwrap().flush().unwrap();
     let path = recorder.path().unwrap();
     let bytes = bytes_of(&path);
     let reader = TraceReader::new(&bytes).unwrap();
@@ -61,5 +63,5 @@ fn eight_threads_roll_through_mapped_windows() {
 
 #[test]
 fn eight_threads_roll_through_written_windows() {
-    rolling("written", |recorder| recorder.means.map = false, 4_000);
+    rolling("written", |recorder| recorder.means.map = false, 20_000);
 }

@@ -1,0 +1,234 @@
+//! A file that is opened again by its name each time, since no descriptor is kept
+//! (`runtime/private_table.rs`). It is identified by device and inode: a name that leads to another file
+//! by now is not used.
+
+use super::failure::{Failure, errno};
+use crate::runtime::directory;
+use crate::runtime::lock::Lock;
+use crate::runtime::private_table::{Opened, Table};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use vramtrace_format::StopReason;
+
+pub struct NamedFile {
+    device: u64,
+    inode: u64,
+    path: PathBuf,
+    /// Where it was found last, if not at its path.
+    moved_to: Lock<Option<CString>>,
+    mode: libc::mode_t,
+}
+
+/// Identity and length of an open file.
+struct About {
+    device: u64,
+    inode: u64,
+    length: u64,
+}
+
+const LOST: Failure = Failure { reason: StopReason::DescriptorLost, errno: libc::ENOENT };
+
+impl NamedFile {
+    /// Creates a file of this name. The failure has errno EEXIST if the name is taken.
+    pub fn create<'t>(
+        table: &'t Table,
+        path: PathBuf,
+        mode: libc::mode_t,
+    ) -> Result<(NamedFile, Opened<'t>), Failure> {
+        let name = c_string(path.as_os_str().as_bytes())?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        let opened = table.open(&name, flags, mode).map_err(cannot_open)?;
+        let Some(About { device, inode, .. }) = about(&opened) else {
+            return Err(Failure::last(StopReason::WriteFailed));
+        };
+        Ok((NamedFile { device, inode, path, moved_to: Lock::new(None), mode }, opened))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unlinks the file. If the name leads to another file by now, that one stays.
+    pub fn remove(&self) {
+        if let Ok(name) = c_string(self.path.as_os_str().as_bytes())
+            && self.is_at(&name)
+        {
+            // SAFETY: a C string; it leads to the file that we made.
+            unsafe { libc::unlink(name.as_ptr()) };
+        }
+    }
+
+    /// Opens the file for reading and writing, regardless of its mode. Also returns its length.
+    pub fn open<'t>(&self, table: &'t Table) -> Result<(Opened<'t>, u64), Failure> {
+        let name = c_string(self.path.as_os_str().as_bytes())?;
+        match self.open_at(table, &name) {
+            Err(LOST) => self.search(table),
+            other => other,
+        }
+    }
+
+    /// Fails with [`LOST`] if the name leads nowhere, or to another file.
+    fn open_at<'t>(&self, table: &'t Table, name: &CStr) -> Result<(Opened<'t>, u64), Failure> {
+        match table.open(name, libc::O_RDWR, 0) {
+            Ok(opened) => self.checked(opened),
+            // Its mode keeps its owner from writing to it: the tail's.
+            Err(libc::EACCES) => self.open_protected(table, name),
+            Err(libc::ENOENT | libc::ELOOP | libc::ENOTDIR) => Err(LOST),
+            Err(errno) => Err(cannot_open(errno)),
+        }
+    }
+
+    /// Opens the file for writing though its mode forbids that. The mode is changed on the open file,
+    /// since the name may lead elsewhere at any time.
+    fn open_protected<'t>(
+        &self,
+        table: &'t Table,
+        name: &CStr,
+    ) -> Result<(Opened<'t>, u64), Failure> {
+        let (readable, _) =
+            self.checked(table.open(name, libc::O_RDONLY, 0).map_err(cannot_open)?)?;
+        let mode = |mode| {
+            // SAFETY: takes no pointers; the file is the one that we made.
+            unsafe { libc::fchmod(readable.number(), mode) }
+        };
+        mode(self.mode | libc::S_IWUSR);
+        let opened = table.open_again(&readable, libc::O_RDWR);
+        mode(self.mode);
+        self.checked(opened.map_err(cannot_open)?)
+    }
+
+    /// The file, if it was renamed in its directory, or if its directory was renamed and is the working
+    /// directory.
+    fn search<'t>(&self, table: &'t Table) -> Result<(Opened<'t>, u64), Failure> {
+        let mut moved_to = self.moved_to.lock();
+        if let Some(name) = &*moved_to
+            && let Ok(found) = self.open_at(table, name)
+        {
+            return Ok(found);
+        }
+        let name = self.path.file_name().unwrap_or_default().as_bytes();
+        let parent = self.path.parent().unwrap_or(Path::new("/")).as_os_str().as_bytes();
+        for directory in [parent, b"."] {
+            let beside = c_string(&[directory, b"/", name].concat())?;
+            let found = match self.open_at(table, &beside) {
+                Ok(found) => Some((beside, found)),
+                Err(_) => self.search_in(table, directory),
+            };
+            if let Some((name, found)) = found {
+                *moved_to = Some(name);
+                return Ok(found);
+            }
+        }
+        Err(LOST)
+    }
+
+    fn search_in<'t>(
+        &self,
+        table: &'t Table,
+        directory: &[u8],
+    ) -> Option<(CString, (Opened<'t>, u64))> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let entries = table.open(&c_string(directory).ok()?, flags, 0).ok()?;
+        let mut found = None;
+        directory::each_name(entries.number(), |name, inode| {
+            if found.is_none() && inode == self.inode {
+                let path = c_string(&[directory, b"/", name.to_bytes()].concat());
+                found = path.ok().and_then(|path| Some((self.open_at(table, &path).ok()?, path)));
+            }
+        });
+        found.map(|(opened, path)| (path, opened))
+    }
+
+    fn checked<'t>(&self, opened: Opened<'t>) -> Result<(Opened<'t>, u64), Failure> {
+        match about(&opened).filter(|about| self.is_same_file(about)) {
+            Some(About { length, .. }) => Ok((opened, length)),
+            None => Err(LOST),
+        }
+    }
+
+    fn is_same_file(&self, about: &About) -> bool {
+        (about.device, about.inode) == (self.device, self.inode)
+    }
+
+    /// Whether the name leads to the file.
+    fn is_at(&self, name: &CStr) -> bool {
+        // SAFETY: a C string; fills the struct.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            libc::lstat(name.as_ptr(), &mut stat) == 0
+                && (stat.st_dev, stat.st_ino) == (self.device, self.inode)
+        }
+    }
+}
+
+fn c_string(name: &[u8]) -> Result<CString, Failure> {
+    CString::new(name).map_err(|_| cannot_open(libc::EINVAL))
+}
+
+fn cannot_open(errno: i32) -> Failure {
+    Failure::of(errno, StopReason::WriteFailed)
+}
+
+fn about(opened: &Opened) -> Option<About> {
+    // SAFETY: fstat fills what it is given.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(opened.number(), &mut stat) == 0).then_some(About {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            length: stat.st_size as u64,
+        })
+    }
+}
+
+/// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the program: checked before.
+pub fn within_limit(end: u64) -> Result<(), Failure> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the struct.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known && limit.rlim_cur != libc::RLIM_INFINITY && end > limit.rlim_cur {
+        return Err(Failure { reason: StopReason::FileSizeLimit, errno: libc::EFBIG });
+    }
+    Ok(())
+}
+
+/// Allocates or frees the blocks of a range.
+pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), Failure> {
+    loop {
+        // SAFETY: takes no pointers; `number` is the recorder's file.
+        let done =
+            unsafe { libc::fallocate(number, mode, offset as libc::off_t, bytes as libc::off_t) };
+        if done == 0 {
+            return Ok(());
+        }
+        if errno() != libc::EINTR {
+            return Err(Failure::last(StopReason::WriteFailed));
+        }
+    }
+}
+
+/// Writes all parts consecutively.
+///
+/// # Safety
+/// Each part is readable. Another thread may be storing there; then old or new bytes are written.
+pub unsafe fn write(number: i32, parts: &[(*const u8, usize)], at: u64) -> Result<(), Failure> {
+    let mut at = at;
+    for &(mut from, mut bytes) in parts {
+        while bytes > 0 {
+            // SAFETY: `from` and the `bytes` behind it lie in one part, which is readable (see above).
+            let wrote = unsafe { libc::pwrite(number, from.cast(), bytes, at as libc::off_t) };
+            match wrote {
+                0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
+                wrote if wrote > 0 => {
+                    let wrote = wrote as usize;
+                    (from, bytes) = (from.wrapping_add(wrote), bytes - wrote);
+                    at += wrote as u64;
+                }
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(Failure::last(StopReason::WriteFailed)),
+            }
+        }
+    }
+    Ok(())
+}
