@@ -11,13 +11,13 @@ macro_rules! calls {
     ($($name:ident)*) => { [$((stringify!($name), libc::$name)),*] };
 }
 
-const CALLS: [(&str, i64); 37] = calls! {
+const CALLS: [(&str, i64); 39] = calls! {
     SYS_openat SYS_getrandom SYS_process_vm_readv SYS_fallocate SYS_ftruncate SYS_pwrite64
     SYS_shmget SYS_shmat SYS_shmctl SYS_readlink SYS_readlinkat SYS_statx SYS_newfstatat SYS_fstat
     SYS_uname SYS_sched_yield SYS_madvise SYS_memfd_create SYS_prctl SYS_tgkill SYS_mkdir
     SYS_mkdirat SYS_unlink SYS_rename SYS_fcntl SYS_flock SYS_getdents64 SYS_sched_getaffinity
     SYS_sigaltstack SYS_rt_sigtimedwait SYS_rt_sigpending SYS_geteuid SYS_prlimit64 SYS_clone3
-    SYS_clone SYS_msync SYS_getpid
+    SYS_clone SYS_msync SYS_getpid SYS_close_range SYS_unshare
 };
 
 struct Guest {

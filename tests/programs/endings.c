@@ -1,9 +1,10 @@
 /* endings.c HOW: one allocation, then an unusual end or an unusual deed.
-   HOW: return | exit | _exit | abort | fork | fork-cuda | exec | outlive | close-all | reuse-fd |
+   HOW: return | exit | _exit | abort | fork | fork-cuda | fork-kill | exec | outlive | close-all | reuse-fd |
         panic | fill FILES... ; prints what it saw. */
 #include "door.h"
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +62,15 @@ int main(int count, char **arguments) {
         }
         waitpid(child, &status, 0);
         printf("child got %d\n", WEXITSTATUS(status));
+    }
+    if (!strcmp(how, "fork-kill")) { /* killed, while a child lives on for a while */
+        pid_t child = fork();
+        if (!child) {
+            for (int fd = 0; fd < 1024; fd++) close(fd);
+            sleep(5);
+            _exit(0);
+        }
+        kill(getpid(), SIGKILL);
     }
     if (!strcmp(how, "exec")) {
         fflush(stdout);

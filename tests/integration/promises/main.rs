@@ -4,6 +4,7 @@ mod api_families;
 mod bad_stderr;
 mod contexts;
 mod corner_cases;
+mod descriptors;
 mod driver_internal;
 mod graphs;
 mod kill;

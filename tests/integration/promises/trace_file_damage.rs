@@ -79,7 +79,7 @@ fn cut_and_killed_the_rest_is_reported() {
 }
 
 #[test]
-fn deleted_or_renamed_it_goes_on() {
+fn renamed_it_goes_on_and_deleted_it_ends() {
     let mut program = start();
     assert_eq!(program.result("a 2"), 0);
     let trace = program.traces()[0].clone();
@@ -94,14 +94,56 @@ fn deleted_or_renamed_it_goes_on() {
     let mut program = start();
     assert_eq!(program.result("a 2"), 0);
     std::fs::remove_file(&program.traces()[0]).unwrap();
-    some_windows(&mut program);
-    for tail in tails(&program.scratch.0) {
-        std::fs::remove_file(tail).unwrap();
+    for _ in 0..3 {
+        some_windows(&mut program);
     }
-    some_windows(&mut program);
-    program.order("");
+    assert_eq!(program.stderr().lines().count(), 1, "{}", program.stderr());
+    assert!(program.stderr().contains("it was deleted, or moved"), "{}", program.stderr());
+    assert_eq!(tails(&program.scratch.0), [""; 0].map(PathBuf::from), "of no use any more");
+    assert_eq!(program.result("a 6"), 0);
+}
+
+/// As a job's directory is renamed while it runs.
+#[test]
+fn in_a_renamed_working_directory_it_goes_on() {
+    let parent = Scratch::new();
+    let (before, after) = (parent.0.join("before"), parent.0.join("after"));
+    std::fs::create_dir(&before).unwrap();
+    let setup = Setup::simulated().preload().cwd(&before).env("VRAMTRACE_OUT", "");
+    let mut program = InteractiveProgram::start(setup);
+    assert_eq!(program.result("a 2"), 0);
+    std::fs::rename(&before, &after).unwrap();
+    for _ in 0..3 {
+        some_windows(&mut program);
+    }
+    assert_eq!(program.result("a 6"), 0);
     assert_eq!(program.stderr(), "");
-    assert!(program.child.try_wait().unwrap().is_none());
+    program.kill();
+    let traces = std::fs::read_dir(&after).unwrap().map(|entry| entry.unwrap().path());
+    let traces: Vec<_> = traces.filter(|path| !tails(&after).contains(path)).collect();
+    assert_eq!(report(&traces)["processes"][0]["devices"][0]["live_bytes"], 8 * MIB);
+}
+
+/// A child has neither the tail's mapping nor its lock, and may go on where it was forked.
+#[test]
+fn a_forked_child_that_lives_on_does_not_keep_the_tail() {
+    let scratch = Scratch::new();
+    let program = Program::c("endings");
+    let out = scratch.0.join("out");
+    let output = vramtrace()
+        .args(["run", "--simulate=1x8GiB", "--out"])
+        .arg(&out)
+        .arg("--")
+        .arg(&program.0)
+        .arg("fork-kill")
+        .output()
+        .unwrap();
+    assert_eq!(tails(&out), [""; 0].map(PathBuf::from), "{output:?}");
+    let traces: Vec<_> = std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().path()).collect();
+    let report = report(&traces);
+    let process = &report["processes"][0];
+    assert_eq!(process["ended_in_order"], false);
+    assert_eq!(process["devices"][0]["live_bytes"], 4 * MIB);
 }
 
 #[test]
