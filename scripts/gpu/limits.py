@@ -161,7 +161,7 @@ def group(check):
     used = check.smi(b.pid) or 0
     print(f"| and the rest of it | {used} | {100 * used / CAP:.2f} % | {judged(check, 0.99 * CAP <= used <= CAP + 2)} |")
     out, _, _ = order(check, "--group", name, "4GiB")
-    print(f"| `vramtrace cap --group` | {out.partition(': ')[2]} | | {judged(check, 'must go' in out)} |")
+    print(f"| `vramtrace cap --group` | {out.partition(': ')[2]} | | {judged(check, 'are refused until' in out)} |")
     b.end()
 
 
@@ -254,7 +254,7 @@ def training(check):
     out, began, returned = order(check, "--pid", loop.pid, f"{mib}MiB")
     first = facts(loop.until(lambda line: line.startswith("OOM") and facts(line)["ns"] >= began))
     start, now = now, later(1.5)
-    good = now["ooms"] > start["ooms"] and now["steps"] - start["steps"] < 40 and "must go" in out
+    good = now["ooms"] > start["ooms"] and now["steps"] - start["steps"] < 40 and "are refused until" in out
     took = (first["ns"] - returned) / 1e6
     row(f"below what the model has; {took:.1f} ms to OutOfMemoryError", mib, start, now, judged(check, good))
     order(check, "--pid", loop.pid, "none")
