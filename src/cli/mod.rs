@@ -48,6 +48,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console;
 use crate::error::Outcome;
+use crate::launch::inherited;
 
 #[derive(Parser)]
 #[command(
@@ -152,8 +153,7 @@ fn execute(arguments: &[&OsStr]) -> Outcome {
 fn dispatch(cli: Cli) -> Outcome {
     // SIGPIPE ends `vramtrace report | head` without a message. `run` ignores it and waits for its command.
     if !matches!(cli.command, Some(Command::Run(_) | Command::DemoWorkload)) {
-        // SAFETY: sets the default action; no handler of this process exists for this signal.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        inherited::restore_sigpipe();
     }
     let Some(command) = cli.command else { return newest::run() };
     match command {

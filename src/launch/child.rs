@@ -1,17 +1,19 @@
-//! Starts the command and waits for it. One event loop with three sources: signals to forward, the timer of the
-//! process monitor, the end of the command.
+//! Starts the command and waits for it. One loop on one thread with two sources: signals, of which SIGCHLD tells that
+//! the command stopped or ended, and the time of the process monitor.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crossbeam_channel::{after, bounded, select, unbounded};
+use libc::{c_int, pid_t};
 
-use super::monitor::{MonitorReport, ProcessMonitor};
-use super::signals::{Signal, Signals};
+use super::inherited::Inherited;
+use super::monitor::{MonitorReport, Pace, ProcessMonitor};
+use super::signals;
+use super::terminal::Terminal;
 use crate::error::Failure;
 
 /// How the command ended.
@@ -41,80 +43,128 @@ pub fn run(
     quiet_stdout: bool,
     mut monitor: ProcessMonitor,
 ) -> Result<(Status, MonitorReport), Failure> {
-    let (signal_sender, signals) = unbounded();
-    // Blocked before the command starts, so that none is lost between.
-    let catching = Signals::catch(signal_sender)?;
-    let mask = catching.mask_before();
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).envs(variables.iter().map(|(name, value)| (name, value)));
     if quiet_stdout {
         child.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
     }
-    // SAFETY: one async-signal-safe call between fork and exec.
+    // Before the command starts, so that no signal is lost between.
+    let inherited = std::sync::Arc::new(Inherited::take()?);
+    let of_child = std::sync::Arc::clone(&inherited);
+    // SAFETY: async-signal-safe calls between fork and exec.
     unsafe {
         child.pre_exec(move || {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+            of_child.restore();
             Ok(())
         });
     }
-    let mut child = child.spawn().map_err(|error| not_started(&command[0], &error))?;
-    let pid = child.id() as libc::pid_t;
-    monitor.follow(pid);
-
-    let (ended_sender, ended) = bounded(1);
-    let waiter = std::thread::spawn(move || {
-        wait_without_reaping(pid);
-        let _ = ended_sender.send(());
+    let started = child.spawn().map_err(|error| not_started(&command[0], &error));
+    let ended = started.and_then(|mut child| {
+        let pid = child.id() as pid_t;
+        monitor.follow(pid);
+        wait(pid, &mut monitor);
+        // The process is a zombie until here, so its pid was not reused and no signal reached another process.
+        Ok(child.wait()?)
     });
-    let start = Instant::now();
-    let mut looks = 0;
-    loop {
-        let next = time_of_look(looks).saturating_sub(start.elapsed());
-        select! {
-            recv(signals) -> signal => if let Ok(signal) = signal { forward(signal, pid) },
-            recv(after(next)) -> _ => {
-                monitor.look();
-                looks += 1;
+    // Signals that arrived while the command ended must not end this process.
+    signals::discard();
+    inherited.restore_mask();
+    Ok((status_of(ended?), monitor.end()))
+}
+
+/// Until the command has ended; it is not reaped.
+fn wait(pid: pid_t, monitor: &mut ProcessMonitor) {
+    let mut pace = Pace::new(Instant::now());
+    while !has_ended(pid) {
+        let left = pace.next_look().saturating_duration_since(Instant::now());
+        match signals::next(left) {
+            Some(signal) if signal.number() == libc::SIGCHLD => stop_with(pid),
+            Some(signal) if signal.is_for(pid) => signal.send_to(pid),
+            Some(_) => {}
+            None if Instant::now() >= pace.next_look() => {
+                let begin = Instant::now();
+                monitor.look(begin);
+                pace.looked(begin, Instant::now());
             }
-            recv(ended) -> _ => break,
+            None => {}
         }
     }
-    // The process is a zombie until here, so its pid was not reused and `forward` could not signal another process.
-    let status = child.wait()?;
-    let _ = waiter.join();
-    // Signals that arrived while the command ended must not end this process: they are dropped before the mask is
-    // restored.
-    drop(catching);
-    Ok((status_of(status), monitor.end()))
+    take_terminal_back(pid);
 }
 
-/// When the monitor looks for the n-th time, since the start: at 0.1, 0.2, 0.4, 0.8 s, then every second.
-fn time_of_look(looks: u32) -> Duration {
-    match looks {
-        0..=3 => Duration::from_millis(100 << looks),
-        _ => Duration::from_secs(looks as u64 - 3),
-    }
-}
-
-fn wait_without_reaping(pid: libc::pid_t) {
-    loop {
-        let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::uninit();
-        let flags = libc::WEXITED | libc::WNOWAIT;
-        // SAFETY: `info` lives across the call.
-        let result = unsafe { libc::waitid(libc::P_PID, pid as _, info.as_mut_ptr(), flags) };
-        if result == 0 || std::io::Error::last_os_error().kind() != ErrorKind::Interrupted {
+/// After SIGCHLD. If the command was stopped, as by Ctrl-Z, this process stops too, so that its shell goes on. What
+/// continues this process continues the command.
+fn stop_with(pid: pid_t) {
+    let mut state = newest_change(pid);
+    while let Some((libc::CLD_STOPPED, signal)) = state {
+        let had_terminal = own_group(pid).filter(|group| foreground() == Some(*group));
+        if !signals::stop_by(signal) {
             return;
         }
+        state = newest_change(pid);
+        if state.is_none() {
+            resume(pid, had_terminal);
+        }
     }
 }
 
-/// Forwards a signal, unless the terminal sent it and the command is in the same group and has it already.
-fn forward(signal: Signal, pid: libc::pid_t) {
-    // SAFETY: plain calls; the child is not reaped yet, so the pid is its own.
+/// Continues the command, which is still stopped. `had_terminal`: its own group was in the foreground.
+fn resume(pid: pid_t, had_terminal: Option<pid_t>) {
+    let group = own_group(pid);
+    // A shell gives the terminal to the group of this process.
+    if let Some(group) = group.filter(|group| had_terminal == Some(*group))
+        && let Some(terminal) = Terminal::open()
+        && terminal.foreground() == Some(this_group())
+    {
+        terminal.give_to(group);
+    }
+    // SAFETY: the command is not reaped yet, so pid and group are its own.
+    unsafe { libc::kill(group.map_or(pid, |group| -group), libc::SIGCONT) };
+}
+
+/// After the end of a command that held the terminal with a group of its own: this process still writes.
+fn take_terminal_back(pid: pid_t) {
+    if let Some(group) = own_group(pid)
+        && let Some(terminal) = Terminal::open()
+        && terminal.foreground() == Some(group)
+    {
+        terminal.give_to(this_group());
+    }
+}
+
+fn foreground() -> Option<pid_t> {
+    Terminal::open()?.foreground()
+}
+
+fn this_group() -> pid_t {
+    // SAFETY: has no arguments and always succeeds.
+    unsafe { libc::getpgrp() }
+}
+
+/// The process group of the command, if it is another one than that of this process.
+fn own_group(pid: pid_t) -> Option<pid_t> {
+    // SAFETY: a plain call; the command is not reaped yet, so the pid is its own.
+    let group = unsafe { libc::getpgid(pid) };
+    (group > 0 && group != this_group()).then_some(group)
+}
+
+fn has_ended(pid: pid_t) -> bool {
+    change(pid, libc::WEXITED | libc::WNOWAIT).is_some()
+}
+
+/// The state that the command is in now, if it was stopped or continued since the last call.
+fn newest_change(pid: pid_t) -> Option<(c_int, c_int)> {
+    let next = || change(pid, libc::WSTOPPED | libc::WCONTINUED);
+    std::iter::from_fn(next).last()
+}
+
+/// A change of state of the command, and its signal or exit status. `None`: there is none.
+fn change(pid: pid_t, which: c_int) -> Option<(c_int, c_int)> {
+    // SAFETY: `info` is room for one, and empty where nothing has changed.
     unsafe {
-        if !(signal.from_kernel && libc::getpgid(pid) == libc::getpgrp()) {
-            libc::kill(pid, signal.number);
-        }
+        let mut info = std::mem::zeroed::<libc::siginfo_t>();
+        let result = libc::waitid(libc::P_PID, pid as _, &mut info, which | libc::WNOHANG);
+        (result == 0 && info.si_pid() == pid).then(|| (info.si_code, info.si_status()))
     }
 }
 
@@ -140,12 +190,6 @@ fn not_started(program: &OsString, error: &std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn looks_come_early_and_then_once_a_second() {
-        let at: Vec<u128> = (0..7).map(|n| time_of_look(n).as_millis()).collect();
-        assert_eq!(at, [100, 200, 400, 800, 1000, 2000, 3000]);
-    }
 
     #[test]
     fn codes_are_those_of_a_shell() {

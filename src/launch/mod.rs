@@ -2,6 +2,7 @@
 
 pub mod child;
 pub mod elf;
+pub mod inherited;
 pub mod library;
 pub mod monitor;
 pub mod output;
@@ -10,6 +11,7 @@ pub mod python;
 pub mod signals;
 pub mod simulate;
 pub mod start_hook;
+mod terminal;
 
 use std::ffi::OsString;
 

@@ -1,9 +1,13 @@
 //! Watches the command and its descendants through /proc: finds processes that use the driver without the
 //! recorder, and CUDA runtime programs under the simulated driver, which they refuse.
+//!
+//! To read a process's maps takes its lock, and as long as it has mappings. So a process is examined until it is known
+//! what it is, less and less often, and again after exec.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use vramtrace_reader::files;
 
@@ -31,17 +35,73 @@ pub struct ProcessMonitor {
     library: PathBuf,
     simulated: bool,
     root: Option<Process>,
-    /// Processes whose environment shows that they are not of this run.
-    strangers: HashSet<Process>,
-    /// Members of this run.
-    members: HashMap<Process, Member>,
+    /// Running processes that are not of this run, as far as their environment shows.
+    strangers: HashMap<Process, Schedule>,
+    /// Running members of this run.
+    members: HashMap<Process, Schedule>,
+    /// How often a member was examined.
+    examined: u64,
     report: MonitorReport,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Member {
-    /// Has a live page or was reported: it is not examined again.
-    settled: bool,
+/// When a process is looked at next: after 0.1 s, then each time after twice as long, until it is settled.
+#[derive(Clone, Copy)]
+struct Schedule {
+    /// The program that it executes: [`Stat::stack_start`].
+    image: u64,
+    /// `None`: it is known what the process is, as long as it executes this program.
+    next: Option<Instant>,
+    pause: Duration,
+}
+
+impl Schedule {
+    fn new(image: u64, now: Instant) -> Schedule {
+        Schedule { image, next: Some(now), pause: Duration::from_millis(100) }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.next.is_some_and(|next| next <= now)
+    }
+
+    fn looked(&mut self, now: Instant, settled: bool) {
+        self.next = (!settled).then(|| now + self.pause);
+        self.pause *= 2;
+    }
+}
+
+/// When the monitor looks.
+pub struct Pace {
+    looks: u32,
+    next: Instant,
+}
+
+impl Pace {
+    /// The part of the time that it may look: one in this many.
+    const SHARE: u32 = 20;
+
+    pub fn new(start: Instant) -> Pace {
+        Pace { looks: 0, next: start + Pace::pause(0) }
+    }
+
+    pub fn next_look(&self) -> Instant {
+        self.next
+    }
+
+    /// After a look that took from `begin` to `end`.
+    pub fn looked(&mut self, begin: Instant, end: Instant) {
+        self.looks = self.looks.saturating_add(1);
+        self.next = end + Pace::pause(self.looks).max((end - begin) * Pace::SHARE);
+    }
+
+    /// Before the n-th look: the first ones come at about 0.1, 0.2, 0.4 and 0.8 s.
+    fn pause(looks: u32) -> Duration {
+        Duration::from_millis(match looks {
+            0..=1 => 100,
+            2 => 200,
+            3 => 400,
+            _ => 1000,
+        })
+    }
 }
 
 impl ProcessMonitor {
@@ -51,8 +111,9 @@ impl ProcessMonitor {
             library,
             simulated,
             root: None,
-            strangers: HashSet::new(),
+            strangers: HashMap::new(),
             members: HashMap::new(),
+            examined: 0,
             report: MonitorReport::default(),
         }
     }
@@ -62,30 +123,38 @@ impl ProcessMonitor {
         self.root = processes::stat(pid).map(|stat| stat.process);
     }
 
-    /// Finds the members of the run and examines the new ones. Call it repeatedly while the command runs.
-    pub fn look(&mut self) {
-        for stat in self.find_members() {
-            let settled = self.members.entry(stat.process).or_default().settled;
-            if !settled {
-                let settled = self.examine(&stat);
-                self.members.insert(stat.process, Member { settled });
+    /// Finds the members of the run and examines those that are due. Call it repeatedly while the command runs.
+    pub fn look(&mut self, now: Instant) {
+        for stat in self.find_members(now) {
+            let fresh = Schedule::new(stat.stack_start, now);
+            let mut schedule = *self.members.entry(stat.process).or_insert(fresh);
+            if schedule.image != stat.stack_start {
+                schedule = fresh;
             }
+            if schedule.is_due(now) {
+                let settled = self.examine(&stat);
+                schedule.looked(now, settled);
+            }
+            self.members.insert(stat.process, schedule);
         }
     }
 
     /// Call it after the command ended: finds descendants that still run.
     pub fn end(mut self) -> MonitorReport {
         let root = self.root;
-        self.report.still_running =
-            self.find_members().iter().any(|stat| Some(stat.process) != root);
+        let members = self.find_members(Instant::now());
+        self.report.still_running = members.iter().any(|stat| Some(stat.process) != root);
         self.report
     }
 
     /// Running descendants of the command, orphaned ones included.
-    fn find_members(&mut self) -> Vec<Stat> {
+    fn find_members(&mut self, now: Instant) -> Vec<Stat> {
         let Some(root) = self.root else { return Vec::new() };
         let mut all = processes::all();
         all.retain(|stat| !stat.zombie || stat.process == root);
+        let running: HashSet<Process> = all.iter().map(|stat| stat.process).collect();
+        self.strangers.retain(|process, _| running.contains(process));
+        self.members.retain(|process, _| running.contains(process));
         let mut children: HashMap<i32, Vec<usize>> = HashMap::new();
         for (index, stat) in all.iter().enumerate() {
             children.entry(stat.parent).or_default().push(index);
@@ -97,11 +166,17 @@ impl ProcessMonitor {
         let mut next: Vec<usize> = (0..all.len()).filter(|index| is_start(&all[*index])).collect();
         for (index, stat) in all.iter().enumerate() {
             let younger = stat.process.start_ticks >= root.start_ticks;
-            if younger && !is_start(stat) && !self.strangers.contains(&stat.process) {
+            if !younger || is_start(stat) {
+                continue;
+            }
+            let fresh = Schedule::new(stat.stack_start, now);
+            let schedule = self.strangers.entry(stat.process).or_insert(fresh);
+            if schedule.is_due(now) {
                 if processes::has_variable(stat.process.pid, "VRAMTRACE_RUN", &self.marker) {
                     next.push(index);
-                } else if !is_transient_child(stat) {
-                    self.strangers.insert(stat.process);
+                    self.strangers.remove(&stat.process);
+                } else {
+                    schedule.looked(now, !is_transient_child(stat));
                 }
             }
         }
@@ -117,8 +192,9 @@ impl ProcessMonitor {
         members
     }
 
-    /// True if the process need not be examined again.
+    /// True if the process need not be examined again, as long as it executes this program.
     fn examine(&mut self, stat: &Stat) -> bool {
+        self.examined += 1;
         if processes::has_live_page(stat.process) {
             self.report.with_shim = true;
             return !self.simulated || self.report.cudart_on_simulated;
@@ -148,7 +224,8 @@ impl ProcessMonitor {
             self.report.without_shim.push((pid, stat.name.clone()));
             return true;
         }
-        false
+        // The recorder stays loaded.
+        shim && (!self.simulated || self.report.cudart_on_simulated)
     }
 }
 
@@ -166,4 +243,83 @@ fn is_cudart(name: &str) -> bool {
 fn is_transient_child(stat: &Stat) -> bool {
     let environ = files::read_kernel(format!("/proc/{}/environ", stat.process.pid));
     environ.is_ok_and(|environ| environ.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::process::{Child, Command, Stdio};
+
+    /// A shell that has printed a line, and a monitor of it that takes `library` for the recorder.
+    fn watched(script: &str, library: PathBuf) -> (ProcessMonitor, Child) {
+        let mut monitor = ProcessMonitor::new("run-of-this-test".into(), library, false);
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        assert_eq!(line(&mut child), b'1');
+        monitor.follow(child.id() as i32);
+        (monitor, child)
+    }
+
+    fn line(child: &mut Child) -> u8 {
+        let mut line = [0; 2];
+        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        line[0]
+    }
+
+    /// Looks 200 times in an hour: how often a member was examined.
+    fn an_hour(monitor: &mut ProcessMonitor, start: Instant) -> u64 {
+        let before = monitor.examined;
+        (0..200).for_each(|look| monitor.look(start + look * Duration::from_secs(18)));
+        monitor.examined - before
+    }
+
+    #[test]
+    fn a_process_without_gpu_memory_is_examined_less_and_less_often() {
+        let script = "sleep 1000 & echo 1; read line; kill $!";
+        let (mut monitor, mut child) = watched(script, PathBuf::new());
+        let start = Instant::now();
+        // The shell and sleep: at most after 0.1, 0.2, 0.4 ... 3276.8 s.
+        let examined = an_hour(&mut monitor, start);
+        assert!((10..=2 * 17).contains(&examined), "{examined} times");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        monitor.look(start);
+        assert_eq!(monitor.members.len(), 0, "it forgets processes that ended");
+    }
+
+    #[test]
+    fn a_process_with_the_recorder_is_examined_once_and_again_after_exec() {
+        let is_libc = |path: &PathBuf| file_name(path).is_some_and(|name| name == "libc.so.6");
+        let mapped = processes::mapped_files(std::process::id() as i32);
+        let library = mapped.into_iter().find(is_libc).unwrap();
+        let (mut monitor, mut child) =
+            watched("echo 1; read line; exec sh -c 'echo 2; read line'", library);
+        let start = Instant::now();
+        assert_eq!(an_hour(&mut monitor, start), 1);
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(line(&mut child), b'2');
+        assert_eq!(an_hour(&mut monitor, start), 1);
+        assert!(monitor.report.with_shim);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn looks_come_early_then_once_a_second_and_never_one_upon_the_other() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut at = Vec::new();
+        for _ in 0..6 {
+            let now = pace.next_look();
+            at.push((now - start).as_millis());
+            pace.looked(now, now);
+        }
+        assert_eq!(at, [100, 200, 400, 800, 1800, 2800]);
+        // After a long look, or a time in which this process was stopped.
+        let (begin, end) = (start + Duration::from_secs(100), start + Duration::from_secs(110));
+        pace.looked(begin, end);
+        assert_eq!(pace.next_look(), end + Duration::from_secs(200));
+    }
 }

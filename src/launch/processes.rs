@@ -19,12 +19,17 @@ pub struct Process {
     pub start_ticks: u64,
 }
 
+/// Deeper chains of parents are cut, as pids may be reused while one is read.
+const DEEPEST: usize = 1000;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub process: Process,
     pub parent: i32,
     /// The first 15 bytes of its name.
     pub name: String,
+    /// Start of the main stack, which differs after exec; 0 = hidden by the kernel.
+    pub stack_start: u64,
     /// The process has ended and is not reaped.
     pub zombie: bool,
 }
@@ -41,8 +46,18 @@ pub fn stat(pid: i32) -> Option<Stat> {
         process: Process { pid, start_ticks: stat.start_ticks },
         parent: stat.parent as i32,
         name: String::from_utf8_lossy(&stat.name).into_owned(),
+        stack_start: stat.stack_start,
         zombie: !stat.is_alive(),
     })
+}
+
+/// Whether this is the process `root` or a descendant.
+pub fn is_below(pid: i32, root: i32) -> bool {
+    let parent = |pid: &i32| proc::Stat::of(u32::try_from(*pid).ok()?).map(|it| it.parent as i32);
+    std::iter::successors(Some(pid), parent)
+        .take(DEEPEST)
+        .take_while(|pid| *pid > 0)
+        .any(|pid| pid == root)
 }
 
 /// Does its environment hold exactly this variable?

@@ -1,118 +1,160 @@
-//! Forwards signals to the command. They are blocked in all threads of this process and one thread fetches them
-//! with sigtimedwait, so that no handler is needed. The command starts with the original signal mask.
+//! Signals while a command runs. All are blocked, and one thread waits for them with sigtimedwait: no handler, no
+//! further thread and no descriptor is needed. [`Inherited`](super::inherited::Inherited) blocks them.
 
 use std::mem::MaybeUninit;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::Sender;
-use libc::c_int;
+use libc::{c_int, pid_t, siginfo_t, sigset_t};
 
-/// The signals that are forwarded. SIGTSTP and SIGCONT keep their default action: a shell sends them to the whole
-/// process group.
-const PASSED: [c_int; 8] = [
+use super::processes;
+
+/// A signal that this process got.
+#[derive(Clone, Copy)]
+pub struct Signal {
+    info: siginfo_t,
+}
+
+/// Signals that the kernel sends to a whole process group of a terminal, or to the leader of a session.
+const OF_TERMINAL: [c_int; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGALRM,
-    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGTTIN,
+    libc::SIGTTOU,
     libc::SIGWINCH,
 ];
 
-#[derive(Clone, Copy, Debug)]
-pub struct Signal {
-    pub number: c_int,
-    /// Sent by the terminal, to the whole foreground group.
-    pub from_kernel: bool,
+/// Waits for a signal. `None`: there was none in this time, or the process was stopped and continued.
+pub fn next(at_most: Duration) -> Option<Signal> {
+    let timeout = libc::timespec {
+        tv_sec: at_most.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: at_most.subsec_nanos().into(),
+    };
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: sigfillset fills the set.
+    let all = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        all.assume_init()
+    };
+    wait(&all, &timeout)
 }
 
-/// Signals arrive on the channel until this is dropped, which restores the mask.
-pub struct Signals {
-    before: libc::sigset_t,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Signals {
-    pub fn catch(sender: Sender<Signal>) -> std::io::Result<Signals> {
-        let set = passed_set();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: both sets live across the call, which fills `before` when it returns 0.
-        let before = unsafe {
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &set, before.as_mut_ptr()) {
-                0 => before.assume_init(),
-                error => return Err(std::io::Error::from_raw_os_error(error)),
-            }
-        };
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = std::thread::spawn({
-            let stop = Arc::clone(&stop);
-            move || fetch(&set, &sender, &stop)
-        });
-        Ok(Signals { before, stop, thread: Some(thread) })
-    }
-
-    /// The signal mask before [`Signals::catch`], for the command.
-    pub fn mask_before(&self) -> libc::sigset_t {
-        self.before
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        // SAFETY: the set was filled by pthread_sigmask.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
-    }
-}
-
-fn passed_set() -> libc::sigset_t {
-    // SAFETY: sigemptyset fills the set; the numbers are valid.
+fn wait(which: &sigset_t, timeout: &libc::timespec) -> Option<Signal> {
+    let mut info = MaybeUninit::<siginfo_t>::uninit();
+    // SAFETY: all three live across the call; a positive result means that `info` was filled.
     unsafe {
-        let mut set = MaybeUninit::uninit();
+        let number = libc::sigtimedwait(which, info.as_mut_ptr(), timeout);
+        (number > 0).then(|| Signal { info: info.assume_init() })
+    }
+}
+
+fn only(signal: c_int) -> sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset fills the set; the number is valid.
+    unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        for signal in PASSED {
-            libc::sigaddset(set.as_mut_ptr(), signal);
-        }
+        libc::sigaddset(set.as_mut_ptr(), signal);
         set.assume_init()
     }
 }
 
-fn fetch(set: &libc::sigset_t, sender: &Sender<Signal>, stop: &AtomicBool) {
-    let a_moment = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    while !stop.load(Ordering::Relaxed) {
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: all three live across the call.
-        let number = unsafe { libc::sigtimedwait(set, info.as_mut_ptr(), &a_moment) };
-        if number > 0 {
-            // SAFETY: a positive result means that it was filled.
-            let from_kernel = unsafe { info.assume_init() }.si_code == libc::SI_KERNEL;
-            if sender.send(Signal { number, from_kernel }).is_err() {
-                return;
+/// Discards the signals that are pending.
+pub fn discard() {
+    while next(Duration::ZERO).is_some() {}
+}
+
+impl Signal {
+    pub fn number(&self) -> c_int {
+        self.info.si_signo
+    }
+
+    /// Whether the command is to get this signal: without this process between, it would have got it, and it has not
+    /// got it already.
+    pub fn is_for(&self, command: pid_t) -> bool {
+        let by_kernel = self.info.si_code == libc::SI_KERNEL;
+        match self.number() {
+            libc::SIGCHLD => false,
+            // The time that this process itself took.
+            libc::SIGXCPU if by_kernel => false,
+            number if by_kernel && OF_TERMINAL.contains(&number) => {
+                self.of_terminal_is_for(command)
+            }
+            _ => !self.is_from_below(command),
+        }
+    }
+
+    /// Whether this process sent it, or the command or a descendant. A failed write sends SIGPIPE or SIGXFSZ in the
+    /// writer's name; the command means its group, and has the signal already, or its parent.
+    fn is_from_below(&self, command: pid_t) -> bool {
+        let by_process = [libc::SI_USER, libc::SI_QUEUE, libc::SI_TKILL];
+        if !by_process.contains(&self.info.si_code) {
+            return false;
+        }
+        // SAFETY: these codes fill the field. 0: a process of an outer pid namespace. getpid always succeeds.
+        let (sender, own) = unsafe { (self.info.si_pid(), libc::getpid()) };
+        sender == own || sender != 0 && processes::is_below(sender, command)
+    }
+
+    /// The terminal sends to a group, or, when it is closed, to the leader of the session alone.
+    fn of_terminal_is_for(&self, command: pid_t) -> bool {
+        // SAFETY: plain calls; the command is not reaped yet, so the pid is its own.
+        unsafe {
+            let session = libc::getsid(0);
+            let to_leader = matches!(self.number(), libc::SIGHUP | libc::SIGCONT);
+            libc::getsid(command) == session
+                && (libc::getpgid(command) != libc::getpgrp()
+                    || to_leader && session == libc::getpid())
+        }
+    }
+
+    /// Sends the command this signal, with its value if it has one.
+    pub fn send_to(&self, command: pid_t) {
+        // SAFETY: plain calls; the command is not reaped yet, so the pid is its own.
+        unsafe {
+            if self.info.si_code != libc::SI_QUEUE
+                || libc::syscall(libc::SYS_rt_sigqueueinfo, command, self.number(), &self.info) != 0
+            {
+                libc::kill(command, self.number());
             }
         }
     }
+}
+
+/// Stops this process by the signal that stopped the command, so that the parent sees the same, until SIGCONT. False
+/// if this process does not stop: the kernel stops no group whose parents are in other sessions.
+pub fn stop_by(signal: c_int) -> bool {
+    let continued = only(libc::SIGCONT);
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: plain calls on filled sets.
+    unsafe {
+        let mut pending = MaybeUninit::uninit();
+        libc::sigpending(pending.as_mut_ptr());
+        // It was continued already.
+        if libc::sigismember(pending.as_ptr(), libc::SIGCONT) != 1 {
+            let stop = only(signal);
+            let before = libc::signal(signal, libc::SIG_DFL);
+            // One that the terminal sent here too becomes one with it.
+            libc::kill(libc::getpid(), signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &stop, std::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_BLOCK, &stop, std::ptr::null_mut());
+            libc::signal(signal, before);
+        }
+    }
+    wait(&continued, &at_once).is_some()
 }
 
 /// Ends this process by the signal that ended the command, so that the parent sees the same status. Returns only
 /// if the signal cannot end this process.
 pub fn die_by(signal: c_int) {
-    // SAFETY: plain calls; the set is filled before use.
+    // SAFETY: plain calls on a filled set.
     unsafe {
         // The command wrote its core file already.
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
         libc::signal(signal, libc::SIG_DFL);
-        let mut set = MaybeUninit::uninit();
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &only(signal), std::ptr::null_mut());
         libc::raise(signal);
     }
 }

@@ -12,6 +12,8 @@ mod phases;
 mod places;
 mod python_package;
 mod run;
+mod run_inherited;
+mod run_terminal;
 mod schemas;
 mod shell_blocks;
 mod summary;

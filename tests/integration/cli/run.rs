@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -141,6 +141,10 @@ fn signals_reach_the_command() {
         (libc::SIGUSR1, "USR1"),
         (libc::SIGUSR2, "USR2"),
         (libc::SIGWINCH, "WINCH"),
+        (libc::SIGCONT, "CONT"),
+        (libc::SIGABRT, "ABRT"),
+        (libc::SIGPIPE, "PIPE"),
+        (libc::SIGRTMIN() + 3, "37"),
     ] {
         let script = format!(
             "trap 'echo got {name}; exit 5' {name}; echo ready; \
@@ -158,6 +162,58 @@ fn signals_reach_the_command() {
         assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
         assert_eq!(child.wait().unwrap().code(), Some(5), "{name}");
     }
+}
+
+#[test]
+fn a_signal_keeps_its_value() {
+    let scratch = Scratch::new();
+    let script = "import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+print('ready', flush=True)
+print(signal.sigwaitinfo([signal.SIGRTMIN]).si_code, flush=True)";
+    let mut child = command(&scratch, &["--", "python3", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
+    // SAFETY: our own child, not reaped yet.
+    assert_eq!(unsafe { libc::sigqueue(child.id() as i32, libc::SIGRTMIN(), value) }, 0);
+    assert_eq!(lines.next().unwrap().unwrap(), libc::SI_QUEUE.to_string());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_signal_to_its_own_group_comes_once() {
+    let scratch = Scratch::new();
+    let script = "import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'term '))
+os.kill(0, signal.SIGTERM)
+os.system('kill -TERM 0')
+time.sleep(0.2)
+os.write(1, b'end')";
+    let mut run = command(&scratch, &["--", "python3", "-c", script]);
+    run.process_group(0);
+    let ended = run.output().unwrap();
+    assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("term term end", Some(0)));
+}
+
+#[test]
+fn a_launcher_that_is_killed_takes_the_command_with_it() {
+    let scratch = Scratch::new();
+    let mut child = command(&scratch, &["--", "sh", "-c", "echo ready; exec sleep 100"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let started = std::time::Instant::now();
+    assert!(lines.next().is_none(), "the command has closed its stdout");
+    assert!(started.elapsed() < std::time::Duration::from_secs(60));
 }
 
 #[test]

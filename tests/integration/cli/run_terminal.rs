@@ -1,0 +1,91 @@
+//! Job control: what a shell and the user of a terminal see of a command is the same under `vramtrace run`.
+
+use std::process::{Command, Stdio};
+
+use testkit::{Scratch, repository, shim};
+
+/// Prints each line that it reads, until `end`.
+const ECHO: &str =
+    "echo ready; while read line; do [ $line = end ] && exit 5; echo got $line; done";
+
+/// What the shell of tests/python/job_control.py sees of a command by itself and under run.
+#[track_caller]
+fn same(scenario: &str, command: &[&str]) -> String {
+    let scratch = Scratch::new();
+    shim();
+    let ours = testkit::bin_dir().join("vramtrace");
+    let run = [ours.to_str().unwrap(), "run", "--out", "off", "--"];
+    let [bare, under_run] = [&[][..], &run].map(|launcher| {
+        let mut python = Command::new("python3");
+        python
+            .arg(repository().join("tests/python/job_control.py"))
+            .arg(scenario)
+            .args(launcher)
+            .args(command)
+            .env_remove("LD_PRELOAD")
+            .current_dir(&scratch.0)
+            .stdin(Stdio::null());
+        let ended = python.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(
+            ended.status.success(),
+            "{launcher:?}: {}{}",
+            text(&ended.stdout),
+            text(&ended.stderr)
+        );
+        text(&ended.stdout)
+    });
+    assert_eq!(bare, under_run);
+    bare
+}
+
+#[test]
+fn keys_that_end_a_command() {
+    assert!(same("interrupt", &["sh", "-c", ECHO]).ends_with("ended by 2\n"));
+    assert!(same("quit_key", &["sh", "-c", ECHO]).ends_with("ended by 3\n"));
+    let trap = format!("trap 'exit 4' INT; {ECHO}");
+    assert!(same("interrupt", &["sh", "-c", &trap]).ends_with("exited with 4\n"));
+    let kept = "trap 'exit 6' HUP; echo ready; while :; do sleep 0.02; done";
+    assert_eq!(same("close_terminal", &["sh", "-c", kept]), format!("ended with {}\n", 6 << 8));
+}
+
+#[test]
+fn a_stopped_command_stops_the_launcher_and_goes_on_with_it() {
+    for (scenario, stops) in [
+        ("suspend", "stopped by 20"),
+        ("suspend_by_signal", "stopped by 19"),
+        ("read_in_background", "stopped by 21"),
+    ] {
+        let seen = same(scenario, &["sh", "-c", ECHO]);
+        assert!(seen.contains(stops) && seen.ends_with("exited with 5\n"), "{seen}");
+    }
+    same("stop_itself", &["sh", "-c", &ECHO.replacen(';', "; kill -STOP $$;", 1)]);
+    // One that stops itself after work of its own, as editors do, and sees one signal each time.
+    let own = "trap 'echo cleanup; kill -STOP $$' TSTP; trap 'echo continued' CONT; ";
+    same("suspend", &["bash", "-c", &format!("{own}{ECHO}")]);
+}
+
+#[test]
+fn a_command_may_have_the_terminal_for_a_group_of_its_own() {
+    same("interactive_shell", &["bash", "--norc", "--noprofile", "-i"]);
+    let own_group = "import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+os.setpgid(0, 0)
+os.tcsetpgrp(0, os.getpid())
+signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+print('ready', flush=True)
+for line in sys.stdin:
+    if line == 'end\\n': sys.exit(5)
+    print('got', line, end='', flush=True)";
+    let seen = same("group_of_its_own", &["python3", "-c", own_group]);
+    assert!(seen.ends_with("exited with 5\n"), "{seen}");
+}
+
+#[test]
+fn a_command_sees_the_size_of_the_terminal() {
+    let script = "import os, signal, sys
+signal.signal(signal.SIGWINCH, lambda *_: print('size', *os.get_terminal_size()[::-1], flush=True))
+print('ready', flush=True)
+sys.stdin.readline()";
+    same("resize", &["python3", "-c", script]);
+}
