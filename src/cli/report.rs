@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::ranks::{self, Rank};
 use vramtrace_reader::analysis::{
-    Collect, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
+    Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
 use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::json;
 use vramtrace_reader::report::text::{self, ReportOptions};
 use vramtrace_reader::trace::Trace;
-use vramtrace_reader::units::{several, size};
+use vramtrace_reader::units::{clean, several, size};
 
 use super::select::{DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment, page};
@@ -249,7 +249,16 @@ fn head(found: &Selected) -> String {
 }
 
 fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
-    phases(trace, &process.definitions)
+    let found = phases(trace, &process.definitions);
+    if found.cut > 0 {
+        message(format_args!(
+            "{}: {} counted only up to the moment when {MOST_OPEN} others were open: end them with nvtxRangeEnd or \
+             nvtxRangePop",
+            clean(&trace.path().to_string_lossy()),
+            several(found.cut, "NVTX range"),
+        ));
+    }
+    found.phases
 }
 
 /// `marked`: the phases of each process, for --by-phase.

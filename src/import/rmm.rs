@@ -14,7 +14,7 @@ const DAY_NS: u64 = 86_400_000_000_000;
 /// `path` may name the device: RMM's Python puts `.dev0` into it.
 pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
     let mut device = HistoryDevice { ordinal: ordinal(path), ..HistoryDevice::default() };
-    let (mut start, mut last, mut days) = (None, 0, 0);
+    let (mut start, mut last, mut days) = (None, 0u64, 0u64);
     for row in rows(text, HEADER)? {
         let row = row?;
         let wrong = |what: &str| row.wrong(what);
@@ -23,11 +23,12 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
         let clock = nanoseconds(time);
         let clock = clock.ok_or_else(|| wrong("the time is not HH:MM:SS.micros or seconds"))?;
         // A time of day. More than half a day back means midnight; a little back is another thread.
-        if last > clock + DAY_NS / 2 {
+        if last.saturating_sub(clock) > DAY_NS / 2 {
             days += 1;
         }
         last = clock;
-        let at = clock + days * DAY_NS;
+        let at = days.checked_mul(DAY_NS).and_then(|days| clock.checked_add(days));
+        let at = at.ok_or_else(|| wrong("the time is behind the year 2554"))?;
         let start = *start.get_or_insert(at);
         let action = match action {
             "allocate" => Action::Alloc,
@@ -152,6 +153,10 @@ mod tests {
             ("1,2,3", "line 2: six fields"),
             ("1,noon,allocate,0x1,1,0", "line 2: the time"),
             ("1,25:00:00.0,allocate,0x1,1,0", "line 2: the time"),
+            (
+                "1,18446744073.709551615,free,0x1,1,0\n1,0.0,free,0x1,1,0\n1,18446744073.7,free,0x1,1,0",
+                "line 4: the time is",
+            ),
             ("1,10:00:00.0,steal,0x1,1,0", "line 2: the action"),
             ("1,10:00:00.0,allocate,here,1,0", "line 2: the pointer"),
             ("1,10:00:00.0,allocate,0x1,-1,0", "line 2: the size"),

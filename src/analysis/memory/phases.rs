@@ -45,8 +45,20 @@ struct Open {
     kept: BTreeMap<DeviceId, u64>,
 }
 
+/// The phases of a trace.
+#[derive(Debug, Default)]
+pub struct Phases {
+    /// In the order of their first begin; nested phases follow the enclosing one. Empty: the program marked no range.
+    pub phases: Vec<Phase>,
+    /// Ranges that are counted up to a moment before their end, because [`MOST_OPEN`] others were open.
+    pub cut: u64,
+}
+
 /// Ranges that are nested deeper are ignored.
 const DEEPEST: usize = 64;
+/// The most open ranges of threads, and as many of no thread: each event is counted in all of them. Where more are
+/// open, as in a program that does not end its ranges, the oldest one is closed.
+pub const MOST_OPEN: usize = 256;
 
 #[derive(Debug)]
 struct PhaseObserver<'d> {
@@ -55,21 +67,21 @@ struct PhaseObserver<'d> {
     /// Indexes of phases, by the enclosing phase and the name.
     known: FxHashMap<(Option<usize>, u32), usize>,
     open: Vec<Open>,
+    cut: u64,
     ignored: IgnoredRanges,
     live: BTreeMap<DeviceId, u64>,
     /// Segments of frameworks: their blocks are counted instead.
     segments: FxHashSet<Key>,
 }
 
-/// All phases of a trace in the order of their first begin; nested phases follow the enclosing one.
-/// Empty: the program marked no range.
-pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
+/// All phases of a trace.
+pub fn phases(trace: &Trace, definitions: &Definitions) -> Phases {
     let mut observer = PhaseObserver::new(definitions);
     let reading = trace.replay_until(definitions, Until::End, &mut observer, &mut |_, _| {});
     while let Some(open) = observer.open.pop() {
         observer.close(open, reading.state.time_ns);
     }
-    let mut phases = observer.phases;
+    let (mut phases, cut) = (observer.phases, observer.cut);
     // Nested phases follow the enclosing one.
     let firsts: BTreeMap<Vec<String>, u64> =
         phases.iter().map(|phase| (phase.path.clone(), phase.first_ns)).collect();
@@ -80,7 +92,7 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
         };
         (1..=phase.path.len()).map(place).collect::<Vec<_>>()
     });
-    phases
+    Phases { phases, cut }
 }
 
 impl<'d> PhaseObserver<'d> {
@@ -90,6 +102,7 @@ impl<'d> PhaseObserver<'d> {
             phases: Vec::new(),
             known: FxHashMap::default(),
             open: Vec::new(),
+            cut: 0,
             ignored: IgnoredRanges::default(),
             live: BTreeMap::new(),
             segments: FxHashSet::default(),
@@ -122,7 +135,22 @@ impl<'d> PhaseObserver<'d> {
             sums.peak_bytes = sums.peak_bytes.max(*bytes);
         }
         let began_ns = at.time_ns;
+        self.make_room(at, thread.is_some());
         self.open.push(Open { phase, name, thread, began_ns, kept: BTreeMap::new() });
+    }
+
+    /// Of the ranges of threads, or of no thread. The ends of ranges with one name come for the younger ones first, so
+    /// that of a closed one comes last, and ends nothing.
+    fn make_room(&mut self, at: &Stamped, of_threads: bool) {
+        let mut same =
+            (0..self.open.len()).filter(|at| self.open[*at].thread.is_some() == of_threads);
+        if let Some(oldest) = same.next()
+            && same.count() + 1 >= MOST_OPEN
+        {
+            let open = self.open.remove(oldest);
+            self.close(open, at.time_ns);
+            self.cut += 1;
+        }
     }
 
     fn end(&mut self, at: &Stamped, which: impl Fn(&Open) -> bool) {
@@ -136,7 +164,8 @@ impl<'d> PhaseObserver<'d> {
         let phase = &mut self.phases[open.phase];
         phase.duration_ns += now_ns.saturating_sub(open.began_ns);
         for (device, bytes) in open.kept {
-            phase.devices.entry(device).or_default().stayed_bytes += bytes;
+            let sums = phase.devices.entry(device).or_default();
+            sums.stayed_bytes = sums.stayed_bytes.saturating_add(bytes);
         }
     }
 
@@ -149,7 +178,8 @@ impl<'d> PhaseObserver<'d> {
         for open in self.open.iter_mut().filter(|open| is_of(open, at.thread)) {
             let sums = self.phases[open.phase].devices.entry(live.device).or_default();
             sums.allocated_bytes = sums.allocated_bytes.saturating_add(bytes);
-            *open.kept.entry(live.device).or_default() += bytes;
+            let kept = open.kept.entry(live.device).or_default();
+            *kept = kept.saturating_add(bytes);
         }
     }
 
@@ -271,5 +301,33 @@ mod tests {
         // The innermost range ends third, the outermost last.
         assert_eq!(observer.phases[DEEPEST - 1].duration_ns, 1002 - (depth - 1));
         assert_eq!(observer.phases[0].duration_ns, 1001 + depth);
+    }
+
+    #[test]
+    fn ranges_that_are_never_ended_cost_a_bounded_number_of_steps() {
+        let definitions = Definitions::default();
+        let mut observer = PhaseObserver::new(&definitions);
+        let mut steps = 0;
+        let ranges = 20_000;
+        for number in 0..ranges {
+            let time_ns = u64::from(number);
+            // A range of each kind; and one with a name of its own that ends.
+            for (name, mark, thread) in [
+                (number, Mark::Start, 1),
+                (1, Mark::Push, number),
+                (ranges + number, Mark::Start, 2),
+                (ranges + number, Mark::End, 3),
+            ] {
+                let event = Event::Mark { name, mark };
+                let thread = ThreadId(thread as u16);
+                observer.on_mark(&Stamped { offset: 0, time_ns, thread, event }, name, mark);
+                steps += observer.open.len();
+            }
+        }
+        assert!(steps <= 4 * ranges as usize * 2 * MOST_OPEN, "{steps} open ranges at all events");
+        let ended =
+            observer.phases.iter().filter(|phase| phase.times == 1 && phase.duration_ns == 0);
+        assert!(ended.count() >= ranges as usize, "ranges that are ended are counted to their end");
+        assert_eq!(observer.cut as usize, 2 * (ranges as usize - MOST_OPEN) + 1);
     }
 }

@@ -25,7 +25,7 @@ pub struct Series {
 /// The width of bins, as a shift, at which an axis of this length fits.
 pub fn shift_for(length: u64, least: u32) -> u32 {
     let mut shift = least;
-    while length >> shift >= BINS {
+    while length.checked_shr(shift).unwrap_or(0) >= BINS {
         shift += 1;
     }
     shift
@@ -67,7 +67,8 @@ impl Series {
         self.shift = shift;
         let mut merged: Vec<Bin> = Vec::with_capacity(self.bins.len());
         for bin in &self.bins {
-            let number = bin.number >> by;
+            // All of the axis may be in one bin now.
+            let number = bin.number.checked_shr(by).unwrap_or(0);
             match merged.last_mut() {
                 Some(last) if last.number == number => {
                     last.lowest = last.lowest.min(bin.lowest);
@@ -135,6 +136,20 @@ mod tests {
         assert!((BINS / 2..=BINS).contains(&(values.len() as u64)), "{}", values.len());
         for (bin, value) in values.iter().enumerate() {
             assert_eq!(*value, (bin as u64) << shift, "the lowest of a bin is where it begins");
+        }
+    }
+
+    #[test]
+    fn an_axis_of_any_length_from_one_change_to_the_next() {
+        // Time in ns: from the first moment to 26 days, and to the last moment there is.
+        for end in [1u64 << 51, u64::MAX] {
+            let mut series = Series::new(0, 1);
+            series.change(100, 1, 7);
+            series.change(end, 7, 3);
+            let shift = shift_for(end, 0);
+            let values = series.lowest(end, shift);
+            assert_eq!(values.len() as u64, (end >> shift) + 1);
+            assert_eq!((values[0], values[1], values.last()), (1, 7, Some(&3)));
         }
     }
 

@@ -16,9 +16,25 @@ pub struct Change {
 }
 
 impl Change {
-    /// Growth in bytes; negative: it shrank.
+    /// Growth in bytes; negative: it shrank. More than an i64 holds counts as its largest value.
     pub fn bytes(self) -> i64 {
-        self.after as i64 - self.before as i64
+        match self.after.checked_sub(self.before) {
+            Some(more) => i64::try_from(more).unwrap_or(i64::MAX),
+            None => i64::try_from(self.before - self.after).map_or(i64::MIN, |less| -less),
+        }
+    }
+
+    fn add(&mut self, other: Change) {
+        self.before = self.before.saturating_add(other.before);
+        self.after = self.after.saturating_add(other.after);
+    }
+
+    fn add_before(&mut self, bytes: u64) {
+        self.add(Change { before: bytes, after: 0 });
+    }
+
+    fn add_after(&mut self, bytes: u64) {
+        self.add(Change { before: 0, after: bytes });
     }
 
     /// Growth divided by the bytes before; 0.05 is 5 % more.
@@ -91,10 +107,10 @@ fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
         |figure: fn(&PlaceUse) -> u64| Change { before: figure(before), after: figure(after) };
     let mut libraries: BTreeMap<String, Change> = BTreeMap::new();
     for line in &before.lines {
-        libraries.entry(line.name.library.clone()).or_default().before += line.bytes;
+        libraries.entry(line.name.library.clone()).or_default().add_before(line.bytes);
     }
     for line in &after.lines {
-        libraries.entry(line.name.library.clone()).or_default().after += line.bytes;
+        libraries.entry(line.name.library.clone()).or_default().add_after(line.bytes);
     }
     let mut roles: BTreeMap<String, Change> = BTreeMap::new();
     for (role, bytes) in &before.roles {
@@ -123,10 +139,10 @@ fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
 fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
     let mut exact: BTreeMap<LineName, Change> = BTreeMap::new();
     for line in before {
-        exact.entry(line.name.clone()).or_default().before += line.bytes;
+        exact.entry(line.name.clone()).or_default().add_before(line.bytes);
     }
     for line in after {
-        exact.entry(line.name.clone()).or_default().after += line.bytes;
+        exact.entry(line.name.clone()).or_default().add_after(line.bytes);
     }
     // On one side alone: by function.
     let mut moved: BTreeMap<LineName, LineChange> = BTreeMap::new();
@@ -139,8 +155,7 @@ fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
         let function = moved.entry(name.without_lines());
         let sum =
             function.or_insert_with(|| LineChange { name: name.clone(), bytes: Change::default() });
-        sum.bytes.before += bytes.before;
-        sum.bytes.after += bytes.after;
+        sum.bytes.add(bytes);
         if bytes.after > 0 {
             sum.name = name;
         }
@@ -202,6 +217,26 @@ mod tests {
         let changes: Vec<i64> = difference.lines.iter().map(|line| line.bytes.bytes()).collect();
         assert_eq!(changes, [0]);
         assert_eq!(difference.growth(0.0), None);
+    }
+
+    #[test]
+    fn changes_of_any_size() {
+        let most = u64::MAX;
+        for (before, after, bytes) in [
+            (0, 1 << 63, i64::MAX),
+            (0, most, i64::MAX),
+            (most, 0, i64::MIN),
+            (1 << 63, 0, i64::MIN),
+            (most, most - 5, -5),
+        ] {
+            assert_eq!(Change { before, after }.bytes(), bytes);
+        }
+        let large = usage(&[("forward", 1, 1 << 63)]);
+        let mut twice = large.clone();
+        let line = twice.places[0].lines[0].clone();
+        twice.places[0].lines.push(line);
+        let all = compare(&large, &twice);
+        assert_eq!(all[0].lines[0].bytes, Change { before: 1 << 63, after: most });
     }
 
     #[test]
