@@ -195,15 +195,15 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             None => {
                 slice.lane = SMALL;
                 self.exported.without_lane += 1;
-                self.count_small(of, slice.live.size as i64);
+                self.count_small(of, |bytes| bytes.saturating_add(slice.live.size));
             }
         }
         self.open.insert(key, slice);
     }
 
-    fn count_small(&mut self, of: Group, change: i64) {
+    fn count_small(&mut self, of: Group, change: impl FnOnce(u64) -> u64) {
         let bytes = self.small.entry(of).or_default();
-        *bytes = bytes.saturating_add_signed(change);
+        *bytes = change(*bytes);
         let (bytes, what) = (*bytes, if of.1 { Counter::SmallBlocks } else { Counter::Small });
         self.count(of.0, what, bytes);
     }
@@ -215,7 +215,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
         let of = group(&slice.live, slice.is_block());
         if slice.lane == SMALL {
-            return self.count_small(of, -(slice.live.size as i64));
+            return self.count_small(of, |bytes| bytes.saturating_sub(slice.live.size));
         }
         self.draw(|sink| sink.end(at_ns, &slice, how));
         self.lanes.entry(of).or_default().give_back(slice.lane);
@@ -225,7 +225,8 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         let role = self.roles.get(at, key, live, how);
         if let Some(role) = role {
             self.role_of.insert(key, (role, live.device));
-            self.sums.entry(live.device).or_default()[role.index()] += role_bytes(live);
+            let sum = &mut self.sums.entry(live.device).or_default()[role.index()];
+            *sum = sum.saturating_add(role_bytes(live));
         }
         if live.size < self.window.min_size {
             return;

@@ -162,7 +162,8 @@ impl<'d> PhaseObserver<'d> {
 
     fn close(&mut self, open: Open, now_ns: u64) {
         let phase = &mut self.phases[open.phase];
-        phase.duration_ns += now_ns.saturating_sub(open.began_ns);
+        let duration_ns = now_ns.saturating_sub(open.began_ns);
+        phase.duration_ns = phase.duration_ns.saturating_add(duration_ns);
         for (device, bytes) in open.kept {
             let sums = phase.devices.entry(device).or_default();
             sums.stayed_bytes = sums.stayed_bytes.saturating_add(bytes);

@@ -70,8 +70,16 @@ pub fn write(
     palette.insert("all", colour(GREY));
     let all = bytes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     palette.insert(FREE_CACHE_NAME, colour(GREY));
-    let lines: Vec<String> =
-        bytes.into_iter().map(|(line, bytes)| format!("{line} {bytes}")).collect();
+    // The library adds them up.
+    let mut left = u64::MAX;
+    let lines: Vec<String> = bytes
+        .into_iter()
+        .map(|(line, bytes)| {
+            let bytes = bytes.min(left);
+            left -= bytes;
+            format!("{line} {bytes}")
+        })
+        .collect();
     let mut options = Options::default();
     options.title = title.to_string();
     let (unit, factor) = match all {

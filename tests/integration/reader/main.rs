@@ -6,6 +6,7 @@ mod golden;
 mod holders;
 mod hostile_files;
 mod import_command;
+mod large_figures;
 mod leak_verdicts;
 mod leaks;
 mod missing;
