@@ -4,7 +4,8 @@ use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
-use vramtrace_reader::units::{clean, is_invisible};
+use vramtrace_format::shown::is_text;
+use vramtrace_reader::units::clean;
 
 use crate::error::Failure;
 
@@ -90,7 +91,7 @@ fn obeyed_by_no_terminal(text: &str) -> String {
         let stays = match c {
             '\n' | '\t' => true,
             '\u{1b}' => is_colour(&text[at + 1..]),
-            c => !c.is_control() && !is_invisible(c),
+            c => is_text(c),
         };
         out.push(if stays { c } else { '?' });
     }
@@ -110,7 +111,7 @@ pub fn json(document: &impl Serialize) -> Result<String, Failure> {
     for c in serde_json::to_string_pretty(document)?.chars() {
         match c {
             '\n' => out.push(c),
-            c if c.is_control() || is_invisible(c) => {
+            c if !is_text(c) => {
                 let mut units = [0; 2];
                 for unit in c.encode_utf16(&mut units) {
                     out.push_str(&format!("\\u{unit:04x}"));

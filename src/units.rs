@@ -1,6 +1,7 @@
 //! Figures and texts as people read them. Bytes with two decimals, as PyTorch prints them.
 
 use vramtrace_format::physical::GIB;
+use vramtrace_format::shown;
 use vramtrace_format::size::Bytes;
 
 /// `1.50 GiB`, `0.85 GiB`: in GiB, so that columns compare at a glance; what is less than a tenth of one
@@ -53,17 +54,9 @@ pub fn shorten(text: &str, most: usize) -> String {
     format!("{start}...{end}")
 }
 
-/// Control characters (a command line may hold any) as `?`, so that no terminal obeys them.
+/// Text in which a terminal obeys nothing: see [`shown`].
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_invisible(c) { '?' } else { c }).collect()
-}
-
-/// Turns the direction of text, joins or hides it: a reader would see other text than there is.
-pub fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-        | '\u{e0000}'..='\u{e007f}')
+    text.chars().map(shown::shown).collect()
 }
 
 #[cfg(test)]

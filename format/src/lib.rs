@@ -81,6 +81,7 @@ pub mod proc;
 pub mod read;
 pub mod record;
 pub mod secrets;
+pub mod shown;
 pub mod size;
 pub mod stack_order;
 pub mod stackspec;

@@ -34,6 +34,7 @@ const FORMAT: Layout = Layout {
             "outspec",
             "proc",
             "secrets",
+            "shown",
             "size",
             "stackspec",
             "uuid",

@@ -4,6 +4,7 @@
 use super::sums::Part;
 use std::fmt::Write;
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
+use vramtrace_format::shown::shown;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
@@ -89,14 +90,14 @@ pub fn summary(found: &Findings) -> String {
     text
 }
 
-/// Control characters in file names must not break or colour a line.
+/// File names may hold characters that break or colour a line.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for character in line.trim_end().chars() {
         if text.len() + character.len_utf8() > LINE_MOST {
             break;
         }
-        text.push(if character.is_control() { '?' } else { character });
+        text.push(shown(character));
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use crate::runtime::stderr;
 use std::fmt::{Arguments, Write};
+use vramtrace_format::shown::shown;
 
 /// Longest line, with its end.
 const MAX: usize = 1024;
@@ -13,16 +14,15 @@ struct Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = MAX - 1 - self.len;
-        let mut cut = text.len().min(room);
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
+        // Values of the environment may hold characters that break or colour the line.
+        for character in text.chars().map(shown) {
+            let end = self.len + character.len_utf8();
+            if end > MAX - 1 {
+                break;
+            }
+            character.encode_utf8(&mut self.bytes[self.len..end]);
+            self.len = end;
         }
-        for (to, from) in self.bytes[self.len..].iter_mut().zip(&text.as_bytes()[..cut]) {
-            // Control characters of the environment must not break or colour the line.
-            *to = if from.is_ascii_control() { b'?' } else { *from };
-        }
-        self.len += cut;
         Ok(())
     }
 }
@@ -52,7 +52,7 @@ mod tests {
         // In a child, so that the test's own stderr stays.
         let ended = in_child(|| {
             redirect(2, &into);
-            line(format_args!("VRAMTRACE_MAX={}: no\nsize \x1b[31m", "5"));
+            line(format_args!("VRAMTRACE_MAX={}: no\nsize \x1b[31m \u{9b}32m\u{202e}", "5"));
             line(format_args!("{:2000}", "é"));
             true
         });
@@ -62,7 +62,7 @@ mod tests {
         out.read_to_string(&mut text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0], "vramtrace: VRAMTRACE_MAX=5: no?size ?[31m");
+        assert_eq!(lines[0], "vramtrace: VRAMTRACE_MAX=5: no?size ?[31m ?32m?");
         assert_eq!(lines[1].len(), MAX - 1);
     }
 
