@@ -42,6 +42,9 @@ pub struct Header {
     pub writer: String,
     /// Limit of the file's size in bytes (`VRAMTRACE_MAX`). `None`: no limit.
     pub max_bytes: Option<u64>,
+    /// The run that the process is of: [`run_id`] of `VRAMTRACE_RUN`. `None`: it was not started by `vramtrace run`, or
+    /// by an earlier version.
+    pub run: Option<u64>,
     /// The newest records may be only in the tail file next to the trace (see [`crate::tail`]).
     pub has_tail: bool,
 }
@@ -91,6 +94,7 @@ impl Header {
         page.put(72, &self.world_size.unwrap_or(0).to_le_bytes());
         page.put(76, &self.driver_version.unwrap_or(0).to_le_bytes());
         page.put(80, &self.max_bytes.unwrap_or(0).to_le_bytes());
+        page.put(88, &self.run.unwrap_or(0).to_le_bytes());
         let mut at = STRINGS;
         page.put_text(&mut at, &self.writer, WRITER_MAX);
         page.put_text(&mut at, &self.host, HOST_MAX);
@@ -142,6 +146,7 @@ impl Header {
             world_size: optional(HAS_WORLD_SIZE, 72),
             driver_version: optional(HAS_DRIVER, 76),
             max_bytes: (flags & HAS_MAX != 0).then(|| u64_at(80)),
+            run: Some(u64_at(88)).filter(|run| *run != 0),
             has_tail: flags & HAS_TAIL != 0,
             writer: page.read_text(&mut at),
             host: page.read_text(&mut at),
@@ -151,6 +156,12 @@ impl Header {
         };
         Ok((header, sound))
     }
+}
+
+/// The number of a run by its identifier: FNV-1a, and 1 in place of 0.
+pub fn run_id(identifier: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    identifier.iter().fold(0xcbf2_9ce4_8422_2325, step).max(1)
 }
 
 const CHECK_AT: usize = 120;

@@ -85,6 +85,7 @@ proptest! {
         uuid in any::<[u8; 16]>(),
         options in any::<[Option<u32>; 4]>(),
         max_bytes in any::<Option<u64>>(),
+        run in proptest::option::of(1u64..),
         has_tail in any::<bool>(),
         texts in any::<[String; 3]>(),
         command in proptest::collection::vec(any::<String>(), 0..200),
@@ -103,6 +104,7 @@ proptest! {
             world_size: options[2],
             driver_version: options[3],
             max_bytes,
+            run,
             has_tail,
             ..common::header()
         };

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use vramtrace_format::outspec::{
     self, DEFAULT_NAME, EXTENSION, Out, Part, is_file, is_null_device,
@@ -22,6 +23,8 @@ pub struct Output {
     place: Place,
     /// Traces that existed before the run.
     earlier: HashSet<PathBuf>,
+    /// When the run began, since 1970: pids are reused.
+    begun_ns: u128,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +45,8 @@ impl Output {
             None => Place::Own(std::path::absolute(dated_name())?),
             Some(given) => place(given)?,
         };
-        let mut output = Output { place, earlier: HashSet::new() };
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut output = Output { place, earlier: HashSet::new(), begun_ns: begun.as_nanos() };
         output.earlier = output.all_traces().into_iter().collect();
         Ok(output)
     }
@@ -104,8 +108,8 @@ impl Output {
         let own = std::process::id();
         match self.fixed_directory() {
             Some(directory) if matches!(self.place, Place::Own(_)) => directory.into(),
-            Some(directory) => format!("{}#{own}", directory.display()).into(),
-            None => format!("#{own}").into(),
+            Some(directory) => format!("{}#{own}.{}", directory.display(), self.begun_ns).into(),
+            None => format!("#{own}.{}", self.begun_ns).into(),
         }
     }
 
@@ -363,7 +367,7 @@ mod tests {
     fn two_runs_in_one_second_get_two_directories() {
         let place = tempfile::tempdir().unwrap();
         let own =
-            || Output { place: Place::Own(place.path().join("run")), earlier: HashSet::new() };
+            || Output { place: Place::Own(place.path().join("run")), ..output(Path::new("off")) };
         let (mut one, mut two) = (own(), own());
         one.create().unwrap();
         two.create().unwrap();

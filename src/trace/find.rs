@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use super::Trace;
 use super::file::OpenError;
+use super::runs::newest_run;
 use super::tail::Beside;
 use crate::files::Directory;
 use crate::units::count;
@@ -152,7 +153,37 @@ fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceErr
     }
     loaded.warnings.extend(some(broken, "cannot be read"));
     loaded.warnings.extend(files.left_out(path));
+    let of_directory = loaded.traces.split_off(before);
+    let (newest, others) = newest_run(of_directory, last_written_ns);
+    if !others.is_empty() {
+        loaded.warnings.push(other_runs(path, &newest, &others));
+    }
+    loaded.traces.extend(newest);
     Ok(())
+}
+
+/// Says which of several runs of a directory is shown.
+fn other_runs(directory: &Path, newest: &[Trace], others: &[Vec<Trace>]) -> String {
+    const NAMED: usize = 3;
+    let of_run = |traces: &[Trace]| {
+        let first = traces.iter().min_by_key(|trace| trace.header().start_unix_ns);
+        let name = first.map_or_else(String::new, |trace| trace.path().display().to_string());
+        match traces.len() {
+            1 => name,
+            several => format!("{name} and {} more", several - 1),
+        }
+    };
+    let mut earlier: Vec<String> = others.iter().rev().take(NAMED).map(|run| of_run(run)).collect();
+    if others.len() > NAMED {
+        earlier.push(format!("{} more runs", others.len() - NAMED));
+    }
+    format!(
+        "{}: traces of {} runs; this is the newest ({}). Earlier: {}; name the files of a run to read it",
+        directory.display(),
+        others.len() + 1,
+        of_run(newest),
+        earlier.join(", "),
+    )
 }
 
 /// Trace files directly in a directory.

@@ -7,6 +7,7 @@ mod file;
 mod find;
 mod holes;
 mod name;
+mod runs;
 mod stacks;
 mod summary;
 mod tail;

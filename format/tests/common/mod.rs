@@ -38,6 +38,7 @@ pub fn header() -> Header {
         driver_version: Some(13000),
         writer: "0.1.0".into(),
         max_bytes: Some(2 << 30),
+        run: Some(7),
         has_tail: true,
     }
 }

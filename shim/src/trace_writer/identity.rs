@@ -5,6 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::read_link;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use vramtrace_format::Header;
+use vramtrace_format::header::run_id;
 use vramtrace_format::proc::Stat;
 use vramtrace_format::secrets;
 
@@ -59,6 +60,9 @@ impl Identity {
             rank: self.rank,
             local_rank: self.local_rank,
             world_size: self.world_size,
+            run: variable("VRAMTRACE_RUN")
+                .filter(|run| !run.is_empty())
+                .map(|run| run_id(run.as_bytes())),
             writer: env!("CARGO_PKG_VERSION").into(),
             ..Header::default()
         }

@@ -124,3 +124,39 @@ fn a_file_may_be_named_and_off_records_nothing() {
     left.sort();
     assert_eq!(left, ["client.py", "in", "one.vtrace"]);
 }
+
+/// `vramtrace run --out DIR`, twice: a report of DIR is of the second run, and says so.
+#[test]
+fn a_second_run_into_a_directory_is_a_run_of_its_own() {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    std::fs::write(scratch.0.join("client.py"), CLIENT).unwrap();
+    for command in ["python3 client.py & python3 client.py; wait", "python3 client.py"] {
+        let output = vramtrace()
+            .args(["run", "--simulate", "--out", "traces", "--", "sh", "-c", command])
+            .current_dir(&scratch.0)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let report = |paths: &[&str]| {
+        let mut command = vramtrace();
+        let output =
+            command.args(["report", "--json"]).args(paths).current_dir(&scratch.0).output();
+        let output = output.unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let processes = json["processes"].as_array().unwrap().len();
+        (processes, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (processes, printed) = report(&["traces"]);
+    assert_eq!(processes, 1, "the newest run; {printed}");
+    assert!(printed.contains("traces: traces of 2 runs; this is the newest"), "{printed}");
+    let all: Vec<String> = std::fs::read_dir(scratch.0.join("traces"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().display().to_string())
+        .collect();
+    let (processes, printed) = report(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!((processes, printed.as_str()), (3, ""), "files that are named are all read");
+}
