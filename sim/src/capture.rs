@@ -52,6 +52,11 @@ impl Capture {
         let _ = self.status.compare_exchange(ACTIVE, INVALID, AcqRel, Acquire);
     }
 
+    /// Its stream or context was destroyed.
+    pub fn ended(&self) {
+        self.status.store(ENDED, Release);
+    }
+
     pub fn add(&self, work: Work) -> Done<usize> {
         if self.status.load(Acquire) != ACTIVE {
             return Err(Error::CAPTURE_INVALIDATED);

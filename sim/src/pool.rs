@@ -370,6 +370,7 @@ pub fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
 }
 
 pub fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
+    stream::refuse_while_capturing()?;
     let (memory, id) = decode(pool)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);

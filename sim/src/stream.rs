@@ -123,8 +123,12 @@ pub fn destroy(stream: StreamArg) -> Done {
     let gone = STREAMS.write().unwrap().as_mut().and_then(|all| all.remove(&stream.0));
     let gone = gone.ok_or(Error::INVALID_HANDLE)?;
     if let Some(capture) = gone.capture {
-        capture.invalidate();
         CAPTURING.fetch_sub(1, Relaxed);
+        // With the stream where it began, a capture ends on every stream. Another stream leaves it.
+        if capture.origin == stream.0 {
+            capture.ended();
+            leave(&capture);
+        }
     }
     gone.context.stream_ended();
     pool::settle(driver().memory(gone.context.device));
@@ -388,26 +392,40 @@ pub fn end(stream: StreamArg) -> Done<Arc<Capture>> {
     if capture.origin != stream.0 {
         return Err(Error::CAPTURE_UNMATCHED);
     }
+    leave(&capture);
+    Ok(capture)
+}
+
+/// Takes all streams out of a capture.
+fn leave(capture: &Arc<Capture>) {
     if let Some(all) = STREAMS.write().unwrap().as_mut() {
         for other in all.values_mut() {
-            if other.capture.as_ref().is_some_and(|own| Arc::ptr_eq(own, &capture)) {
+            if other.capture.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
                 other.capture = None;
                 CAPTURING.fetch_sub(1, Relaxed);
             }
         }
     }
-    Ok(capture)
 }
 
 pub fn forget_context(context: u32) {
+    let mut ended = Vec::new();
     if let Some(all) = STREAMS.write().unwrap().as_mut() {
-        all.retain(|_, stream| {
+        all.retain(|&key, stream| {
             let stays = stream.context.id != context;
-            if !stays && stream.capture.is_some() {
+            if !stays && let Some(capture) = stream.capture.take() {
                 CAPTURING.fetch_sub(1, Relaxed);
+                // The per-thread stream is captured by its number.
+                if capture.origin == key || capture.origin == STREAM_PER_THREAD.0 {
+                    ended.push(capture);
+                }
             }
             stays
         });
+    }
+    for capture in ended {
+        capture.ended();
+        leave(&capture);
     }
     if let Some(all) = EVENTS.lock().unwrap().as_mut() {
         all.retain(|_, event| event.context != context);

@@ -6,6 +6,7 @@ use crate::hooks::texts::text_id;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::runtime::reserve;
+use crate::runtime::thread_slot::tid;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use vramtrace_format::{Event, Mark};
 
@@ -118,13 +119,13 @@ impl Early {
     fn push(name: String, number: Option<u64>) {
         let Some(mut open) = EARLY_OPEN.try_lock() else { return };
         if open.len() < EARLY {
-            let _ = open.try_push(Early { thread: thread(), name, number });
+            let _ = open.try_push(Early { thread: tid(), name, number });
             EARLY_COUNT.store(open.len(), Ordering::Relaxed);
         }
     }
 
     fn pop() {
-        Early::remove(|early| early.number.is_none() && early.thread == thread());
+        Early::remove(|early| early.number.is_none() && early.thread == tid());
     }
 
     fn end(number: u64) {
@@ -146,7 +147,7 @@ pub fn record_early_ranges(process: &'static Process) {
         return;
     }
     let Some(mut open) = EARLY_OPEN.try_lock() else { return };
-    let thread = thread();
+    let thread = tid();
     let mut mine = Vec::new();
     let mut index = 0;
     while index < open.len() {
@@ -169,11 +170,6 @@ pub fn record_early_ranges(process: &'static Process) {
             }
         }
     }
-}
-
-fn thread() -> i32 {
-    // SAFETY: plain call.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Strings that the program registered, by handle from 1. They outlive forks, and are never freed.

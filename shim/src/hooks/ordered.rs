@@ -23,12 +23,12 @@ use std::ptr::null_mut;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin, Space};
 
 /// Streams 0 to 2 are the default ones: legacy by default, legacy, per-thread.
-const LAST_DEFAULT_STREAM: u64 = 2;
+pub const PER_THREAD_STREAM: u64 = 2;
 
 /// A `_ptsz` variant's stream 0 is the per-thread default one.
 #[inline]
-fn stream_id(stream: Stream, per_thread: bool) -> u64 {
-    if stream.is_null() && per_thread { LAST_DEFAULT_STREAM } else { stream as u64 }
+pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
+    if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
 }
 
 /// A request for a block: the entry point and its arguments.
@@ -214,7 +214,7 @@ fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
 #[inline]
 fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
     let stream = stream_id(asked.stream, asked.per_thread);
-    let context = if stream <= LAST_DEFAULT_STREAM { current_context() } else { 0 };
+    let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
     let key = Key { stream, pool: asked.pool, context, api: asked.api as u16 };
     p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, asked, &key))
 }
@@ -223,7 +223,7 @@ fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
 fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
     let generation = p.stream_targets.generation();
     let context = match key.context {
-        0 if key.stream > LAST_DEFAULT_STREAM => context_of(asked.stream, asked.per_thread),
+        0 if key.stream > PER_THREAD_STREAM => context_of(asked.stream, asked.per_thread),
         current => current,
     };
     let mut target = target_of(p, context);
@@ -249,7 +249,7 @@ fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
 }
 
 /// The context of a created stream; 0: the driver gives none.
-fn context_of(stream: Stream, per_thread: bool) -> u64 {
+pub fn context_of(stream: Stream, per_thread: bool) -> u64 {
     let driver = driver();
     let ask = match per_thread {
         true => driver.stream_get_ctx_ptsz.or(driver.stream_get_ctx),

@@ -3,6 +3,7 @@
 
 use crate::hooks::state::Process;
 use crate::hooks::{graph_reserves, pool_reserves};
+use crate::runtime::thread_slot;
 use vramtrace_format::DeviceId;
 
 /// Called before a refusal, and from time to time under a cap. Pools and graphs are read before and
@@ -23,10 +24,12 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
     graph_reserves::refresh(p, device);
 }
 
-/// As `refresh_usage`; also removes group members whose process has exited.
+/// As `refresh_usage`; also removes group members whose process has exited, and captures whose thread
+/// has.
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
+    p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {
         true => refresh_reserves(p, device),
         false => refresh_usage(p, device),

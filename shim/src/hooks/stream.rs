@@ -8,15 +8,43 @@ use crate::driver::cuda::{
 use crate::driver::param::{In, Out};
 use crate::hooks::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::{Call, Function};
+use crate::hooks::ordered::{PER_THREAD_STREAM, context_of, stream_id};
 use crate::hooks::state::Process;
-use crate::hooks::target::current_target;
+use crate::hooks::target::{current_context, current_target};
 use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::stream_captures::Origin;
+use crate::runtime::thread_slot;
 use core::ffi::c_void;
 
-/// After a call that begins a capture.
-fn note_begin(p: &'static Process, result: CUresult) -> CUresult {
+/// The stream of a capture, with its context and thread. To be called before the capture begins: a
+/// query of a stream's context would invalidate it.
+fn origin(stream: Stream, per_thread: bool) -> Origin {
+    match stream_id(stream, per_thread) {
+        PER_THREAD_STREAM => Origin {
+            stream: PER_THREAD_STREAM,
+            context: current_context(),
+            thread: thread_slot::tid(),
+        },
+        stream_id @ 0..PER_THREAD_STREAM => Origin { stream: stream_id, context: 0, thread: 0 },
+        stream_id => {
+            let asks = !is_capturing(stream, per_thread);
+            let context = if asks { context_of(stream, per_thread) } else { 0 };
+            Origin { stream: stream_id, context, thread: 0 }
+        }
+    }
+}
+
+fn begin(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
+    let per_thread = matches!(
+        call.api,
+        Api::cuStreamBeginCapture_ptsz
+            | Api::cuStreamBeginCapture_v2_ptsz
+            | Api::cuStreamBeginCaptureToGraph_ptsz
+    );
+    let origin = origin(stream, per_thread);
+    let result = call.forward();
     if result == 0 {
-        p.stream_captures.began();
+        p.stream_captures.began(origin);
     }
     result
 }
@@ -24,32 +52,32 @@ fn note_begin(p: &'static Process, result: CUresult) -> CUresult {
 pub fn begin_capture_v1(
     p: &'static Process,
     call: &Call<impl Function>,
-    _stream: Stream,
+    stream: Stream,
 ) -> CUresult {
-    note_begin(p, call.forward())
+    begin(p, call, stream)
 }
 
 pub fn begin_capture(
     p: &'static Process,
     call: &Call<impl Function>,
-    _stream: Stream,
+    stream: Stream,
     _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    note_begin(p, call.forward())
+    begin(p, call, stream)
 }
 
 #[allow(clippy::too_many_arguments)]
 pub fn begin_capture_to_graph(
     p: &'static Process,
     call: &Call<impl Function>,
-    _stream: Stream,
+    stream: Stream,
     _graph: Graph,
     _dependencies: In<Node>,
     _edges: In<CUgraphEdgeData>,
     _count: usize,
     _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    note_begin(p, call.forward())
+    begin(p, call, stream)
 }
 
 pub fn end_capture(
@@ -59,7 +87,11 @@ pub fn end_capture(
     _graph: Out<Graph>,
 ) -> CUresult {
     let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
-    p.stream_captures.end(|| is_capturing(stream, per_thread), || call.forward())
+    // Its context is not needed: a thread's stream can be captured in one context at a time.
+    let stream_id = stream_id(stream, per_thread);
+    let thread = if stream_id == PER_THREAD_STREAM { thread_slot::tid() } else { 0 };
+    let origin = Origin { stream: stream_id, context: 0, thread };
+    p.stream_captures.end(origin, || is_capturing(stream, per_thread), || call.forward())
 }
 
 /// cuStreamCreate.
@@ -115,11 +147,20 @@ pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Ev
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
-/// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once.
-pub fn destroy(p: &'static Process, call: &Call<impl Function>, _stream: Stream) -> CUresult {
+/// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once. A capture
+/// that began in the stream ends with it.
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
     p.stream_targets.forget();
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+    let (target, stream) = (current_target(p), stream as u64);
+    let ending = p.stream_captures.ending(|origin| origin.stream == stream && origin.thread == 0);
+    let real = || {
+        let result = call.forward();
+        if result == 0 {
+            p.stream_captures.ended(ending);
+        }
+        result
+    };
+    watched(p, call.api, target, DriverActivity::Streams, nameless, real)
 }
 
 /// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.

@@ -12,6 +12,18 @@ struct Slot {
 
 thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 16, align 16);
 
+/// The kernel's number of this thread.
+pub fn tid() -> i32 {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Whether this process has a thread with this number.
+pub fn lives(tid: i32) -> bool {
+    // SAFETY: plain numbers; signal 0 is not delivered.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 }
+}
+
 /// The number that this thread has in the trace of `owner` (the trace writer's address, 48 bits), if it
 /// has one.
 #[inline(always)]
