@@ -68,6 +68,114 @@ static void reset(void) {
     active();
 }
 
+/* Retained once and reset again and again; work goes on with the same handle. The driver at hand either
+   makes the context again at once, or refuses until it is retained. */
+static void reset_on(void) {
+    CUcontext context = retain();
+    for (int i = 0; i < 24; i++) {
+        take((size_t)1 << 30);
+        SHOW(CALL(cuDevicePrimaryCtxReset_v2, (CUdevice))(0));
+        SHOW(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    }
+    give(take(20 * MIB));
+    release();
+    active();
+}
+
+static CUstream stream(void) {
+    CUstream stream = NULL;
+    SHOW(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    return stream;
+}
+
+static void capture(CUstream stream, int mode) {
+    SHOW(CALL(cuStreamBeginCapture_v2, (CUstream, int))(stream, mode));
+}
+
+static void end_capture(CUstream stream) {
+    void *graph = NULL;
+    SHOW(CALL(cuStreamEndCapture, (CUstream, void **))(stream, &graph));
+}
+
+static void destroy_stream(CUstream stream) { SHOW(CALL(cuStreamDestroy_v2, (CUstream))(stream)); }
+
+/* `other` joins the capture of `stream`. */
+static void join(CUstream stream, CUstream other) {
+    void *event = NULL;
+    SHOW(CALL(cuEventCreate, (void **, unsigned))(&event, 2));
+    SHOW(CALL(cuEventRecord, (void *, CUstream))(event, stream));
+    SHOW(CALL(cuStreamWaitEvent, (CUstream, void *, unsigned))(other, event, 0));
+}
+
+/* Fits only if it is seen that the pool has released its memory. */
+static void pool_then_plain(void) {
+    CUdeviceptr block = 0;
+    SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&block, (size_t)12 << 30, NULL));
+    SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(block, NULL));
+    SHOW(CALL(cuStreamSynchronize, (CUstream))(NULL));
+    give(take((size_t)12 << 30));
+}
+
+/* Captures that end without cuStreamEndCapture, or after they failed. */
+static void captures(void) {
+    CUcontext first = retain();
+    CUstream a = stream(), b;
+    capture(a, 0);
+    destroy_stream(a);
+    pool_then_plain();
+
+    /* The stream that joined ends; then the one where the capture began. */
+    a = stream(), b = stream();
+    capture(a, 1);
+    join(a, b);
+    destroy_stream(b);
+    end_capture(a);
+    b = stream();
+    capture(a, 0);
+    join(a, b);
+    destroy_stream(a);
+    pool_then_plain();
+    end_capture(b);
+    destroy_stream(b);
+
+    /* Invalidated, and ended; ended where it did not begin; ended twice. */
+    a = stream(), b = stream();
+    capture(a, 0);
+    take(1 << 20);
+    end_capture(a);
+    end_capture(a);
+    capture(a, 2);
+    join(a, b);
+    end_capture(b);
+    end_capture(a);
+    pool_then_plain();
+    capture(NULL, 0);
+    capture((CUstream)2, 1);
+    capture(a, 1);
+    capture(a, 1);
+    end_capture((CUstream)2);
+    end_capture(a);
+    pool_then_plain();
+
+    /* With their context. */
+    CUcontext own = create();
+    capture(stream(), 0);
+    capture((CUstream)2, 0);
+    SHOW(CALL(cuCtxDestroy_v2, (CUcontext))(own));
+    SHOW(CALL(cuCtxSetCurrent, (CUcontext))(first));
+    pool_then_plain();
+    capture(a, 0);
+    SHOW(CALL(cuDevicePrimaryCtxReset_v2, (CUdevice))(0));
+    retain();
+    pool_then_plain();
+    capture(stream(), 0);
+    release();
+    release();
+    retain();
+    pool_then_plain();
+    release();
+}
+
 /* A context takes its own memory with it; objects and pool blocks outlive it. */
 static void destroy(void) {
     CUdeviceptr block = 0, managed = 0;
@@ -122,7 +230,8 @@ int main(int count, char **arguments) {
     const struct {
         const char *name;
         void (*run)(void);
-    } ways[] = {{"primary", primary}, {"reset", reset}, {"destroy", destroy}, {"many", many}, {"nowhere", nowhere}};
+    } ways[] = {{"primary", primary}, {"reset", reset}, {"destroy", destroy}, {"many", many},
+           {"reset_on", reset_on}, {"captures", captures}, {"nowhere", nowhere}};
     MUST(CALL(cuInit, (unsigned))(0));
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (count == 2 && !strcmp(arguments[1], ways[i].name)) {

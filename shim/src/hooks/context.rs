@@ -4,8 +4,6 @@
 use super::launch;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
 use crate::driver::param::Out;
 use crate::hooks::accounting::{Why, refuse_at, site, warn};
 use crate::hooks::attribution;
@@ -16,13 +14,16 @@ use crate::hooks::nvml_reading::reader::{self, NvmlReader};
 use crate::hooks::refresh::{refresh_before_refusal, refresh_usage};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
-use crate::hooks::target::{announce, arrival, device_id, meet_device, record_created};
+use crate::hooks::target::{
+    announce, arrival, device_id, is_inactive, meet_device, record_created,
+};
 use crate::hooks::torch_calls;
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::cap::Reservation;
 use crate::model::contexts::{Ending, Step, Target};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
+use crate::model::stream_captures::Ending as Captures;
 use crate::oom::keep_exit_status;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
@@ -101,12 +102,11 @@ fn created(
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let gone = take_all(p, &stale);
-            p.launched_kernels.context_ended(stale.context.id);
-            p.nvml.context_ended(p, stale.context.device, stale.context.id);
+            has_ended(p, &stale);
             uncount(p, gone, stale.context.device);
         }
         let arrival = arrival(p, handle, device_id(device));
-        let met = p.contexts.meet(arrival, |context| announce(p, context));
+        let met = p.contexts.created(arrival, |context| announce(p, context));
         watch.made(p, call.api, met.target, taking);
     }
     result
@@ -210,10 +210,10 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
     if result == CUDA_SUCCESS && is_inactive(device) {
         // The driver destroyed it although by our count it is still retained.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
-            let (device, context) = (ending.context.device, ending.context.id);
+            let (device, captures) = (ending.context.device, captures_of(p, &ending));
             let gone = take_all(p, &ending);
-            p.launched_kernels.context_ended(context);
-            p.nvml.context_ended(p, device, context);
+            p.stream_captures.ended(captures);
+            has_ended(p, &ending);
             return_to_cap(p, gone, device);
         }
     }
@@ -222,8 +222,23 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
 
 /// cuDevicePrimaryCtxReset.
 pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
-    let step = p.contexts.begin_reset(device_id(device));
-    end(p, step, || call.forward())
+    let id = device_id(device);
+    let primary = p.contexts.primary_of(id);
+    let handle_and_bytes = primary.and_then(|primary| p.contexts.handle_and_bytes(primary));
+    let step = p.contexts.begin_reset(id);
+    let result = end(p, step, || call.forward());
+    // Some drivers make it again at once, at the same handle, for those who retained it; driver 580 at the
+    // next cuDevicePrimaryCtxRetain.
+    if result == CUDA_SUCCESS
+        && let Some((handle, bytes)) = handle_and_bytes
+        && !is_inactive(device)
+    {
+        let met = p.contexts.meet(arrival(p, handle, id), |context| announce(p, context));
+        if met.new {
+            p.contexts.set_bytes(met.target.context, bytes);
+        }
+    }
+    result
 }
 
 /// No context is made under a cap that cannot be understood.
@@ -234,16 +249,6 @@ fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
     let target = Target { context: ContextId(0), device: device_id(device) };
     let site = site(p, api, None, target, PoolId(0), 0);
     Some(refuse_at(p, target.device, site, 0, Why::BadCap))
-}
-
-/// Whether the driver reports the device's primary context as inactive.
-fn is_inactive(device: i32) -> bool {
-    let (mut flags, mut active) = (0, 1);
-    let result = inside(|| match driver().primary_ctx_get_state {
-        Some(get) => get(device, &mut flags, &mut active),
-        None => -1,
-    });
-    result == CUDA_SUCCESS && active == 0
 }
 
 /// Makes the call that ends the context, or only releases it, according to `step`. The context's
@@ -260,18 +265,32 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         }
         return result;
     };
-    let Target { context, device } = ending.context.target();
+    let device = ending.context.device;
+    let captures = captures_of(p, ending);
     let gone = take_all(p, ending);
     let result = real();
     if result == CUDA_SUCCESS {
-        p.launched_kernels.context_ended(context);
-        p.nvml.context_ended(p, device, context);
+        p.stream_captures.ended(captures);
+        has_ended(p, ending);
     } else {
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
     return_to_cap(p, gone, device);
     result
+}
+
+/// The captures that began in streams of the context, and end with it.
+fn captures_of(p: &Process, ending: &Ending) -> Captures {
+    p.stream_captures.ending(|origin| ending.handles().any(|handle| handle == origin.context))
+}
+
+/// After the driver has destroyed a context and its memory has left the model.
+fn has_ended(p: &Process, ending: &Ending) {
+    let Target { context, device } = ending.context.target();
+    p.launched_kernels.context_ended(context);
+    p.nvml.context_ended(p, device, context);
+    p.contexts.retire(ending);
 }
 
 /// Removes a context that ends, and what belonged to it, from the model.

@@ -43,7 +43,14 @@ pub fn target_of(p: &'static Process, handle: u64) -> Target {
 
 #[cold]
 fn meet(p: &'static Process, handle: u64) -> Target {
+    if let Some(known) = p.contexts.find_locked(handle) {
+        return known;
+    }
     let Some(device) = device_of(handle) else { return NO_TARGET };
+    // A primary context stays current after a reset, although it does not exist until it is retained.
+    if p.contexts.is_ended_primary(handle) && is_inactive(device.0.into()) {
+        return NO_TARGET;
+    }
     meet_device(p, device);
     p.contexts.meet(arrival(p, handle, device), |context| announce(p, context)).target
 }
@@ -66,6 +73,16 @@ fn device_of(handle: u64) -> Option<DeviceId> {
         Some(())
     })?;
     u8::try_from(device).ok().map(DeviceId).filter(|device| *device != DeviceId::UNKNOWN)
+}
+
+/// Whether the driver reports the device's primary context as inactive.
+pub fn is_inactive(device: i32) -> bool {
+    let (mut flags, mut active) = (0, 1);
+    let result = inside(|| match driver().primary_ctx_get_state {
+        Some(get) => get(device, &mut flags, &mut active),
+        None => -1,
+    });
+    result == 0 && active == 0
 }
 
 /// A CUdevice is the ordinal. Any other value becomes the unknown device, never device 0.

@@ -47,6 +47,18 @@ fn a_reset_frees_and_the_count_stays() {
 }
 
 #[test]
+fn work_after_a_reset_goes_on_in_the_same_primary_context() {
+    let process = run("reset_on");
+    saw(&process, "device", 25, 1024 * MIB);
+    nothing_left(&process);
+}
+
+#[test]
+fn a_capture_ends_with_its_stream_or_its_context() {
+    nothing_left(&run("captures"));
+}
+
+#[test]
 fn a_destroyed_context_takes_its_own_and_leaves_what_outlives_it() {
     let process = run("destroy");
     saw(&process, "device", 1, 10 * MIB);

@@ -3,9 +3,9 @@
 //! * `fast`: handle to id without a lock, for hooks that run a million times a second.
 //! * `state`: live contexts, retain counts of primary contexts, and the bytes that each takes.
 //!
-//! Handles are reused by the driver, ids never are. A context is removed *before* the driver's call
-//! that destroys it, since its addresses may be given to another thread at once. If the call fails it
-//! is restored.
+//! Handles are reused by the driver. Ids are given again too, once nothing refers to the context that had
+//! them. A context is removed *before* the driver's call that destroys it, since its addresses may be given
+//! to another thread at once. If the call fails it is restored.
 
 mod fast;
 mod state;
@@ -13,8 +13,10 @@ mod state;
 pub use state::{Context, Ending};
 
 use crate::runtime::lock::Lock;
+use crate::runtime::log;
 use fast::Fast;
 use state::State;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
 /// A context's id and device.
@@ -35,11 +37,16 @@ pub struct Met {
 pub struct Contexts {
     fast: Fast,
     state: Lock<State>,
+    overflow_reported: AtomicBool,
 }
 
 impl Default for Contexts {
     fn default() -> Self {
-        Contexts { fast: Fast::default(), state: Lock::new(State::default()) }
+        Contexts {
+            fast: Fast::default(),
+            state: Lock::new(State::default()),
+            overflow_reported: AtomicBool::new(false),
+        }
     }
 }
 
@@ -59,8 +66,19 @@ impl Contexts {
         self.fast.get(handle)
     }
 
-    /// Adds a context that cuCtxCreate returned, or that is current on a thread. If it is new,
-    /// `announce` defines and records it before its id is used.
+    /// The same for handles that the table without a lock has no room for.
+    #[cold]
+    pub fn find_locked(&self, handle: u64) -> Option<Target> {
+        self.state.lock().known(handle)
+    }
+
+    /// Adds a context that cuCtxCreate returned. If it is new, `announce` defines and records it before
+    /// its id is used.
+    pub fn created(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+        self.arrive(arrival, State::created, announce)
+    }
+
+    /// The same for a context that is current on a thread.
     pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
         self.arrive(arrival, State::meet, announce)
     }
@@ -84,7 +102,31 @@ impl Contexts {
             announce(context);
         }
         self.fast.put(arrival.handle, met.target);
+        if state.take_overflowed() {
+            drop(state);
+            self.say_overflowed();
+        }
         met
+    }
+
+    #[cold]
+    fn say_overflowed(&self) {
+        if !self.overflow_reported.swap(true, Ordering::Relaxed) {
+            log::line(format_args!(
+                "more than 65,535 contexts are alive: what further ones hold counts until it is freed, \
+                 also when the context is destroyed"
+            ));
+        }
+    }
+
+    /// Whether this is the handle of a primary context that ended, or was reset, and was not seen since.
+    pub fn is_ended_primary(&self, handle: u64) -> bool {
+        self.state.lock().is_ended_primary(handle)
+    }
+
+    /// The driver has destroyed the context, and nothing refers to it any more.
+    pub fn retire(&self, ended: &Ending) {
+        self.state.lock().retire(&ended.context);
     }
 
     /// cuGreenCtxCreate returned `green`: it keeps the device's primary context alive.
@@ -142,6 +184,11 @@ impl Contexts {
         if let Some(context) = self.state.lock().get_mut(context) {
             context.bytes = bytes;
         }
+    }
+
+    /// The handle of a live context, and the bytes that it takes itself.
+    pub fn handle_and_bytes(&self, context: ContextId) -> Option<(u64, u64)> {
+        self.state.lock().get(context).map(|context| (context.handle, context.bytes))
     }
 
     /// Adds bytes that one of its limits took.

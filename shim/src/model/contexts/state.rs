@@ -50,6 +50,9 @@ struct Primary {
     /// Retains and green contexts that were not released.
     references: u32,
     live: Option<ContextId>,
+    /// Its handle, as last retained; 0: it was never. The driver keeps it when the context is reset, and
+    /// when it ends and is made again.
+    handle: u64,
 }
 
 #[derive(Debug, Default)]
@@ -59,17 +62,28 @@ pub struct State {
     primaries: Map<DeviceId, Primary>,
     greens: Map<u64, DeviceId>,
     last: u16,
+    /// Ids of contexts that have ended. A context gets one of the same device and kind, so that a trace's
+    /// definition of the id stays true for earlier events.
+    ended: Vec<(DeviceId, bool, ContextId)>,
+    /// A context got no id.
+    overflowed: bool,
 }
 
 impl State {
+    /// cuCtxCreate returned it.
+    pub fn created(&mut self, arrival: Arrival) -> Met {
+        match self.known(arrival.handle) {
+            Some(target) => Met { target, new: false },
+            None => self.add(arrival, false),
+        }
+    }
+
+    /// It is current on a thread.
     pub fn meet(&mut self, arrival: Arrival) -> Met {
         if let Some(target) = self.known(arrival.handle) {
             return Met { target, new: false };
         }
-        if let Some(target) = self.as_green(arrival) {
-            return Met { target, new: false };
-        }
-        self.add(arrival, false)
+        self.as_primary(arrival).unwrap_or_else(|| self.add(arrival, false))
     }
 
     pub fn retained(&mut self, arrival: Arrival) -> Met {
@@ -78,15 +92,24 @@ impl State {
         }
         let met = match self.known(arrival.handle) {
             Some(target) => Met { target, new: false },
-            None => self.add(arrival, true),
+            None => match self.as_primary(arrival) {
+                Some(met) => met,
+                None => self.add(arrival, true),
+            },
         };
         if let Some(context) = self.live.get_mut(&met.target.context) {
             context.primary = true;
         }
         if let Ok(primary) = self.primary(arrival.device) {
             primary.live = Some(met.target.context);
+            primary.handle = arrival.handle;
         }
         met
+    }
+
+    /// Whether this is the handle of a primary context that ended, or was reset, and was not seen since.
+    pub fn is_ended_primary(&self, handle: u64) -> bool {
+        self.primaries.values().any(|primary| primary.handle == handle && primary.live.is_none())
     }
 
     pub fn green_created(&mut self, green: u64, device: DeviceId) {
@@ -198,22 +221,22 @@ impl State {
         self.live.values()
     }
 
-    fn known(&self, handle: u64) -> Option<Target> {
+    pub fn known(&self, handle: u64) -> Option<Target> {
         let id = self.by_handle.get(&handle)?;
         self.live.get(id).map(Context::target)
     }
 
     fn add(&mut self, arrival: Arrival, primary: bool) -> Met {
         let has_room = self.by_handle.make_room().and_then(|()| self.live.make_room()).is_ok();
-        if self.last == u16::MAX || !has_room {
-            // More than 65,535 contexts in one process, or no host memory: the context has the unknown
-            // id and is not followed.
+        let id = if has_room { self.free_id(arrival.device, primary) } else { None };
+        let Some(id) = id else {
+            // The context has the unknown id and is not followed: what it holds counts until it is freed.
+            self.overflowed = has_room;
             let target = Target { context: ContextId(0), device: arrival.device };
             return Met { target, new: false };
-        }
-        self.last += 1;
+        };
         let context = Context {
-            id: ContextId(self.last),
+            id,
             device: arrival.device,
             handle: arrival.handle,
             primary,
@@ -230,20 +253,52 @@ impl State {
         Met { target, new: true }
     }
 
-    /// An unknown handle on a device with green contexts is that of a green context as a plain one. Its
-    /// memory belongs to the primary context.
-    fn as_green(&mut self, arrival: Arrival) -> Option<Target> {
-        if !self.greens.values().any(|device| *device == arrival.device) {
+    /// An id for a new context; `None`: 65,535 contexts are alive.
+    fn free_id(&mut self, device: DeviceId, primary: bool) -> Option<ContextId> {
+        let same = |(of, kind, _): &(DeviceId, bool, ContextId)| (*of, *kind) == (device, primary);
+        if let Some(at) = self.ended.iter().rposition(same) {
+            return Some(self.ended.swap_remove(at).2);
+        }
+        self.last = self.last.checked_add(1)?;
+        Some(ContextId(self.last))
+    }
+
+    /// Nothing refers to the context any more: its id can be given to another one.
+    pub fn retire(&mut self, ended: &Context) {
+        // Without host memory the id is lost.
+        let _ = self.ended.try_push((ended.device, ended.primary, ended.id));
+    }
+
+    /// Whether a context got no id for the first time since the last query.
+    pub fn take_overflowed(&mut self) -> bool {
+        std::mem::take(&mut self.overflowed)
+    }
+
+    /// The primary context, if an unknown handle is one of it: the handle that it had before it was reset,
+    /// or that of a green context as a plain one, whose memory belongs to the primary context.
+    fn as_primary(&mut self, arrival: Arrival) -> Option<Met> {
+        let primary = self.primaries.get(&arrival.device)?;
+        let (own, live) = (primary.handle, primary.live);
+        if own != arrival.handle && !self.greens.values().any(|device| *device == arrival.device) {
             return None;
         }
-        let id = self.primaries.get(&arrival.device)?.live?;
+        let met = match live {
+            Some(id) => Met { target: self.live.get(&id)?.target(), new: false },
+            None => {
+                let handle = if own != 0 { own } else { arrival.handle };
+                self.add(Arrival { handle, ..arrival }, true)
+            }
+        };
+        let id = met.target.context;
         let context = self.live.get_mut(&id)?;
-        let target = context.target();
         // Without host memory the handle is looked up again each time.
-        if context.aliases.try_push(arrival.handle).is_ok() {
+        if context.handle != arrival.handle && context.aliases.try_push(arrival.handle).is_ok() {
             let _ = self.by_handle.insert(arrival.handle, id);
         }
-        Some(target)
+        if let Ok(primary) = self.primary(arrival.device) {
+            primary.live = Some(id);
+        }
+        Some(met)
     }
 
     /// The context of this handle, if cuCtxCreate created it.
@@ -314,6 +369,45 @@ mod tests {
         // The same handle again is another context.
         let second = s.retained(at(10));
         assert!(second.new && second.target != first.target);
+    }
+
+    #[test]
+    fn a_primary_context_that_is_used_again_after_a_reset_is_still_the_primary() {
+        let mut s = State::default();
+        s.retained(at(10));
+        for _ in 0..3 {
+            ends(s.begin_reset(GPU));
+            assert!(s.is_ended_primary(10));
+            assert!(s.meet(at(10)).new && s.get(s.primary_of(GPU).unwrap()).unwrap().primary);
+            assert_eq!(s.begin_destroy(10), Step::Unknown);
+        }
+        ends(s.begin_release(GPU));
+        assert_eq!(s.on(GPU).count(), 0);
+    }
+
+    #[test]
+    fn a_created_context_is_no_primary_whatever_its_handle() {
+        let mut s = State::default();
+        s.retained(at(10));
+        ends(s.begin_release(GPU));
+        let met = s.created(at(10));
+        assert!(!s.get(met.target.context).unwrap().primary);
+        s.green_created(77, GPU);
+        assert!(s.created(at(11)).new);
+        ends(s.begin_destroy(10));
+        ends(s.begin_destroy(11));
+    }
+
+    #[test]
+    fn a_green_context_that_is_used_first_is_the_primary() {
+        let mut s = State::default();
+        s.green_created(77, GPU);
+        let met = s.meet(at(78));
+        assert!(met.new && s.primary_of(GPU) == Some(met.target.context));
+        assert_eq!(s.retained(at(10)), Met { new: false, ..met });
+        assert!(lives_on(s.begin_green_destroy(77)));
+        let ending = ends(s.begin_release(GPU));
+        assert_eq!(ending.handles().collect::<Vec<_>>(), [78, 10]);
     }
 
     #[test]
@@ -395,9 +489,26 @@ mod tests {
     }
 
     #[test]
-    fn ids_run_out_into_unknown() {
+    fn ids_of_ended_contexts_are_given_to_others_of_the_device_and_kind() {
+        let mut s = State::default();
+        for _ in 0..100_000 {
+            assert_eq!(s.created(at(10)).target.context, ContextId(1));
+            let ending = ends(s.begin_destroy(10));
+            s.retire(&ending.context);
+        }
+        assert_eq!(s.retained(at(20)).target.context, ContextId(2), "a primary one");
+        let other = Arrival { device: DeviceId(1), ..at(30) };
+        assert_eq!(s.created(other).target.context, ContextId(3), "another device");
+        assert_eq!(s.created(at(10)).target.context, ContextId(1));
+    }
+
+    #[test]
+    fn more_than_65_535_live_contexts_are_not_followed() {
         let mut s = State { last: u16::MAX - 1, ..State::default() };
         assert_eq!(s.meet(at(10)).target.context, ContextId(u16::MAX));
+        assert!(!s.take_overflowed());
         assert_eq!(s.meet(at(11)).target.context, ContextId(0));
+        assert!(s.take_overflowed());
+        assert_eq!(s.begin_destroy(11), Step::Unknown);
     }
 }
