@@ -15,10 +15,12 @@
      rest         three seconds in which nearly nothing is done
      many         200 modules, loaded and launched, and how often the thread waited meanwhile
      pairs        1,000 allocations, each freed at once, and how often the thread waited meanwhile
+     names        20,000 NVTX marks, each with a name of its own
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
 #define _GNU_SOURCE
 #include "door.h"
+#include "nvtx_min.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -185,6 +187,14 @@ static void child(void) {
     printf("child %d\n", status);
 }
 
+static void names(void) {
+    for (int i = 0; i < 20000; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "step %d", i);
+        nvtxMarkA(name);
+    }
+}
+
 int main(int count, char **steps) {
     CUcontext context = begin(0);
     show("begin");
@@ -199,6 +209,7 @@ int main(int count, char **steps) {
         else if (!strcmp(step, "rest")) rest();
         else if (!strcmp(step, "many")) many();
         else if (!strcmp(step, "pairs")) pairs();
+        else if (!strcmp(step, "names")) names();
         else if (!strcmp(step, "fork")) child();
         else if (!strcmp(step, "stack")) MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096));
         else if (!strcmp(step, "unload")) {

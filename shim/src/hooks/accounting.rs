@@ -10,6 +10,7 @@ use crate::hooks::state::Process;
 use crate::model::cap::{Refusal, Reservation};
 use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Ledger, Removed, Sink};
+use crate::model::pools::Pool;
 use crate::model::sites::SiteKey;
 use crate::oom;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
@@ -387,7 +388,8 @@ pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream:
         return SiteId(0);
     }
     let target = Target { context: entry.context, device: entry.device };
-    site(p, api, Some(entry.kind), target, entry.pool, stream)
+    let pool = p.pools.by_number(entry.pool).map_or(PoolId(0), Pool::id);
+    site(p, api, Some(entry.kind), target, pool, stream)
 }
 
 #[cfg(test)]

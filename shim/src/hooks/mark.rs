@@ -2,12 +2,13 @@
 //! process uses a GPU are kept in a small table; those still open at the first use are recorded then.
 
 use crate::hooks::state::Process;
-use crate::hooks::texts::text_id;
+use crate::hooks::texts::mark_id;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
+use crate::runtime::log;
 use crate::runtime::reserve;
 use crate::runtime::thread_slot::tid;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use vramtrace_format::{Event, Mark};
 
 /// Bytes of a name that are kept.
@@ -38,7 +39,7 @@ fn write(process: &Process, name: u32, mark: Mark) {
 
 pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
     if let Some(process) = known(process) {
-        write(process, text_id(process, &whole(domain, name)), Mark::Moment);
+        write(process, mark_id(process, &whole(domain, name)), Mark::Moment);
     }
 }
 
@@ -46,7 +47,7 @@ pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
 pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32 {
     let name = whole(domain, name);
     match known(process) {
-        Some(process) => write(process, text_id(process, &name), Mark::Push),
+        Some(process) => write(process, mark_id(process, &name), Mark::Push),
         None => Early::push(name, None),
     }
     0
@@ -66,7 +67,7 @@ pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u6
     let name = whole(domain, name);
     match known(process) {
         Some(process) => {
-            let id = text_id(process, &name);
+            let id = mark_id(process, &name);
             write(process, id, Mark::Start);
             u64::from(id) << 32
         }
@@ -104,11 +105,14 @@ fn known(process: Option<&'static Process>) -> Option<&'static Process> {
 struct Early {
     thread: i32,
     name: String,
+    /// Ranges that this thread opened inside, and that the table had no room for.
+    inside: u32,
     /// Set for a range that any thread may end.
     number: Option<u64>,
 }
 
 static EARLY_COUNT: AtomicUsize = AtomicUsize::new(0);
+static EARLY_SAID: AtomicBool = AtomicBool::new(false);
 static EARLY_OPEN: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Early ranges that any thread may end, and their names in the trace.
 static EARLY_NAMES: Lock<Vec<(u64, u32)>> = Lock::new(Vec::new());
@@ -119,12 +123,38 @@ impl Early {
     fn push(name: String, number: Option<u64>) {
         let Some(mut open) = EARLY_OPEN.try_lock() else { return };
         if open.len() < EARLY {
-            let _ = open.try_push(Early { thread: tid(), name, number });
+            let _ = open.try_push(Early { thread: tid(), name, inside: 0, number });
             EARLY_COUNT.store(open.len(), Ordering::Relaxed);
+            return;
+        }
+        // Its pop must not end the range around it.
+        if number.is_none()
+            && let Some(around) = Early::innermost(&mut open)
+        {
+            around.inside += 1;
+        }
+        drop(open);
+        if !EARLY_SAID.swap(true, Ordering::Relaxed) {
+            log::line(format_args!(
+                "more than {EARLY} ranges are open before the process uses a GPU: further ones are not \
+                 recorded"
+            ));
         }
     }
 
+    fn innermost(open: &mut [Early]) -> Option<&mut Early> {
+        let thread = tid();
+        open.iter_mut().rfind(|early| early.number.is_none() && early.thread == thread)
+    }
+
     fn pop() {
+        if let Some(mut open) = EARLY_OPEN.try_lock()
+            && let Some(early) = Early::innermost(&mut open)
+            && early.inside > 0
+        {
+            early.inside -= 1;
+            return;
+        }
         Early::remove(|early| early.number.is_none() && early.thread == tid());
     }
 
@@ -159,7 +189,7 @@ pub fn record_early_ranges(process: &'static Process) {
     EARLY_COUNT.store(open.len(), Ordering::Relaxed);
     drop(open);
     for early in mine {
-        let id = text_id(process, &early.name);
+        let id = mark_id(process, &early.name);
         match early.number {
             None => write(process, id, Mark::Push),
             Some(number) => {
@@ -182,6 +212,12 @@ pub fn register(name: &str) -> usize {
     let at = STRING_COUNT.load(Ordering::Relaxed);
     // Without memory it has no name.
     if at >= REGISTERED || reserve::is_used() {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if at >= REGISTERED && !SAID.swap(true, Ordering::Relaxed) {
+            log::line(format_args!(
+                "more than {REGISTERED} registered NVTX strings and domains: further ones have no name"
+            ));
+        }
         return REGISTERED + 1;
     }
     let at = STRING_COUNT.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::Out;
 use crate::hooks::accounting::{Request, Why, allocate, free, refuse};
-use crate::hooks::accounting::{refuse_at, site, warn};
+use crate::hooks::accounting::{refuse_at, refuse_unrecordable, site, warn};
 use crate::hooks::alloc::undo;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::pool::{current_pool, meet};
@@ -95,10 +95,11 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
         return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
     }
     let route = route(p, asked);
-    let Some(pool) = route.pool else { return take_unlimited(p, asked, &route, real) };
+    let Some(pool) = route.pool else { return take_unfollowed(p, asked, &route, real) };
     if !pool.is_device_memory() {
         return take_other(p, asked, &route, pool.kind(), real);
     }
+    p.pools.takes(pool);
     match p.cap.limited(pool.device()) {
         Some(budget) if asked.size > 0 && !asked.dptr.is_null() => {
             take_under_cap(p, asked, &route, pool, budget, real)
@@ -125,6 +126,21 @@ fn take_unlimited(
         refresh(p, pool);
     }
     result
+}
+
+/// A request for a block of a pool that is not followed, or of none.
+#[cold]
+fn take_unfollowed(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if p.pools.has_overflowed() && asked.size > 0 && p.cap.must_count(route.target.device) {
+        let request = Request::new(asked.api, Kind::Pool, route.target, asked.size);
+        return refuse_unrecordable(p, &request);
+    }
+    take_unlimited(p, asked, route, real)
 }
 
 /// A request for a block of a device's pool under a cap.
@@ -198,7 +214,7 @@ fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
     let now = p.clock.now_ns();
     let entry = Entry {
         context: route.target.context,
-        pool: route.pool.map_or(PoolId(0), KnownPool::id),
+        pool: route.pool.map_or(0, KnownPool::number),
         stream: stream_id(asked.stream, asked.per_thread),
         site: route.site,
         stack: crate::hooks::stacks::stack(p),

@@ -5,11 +5,14 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::{Call, Function};
-use crate::hooks::pool_reserves::{record_pool_end, refresh};
+use crate::hooks::pool_reserves::{end_if_over, refresh};
 use crate::hooks::state::Process;
-use crate::model::pools::Pool as KnownPool;
+use crate::hooks::texts::say_once;
+use crate::model::pools::{MOST, Met, OWN_IDS, Pool as KnownPool};
+use crate::runtime::log;
 use core::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Definition, DeviceId, Kind, PoolOrigin};
 
 pub(super) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'static KnownPool> {
@@ -24,7 +27,7 @@ pub(super) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'st
     meet(p, pool as u64, device, Kind::Pool, PoolOrigin::Default)
 }
 
-/// The pool of a handle, defined in the trace when it is new.
+/// The pool of a handle, defined in the trace when it is new. `None`: it is not followed.
 pub fn meet(
     p: &'static Process,
     handle: u64,
@@ -35,12 +38,38 @@ pub fn meet(
     if handle == 0 {
         return None;
     }
-    let (pool, new) = p.pools.meet(handle, device, kind)?;
-    if new {
+    let Some(Met { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
+        overflowed();
+        return None;
+    };
+    if define {
         crate::hooks::target::meet_device(p, device);
+        // One id may stand for several pools.
+        let handle = if pool.shares_id() { 0 } else { handle };
         p.trace_writer.define(&Definition::Pool { id: pool.id(), device, handle, origin });
     }
+    if pool.shares_id() {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let most = OWN_IDS;
+        say_once(p, &SAID, || {
+            format!(
+                "more than {most} memory pools exist at one time: the trace has all further ones of a \
+                 device as one; a cap counts each"
+            )
+        });
+    }
     Some(pool)
+}
+
+#[cold]
+fn overflowed() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::line(format_args!(
+            "the recorder has no room for more than {MOST} memory pools at one time: what further ones \
+             hold is not counted, and under a cap their requests are refused"
+        ));
+    }
 }
 
 /// Device and kind of a pool's memory.
@@ -88,8 +117,11 @@ pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> C
     let result = call.forward();
     match known {
         Some(known) if result != 0 => p.pools.put_back(known),
-        Some(known) if known.growth.known().1 == 0 => record_pool_end(p, known),
-        _ => {}
+        Some(known) => {
+            p.pools.destroyed(known);
+            end_if_over(p, known);
+        }
+        None => {}
     }
     result
 }

@@ -9,12 +9,23 @@ use crate::model::ledger::Entry;
 use crate::model::pools::{GONE, Pool as KnownPool};
 use vramtrace_format::{DeviceId, Event, Kind};
 
-/// The last block of a destroyed pool was freed: the pool reserves nothing any more.
+/// Ends a destroyed pool whose last block was freed: it reserves nothing any more.
+#[inline]
+pub fn end_if_over(p: &'static Process, pool: &'static KnownPool) -> bool {
+    let is_over = pool.is_over();
+    if is_over {
+        end(p, pool);
+    }
+    is_over
+}
+
 #[cold]
-pub fn record_pool_end(p: &'static Process, pool: &'static KnownPool) {
-    let ticket = pool.growth.ticket();
-    let budget = p.cap.budget(pool.device());
-    pool.growth.observe(budget, ticket, GONE, |change| record_change(p, pool, change));
+fn end(p: &'static Process, pool: &'static KnownPool) {
+    p.pools.end(pool, || {
+        let ticket = pool.growth.ticket();
+        let budget = p.cap.budget(pool.device());
+        pool.growth.observe(budget, ticket, GONE, |change| record_change(p, pool, change));
+    });
 }
 
 /// Records that a pool's reserved bytes changed.
@@ -22,7 +33,9 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
     let Change { delta, reserved, used } = change;
     let now = p.clock.now_ns();
     p.ledger.add_reserved(&p.trace_writer, pool.device(), Kind::Pool, delta, now);
-    p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
+    p.pools.record(pool, [reserved, used], |[reserved, used]| {
+        p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
+    });
 }
 
 /// The driver's figures; `None` where the driver may not be called now, or gives none.
@@ -41,7 +54,8 @@ pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> 
     };
     let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
     let used = one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-    Some((ticket, Reading { reserved, used }))
+    // It may have been destroyed meanwhile: then these are another pool's figures, or none.
+    (pool.handle() == Some(handle as u64)).then_some((ticket, Reading { reserved, used }))
 }
 
 #[cold]
@@ -65,8 +79,11 @@ pub fn refresh_after_frees(p: &'static Process) {
 
 /// Before a refusal: reads all pools of the device, since they may have released memory.
 pub fn refresh_all(p: &'static Process, device: DeviceId) {
-    for pool in p.pools.all().filter(|pool| pool.device() == device) {
-        refresh(p, pool);
+    for pool in p.pools.active().filter(|pool| pool.device() == device) {
+        if !end_if_over(p, pool) {
+            refresh(p, pool);
+        }
+        p.pools.rests(pool);
     }
 }
 
@@ -74,11 +91,10 @@ pub fn refresh_all(p: &'static Process, device: DeviceId) {
 /// with its last block.
 #[inline]
 pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
-    let Some(pool) = p.pools.by_id(entry.pool) else { return };
+    let Some(pool) = p.pools.by_number(entry.pool) else { return };
     p.pools.freed_one(pool);
-    if pool.freed(entry.size).is_some() {
-        record_pool_end(p, pool);
-    } else if pool.is_due(now) {
+    pool.growth.freed(entry.size);
+    if !end_if_over(p, pool) && pool.is_due(now) {
         refresh(p, pool);
     }
 }

@@ -124,12 +124,7 @@ impl ProcessView for Process {
             emit(&Event::CheckpointMap { id, address, size, offset, object, owner, stack });
         }
         drop(vmm);
-        for pool in self.pools.all() {
-            let (reserved, used) = pool.growth.known();
-            if reserved != 0 || used != 0 {
-                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
-            }
-        }
+        self.pools.checkpoint(id, emit);
         for device in self.ledger.devices() {
             let memory = self.graphs.memory(device);
             let (reserved, used) = (self.ledger.live_of(device, Kind::Graph), memory.used());

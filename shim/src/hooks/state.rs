@@ -108,7 +108,7 @@ impl Process {
             vmm: Vmm::new(),
             mapped_resources: MappedResources::default(),
             nvml: NvmlReader::default(),
-            names: Names::default(),
+            names: Names::new(config.max),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {

@@ -1,36 +1,76 @@
-//! The memory pools of this process: maps the driver's handles to ids, and holds the figures of each
+//! The memory pools of this process: maps the driver's handles to numbers, and holds the figures of each
 //! pool.
 //!
-//! Handles are reused by the driver, ids are not. A pool stays known after its destruction: its
-//! blocks may outlive it.
+//! Handles are reused by the driver. A pool stays known after its destruction until its last block is
+//! freed; then its number is given to another pool of the same device, kind and origin, for which a
+//! trace's definition stays true. So only the number of pools at one time is bounded.
+//!
+//! A trace has 16 bits for a pool. Pools beyond [`OWN_IDS`] at one time are capped each as the others, and
+//! share an id for each device, under which the sum of their figures is recorded.
 
 use crate::model::cap::{Growth, Reading};
+use crate::runtime::fallible::TryPush;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table, pages};
 use crate::runtime::lock::Lock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::{DeviceId, Event, Kind, PoolId};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin};
+
+/// Not in use; zero bytes are such a pool.
+const UNUSED: u8 = 0;
+const LIVE: u8 = 1;
+/// The driver is destroying it, or refuses to.
+const DESTROYING: u8 = 2;
+/// Destroyed, with blocks that are not freed yet.
+const DESTROYED: u8 = 3;
 
 #[repr(C)]
 pub struct Pool {
-    id: AtomicU32,
+    /// From 1.
+    number: AtomicU32,
     handle: AtomicU64,
     device: AtomicU32,
     kind: AtomicU32,
+    origin: AtomicU8,
+    state: AtomicU8,
+    /// It may hold memory of the device: its bit in the chunk is set.
+    active: AtomicBool,
+    /// A block was freed since the last synchronisation: it is in the list of those.
+    freed: AtomicBool,
+    /// The next pool in that list; 0: none.
+    next_freed: AtomicU32,
+    /// The next pool in the list of unused ones.
+    next_unused: AtomicU32,
     pub growth: Growth,
     /// Time of the last reading of the driver's figures.
     looked_ns: AtomicU64,
-    destroyed: AtomicBool,
-    /// A block was freed since the last synchronisation.
-    freed: AtomicBool,
+    /// Its part of the figures that were recorded for a shared id.
+    told: [AtomicU64; 2],
 }
 
 /// Least time between two readings of a pool that is not known to have grown.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
 impl Pool {
+    /// The number under which [`Pools::by_number`] finds it.
     #[inline]
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
+    /// Its id in the trace.
     pub fn id(&self) -> PoolId {
-        PoolId(self.id.load(Ordering::Relaxed) as u16)
+        let number = self.number();
+        if number <= OWN_IDS {
+            return PoolId(number as u16);
+        }
+        let imported = u32::from(self.origin() == PoolOrigin::Imported);
+        PoolId((OWN_IDS + 1 + self.device.load(Ordering::Relaxed).min(64) * 2 + imported) as u16)
+    }
+
+    /// Whether other pools may have the same id in the trace.
+    pub fn shares_id(&self) -> bool {
+        self.number() > OWN_IDS
     }
 
     #[inline]
@@ -49,9 +89,22 @@ impl Pool {
         self.kind.load(Ordering::Relaxed) == Kind::Pool as u32
     }
 
+    pub fn origin(&self) -> PoolOrigin {
+        match self.origin.load(Ordering::Relaxed) {
+            0 => PoolOrigin::Default,
+            1 => PoolOrigin::Created,
+            _ => PoolOrigin::Imported,
+        }
+    }
+
+    fn group(&self) -> Group {
+        let (device, kind) = (self.device().0, self.kind() as u8);
+        Group { device, kind, origin: self.origin() as u8, shares_id: self.shares_id() }
+    }
+
     /// The driver's handle, while the pool can be queried.
     pub fn handle(&self) -> Option<u64> {
-        (!self.destroyed.load(Ordering::Acquire)).then(|| self.handle.load(Ordering::Relaxed))
+        (self.state.load(Ordering::Acquire) == LIVE).then(|| self.handle.load(Ordering::Relaxed))
     }
 
     /// True from time to time: the caller then reads the figures.
@@ -65,68 +118,186 @@ impl Pool {
                 .is_ok()
     }
 
-    /// Notes a freed block. `Some`: it was the last one of a destroyed pool, which now holds nothing.
+    /// Whether it is destroyed and holds nothing any more. To be asked after each free, and after its
+    /// destruction. (A thread that frees the last block may miss a destruction on another one, and the
+    /// other one that free: the next reading of all pools asks again.)
     #[inline]
-    pub fn freed(&self, size: u64) -> Option<Reading> {
-        self.growth.freed(size);
-        // (If this load misses a concurrent destruction, that call checks the same after the driver's.)
-        (self.destroyed.load(Ordering::Acquire) && self.growth.is_unused()).then_some(GONE)
+    pub fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DESTROYED && self.growth.is_unused()
     }
 }
 
 /// The figures of a destroyed pool without blocks.
 pub const GONE: Reading = Reading { reserved: 0, used: 0 };
 
-const CHUNK: usize = 64;
-const CHUNKS: usize = 1024;
-/// Ids are 16 bits wide and 0 is none.
-const MOST: usize = CHUNK * CHUNKS - 1;
+/// Pools at one time that have an id of their own in the trace. The ids above are for each device (0 to 63,
+/// unknown) one for the further pools of this process and one for imported ones.
+pub const OWN_IDS: u32 = if cfg!(test) { 100 } else { u16::MAX as u32 - 2 * 65 };
+
+const CHUNK: usize = if cfg!(test) { 64 } else { 1024 };
+const CHUNKS: usize = if cfg!(test) { 4 } else { 1024 };
+/// Pools at one time that are followed.
+pub const MOST: usize = CHUNK * CHUNKS;
+
+/// Zero bytes are unused pools.
+#[repr(C)]
+struct Chunk {
+    /// A bit for each pool that may hold memory.
+    active: [AtomicU64; CHUNK / 64],
+    pools: [Pool; CHUNK],
+}
+
+/// Pools of one group can have the same number, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    device: u8,
+    kind: u8,
+    origin: u8,
+    shares_id: bool,
+}
+
+/// The numbers of the bits of a word.
+struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0.checked_sub(1)?;
+        Some(bit as usize)
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    /// By handle: the number of the pool.
+    handles: Table<KeyedSlot<u32>>,
+    /// The first unused pool of each group; 0: none.
+    unused: Vec<(Group, u32)>,
+}
+
+impl Known {
+    fn first_unused(&mut self, group: Group) -> Option<&mut u32> {
+        let first = self.unused.iter_mut().find(|(of, _)| *of == group);
+        first.map(|(_, first)| first).filter(|first| **first != 0)
+    }
+}
 
 pub struct Pools {
-    /// By handle: the index of the pool plus 1.
-    handles: Lock<Table<KeyedSlot<u32>>>,
+    known: Lock<Known>,
     /// Pages that are never unmapped, so that a pool's address stays valid.
-    chunks: [AtomicPtr<Pool>; CHUNKS],
+    chunks: [AtomicPtr<Chunk>; CHUNKS],
+    /// Pools that were ever in use at one time.
     count: AtomicU32,
-    /// Some pool's `freed` is set.
-    freed: AtomicBool,
+    /// The first pool in which a block was freed; 0: none.
+    freed: AtomicU32,
+    /// Some pool is not followed.
+    overflowed: AtomicBool,
+    /// The recorded figures of each shared id.
+    shared: Lock<Map<u16, [u64; 2]>>,
 }
 
 impl Default for Pools {
     fn default() -> Self {
         Pools {
-            handles: Lock::new(Table::new()),
+            known: Lock::new(Known::default()),
             chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
             count: AtomicU32::new(0),
-            freed: AtomicBool::new(false),
+            freed: AtomicU32::new(0),
+            overflowed: AtomicBool::new(false),
+            shared: Lock::new(Map::default()),
         }
     }
 }
 
+/// A pool that a call named.
+pub struct Met<'a> {
+    pub pool: &'a Pool,
+    /// Its id must be defined in the trace.
+    pub define: bool,
+}
+
 impl Pools {
-    /// The pool of an id.
     #[inline]
-    pub fn by_id(&self, id: PoolId) -> Option<&Pool> {
-        self.at((id.0 as usize).checked_sub(1)?)
+    pub fn by_number(&self, number: u32) -> Option<&Pool> {
+        self.at((number as usize).checked_sub(1)?)
     }
 
+    #[inline]
     fn at(&self, index: usize) -> Option<&Pool> {
-        let chunk = self.chunks[index / CHUNK].load(Ordering::Acquire);
-        // SAFETY: a chunk that is there holds CHUNK pools for ever; zero bytes are a valid Pool.
-        (!chunk.is_null()).then(|| unsafe { &*chunk.add(index % CHUNK) })
+        Some(&self.chunk(index / CHUNK)?.pools[index % CHUNK])
+    }
+
+    #[inline]
+    fn chunk(&self, index: usize) -> Option<&Chunk> {
+        // SAFETY: null, or a chunk that is there for ever; zero bytes are a valid one.
+        unsafe { self.chunks[index].load(Ordering::Acquire).as_ref() }
     }
 
     pub fn find(&self, handle: u64) -> Option<&Pool> {
-        let place = self.handles.lock().get(handle)?.value;
-        self.at(place as usize - 1)
+        let number = self.known.lock().handles.get(handle)?.value;
+        self.by_number(number)
     }
 
-    /// The pool of a handle. True: it is new, and the caller must write its definition. `None`: there
-    /// are no more ids or pages.
-    pub fn meet(&self, handle: u64, device: DeviceId, kind: Kind) -> Option<(&Pool, bool)> {
-        let mut handles = self.handles.lock();
-        if let Some(known) = handles.get(handle) {
-            return self.at(known.value as usize - 1).map(|pool| (pool, false));
+    /// The pool of a handle. `None`: there are too many, or no pages.
+    pub fn meet(
+        &self,
+        handle: u64,
+        device: DeviceId,
+        kind: Kind,
+        origin: PoolOrigin,
+    ) -> Option<Met<'_>> {
+        let mut known = self.known.lock();
+        if let Some(slot) = known.handles.get(handle) {
+            return self.by_number(slot.value).map(|pool| Met { pool, define: false });
+        }
+        let pool = self.unused(&mut known, device, kind, origin);
+        let pool = pool.filter(|pool| {
+            let slot = KeyedSlot { key: handle, value: pool.number() };
+            known.handles.insert(slot).is_ok()
+        });
+        let Some(pool) = pool else {
+            self.overflowed.store(true, Ordering::Relaxed);
+            return None;
+        };
+        let group = pool.group();
+        if let Some(first) = known.first_unused(group).filter(|first| **first == pool.number()) {
+            *first = pool.next_unused.load(Ordering::Relaxed);
+        } else {
+            self.count.store(pool.number(), Ordering::Release);
+        }
+        pool.handle.store(handle, Ordering::Relaxed);
+        pool.state.store(LIVE, Ordering::Release);
+        if origin != PoolOrigin::Created {
+            self.note_active(pool);
+        }
+        let define = !pool.shares_id() || {
+            let mut shared = self.shared.lock();
+            let is_new = !shared.contains_key(&pool.id().0);
+            is_new && shared.insert(pool.id().0, [0; 2]).is_ok()
+        };
+        Some(Met { pool, define })
+    }
+
+    /// A pool of the group that is not in use: one that was, or else the next that never was.
+    fn unused(
+        &self,
+        known: &mut Known,
+        device: DeviceId,
+        kind: Kind,
+        origin: PoolOrigin,
+    ) -> Option<&Pool> {
+        for shares_id in [false, true] {
+            let group =
+                Group { device: device.0, kind: kind as u8, origin: origin as u8, shares_id };
+            if let Some(first) = known.first_unused(group) {
+                return self.by_number(*first);
+            }
+            // One without an id of its own is taken only if there is none that has one.
+            if !shares_id && self.count.load(Ordering::Relaxed) < OWN_IDS {
+                break;
+            }
         }
         let index = self.count.load(Ordering::Relaxed) as usize;
         if index >= MOST {
@@ -134,77 +305,202 @@ impl Pools {
         }
         let chunk = &self.chunks[index / CHUNK];
         if chunk.load(Ordering::Acquire).is_null() {
-            let fresh = pages(CHUNK * size_of::<Pool>()).ok()?;
+            let fresh = pages(size_of::<Chunk>()).ok()?;
             chunk.store(fresh.cast(), Ordering::Release);
         }
         let pool = self.at(index)?;
-        pool.id.store(index as u32 + 1, Ordering::Relaxed);
-        pool.handle.store(handle, Ordering::Relaxed);
         pool.device.store(device.0.into(), Ordering::Relaxed);
         pool.kind.store(kind as u32, Ordering::Relaxed);
-        handles.insert(KeyedSlot { key: handle, value: index as u32 + 1 }).ok()?;
-        self.count.store(index as u32 + 1, Ordering::Release);
-        Some((pool, true))
+        pool.origin.store(origin as u8, Ordering::Relaxed);
+        pool.number.store(index as u32 + 1, Ordering::Relaxed);
+        Some(pool)
+    }
+
+    /// Whether there are, or were, pools that are not followed.
+    #[inline]
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed.load(Ordering::Relaxed)
     }
 
     /// Before the driver destroys it. Afterwards it may reuse the handle.
     pub fn begin_destroy(&self, handle: u64) -> Option<&Pool> {
-        let place = self.handles.lock().remove(handle)?.value;
-        let pool = self.at(place as usize - 1)?;
-        pool.destroyed.store(true, Ordering::Release);
+        let number = self.known.lock().handles.remove(handle)?.value;
+        let pool = self.by_number(number)?;
+        pool.state.store(DESTROYING, Ordering::Release);
         Some(pool)
     }
 
     /// The driver refused to destroy it.
     pub fn put_back(&self, pool: &Pool) {
         let handle = pool.handle.load(Ordering::Relaxed);
-        let place = pool.id.load(Ordering::Relaxed);
-        let mut handles = self.handles.lock();
-        if handles.find(handle).is_none()
-            && handles.insert(KeyedSlot { key: handle, value: place }).is_ok()
+        let mut known = self.known.lock();
+        if known.handles.find(handle).is_none()
+            && known.handles.insert(KeyedSlot { key: handle, value: pool.number() }).is_ok()
         {
-            pool.destroyed.store(false, Ordering::Release);
+            pool.state.store(LIVE, Ordering::Release);
         }
     }
 
-    /// Notes that a block of the pool was freed. Usually only loads, so that threads do not contend for
+    /// The driver has destroyed it.
+    pub fn destroyed(&self, pool: &Pool) {
+        pool.state.store(DESTROYED, Ordering::Release);
+    }
+
+    /// Ends a pool that [is over](Pool::is_over): `settle` removes its reserve, then its number is free.
+    /// Only one of the threads that found it over does this.
+    pub fn end(&self, pool: &Pool, settle: impl FnOnce()) {
+        let state = &pool.state;
+        if state
+            .compare_exchange(DESTROYED, DESTROYING, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        // Its number may have been given to another pool meanwhile, and that one be destroyed.
+        if !pool.growth.is_unused() {
+            state.store(DESTROYED, Ordering::Release);
+            return;
+        }
+        settle();
+        self.record(pool, [0, 0], |_| ());
+        let mut known = self.known.lock();
+        let group = pool.group();
+        let list = match known.unused.iter().position(|(of, _)| *of == group) {
+            Some(at) => Some(&mut known.unused[at].1),
+            None => match known.unused.try_push((group, 0)) {
+                Ok(()) => known.unused.last_mut().map(|(_, first)| first),
+                // Without host memory the number is lost.
+                Err(_) => None,
+            },
+        };
+        if let Some(first) = list {
+            pool.next_unused.store(*first, Ordering::Relaxed);
+            *first = pool.number();
+        }
+        state.store(UNUSED, Ordering::Release);
+    }
+
+    /// Before a block of the pool is allocated.
+    #[inline]
+    pub fn takes(&self, pool: &Pool) {
+        if !pool.active.load(Ordering::Relaxed) {
+            self.note_active(pool);
+        }
+    }
+
+    #[cold]
+    fn note_active(&self, pool: &Pool) {
+        pool.active.store(true, Ordering::Relaxed);
+        let (word, bit) = self.active_bit(pool);
+        word.fetch_or(bit, Ordering::Release);
+    }
+
+    fn active_bit(&self, pool: &Pool) -> (&AtomicU64, u64) {
+        static NONE: AtomicU64 = AtomicU64::new(0);
+        let index = pool.number() as usize - 1;
+        let chunk = self.chunk(index / CHUNK);
+        (chunk.map_or(&NONE, |chunk| &chunk.active[index % CHUNK / 64]), 1 << (index % 64))
+    }
+
+    /// After a reading: a pool without blocks for which the driver holds nothing is not read again until it
+    /// is used. (If a block is allocated meanwhile, the pool's figures are those of that allocation until
+    /// the next one.)
+    pub fn rests(&self, pool: &Pool) {
+        let is_created = pool.origin() == PoolOrigin::Created;
+        if is_created && pool.growth.known() == (0, 0) && pool.growth.is_unused() {
+            let (word, bit) = self.active_bit(pool);
+            word.fetch_and(!bit, Ordering::AcqRel);
+            pool.active.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The pools that may hold memory.
+    pub fn active(&self) -> impl Iterator<Item = &Pool> {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        let words = (0..count.div_ceil(64)).map(|word| word * 64);
+        words.flat_map(move |first| {
+            let chunk = self.chunk(first / CHUNK);
+            let word =
+                chunk.map_or(0, |chunk| chunk.active[first % CHUNK / 64].load(Ordering::Acquire));
+            Bits(word).filter_map(move |bit| self.at(first + bit))
+        })
+    }
+
+    /// Notes that a block of the pool was freed. Usually only a load, so that threads do not contend for
     /// cache lines.
     #[inline]
     pub fn freed_one(&self, pool: &Pool) {
         if !pool.freed.load(Ordering::Relaxed) {
-            pool.freed.store(true, Ordering::Relaxed);
+            self.note_freed(pool);
         }
-        if !self.freed.load(Ordering::Relaxed) {
-            self.freed.store(true, Ordering::Release);
+    }
+
+    #[cold]
+    fn note_freed(&self, pool: &Pool) {
+        if pool.freed.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let number = pool.number();
+        let _ = self.freed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |first| {
+            pool.next_freed.store(first, Ordering::Relaxed);
+            Some(number)
+        });
     }
 
     /// Whether a block of any pool was freed since [`Pools::take_freed`].
     #[inline]
     pub fn any_freed(&self) -> bool {
-        self.freed.load(Ordering::Relaxed)
+        self.freed.load(Ordering::Relaxed) != 0
     }
 
     /// Those pools, each once.
     pub fn take_freed(&self) -> impl Iterator<Item = &Pool> {
-        self.freed.store(false, Ordering::Relaxed);
-        self.all().filter(|pool| pool.freed.swap(false, Ordering::Acquire))
+        let mut next = self.freed.swap(0, Ordering::AcqRel);
+        std::iter::from_fn(move || {
+            let pool = self.by_number(next)?;
+            next = pool.next_freed.load(Ordering::Relaxed);
+            // From here on another thread may note it again.
+            pool.freed.store(false, Ordering::Release);
+            Some(pool)
+        })
+    }
+
+    /// Calls `record` with the figures that the trace has for the pool's id: its own, or the sum of the pools
+    /// that share the id, in the order of their changes.
+    pub fn record(&self, pool: &Pool, now: [u64; 2], record: impl FnOnce([u64; 2])) {
+        if !pool.shares_id() {
+            return record(now);
+        }
+        let mut shared = self.shared.lock();
+        let Some(sums) = shared.get_mut(&pool.id().0) else { return };
+        for ((sum, told), now) in sums.iter_mut().zip(&pool.told).zip(now) {
+            let before = told.swap(now, Ordering::Relaxed);
+            *sum = sum.saturating_sub(before).saturating_add(now);
+        }
+        record(*sums);
     }
 
     /// Writes the figures of each pool. Later changes follow in the file as `PoolState`.
     pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
-        for pool in self.all() {
-            let (reserved, used) = pool.growth.known();
+        let mut emit = |pool, reserved, used| {
             if reserved != 0 || used != 0 {
-                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
+                emit(&Event::CheckpointPool { id, pool, reserved, used });
             }
+        };
+        for pool in self.all().filter(|pool| !pool.shares_id()) {
+            let (reserved, used) = pool.growth.known();
+            emit(pool.id(), reserved, used);
+        }
+        for (pool, [reserved, used]) in self.shared.lock().iter() {
+            emit(PoolId(*pool), *reserved, *used);
         }
     }
 
-    /// All pools that were ever used.
+    /// All pools that exist, and destroyed ones with blocks.
     pub fn all(&self) -> impl Iterator<Item = &Pool> {
         let count = self.count.load(Ordering::Acquire) as usize;
-        (0..count).filter_map(|index| self.at(index))
+        let pools = (0..count).filter_map(|index| self.at(index));
+        pools.filter(|pool| pool.state.load(Ordering::Relaxed) != UNUSED)
     }
 }
 
@@ -212,53 +508,106 @@ impl Pools {
 mod tests {
     use super::*;
 
+    fn meet(pools: &Pools, handle: u64) -> &Pool {
+        let met = pools.meet(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
+        assert!(met.define || met.pool.shares_id());
+        met.pool
+    }
+
+    fn destroy(pools: &Pools, handle: u64) {
+        let pool = pools.begin_destroy(handle).unwrap();
+        pools.destroyed(pool);
+        if pool.is_over() {
+            pools.end(pool, || ());
+        }
+    }
+
     #[test]
     fn a_reused_handle_is_another_pool() {
         let pools = Pools::default();
-        let (first, new) = pools.meet(0x10, DeviceId(2), Kind::Pool).unwrap();
-        assert!(new && !pools.meet(0x10, DeviceId(2), Kind::Pool).unwrap().1);
+        let met = pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
+        let first = met.pool;
+        assert!(met.define);
+        assert!(!pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define);
         assert_eq!(
             (first.id(), first.device(), first.handle()),
             (PoolId(1), DeviceId(2), Some(0x10))
         );
-        pools.begin_destroy(0x10).unwrap();
+        first.growth.took(100);
+        pools.destroyed(pools.begin_destroy(0x10).unwrap());
         assert!(pools.find(0x10).is_none() && first.handle().is_none());
-        let (second, _) = pools.meet(0x10, DeviceId(0), Kind::HostPinned).unwrap();
+        let second =
+            pools.meet(0x10, DeviceId(0), Kind::HostPinned, PoolOrigin::Created).unwrap().pool;
         assert_eq!((second.id(), second.kind()), (PoolId(2), Kind::HostPinned));
-        assert_eq!(pools.by_id(PoolId(1)).unwrap().device(), DeviceId(2));
-        assert!(pools.by_id(PoolId(0)).is_none());
+        assert_eq!(pools.by_number(1).unwrap().device(), DeviceId(2));
+        assert!(pools.by_number(0).is_none());
         assert_eq!(pools.all().count(), 2);
     }
 
     #[test]
-    fn a_destroyed_pool_ends_with_its_last_block() {
+    fn a_destroyed_pool_ends_with_its_last_block_and_its_number_is_free() {
         let pools = Pools::default();
-        let (pool, _) = pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
+        let pool = meet(&pools, 0x10);
         pool.growth.took(100);
         pool.growth.took(600);
-        assert_eq!(pool.freed(100), None);
-        pools.begin_destroy(0x10);
-        assert_eq!(pool.freed(600), Some(GONE));
+        pool.growth.freed(100);
+        assert!(!pool.is_over());
+        destroy(&pools, 0x10);
+        assert!(!pool.is_over() && pools.all().count() == 1);
+        assert_eq!(meet(&pools, 0x10).number(), 2);
+        pool.growth.freed(600);
+        assert!(pool.is_over());
+        let mut ends = 0;
+        pools.end(pool, || ends += 1);
+        pools.end(pool, || ends += 1);
+        assert_eq!((ends, pools.all().count()), (1, 1));
+        assert_eq!(meet(&pools, 0x20).number(), 1);
+        let other = pools.meet(0x30, DeviceId(1), Kind::Pool, PoolOrigin::Created).unwrap().pool;
+        assert_eq!(other.number(), 3, "of another device");
     }
 
     #[test]
     fn freed_pools_are_looked_at_once() {
         let pools = Pools::default();
-        pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
-        let (pool, _) = pools.meet(0x20, DeviceId(0), Kind::Pool).unwrap();
+        let (first, second) = (meet(&pools, 0x10), meet(&pools, 0x20));
+        meet(&pools, 0x30);
         assert!(!pools.any_freed());
-        pools.freed_one(pool);
+        pools.freed_one(second);
+        pools.freed_one(first);
+        pools.freed_one(second);
         assert!(pools.any_freed());
-        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(2)]);
+        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(1), PoolId(2)]);
         assert!(!pools.any_freed() && pools.take_freed().next().is_none());
+        pools.freed_one(second);
+        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(2)]);
+    }
+
+    #[test]
+    fn only_pools_that_may_hold_memory_are_read() {
+        let pools = Pools::default();
+        let all: Vec<_> = (1..=200).map(|handle| meet(&pools, handle)).collect();
+        let numbers = || pools.active().map(Pool::number).collect::<Vec<_>>();
+        assert!(numbers().is_empty());
+        for at in [199, 0, 63, 64, 63] {
+            pools.takes(all[at]);
+            all[at].growth.took(600);
+        }
+        assert_eq!(numbers(), [1, 64, 65, 200]);
+        all[0].growth.freed(600);
+        pools.active().for_each(|pool| pools.rests(pool));
+        assert_eq!(numbers(), [64, 65, 200]);
+        pools.takes(all[0]);
+        assert_eq!(numbers(), [1, 64, 65, 200]);
+        let default = pools.meet(999, DeviceId(0), Kind::Pool, PoolOrigin::Default).unwrap().pool;
+        pools.rests(default);
+        assert_eq!(numbers(), [1, 64, 65, 200, default.number()]);
     }
 
     #[test]
     fn a_checkpoint_has_what_holds_something() {
         let pools = Pools::default();
-        pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
-        let (pool, _) = pools.meet(0x20, DeviceId(0), Kind::Pool).unwrap();
-        pool.growth.took(512);
+        meet(&pools, 0x10);
+        meet(&pools, 0x20).growth.took(512);
         let mut events = Vec::new();
         pools.checkpoint(7, &mut |event| events.push(*event));
         let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
@@ -268,28 +617,71 @@ mod tests {
     #[test]
     fn a_failed_destroy_leaves_it_as_it_was() {
         let pools = Pools::default();
-        pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
+        meet(&pools, 0x10);
         let pool = pools.begin_destroy(0x10).unwrap();
+        assert!(!pool.is_over(), "the driver may refuse");
         pools.put_back(pool);
         assert_eq!(pools.find(0x10).unwrap().id(), PoolId(1));
         assert_eq!(pool.handle(), Some(0x10));
     }
 
     #[test]
-    fn many_pools_get_many_ids_and_then_none() {
+    fn any_number_of_pools_one_after_the_other() {
+        let pools = Pools::default();
+        for handle in 1..=100_000 {
+            assert_eq!(meet(&pools, handle).number(), 1);
+            destroy(&pools, handle);
+        }
+        assert_eq!(pools.all().count(), 0);
+    }
+
+    #[test]
+    fn pools_without_an_id_of_their_own_are_recorded_as_one() {
+        let pools = Pools::default();
+        let all: Vec<_> = (1..=u64::from(OWN_IDS) + 2).map(|handle| meet(&pools, handle)).collect();
+        let [.., own, first, second] = all[..] else { panic!() };
+        assert_eq!(own.id(), PoolId(OWN_IDS as u16));
+        assert_eq!((first.id(), second.id()), (PoolId(OWN_IDS as u16 + 1), first.id()));
+        let told = |pool, now| {
+            let mut told = None;
+            pools.record(pool, now, |sums| told = Some(sums));
+            told.unwrap()
+        };
+        assert_eq!(told(own, [7, 7]), [7, 7]);
+        assert_eq!(told(first, [100, 10]), [100, 10]);
+        assert_eq!(told(second, [30, 3]), [130, 13]);
+        assert_eq!(told(first, [0, 0]), [30, 3]);
+        let mut events = Vec::new();
+        pools.checkpoint(7, &mut |event| events.push(*event));
+        let rest = Event::CheckpointPool { id: 7, pool: first.id(), reserved: 30, used: 3 };
+        assert_eq!(events, [rest]);
+        // One with an id of its own is taken first.
+        destroy(&pools, 5);
+        destroy(&pools, u64::from(OWN_IDS) + 1);
+        assert_eq!(meet(&pools, 0x1000).number(), 5);
+        assert_eq!(meet(&pools, 0x1001).number(), first.number());
+        let imported = pools.meet(0x1002, DeviceId(3), Kind::Pool, PoolOrigin::Imported).unwrap();
+        assert_eq!(imported.pool.id(), PoolId(OWN_IDS as u16 + 1 + 7));
+        assert!(imported.define);
+    }
+
+    #[test]
+    fn pools_that_are_not_followed_are_known_of() {
         let pools = Pools::default();
         for handle in 1..=MOST as u64 {
-            let (pool, _) = pools.meet(handle, DeviceId(0), Kind::Pool).unwrap();
-            assert_eq!(u64::from(pool.id().0), handle);
-            pools.begin_destroy(handle);
+            meet(&pools, handle);
         }
-        assert!(pools.meet(1, DeviceId(0), Kind::Pool).is_none());
+        assert!(!pools.has_overflowed());
+        assert!(pools.meet(0x1000, DeviceId(0), Kind::Pool, PoolOrigin::Created).is_none());
+        assert!(pools.has_overflowed());
+        destroy(&pools, 9);
+        assert_eq!(meet(&pools, 0x1001).number(), 9);
     }
 
     #[test]
     fn it_is_looked_at_once_in_a_while() {
         let pools = Pools::default();
-        let (pool, _) = pools.meet(1, DeviceId(0), Kind::Pool).unwrap();
+        let pool = meet(&pools, 1);
         assert!(pool.is_due(LOOK_EVERY_NS));
         assert!(!pool.is_due(LOOK_EVERY_NS + 5));
         assert!(pool.is_due(2 * LOOK_EVERY_NS));

@@ -2,9 +2,13 @@
 //!
 //! A lock-free table of fixed size. An id is used only after its definition is in the file (or among
 //! those that are written when the file opens).
+//!
+//! Device and kind are never lost: a reader has the totals from them. A table that fills up leaves out first
+//! the stream and the pool of further sites, then their function and context.
 
 use crate::runtime::hash_table;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::runtime::log;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{ContextId, Definition, DeviceId, Kind, PoolId, SiteId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,11 +42,22 @@ impl SiteKey {
 
 /// Slots of the table.
 const SLOTS: usize = 1 << 14;
-/// Sites beyond this many lose their stream, so that a program that makes streams in a loop
+/// Sites beyond this many lose their stream and their pool, so that a program that makes these in a loop
 /// cannot fill the table.
 const ROOMY: u32 = (SLOTS / 2) as u32;
-/// Sites beyond this many get no id.
+/// Sites beyond this many share one for each device and kind.
 const FULL: u32 = (SLOTS / 4 * 3) as u32;
+
+/// The bit of the ids that are shared; device and kind are below.
+const SHARED: u32 = 1 << 30;
+/// The function of shared sites in the trace, which has no number.
+const SEVERAL: u16 = 0x7fff;
+
+/// Whether an id tells nothing but device and kind: an allocation's context must be told otherwise.
+#[inline]
+pub fn is_shared(site: SiteId) -> bool {
+    site.0 & SHARED != 0
+}
 
 /// Free -> (claimed) -> keyed, by the thread that defines it -> numbered.
 const FREE: u32 = 0;
@@ -60,6 +75,10 @@ struct Slot {
 pub struct Sites {
     slots: *const Slot,
     count: AtomicU32,
+    /// By device, a bit for each kind whose shared site is defined.
+    shared: [AtomicU16; 256],
+    /// What was said: that streams and pools are left out; that functions and contexts are.
+    said: [AtomicBool; 2],
 }
 
 // SAFETY: the slots are atomics on pages that are never unmapped.
@@ -76,15 +95,20 @@ impl Default for Sites {
 impl Sites {
     pub fn new() -> Sites {
         let pages = hash_table::pages(SLOTS * size_of::<Slot>());
-        Sites { slots: pages.map_or(std::ptr::null(), |at| at.cast()), count: AtomicU32::new(0) }
+        Sites {
+            slots: pages.map_or(std::ptr::null(), |at| at.cast()),
+            count: AtomicU32::new(0),
+            shared: [const { AtomicU16::new(0) }; 256],
+            said: Default::default(),
+        }
     }
 
-    /// The id of a site; 0 if the table is full. `define` writes its definition; it returns false once
-    /// nothing is recorded any more.
+    /// The id of a site. `define` writes its definition; it returns false once nothing is recorded any
+    /// more: then the id is 0.
     #[inline]
     pub fn get(&self, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
         if self.slots.is_null() {
-            return SiteId(0);
+            return self.shared(key, define);
         }
         let place = key.place();
         let mut index = home(place, key.stream);
@@ -108,10 +132,23 @@ impl Sites {
     fn add(&self, key: &SiteKey, from: usize, define: impl Fn(&Definition) -> bool) -> SiteId {
         let count = self.count.load(Ordering::Relaxed);
         if count >= FULL {
-            return SiteId(0);
+            self.say(1, &define, || {
+                format!(
+                    "more than {FULL} call sites (function, kind, context): the trace has device and kind \
+                     of further ones, not their function and context"
+                )
+            });
+            return self.shared(key, define);
         }
-        if count >= ROOMY && key.stream > 2 {
-            return self.get(&SiteKey { stream: 0, ..*key }, define);
+        if count >= ROOMY && (key.stream > 2 || key.pool != PoolId(0)) {
+            self.say(0, &define, || {
+                format!(
+                    "more than {ROOMY} call sites (function, context, stream, pool): the trace has further \
+                     ones without stream and pool"
+                )
+            });
+            let stream = if key.stream > 2 { 0 } else { key.stream };
+            return self.get(&SiteKey { stream, pool: PoolId(0), ..*key }, define);
         }
         let place = key.place();
         let mut index = from;
@@ -137,6 +174,38 @@ impl Sites {
                     index = (index + 1) % SLOTS;
                 }
             }
+        }
+    }
+
+    /// The site of a device and kind that stands for all that have no id of their own.
+    #[cold]
+    fn shared(&self, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
+        let SiteKey { device, kind, .. } = *key;
+        let number = kind.map_or(0, |kind| kind as u32);
+        let id = SiteId(SHARED | u32::from(device.0) << 8 | number);
+        let (defined, bit) = (&self.shared[usize::from(device.0)], 1 << number);
+        if defined.load(Ordering::Acquire) & bit == 0 {
+            // Threads that come here at once define it each.
+            let (context, pool) = (ContextId(0), PoolId(0));
+            let site =
+                Definition::Site { id, api: SEVERAL, kind, device, context, pool, stream: 0 };
+            let api = Definition::Api { id: SEVERAL, name: "several functions".into() };
+            if !define(&api) || !define(&site) {
+                return SiteId(0);
+            }
+            defined.fetch_or(bit, Ordering::Release);
+        }
+        id
+    }
+
+    /// Prints a line on stderr, and notes it in the trace: once.
+    fn say(&self, what: usize, define: impl Fn(&Definition) -> bool, text: impl Fn() -> String) {
+        if !self.said[what].load(Ordering::Relaxed)
+            && !self.said[what].swap(true, Ordering::Relaxed)
+        {
+            let text = text();
+            log::line(format_args!("{text}"));
+            define(&Definition::Note { text });
         }
     }
 
@@ -222,16 +291,72 @@ mod tests {
         assert_eq!(numbers[0].iter().collect::<HashSet<_>>().len(), 1000);
     }
 
+    /// Asks for a site, and gives its definition if it is new.
+    fn ask(
+        sites: &Sites,
+        key: &SiteKey,
+        notes: &Mutex<Vec<String>>,
+    ) -> (SiteId, Option<Definition>) {
+        let defined = Mutex::new(None);
+        let id = sites.get(key, |new| {
+            match new {
+                Definition::Note { text } => notes.lock().unwrap().push(text.clone()),
+                Definition::Site { .. } => *defined.lock().unwrap() = Some(new.clone()),
+                _ => {}
+            }
+            true
+        });
+        (id, defined.into_inner().unwrap())
+    }
+
     #[test]
-    fn streams_without_end_do_not_fill_it() {
-        let sites = Sites::new();
+    fn streams_and_pools_without_end_do_not_fill_it() {
+        let (sites, notes) = (Sites::new(), Mutex::default());
         let mut numbers = HashSet::new();
-        for stream in 0..100_000u64 {
-            let id = sites.get(&key(7, stream * 64), |_| true);
-            assert_ne!(id.0, 0);
+        for number in 1..100_000u64 {
+            let key = SiteKey { pool: PoolId(number as u16), ..key(7, number * 64) };
+            let (id, defined) = ask(&sites, &key, &notes);
+            assert!(id.0 != 0 && !is_shared(id));
+            if numbers.len() > ROOMY as usize
+                && let Some(Definition::Site { kind, context, pool, stream, .. }) = defined
+            {
+                assert_eq!((kind, context, pool, stream), (key.kind, key.context, PoolId(0), 0));
+            }
             numbers.insert(id.0);
         }
-        assert!(numbers.len() <= ROOMY as usize + 1);
-        assert_ne!(sites.get(&key(8, 1), |_| true).0, 0);
+        assert_eq!(numbers.len(), ROOMY as usize + 1);
+        assert!(!is_shared(sites.get(&key(8, 1), |_| true)));
+        assert_eq!(notes.into_inner().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn device_and_kind_are_never_lost() {
+        let (sites, notes) = (Sites::new(), Mutex::default());
+        let mut shared = HashSet::new();
+        for number in 0..20_000u32 {
+            let key = SiteKey {
+                kind: Some(Kind::ALL[number as usize % Kind::ALL.len()]),
+                device: DeviceId(if number % 5 == 4 { 255 } else { (number % 5) as u8 }),
+                context: ContextId(number as u16),
+                ..key(7, 0)
+            };
+            let (id, defined) = ask(&sites, &key, &notes);
+            assert_ne!(id.0, 0);
+            if is_shared(id) && shared.insert(id.0) {
+                let Some(Definition::Site { kind, device, context, .. }) = defined else {
+                    panic!()
+                };
+                assert_eq!((kind, device, context), (key.kind, key.device, ContextId(0)));
+            }
+        }
+        assert_eq!(shared.len(), 5 * Kind::ALL.len());
+        assert_eq!(notes.into_inner().unwrap().len(), 2);
+        assert_eq!(sites.get(&SiteKey { kind: None, ..key(9, 9) }, |_| false).0, 0);
+    }
+
+    #[test]
+    fn without_pages_for_the_table_sites_are_shared() {
+        let sites = Sites { slots: std::ptr::null(), ..Sites::new() };
+        assert!(is_shared(sites.get(&key(7, 0), |_| true)));
     }
 }

@@ -55,7 +55,8 @@ const TOTALS: u32 = 2;
 /// Off from the start, or stopped by a failure.
 const SILENT: u32 = 3;
 
-/// Events and definitions kept for a file that may never open.
+/// Most events that are kept for a file that may never open; at more it opens. Definitions are as many as
+/// the tables of what they define have.
 const PENDING_MOST: usize = 1 << 14;
 
 pub struct TraceWriter {
@@ -414,9 +415,7 @@ impl DefinitionSink for TraceWriter {
         if self.state.load(Ordering::Acquire) == UNOPENED {
             let mut pending = self.pending.lock();
             if self.state.load(Ordering::Acquire) == UNOPENED {
-                if pending.definitions.len() < PENDING_MOST
-                    && pending.definitions.try_push(definition.clone()).is_err()
-                {
+                if pending.definitions.try_push(definition.clone()).is_err() {
                     reserve::ran_out();
                 }
                 return Some(DefinitionLocation::Early);

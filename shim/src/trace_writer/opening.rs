@@ -32,16 +32,14 @@ impl TraceWriter {
 
     /// Before the file is open. True: it is open now, and the event is still to be written.
     fn early(&self, time_ns: u64, event: &Event) -> bool {
-        if !event.opens_file() {
+        if !event.opens_file() && !self.is_pending_full() {
             let thread = self.thread(time_ns);
             let mut pending = self.pending.lock();
             if self.state.load(Ordering::Acquire) != UNOPENED {
                 drop(pending);
                 return self.state.load(Ordering::Acquire) == RUNNING;
             }
-            if pending.events.len() < PENDING_MOST
-                && pending.events.try_push((time_ns, thread, *event)).is_err()
-            {
+            if pending.events.try_push((time_ns, thread, *event)).is_err() {
                 reserve::ran_out();
             }
             return false;
@@ -51,6 +49,11 @@ impl TraceWriter {
             own_stack::run(|| uncancelled(|| self.open(pending, time_ns)));
         }
         self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// So many events were kept that the file is opened for them.
+    fn is_pending_full(&self) -> bool {
+        self.pending.lock().events.len() >= PENDING_MOST
     }
 
     /// Creates the trace file, and writes the definitions and events that were kept until then.

@@ -67,6 +67,21 @@ fn each_kind_of_call_is_named() {
 }
 
 #[test]
+fn names_of_marks_without_end_leave_a_kernel_its_name() {
+    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", testkit::shim());
+    let run = run("names deep", setup);
+    let line = "more than 16384 names of ranges and marks: the trace has further ones as \
+                \"(further names)\"";
+    assert_eq!(
+        (run.stderr.as_str(), run.notes()),
+        (&*format!("vramtrace: {line}\n"), vec![line.to_string()])
+    );
+    let device = device(&run, 0);
+    let by = device["driver_bytes_by"].as_array().unwrap();
+    assert!(by.iter().any(|taken| taken["name"] == "deep"), "{by:#?}");
+}
+
+#[test]
 fn who_made_it_take_memory_is_reported() {
     let run = run("launch deep kernel streams", Setup::simulated().preload());
     let device = device(&run, 0);

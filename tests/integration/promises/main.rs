@@ -6,6 +6,7 @@ mod contexts;
 mod corner_cases;
 mod descriptors;
 mod driver_internal;
+mod full_tables;
 mod graphs;
 mod kill;
 mod longjmp;

@@ -3,7 +3,7 @@
 use super::totals::Maker;
 use crate::runtime::hash_table::{Slot, spread};
 use vramtrace_format::physical::{self, Physical};
-use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, SiteId, Space, StackId};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entry {
@@ -13,7 +13,8 @@ pub struct Entry {
     pub kind: Kind,
     pub device: DeviceId,
     pub context: ContextId,
-    pub pool: PoolId,
+    /// Its number among the pools ([`crate::model::pools`]); 0: none.
+    pub pool: u32,
     /// Requested bytes (real pitch x height; memory requirements for arrays).
     pub size: u64,
     /// Raw stream handle of the allocating call (2 = per-thread default), 0 where there is none.
@@ -34,7 +35,7 @@ impl Entry {
             kind,
             device,
             context: ContextId(0),
-            pool: PoolId(0),
+            pool: 0,
             size,
             stream: 0,
             site: SiteId(0),
@@ -79,8 +80,8 @@ pub(super) struct EntrySlot {
     /// Last checkpoint that has this entry.
     pub written: u32,
     refs: u32,
+    pool: u32,
     context: u16,
-    pool: u16,
     /// 0 = empty slot, else a `Kind`.
     kind: u8,
     space: u8,
@@ -157,7 +158,7 @@ impl EntrySlot {
             written,
             refs: entry.refs,
             context: entry.context.0,
-            pool: entry.pool.0,
+            pool: entry.pool,
             kind: entry.kind as u8,
             space: entry.space as u8,
             device: entry.device.0,
@@ -201,7 +202,7 @@ impl EntrySlot {
             kind: kind(self.kind),
             device: DeviceId(self.device),
             context: ContextId(self.context),
-            pool: PoolId(self.pool),
+            pool: self.pool,
             size: self.size,
             stream: self.stream,
             site: SiteId(self.site),
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(size_of::<EntrySlot>(), 64);
         let entry = Entry {
             context: ContextId(7),
-            pool: PoolId(9),
+            pool: 9,
             stream: 0x77,
             site: SiteId(3),
             stack: StackId(4),

@@ -26,6 +26,7 @@ pub use checkpoint::Cursor;
 pub use entry::Entry;
 pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_index};
 
+use crate::model::sites::is_shared;
 use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
 use crate::runtime::lock::Lock;
 use shard::{Inner, Shard};
@@ -408,6 +409,11 @@ impl Ledger {
                 });
                 match gone {
                     Some(removed) => {
+                        // A reader ends by the context what it has by the site.
+                        if is_shared(entry.site) {
+                            let Entry { key, space, .. } = entry;
+                            sink.emit(&Event::Free { key, space, site: SiteId(0) });
+                        }
                         let bytes = self.left(&removed);
                         all.allocations += 1;
                         all.bytes = all.bytes.saturating_add(bytes);

@@ -1,0 +1,36 @@
+//! Tables of the recorder with a bound, and programs that pass it: a cap holds, totals are right, and one
+//! line says what is no longer told apart.
+
+use testkit::{Program, Setup};
+
+const MIB: u64 = 1 << 20;
+
+const MANY_POOLS: &str = "more than 65405 memory pools exist at one time: the trace has all further ones \
+                          of a device as one; a cap counts each";
+const MANY_SITES: &str = "more than 8192 call sites (function, context, stream, pool): the trace has \
+                          further ones without stream and pool";
+
+#[test]
+fn a_cap_counts_any_number_of_pools() {
+    let run = Program::c("tables").run(Setup::simulated().cap("2GiB").arg("pools")).ok();
+    // A pool takes 32 MiB for a block, and the context 518 MiB.
+    let wanted = "of the last: 47\nof some with an id and some without: 47\nof new ones: 47\n\
+                  while those are held: 0\n";
+    assert_eq!(run.stdout, wanted);
+    assert_eq!(run.stderr.matches(MANY_POOLS).count(), 1, "{}", run.stderr);
+    assert_eq!(run.notes().iter().filter(|note| *note == MANY_POOLS).count(), 1);
+    let pool = &run.only_report()["devices"][0]["by_kind"]["pool"];
+    assert_eq!((&pool["peak_bytes"], &pool["live_bytes"]), (&(47 * 32 * MIB).into(), &0.into()));
+}
+
+#[test]
+fn device_and_kind_of_any_number_of_sites_are_known() {
+    let run = Program::c("tables").run(Setup::simulated().preload().arg("sites")).ok();
+    assert_eq!((run.stdout.as_str(), &run.stderr), ("", &format!("vramtrace: {MANY_SITES}\n")));
+    assert_eq!(run.notes(), [MANY_SITES]);
+    let device = &run.only_report()["devices"][0];
+    let kind = |kind: &str, figure: &str| device["by_kind"][kind][figure].as_u64().unwrap();
+    assert_eq!((kind("pool", "peak_bytes"), kind("pool", "live_bytes")), (512 * MIB, 0));
+    assert_eq!((kind("device", "peak_bytes"), kind("device", "allocations")), (2 * MIB, 13_000));
+    assert_eq!((&device["live_bytes"], &device["live_allocations"]), (&0.into(), &0.into()));
+}
