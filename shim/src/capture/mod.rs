@@ -1,6 +1,6 @@
 //! The call stack behind an event: taken on the thread that makes the call, after the driver's call,
-//! with none of the recorder's locks held. A capture waits neither for the interpreter's lock nor for
-//! the loader's. Its only call into Python returns the thread's state.
+//! with none of the recorder's locks held (builds with assertions check this). A capture waits neither for
+//! the interpreter's lock nor for the loader's. Its only call into Python returns the thread's state.
 //!
 //! | step | where |
 //! |---|---|
@@ -30,7 +30,7 @@ use crate::capture::fingerprint::mix;
 use crate::capture::stack_interner::{Stack, StackInterner};
 use crate::config::{Config, Stacks};
 use crate::interpose::dlopen::opened;
-use crate::runtime::lock::{Guard, Lock};
+use crate::runtime::lock::{Guard, Lock, debug_assert_none_held};
 use crate::runtime::log;
 use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::Met;
@@ -94,6 +94,7 @@ impl Capture {
     /// Captures the stack of this thread's current call and returns its id.
     #[inline]
     pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {
+        debug_assert_none_held();
         if !self.wants.wanted() || !sink.is_recording() {
             return StackId(0);
         }
@@ -104,6 +105,7 @@ impl Capture {
     /// where Python frames are found.
     #[inline]
     pub fn block_stack(&self, tensors: Tensors, sink: &impl DefinitionSink) -> StackId {
+        debug_assert_none_held();
         if !self.wants.wanted() || !sink.is_recording() {
             return StackId(0);
         }

@@ -20,7 +20,7 @@ use crate::hooks::target::current_target;
 use crate::hooks::target::device_id;
 use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Removed};
-use crate::model::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
+use crate::model::vmm::{Dropped, Mapping, Object, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space, StackId};
 
@@ -138,9 +138,14 @@ pub fn map(
     let mapping = Mapping::new(ptr, size as u64, offset as u64, object);
     let target = current_target(p);
     let by = stack(p);
+    let device =
+        p.vmm.lock().object(object).filter(|object| is_new_import(object)).map(|o| o.device);
+    let entry = device.map(|device| unsized_import(p, call.api, Target { device, ..target }, by));
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {
-        enter_mapped_import(p, call.api, target, &mut vmm, &mapping);
+        if let Some(entry) = entry {
+            enter_mapped_import(p, &mut vmm, &mapping, entry);
+        }
         note_maker(p, &mut vmm, object);
         let settled = vmm.held_by_mapping(mapping, by);
         record_map(p, &vmm, &mapping, by);
@@ -162,19 +167,36 @@ fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
     }
 }
 
+/// Whether it is an imported object that was not mapped yet.
+fn is_new_import(object: &Object<Removed>) -> bool {
+    object.what == What::Imported && object.size == 0
+}
+
+/// The entry of an imported object that no cap counts, without its key and size.
+fn unsized_import(p: &'static Process, api: Api, target: Target, stack: StackId) -> Entry {
+    Entry {
+        space: Space::Vmm,
+        context: target.context,
+        site: site(p, api, Some(Kind::Imported), target, PoolId(0), 0),
+        stack,
+        ..Entry::new(Kind::Imported, 0, 0, target.device)
+    }
+}
+
 /// An imported object enters the ledger when it is first mapped, since its size is not known before.
 fn enter_mapped_import(
     p: &'static Process,
-    api: Api,
-    target: Target,
     vmm: &mut State<Removed>,
     mapping: &Mapping,
+    entry: Entry,
 ) {
     let Some(object) = vmm.object_mut(mapping.object) else { return };
-    if object.what == What::Imported && object.size == 0 {
+    if is_new_import(object) {
         object.size = mapping.offset.saturating_add(mapping.size);
-        let target = Target { device: object.device, ..target };
-        insert(p, api, Kind::Imported, target, mapping.object, object.size);
+        let (key, time_ns) = (mapping.object, p.clock.now_ns());
+        let entry = Entry { key, size: object.size, time_ns, ..entry };
+        p.ledger.insert(&p.trace_writer, &entry);
+        p.trace_writer.record_at(time_ns, &Event::Alloc(entry.alloc()));
     }
 }
 
@@ -258,20 +280,6 @@ pub(super) fn untie(
     let dropped = vmm.begin_untie(owner, region);
     announce_ends(p, api, vmm, &dropped);
     dropped
-}
-
-/// Adds an object that no cap counts to the ledger.
-fn insert(p: &'static Process, api: Api, kind: Kind, target: Target, object: u64, size: u64) {
-    let entry = Entry {
-        space: Space::Vmm,
-        context: target.context,
-        site: site(p, api, Some(kind), target, PoolId(0), 0),
-        stack: stack(p),
-        time_ns: p.clock.now_ns(),
-        ..Entry::new(kind, object, size, target.device)
-    };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
 /// Before the driver's call: removes the objects that it frees from the ledger, and records their end.

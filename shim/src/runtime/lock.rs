@@ -53,7 +53,12 @@ impl<T> Lock<T> {
 
     #[inline]
     fn take(&self) -> bool {
-        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        let taken =
+            self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            held::add(1);
+        }
+        taken
     }
 
     #[inline]
@@ -86,6 +91,46 @@ impl<T> Lock<T> {
     }
 }
 
+/// How many locks this thread holds. Counted in builds with assertions only.
+mod held {
+    #[cfg(all(debug_assertions, not(loom)))]
+    mod counted {
+        use crate::runtime::tls::thread_block;
+
+        thread_block!(fn locks() -> *mut i32 = "vramtrace_locks_held", 4, align 4);
+
+        pub fn add(more: i32) {
+            // SAFETY: this thread's own.
+            unsafe { *locks() += more };
+        }
+
+        pub fn any() -> bool {
+            // SAFETY: this thread's own.
+            unsafe { *locks() != 0 }
+        }
+    }
+
+    #[cfg(not(all(debug_assertions, not(loom))))]
+    mod counted {
+        #[inline(always)]
+        pub fn add(_: i32) {}
+
+        #[inline(always)]
+        pub fn any() -> bool {
+            false
+        }
+    }
+
+    pub use counted::{add, any};
+}
+
+/// Checks, in builds with assertions, that this thread holds none of the recorder's locks: to be called
+/// where code waits, reads another runtime's memory, or may come back into the recorder.
+#[inline(always)]
+pub fn debug_assert_none_held() {
+    debug_assert!(!held::any(), "a lock of the recorder is held");
+}
+
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
 }
@@ -110,6 +155,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        held::add(-1);
         self.lock.state.store(FREE, Ordering::Release);
         if self.lock.sleepers.load(Ordering::Relaxed) != 0 {
             futex::wake_one(&self.lock.state);
@@ -135,6 +181,21 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 8 * TIMES);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_held_lock_is_known_to_its_thread() {
+        let (lock, other) = (Lock::new(()), Lock::new(()));
+        debug_assert_none_held();
+        let outer = lock.lock();
+        let inner = other.try_lock();
+        assert!(lock.try_lock().is_none() && held::any());
+        std::thread::scope(|scope| drop(scope.spawn(debug_assert_none_held)));
+        drop(outer);
+        assert!(std::panic::catch_unwind(debug_assert_none_held).is_err());
+        drop(inner);
+        debug_assert_none_held();
     }
 
     #[test]
