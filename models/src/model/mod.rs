@@ -1,3 +1,7 @@
 //! Replaces the recorder's module of this name.
 
 pub mod cap;
+
+/// A device's peaks.
+#[path = "../../../shim/src/model/ledger/peaks.rs"]
+pub mod peaks;

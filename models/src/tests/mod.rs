@@ -5,6 +5,7 @@ mod group;
 mod interner;
 mod lock;
 mod orders;
+mod peaks;
 mod window;
 
 /// Checks every interleaving with at most this many preemptions. There are too many interleavings to check

@@ -14,6 +14,7 @@ mod blocks;
 mod checkpoint;
 mod entry;
 mod figures;
+mod peaks;
 mod shard;
 mod summary;
 mod totals;

@@ -1,6 +1,7 @@
 //! Sums: per device (atomics, with the peak), per device and kind, and per (site, stack) with
 //! the values that a running checkpoint still needs.
 
+use super::peaks::{KeptEpoch, Peaks};
 use crate::runtime::hash_table::{Slot, spread};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::summary::{AtPeak, Change, is_held};
@@ -50,9 +51,8 @@ pub(super) struct DeviceTotals {
     /// The bytes of a kind at the peak, if its epoch is that of the peak; otherwise they have not
     /// changed since.
     kinds_at_peak: [AtomicU64; KINDS],
-    kind_epochs: [AtomicU32; KINDS],
-    /// Twice the number of peaks; bit 0: no block was allocated since the last.
-    peaks: AtomicU32,
+    kind_epochs: [KeptEpoch; KINDS],
+    peaks: Peaks,
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
     pub warned: AtomicU64,
@@ -66,18 +66,15 @@ impl DeviceTotals {
         if delta == 0 {
             return true;
         }
-        let (index, epoch) = (kind as usize, self.epoch());
-        if self.kind_epochs[index].load(Relaxed) != epoch {
-            self.kinds_at_peak[index].store(self.kinds[index].load(Relaxed), Relaxed);
-            self.kind_epochs[index].store(epoch, Relaxed);
-        }
+        let index = kind as usize;
+        self.kind_epochs[index].keep(self.epoch(), &self.kinds_at_peak[index], &self.kinds[index]);
         let kind_ok = add_saturating(&self.kinds[index], delta);
         let live_ok = add_saturating(&self.live, delta);
         if delta > 0 {
             let live = self.live.load(Relaxed);
             if live > self.peak.fetch_max(live, Relaxed) {
                 self.peak_time_ns.store(now_ns, Relaxed);
-                self.peaks.store((epoch.wrapping_add(1) << 1) | 1, Relaxed);
+                self.peaks.reached();
             }
             if live > self.watched_peak.load(Relaxed) {
                 self.watched_peak.fetch_max(live, Relaxed);
@@ -89,25 +86,20 @@ impl DeviceTotals {
     /// How often the peak was reached.
     #[inline]
     pub fn epoch(&self) -> u32 {
-        self.peaks.load(Relaxed) >> 1
+        self.peaks.epoch()
     }
 
     /// The epoch for an allocation (`came`) or a free of this kind, and whether it is the first block
     /// that was allocated since the peak.
     #[inline]
     pub fn epoch_for(&self, kind: Kind, came: bool) -> (u32, bool) {
-        let peaks = self.peaks.load(Relaxed);
-        let first = came && kind == Kind::Block && peaks & 1 == 1;
-        if first {
-            self.peaks.store(peaks & !1, Relaxed);
-        }
-        (peaks >> 1, first)
+        self.peaks.epoch_for(came && kind == Kind::Block)
     }
 
     /// Bytes of a kind at the peak.
     pub fn kind_at_peak(&self, kind: Kind) -> u64 {
         let index = kind as usize;
-        match self.kind_epochs[index].load(Relaxed) == self.epoch() {
+        match self.kind_epochs[index].is_of(self.epoch()) {
             true => self.kinds_at_peak[index].load(Relaxed),
             false => self.kinds[index].load(Relaxed),
         }
