@@ -234,3 +234,40 @@ pub fn registered(handle: usize) -> &'static str {
     // SAFETY: null, or leaked.
     unsafe { string.as_ref() }.map_or("", String::as_str)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_are_not_kept_end_no_others() {
+        let kept = || {
+            let open = EARLY_OPEN.lock();
+            open.iter().filter(|early| early.thread == tid()).map(|early| early.name.clone()).last()
+        };
+        for depth in 0..EARLY + 6 {
+            push(None, 0, &format!("depth {depth}"));
+        }
+        let deepest = format!("depth {}", EARLY - 1);
+        for _ in 0..6 {
+            assert_eq!(kept().as_deref(), Some(&*deepest));
+            pop(None, 0);
+        }
+        assert_eq!(kept(), Some(deepest));
+        pop(None, 0);
+        assert_eq!(kept(), Some(format!("depth {}", EARLY - 2)));
+        for _ in 1..EARLY {
+            pop(None, 0);
+        }
+        assert_eq!(kept(), None);
+    }
+
+    #[test]
+    fn strings_without_a_handle_have_no_name() {
+        let handles: Vec<usize> =
+            (0..REGISTERED + 10).map(|number| register(&format!("domain {number}"))).collect();
+        assert_eq!(registered(handles[7]), "domain 7");
+        assert_eq!(registered(handles[REGISTERED + 9]), "");
+        assert_eq!(whole(handles[REGISTERED + 9], "name"), "name");
+    }
+}

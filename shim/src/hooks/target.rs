@@ -6,10 +6,13 @@ use crate::driver::functions::driver;
 use crate::hooks::device_query;
 use crate::hooks::limit_events;
 use crate::hooks::state::Process;
+use crate::hooks::texts::say_once;
 use crate::model::contexts::Target;
 use crate::model::contexts::{Arrival, Context};
 use crate::model::devices::Device;
+use crate::model::ledger::{DEVICES, device_index};
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicBool;
 use vramtrace_format::{ContextId, DeviceId};
 use vramtrace_format::{Definition, Event};
 
@@ -94,6 +97,13 @@ pub fn device_id(device: i32) -> DeviceId {
 pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
     p.devices.get(id, device_query::ask, |device| {
         p.trace_writer.define(&device.definition());
+        if device_index(id) == device_index(DeviceId::UNKNOWN) {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            let most = DEVICES - 1;
+            say_once(p, &SAID, || {
+                format!("more than {most} devices: the recorder has the totals of all further ones as one")
+            });
+        }
         limit_events::record_cap(p, id);
     })
 }

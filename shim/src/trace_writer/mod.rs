@@ -74,6 +74,8 @@ pub struct TraceWriter {
     write_due_ns: AtomicU64,
     /// The line about a truncated trace was printed.
     cut_reported: AtomicBool,
+    /// The line about threads without a number was printed.
+    threads_reported: AtomicBool,
     /// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver
     /// call.
     left_to_ask: AtomicBool,
@@ -115,6 +117,7 @@ impl TraceWriter {
             due_ns: AtomicU64::new(0),
             write_due_ns: AtomicU64::new(u64::MAX),
             cut_reported: AtomicBool::new(false),
+            threads_reported: AtomicBool::new(false),
             left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
@@ -381,6 +384,7 @@ impl TraceWriter {
         let Ok(number) = u16::try_from(count) else {
             self.threads.store(u32::from(u16::MAX), Ordering::Relaxed);
             thread_slot::set_number(self.owner(), ThreadId(0));
+            self.say_threads();
             return ThreadId(0);
         };
         let id = ThreadId(number);
@@ -390,6 +394,15 @@ impl TraceWriter {
         self.define(&Definition::Thread { id, tid, name });
         thread_slot::set_last_ns(now_ns);
         id
+    }
+
+    #[cold]
+    fn say_threads(&self) {
+        if !self.threads_reported.swap(true, Ordering::Relaxed) {
+            let text = "more than 65535 threads: the trace has all further ones as one".to_string();
+            log::line(format_args!("{text}"));
+            self.define(&Definition::Note { text });
+        }
     }
 }
 

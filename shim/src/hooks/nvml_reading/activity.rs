@@ -3,10 +3,11 @@
 
 use crate::hooks::nvml_reading::reader::{DeviceReadings, NvmlReader};
 use crate::hooks::state::Process;
-use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal};
+use crate::hooks::texts::say_once;
+use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, MOST};
 use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
 use crate::model::devices::Device;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
 
 /// Readings after calls may take this long in all, and after that a fixed share of the process's life:
@@ -169,6 +170,17 @@ impl NvmlReader {
         let maker = account.add(maker, bytes);
         watched.publish(&account, maker.cause);
         record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
+        let has_overflowed = account.has_overflowed();
+        drop(account);
+        if has_overflowed {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            say_once(p, &SAID, || {
+                format!(
+                    "more than {MOST} calls that made the driver take memory: the trace has the cause of \
+                     further ones, not their function and stack"
+                )
+            });
+        }
     }
 
     /// A context has ended: removes the bytes that the driver took in it.

@@ -120,7 +120,7 @@ pub enum Attribution {
 }
 
 /// Originators beyond this number share one entry for each cause and context.
-const MOST: usize = 4096;
+pub const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct DriverInternal {
@@ -128,6 +128,8 @@ pub struct DriverInternal {
     settled: u64,
     by_cause: [u64; Cause::COUNT],
     makers: Vec<(Originator, u64)>,
+    /// There were more than [`MOST`].
+    overflowed: bool,
     /// Kinds of calls that no reading followed, or only one that was not exact.
     waiting: ActivitySet,
 }
@@ -185,12 +187,18 @@ impl DriverInternal {
         if given > 0 { Attribution::Less(given) } else { Attribution::Nothing }
     }
 
+    /// Whether some originators share an entry.
+    pub fn has_overflowed(&self) -> bool {
+        self.overflowed
+    }
+
     /// Adds bytes to an originator's.
     pub fn add(&mut self, maker: Originator, bytes: u64) -> Originator {
         let same = |known: &Originator, maker: &Originator| known == maker;
         let mut maker = maker;
         if self.makers.len() >= MOST && !self.makers.iter().any(|(known, _)| same(known, &maker)) {
             maker = Originator { context: maker.context, ..Originator::unnamed(maker.cause) };
+            self.overflowed = true;
         }
         let sum = &mut self.by_cause[maker.cause as usize];
         *sum = sum.saturating_add(bytes);
@@ -380,6 +388,6 @@ mod tests {
             account.add(Originator { name, ..maker(Cause::Modules, 1) }, 1);
         }
         assert_eq!(account.of(Cause::Modules), 2 * MOST as u64);
-        assert!(account.makers().count() <= MOST + 1);
+        assert!(account.makers().count() <= MOST + 1 && account.has_overflowed());
     }
 }

@@ -65,3 +65,22 @@ fn eight_threads_roll_through_mapped_windows() {
 fn eight_threads_roll_through_written_windows() {
     rolling("written", |recorder| recorder.means.map = false, 20_000);
 }
+
+#[test]
+fn threads_without_a_number_are_one() {
+    let scratch = Scratch::new("threads");
+    let recorder = recorder(scratch.path(), "unlimited", |recorder| {
+        recorder.threads = AtomicU32::new(u32::from(u16::MAX) - 1);
+    });
+    for key in 1..=3 {
+        std::thread::scope(|scope| {
+            scope.spawn(move || recorder.record(&alloc(key << 20, site(recorder, 7))));
+        });
+    }
+    let bytes = bytes_of(&recorder.path().unwrap());
+    let reader = TraceReader::new(&bytes).unwrap();
+    let threads: Vec<u16> = reader.events().map(|stamped| stamped.thread.0).collect();
+    assert_eq!(threads, [u16::MAX, 0, 0]);
+    let notes = reader.definitions().filter(|one| matches!(one, Definition::Note { .. }));
+    assert_eq!(notes.count(), 1);
+}
