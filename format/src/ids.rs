@@ -10,11 +10,12 @@ pub struct SiteId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
-/// A context of this process, numbered from 1 in order of first use. 0 = unknown.
+/// A context of this process, numbered from 1. 0 = unknown. The number of one that has ended is given to another one
+/// of the same device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextId(pub u16);
 
-/// A memory pool of this process, numbered from 1. 0 = none.
+/// A memory pool of this process, numbered from 1. 0 = none. Numbers are given again as those of contexts are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(pub u16);
 

@@ -243,7 +243,7 @@ mod tests {
     fn ranges_that_are_not_kept_end_no_others() {
         let kept = || {
             let open = EARLY_OPEN.lock();
-            open.iter().filter(|early| early.thread == tid()).map(|early| early.name.clone()).last()
+            open.iter().rfind(|early| early.thread == tid()).map(|early| early.name.clone())
         };
         for depth in 0..EARLY + 6 {
             push(None, 0, &format!("depth {depth}"));

@@ -265,7 +265,7 @@ fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
 }
 
 /// The context of a created stream; 0: the driver gives none.
-pub fn context_of(stream: Stream, per_thread: bool) -> u64 {
+pub(super) fn context_of(stream: Stream, per_thread: bool) -> u64 {
     let driver = driver();
     let ask = match per_thread {
         true => driver.stream_get_ctx_ptsz.or(driver.stream_get_ctx),

@@ -75,7 +75,7 @@ impl Names {
             if is_defined {
                 *last = id;
             }
-            is_defined.then_some(id).unwrap_or(0)
+            if is_defined { id } else { 0 }
         };
         let bytes = texts.bytes.saturating_add(name.len() as u64);
         if !texts.full && texts.ids.len() < MOST && bytes <= self.room {
