@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use libc::pid_t;
+use vramtrace_reader::files;
 
 /// The terminal of this session.
 pub struct Terminal {
@@ -13,7 +14,7 @@ pub struct Terminal {
 impl Terminal {
     /// `None`: the session has none.
     pub fn open() -> Option<Terminal> {
-        Some(Terminal { device: File::open("/dev/tty").ok()? })
+        Some(Terminal { device: files::terminal().ok()? })
     }
 
     pub fn foreground(&self) -> Option<pid_t> {
