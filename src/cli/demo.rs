@@ -13,7 +13,7 @@ use crate::error::{DONE, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::{Output, from_here};
 use crate::launch::simulate::{self, Simulated};
-use crate::launch::{Launch, signals};
+use crate::launch::{Launch, library, signals};
 
 /// The hidden command that runs the recorded program (`demo_workload.rs`).
 pub const WORKLOAD: &str = "__demo-workload";
@@ -68,7 +68,7 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
         }
     };
     let output = Output::new(args.out.as_deref())?;
-    let executable = std::env::current_exe()?;
+    let executable = library::own_executable()?;
     let command = vec![executable.into_os_string(), WORKLOAD.into()];
     let ended = Launch {
         command,

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Instant;
 
@@ -148,23 +149,26 @@ fn own_group(pid: pid_t) -> Option<pid_t> {
     (group > 0 && group != this_group()).then_some(group)
 }
 
+/// True also where the kernel does not tell: what reaps the command then waits for its end.
 fn has_ended(pid: pid_t) -> bool {
-    change(pid, libc::WEXITED | libc::WNOWAIT).is_some()
+    !matches!(change(pid, libc::WEXITED | libc::WNOWAIT), Ok(None))
 }
 
 /// The state that the command is in now, if it was stopped or continued since the last call.
 fn newest_change(pid: pid_t) -> Option<(c_int, c_int)> {
-    let next = || change(pid, libc::WSTOPPED | libc::WCONTINUED);
+    let next = || change(pid, libc::WSTOPPED | libc::WCONTINUED).ok().flatten();
     std::iter::from_fn(next).last()
 }
 
 /// A change of state of the command, and its signal or exit status. `None`: there is none.
-fn change(pid: pid_t, which: c_int) -> Option<(c_int, c_int)> {
+fn change(pid: pid_t, which: c_int) -> std::io::Result<Option<(c_int, c_int)>> {
     // SAFETY: `info` is room for one, and empty where nothing has changed.
     unsafe {
         let mut info = std::mem::zeroed::<libc::siginfo_t>();
-        let result = libc::waitid(libc::P_PID, pid as _, &mut info, which | libc::WNOHANG);
-        (result == 0 && info.si_pid() == pid).then(|| (info.si_code, info.si_status()))
+        match libc::waitid(libc::P_PID, pid as _, &mut info, which | libc::WNOHANG) {
+            0 => Ok((info.si_pid() == pid).then(|| (info.si_code, info.si_status()))),
+            _ => Err(std::io::Error::last_os_error()),
+        }
     }
 }
 
@@ -181,7 +185,13 @@ fn not_started(program: &OsString, error: &std::io::Error) -> Failure {
         _ => NOT_EXECUTABLE,
     };
     let why = match error.kind() {
+        ErrorKind::NotFound if Path::new(program).exists() => {
+            "its interpreter does not exist".to_string()
+        }
         ErrorKind::NotFound => "no such command".to_string(),
+        ErrorKind::WouldBlock => {
+            "no further process is permitted (ulimit -u, or pids.max of the cgroup)".to_string()
+        }
         _ => error.to_string(),
     };
     Failure { code, message: format!("{}: {why}; nothing was run", program.display()) }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use super::elf;
+use super::{elf, library};
 use crate::error::Failure;
 
 /// A Python interpreter and what it printed about itself.
@@ -82,7 +82,7 @@ pub fn active() -> Result<PathBuf, Failure> {
 /// project. A bare `python` is then the project's: of VIRTUAL_ENV, or of the nearest `.venv`.
 /// `None`: the command means what it says.
 pub fn instead_of_ours(command: &OsStr) -> Result<Option<PathBuf>, Failure> {
-    let own = std::env::current_exe()?;
+    let own = library::own_executable()?;
     let Some(own_bin) = own.parent().filter(|bin| is_tool_environment(bin)) else {
         return Ok(None);
     };

@@ -362,3 +362,35 @@ fn a_static_program_cannot_be_required() {
     let child = run(&scratch, &["--require", "--", "true"]);
     assert_eq!(child.status.code(), Some(0), "{}", text(&child.stderr));
 }
+
+#[test]
+fn a_command_runs_where_proc_is_not_mounted() {
+    let scratch = Scratch::new();
+    let run = command(&scratch, &["--", "sh", "-c", "test ! -e /proc/self && exit 5"]);
+    let words = std::iter::once(run.get_program()).chain(run.get_args());
+    let mut shell = Command::new("unshare");
+    shell
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg("mount -t tmpfs none /proc && exec \"$@\"")
+        .arg("sh")
+        .args(words)
+        .current_dir(&scratch.0);
+    let ended = shell.output().unwrap();
+    let printed = text(&ended.stderr);
+    if printed.contains("unshare:") || printed.contains("mount:") {
+        testkit::skip_here("unshare --mount and mount are not permitted");
+        return;
+    }
+    assert_eq!(ended.status.code(), Some(5), "{printed}");
+}
+
+/// A limit on calls may forbid waitid, which is needed to follow stops only.
+#[test]
+fn a_command_that_cannot_be_followed_is_waited_for() {
+    let scratch = Scratch::new();
+    let program = testkit::Program::c("without_waitid");
+    let run = command(&scratch, &["--", "sh", "-c", "sleep 0.1; exit 5"]);
+    let words = std::iter::once(run.get_program()).chain(run.get_args());
+    let ended = Command::new(&program.0).args(words).current_dir(&scratch.0).output().unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{}", text(&ended.stderr));
+}
