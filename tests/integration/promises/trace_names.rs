@@ -84,7 +84,12 @@ fn a_taken_name_is_numbered_and_found_again() {
     let second = run_into(&scratch.0, "x.vtrace");
     assert!(String::from_utf8_lossy(&second.stderr).contains("x.2.vtrace"), "{second:?}");
     assert_eq!(names(&scratch.0), ["x.2.vtrace", "x.vtrace"]);
-    assert_eq!(report(&scratch.0, &["."])["processes"].as_array().unwrap().len(), 2);
+    // Of a directory, the newest run.
+    let newest = report(&scratch.0, &["."]);
+    assert_eq!(newest["processes"].as_array().unwrap().len(), 1);
+    assert_eq!(newest["processes"][0]["trace"], "./x.2.vtrace");
+    let both = report(&scratch.0, &["x.vtrace", "x.2.vtrace"]);
+    assert_eq!(both["processes"].as_array().unwrap().len(), 2);
 }
 
 #[test]
