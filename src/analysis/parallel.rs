@@ -1,7 +1,6 @@
 //! Reads many traces in parallel.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::trace::Trace;
 
@@ -18,12 +17,15 @@ pub fn each<T: Send>(
     let total = traces.iter().map(|trace| trace.len()).sum();
     let done: Vec<AtomicU64> = traces.iter().map(|_| AtomicU64::new(0)).collect();
     let sum = AtomicU64::new(0);
-    let results: Vec<Mutex<Option<T>>> = traces.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
+    let (queue, waiting) = crossbeam_channel::unbounded();
+    let (finished, results) = crossbeam_channel::unbounded();
+    for trace in traces.iter().enumerate() {
+        // Both ends are here.
+        let _ = queue.send(trace);
+    }
+    drop(queue);
     let run = || {
-        while let Some((index, trace)) =
-            Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, *traces.get(i)?)))
-        {
+        for (index, trace) in &waiting {
             // `work` may read a trace several times: the furthest place counts.
             let advance = |bytes: u64| {
                 let before = done[index].fetch_max(bytes, Relaxed);
@@ -33,9 +35,7 @@ pub fn each<T: Send>(
             let result = work(index, trace, &mut |bytes, _| advance(bytes));
             advance(trace.len());
             trace.release();
-            if let Ok(mut slot) = results[index].lock() {
-                *slot = Some(result);
-            }
+            let _ = finished.send((index, result));
         }
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(traces.len());
@@ -45,5 +45,8 @@ pub fn each<T: Send>(
         }
         run();
     });
-    results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect()
+    drop(finished);
+    let mut results: Vec<(usize, T)> = results.into_iter().collect();
+    results.sort_unstable_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
 }

@@ -39,7 +39,11 @@ pub fn meet(
         return None;
     }
     let Some(Met { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
-        overflowed();
+        match p.pools.is_full() {
+            true => overflowed(),
+            // The line about refused memory is printed at the end of the call.
+            false => crate::runtime::reserve::ran_out(),
+        }
         return None;
     };
     if define {

@@ -316,6 +316,11 @@ impl Pools {
         Some(pool)
     }
 
+    /// Whether every number is in use.
+    pub fn is_full(&self) -> bool {
+        self.count.load(Ordering::Relaxed) as usize >= MOST
+    }
+
     /// Whether there are, or were, pools that are not followed.
     #[inline]
     pub fn has_overflowed(&self) -> bool {

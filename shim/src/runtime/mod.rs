@@ -35,6 +35,7 @@ pub mod sorted_map;
 pub mod stack_bounds;
 pub mod stack_pages;
 pub mod stderr;
+pub mod system;
 pub mod task;
 pub mod thread_numbers;
 pub mod thread_slot;

@@ -32,6 +32,7 @@
 use crate::runtime::faults::task_step_granted;
 use crate::runtime::hash_table;
 use crate::runtime::panic_boundary;
+use crate::runtime::system;
 use crate::runtime::task::{self, SignalsBlocked, clone_on};
 use crate::runtime::tls::{thread_block, thread_pointer};
 use crate::runtime::uncancelled::uncancelled;
@@ -66,8 +67,7 @@ impl Opened<'_> {
     /// `Err`: errno.
     pub fn write_all(&self, mut rest: &[u8]) -> Result<(), i32> {
         while !rest.is_empty() {
-            // SAFETY: the slice is readable.
-            let wrote = unsafe { libc::write(self.number, rest.as_ptr().cast(), rest.len()) };
+            let wrote = system::write(self.number, rest);
             match usize::try_from(wrote) {
                 Ok(0) => return Err(libc::EIO),
                 Ok(wrote) => rest = &rest[wrote..],
@@ -81,8 +81,8 @@ impl Opened<'_> {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // SAFETY: a number of the task's own table, which nobody else uses.
-        unsafe { libc::close(self.number) };
+        // A number of the task's own table, which nobody else uses.
+        system::close(self.number);
     }
 }
 
@@ -130,8 +130,7 @@ impl Table {
         flags: i32,
         mode: libc::mode_t,
     ) -> Result<Opened<'_>, i32> {
-        // SAFETY: a C string. The number is of the task's own table.
-        match unsafe { libc::openat(directory, name.as_ptr(), flags | ALWAYS, mode) } {
+        match system::openat(directory, name, flags | ALWAYS, mode) {
             -1 => Err(errno::get()),
             number => Ok(Opened { number, _table: PhantomData }),
         }
@@ -143,8 +142,7 @@ impl Table {
         let file = self.open(name, libc::O_RDONLY, 0)?;
         let (mut all, mut part) = (Vec::new(), [0u8; 1024]);
         loop {
-            // SAFETY: room for as many bytes.
-            let got = unsafe { libc::read(file.number, part.as_mut_ptr().cast(), part.len()) };
+            let got = system::read(file.number, &mut part);
             match usize::try_from(got) {
                 Ok(0) => return Ok(all),
                 Ok(got) => {
@@ -308,21 +306,18 @@ fn close_copies() {
     const LOW: i32 = 1024;
     const DESCRIPTORS: &CStr = c"/proc/thread-self/fd";
     // At the limit of open files, one must be closed before the directory can be opened.
-    // SAFETY: the table is the task's own.
-    unsafe { libc::close(0) };
+    system::close(0);
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     match Table(PhantomData).open(DESCRIPTORS, flags, 0) {
         Ok(directory) => crate::runtime::directory::each_name(directory.number, |name, _| {
             let number = name.to_str().ok().and_then(|name| name.parse().ok());
             if let Some(number) = number.filter(|number| *number != directory.number) {
-                // SAFETY: the table is the task's own.
-                unsafe { libc::close(number) };
+                system::close(number);
             }
         }),
         Err(_) => {
             for number in 0..LOW {
-                // SAFETY: the table is the task's own.
-                unsafe { libc::close(number) };
+                system::close(number);
             }
         }
     }

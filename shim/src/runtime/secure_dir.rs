@@ -4,6 +4,7 @@
 use crate::runtime::errno;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::private_table::{Opened, Table};
+use crate::runtime::system;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use vramtrace_format::size::Bytes;
@@ -184,7 +185,7 @@ pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
     // SAFETY: a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(opened.number(), &mut stat) != 0 {
+        if system::fstat(opened.number(), &mut stat) != 0 {
             return Err(errno());
         }
         if stat.st_uid != user() {

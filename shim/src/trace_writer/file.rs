@@ -6,6 +6,7 @@ use super::failure::{Failure, errno};
 use super::name::numbered;
 use super::named_file::{NamedFile, allocate, within_limit, write};
 use crate::runtime::private_table::{Opened, Table};
+use crate::runtime::system;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::StopReason;
@@ -179,10 +180,10 @@ impl<'t> OpenFile<'_, 't> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            let (number, to) = (self.opened.number(), rest.as_mut_ptr().cast());
-            let at = (offset + done as u64) as libc::off_t;
+            let (number, to) = (self.opened.number(), rest.as_mut_ptr());
+            let at = (offset + done as u64) as i64;
             // SAFETY: the slice is writable.
-            match unsafe { libc::pread(number, to, rest.len(), at) } {
+            match unsafe { system::pread(number, to, rest.len(), at) } {
                 0 => {
                     rest.fill(0);
                     return Ok(());

@@ -11,6 +11,7 @@ use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::private_table::{self, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
+use crate::runtime::system;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -108,13 +109,14 @@ impl PublishedPage {
         }
         let mut orders = [0u64; FILED_WORDS];
         let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
+        let page = self.words.as_ptr().cast();
         // SAFETY: room for as many bytes. The page is as long as that, and of atomics: the kernel may
         // read them while they change.
         unsafe {
-            if libc::pread(file.number(), to, bytes, LIVE_BYTES as libc::off_t) > 0 {
+            if system::pread(file.number(), to, bytes, LIVE_BYTES as i64) > 0 {
                 self.page.take_filed(&orders);
             }
-            libc::pwrite(file.number(), self.words.as_ptr().cast(), LIVE_BYTES, 0);
+            system::pwrite(file.number(), page, LIVE_BYTES, 0);
         }
     }
 
@@ -187,7 +189,7 @@ fn is_plain_and_closed(file: i32) -> bool {
     // SAFETY: a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        libc::fstat(file, &mut stat) == 0
+        system::fstat(file, &mut stat) == 0
             && stat.st_mode & libc::S_IFMT == libc::S_IFREG
             && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
             && (stat.st_mode & 0o077 == 0 || libc::fchmod(file, 0o600) == 0)

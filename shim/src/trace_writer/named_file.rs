@@ -6,6 +6,7 @@ use super::failure::{Failure, errno};
 use crate::runtime::directory;
 use crate::runtime::lock::Lock;
 use crate::runtime::private_table::{Opened, Table};
+use crate::runtime::system;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -171,15 +172,13 @@ fn cannot_open(errno: i32) -> Failure {
 }
 
 fn about(opened: &Opened) -> Option<About> {
-    // SAFETY: fstat fills what it is given.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        (libc::fstat(opened.number(), &mut stat) == 0).then_some(About {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            length: stat.st_size as u64,
-        })
-    }
+    // SAFETY: a struct for which zeros are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    (system::fstat(opened.number(), &mut stat) == 0).then_some(About {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        length: stat.st_size as u64,
+    })
 }
 
 /// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the program: checked before.
@@ -217,7 +216,7 @@ pub unsafe fn write(number: i32, parts: &[(*const u8, usize)], at: u64) -> Resul
     for &(mut from, mut bytes) in parts {
         while bytes > 0 {
             // SAFETY: `from` and the `bytes` behind it lie in one part, which is readable (see above).
-            let wrote = unsafe { libc::pwrite(number, from.cast(), bytes, at as libc::off_t) };
+            let wrote = unsafe { system::pwrite(number, from, bytes, at as i64) };
             match wrote {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
                 wrote if wrote > 0 => {

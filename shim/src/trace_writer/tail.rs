@@ -11,6 +11,7 @@ use super::named_file::{NamedFile, allocate, within_limit, write};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::private_table::{Opened, Table};
+use crate::runtime::system;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -198,9 +199,9 @@ fn write_zeros(number: i32, offset: u64, bytes: usize) {
     let mut done = 0;
     while done < bytes {
         let count = ((bytes - done) / ZEROS.len()).min(parts.len());
-        let at = (offset + done as u64) as libc::off_t;
+        let at = (offset + done as u64) as i64;
         // SAFETY: only reads the zeros, and stays inside the range.
-        let wrote = unsafe { libc::pwritev(number, parts.as_ptr(), count as i32, at) };
+        let wrote = unsafe { system::pwritev(number, &parts[..count], at) };
         // Whole parts only. After an interruption by a signal it is not tried again.
         if wrote <= 0 || !(wrote as usize).is_multiple_of(ZEROS.len()) {
             return;

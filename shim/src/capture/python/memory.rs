@@ -3,6 +3,7 @@
 
 use crate::runtime::fallible::list_of;
 use crate::runtime::private_table::{self, Opened, Table};
+use crate::runtime::system;
 use std::ffi::c_void;
 
 pub trait Memory {
@@ -99,7 +100,7 @@ impl Memory for Careful<'_> {
             Careful::File(file) => {
                 // SAFETY: the kernel writes into `bytes` alone, and only what it could read.
                 let read = unsafe {
-                    libc::pread(file.number(), bytes.as_mut_ptr().cast(), N, at as libc::off_t)
+                    system::pread(file.number(), bytes.as_mut_ptr().cast(), N, at as i64)
                 };
                 (read == N as isize).then_some(bytes)
             }

@@ -10,6 +10,7 @@ use crate::runtime::clock::real_mono_ns;
 use crate::runtime::private_table::{self, NoTask, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
+use crate::runtime::system;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 use vramtrace_format::group::{self, GROUP_WORDS, GroupPage, Unusable};
@@ -86,7 +87,7 @@ fn remove_earlier(table: &Table, directory: &Opened, name: &CStr, path: &str) ->
     }
     let read = |at, words: &mut [u64]| {
         // SAFETY: room for as many bytes.
-        unsafe { libc::pread(file.number(), words.as_mut_ptr().cast(), words.len() * 8, at) > 0 }
+        unsafe { system::pread(file.number(), words.as_mut_ptr().cast(), words.len() * 8, at) > 0 }
     };
     match earlier::living_member(read) {
         Ok(None) => {

@@ -1,0 +1,55 @@
+//! System calls on descriptors of a task ([`crate::runtime::private_table`]), made directly. The C library's functions may
+//! be wrapped: a preloaded library would run its code in the task, and ThreadSanitizer takes the task's numbers for those
+//! of the program, and reports races.
+
+use core::ffi::{CStr, c_int, c_long};
+use libc::syscall;
+
+pub fn openat(directory: c_int, name: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
+    // SAFETY: a C string.
+    unsafe { syscall(libc::SYS_openat, directory, name.as_ptr(), flags, mode) as c_int }
+}
+
+pub fn close(number: c_int) -> c_int {
+    // SAFETY: takes no pointers.
+    unsafe { syscall(libc::SYS_close, number) as c_int }
+}
+
+pub fn fstat(number: c_int, stat: &mut libc::stat) -> c_int {
+    // SAFETY: on machines of 64 bits the C library's structure is the kernel's.
+    unsafe { syscall(libc::SYS_fstat, number, &raw mut *stat) as c_int }
+}
+
+pub fn read(number: c_int, into: &mut [u8]) -> isize {
+    // SAFETY: the slice is writable.
+    unsafe { syscall(libc::SYS_read, number, into.as_mut_ptr(), into.len()) as isize }
+}
+
+pub fn write(number: c_int, from: &[u8]) -> isize {
+    // SAFETY: the slice is readable.
+    unsafe { syscall(libc::SYS_write, number, from.as_ptr(), from.len()) as isize }
+}
+
+/// # Safety
+/// `into` has room for so many bytes.
+pub unsafe fn pread(number: c_int, into: *mut u8, bytes: usize, at: i64) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_pread64, number, into, bytes, at) as isize }
+}
+
+/// # Safety
+/// So many bytes at `from` are readable. Another thread may be storing there; then old or new bytes are written.
+pub unsafe fn pwrite(number: c_int, from: *const u8, bytes: usize, at: i64) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(libc::SYS_pwrite64, number, from, bytes, at) as isize }
+}
+
+/// # Safety
+/// As of [`pwrite`], for each part.
+pub unsafe fn pwritev(number: c_int, parts: &[libc::iovec], at: i64) -> isize {
+    // SAFETY: the caller's contract. On machines of 64 bits the kernel takes the offset from the first word.
+    unsafe {
+        let count = parts.len() as c_long;
+        syscall(libc::SYS_pwritev, number, parts.as_ptr(), count, at, 0 as c_long) as isize
+    }
+}
