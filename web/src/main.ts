@@ -8,6 +8,7 @@ import { loadFacts, loadStream } from "./data/load.ts";
 import { Stack, usual } from "./model/groups.ts";
 import { Model } from "./model/model.ts";
 import { byRole } from "./model/moment.ts";
+import { Latest } from "./model/selection.ts";
 import { Store, TABS, type Tab } from "./state.ts";
 import { AdviceView } from "./view/advice.ts";
 import { Allocations } from "./view/allocations.ts";
@@ -54,6 +55,7 @@ class App {
   private readonly tabs = el("nav", { role: "tablist", label: "Views" });
   private readonly main = el("main");
   private models: Model[] = [];
+  private readonly latest = new Latest();
   private who: Who | null = null;
   private readonly stacks = new Map<string, Stack>();
 
@@ -100,11 +102,18 @@ class App {
     document.documentElement.dataset.ready = "1";
   }
 
-  private async choose(): Promise<void> {
+  /** Loads what is selected. False: something else was selected meanwhile. */
+  private choose(): Promise<boolean> {
+    const { process } = this.page;
+    return this.latest.take(this.page.load(this.page.index(0, process)), (models) => this.chosen(process, models));
+  }
+
+  private chosen(process: number, models: Model[]): void {
     const { state } = this.store;
     const { runs } = this.facts;
-    const process = Math.min(Math.max(state.process, 0), Math.max(0, runs[0].processes.length - 1));
-    this.models = await this.page.load(this.page.index(0, process));
+    this.models = models;
+    this.page.devices = models.length;
+    this.page.shownProcess = process;
     const highest = [...this.models].sort((a, b) => b.top(b.peak) - a.top(a.peak))[0];
     this.page.model = this.models.find((model) => model.device === state.device) ?? highest;
     this.restack();
@@ -125,9 +134,11 @@ class App {
 
   private async changed(changed: Set<string>): Promise<void> {
     if (changed.has("theme")) this.applyTheme();
-    if (changed.has("process") || changed.has("device")) await this.choose();
-    else if (changed.has("by")) this.restack();
-    const all = ["process", "device", "theme", "tab"].some((key) => changed.has(key));
+    const selected = changed.has("process") || changed.has("device");
+    if (selected && !(await this.choose())) return;
+    if (selected) return this.all();
+    if (changed.has("by")) this.restack();
+    const all = ["theme", "tab"].some((key) => changed.has(key));
     if (all) return this.all();
     if (["pin", "filter"].some((key) => changed.has(key))) this.largest.draw();
     if (changed.has("filter")) this.tab();

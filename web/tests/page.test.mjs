@@ -317,6 +317,28 @@ test("diff: what grew is named, and adds up", async () => {
   });
 });
 
+test("diff: the chosen process is compared with the one of its rank, and switches end at the last one", async () => {
+  await look(page("diff-ranks", ["ranks"], "--against", trace("ranks")), { hash: "#tab=diff" }, async (tab) => {
+    const difference = () => tab.locator(".diff").getAttribute("data-difference");
+    const names = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes.map((process) => process.name));
+    assert.ok(names.length > 2, names.join(" "));
+    for (const process of [2, 0, 1]) {
+      await tab.evaluate((process) => window.vramtrace.store.set({ process, device: -1, pin: null }), process);
+      await tab.waitForFunction((name) => window.vramtrace.page.model.page.name === name, names[process]);
+      await tab.locator(".diff h3").waitFor();
+      assert.equal(await difference(), "0", names[process]);
+    }
+    const shown = await tab.evaluate(async (last) => {
+      const app = window.vramtrace;
+      for (let n = 0; n < 20; n++) app.store.set({ process: n % (last + 1), device: -1 });
+      app.store.set({ process: last, device: -1 });
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      return [app.page.model.page.name, document.querySelector("header select").value];
+    }, names.length - 1);
+    assert.deepEqual(shown, [names[names.length - 1], String(names.length - 1)]);
+  });
+});
+
 test("redacted: no directory, no host, no command line", async () => {
   const file = page("redacted", ["hostile.vtrace"], "--redact");
   await look(file, {}, async (tab) => {

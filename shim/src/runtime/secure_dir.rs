@@ -110,7 +110,7 @@ pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong>
     // SAFETY: a struct of our own, for which zeros are a value.
     unsafe {
         let mut fs: libc::statfs = std::mem::zeroed();
-        match libc::fstatfs(opened.number(), &mut fs) {
+        match system::fstatfs(opened.number(), &mut fs) {
             0 if fs.f_type as u64 == TMPFS => Ok(opened),
             0 => Err(Wrong::NotInMemory),
             _ => Err(errno()),
@@ -207,8 +207,7 @@ fn open_error(directory: Option<&Opened>, name: &CStr, errno: i32) -> Wrong {
     // SAFETY: a C string and a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        let flags = libc::AT_SYMLINK_NOFOLLOW;
-        match libc::fstatat(number(directory), name.as_ptr(), &mut stat, flags) {
+        match system::stat_of_name(number(directory), name, &mut stat) {
             0 if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
             _ => why,
         }

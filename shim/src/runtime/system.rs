@@ -1,6 +1,6 @@
 //! System calls on descriptors of a task ([`crate::runtime::private_table`]), made directly. The C library's functions may
 //! be wrapped: a preloaded library would run its code in the task, and ThreadSanitizer takes the task's numbers for those
-//! of the program, and reports races.
+//! of the program and sees races where two tasks use one stack after the other.
 
 use core::ffi::{CStr, c_int, c_long};
 use libc::syscall;
@@ -18,6 +18,20 @@ pub fn close(number: c_int) -> c_int {
 pub fn fstat(number: c_int, stat: &mut libc::stat) -> c_int {
     // SAFETY: on machines of 64 bits the C library's structure is the kernel's.
     unsafe { syscall(libc::SYS_fstat, number, &raw mut *stat) as c_int }
+}
+
+/// Of the name itself, if it is a link.
+pub fn stat_of_name(directory: c_int, name: &CStr, stat: &mut libc::stat) -> c_int {
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: a C string, and a structure as above.
+    unsafe {
+        syscall(libc::SYS_newfstatat, directory, name.as_ptr(), &raw mut *stat, flags) as c_int
+    }
+}
+
+pub fn fstatfs(number: c_int, stat: &mut libc::statfs) -> c_int {
+    // SAFETY: on machines of 64 bits the C library's structure is the kernel's.
+    unsafe { syscall(libc::SYS_fstatfs, number, &raw mut *stat) as c_int }
 }
 
 pub fn read(number: c_int, into: &mut [u8]) -> isize {

@@ -157,7 +157,7 @@ impl NamedFile {
         // SAFETY: a C string; fills the struct.
         unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
-            libc::lstat(name.as_ptr(), &mut stat) == 0
+            system::stat_of_name(libc::AT_FDCWD, name, &mut stat) == 0
                 && (stat.st_dev, stat.st_ino) == (self.device, self.inode)
         }
     }

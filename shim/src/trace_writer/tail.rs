@@ -178,7 +178,7 @@ fn is_mappable(number: i32) -> Option<bool> {
     // SAFETY: fstatfs fills what it is given.
     unsafe {
         let mut info: libc::statfs = std::mem::zeroed();
-        if libc::fstatfs(number, &mut info) != 0 {
+        if system::fstatfs(number, &mut info) != 0 {
             return None;
         }
         match info.f_type as u64 & 0xFFFF_FFFF {

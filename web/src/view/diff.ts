@@ -54,36 +54,37 @@ export function compare(before: [Model, Moment], now: [Model, Moment], by: "line
   return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before) || b.now - a.now);
 }
 
+/** The part of a difference that named lines explain: of all lines that changed as it did, the bytes of named ones. */
+export function explained(lines: Grown[], difference: number): string {
+  const changes = lines.map((line) => ({ line, by: (line.now - line.before) * Math.sign(difference) }));
+  const same = changes.filter(({ by }) => by > 0);
+  const sum = (all: { by: number }[]) => all.reduce((bytes, { by }) => bytes + by, 0);
+  const named = same.filter(({ line }) => line.library !== "unknown" || line.name.includes(":"));
+  const what = difference > 0 ? "grew" : "shrank";
+  return `${percent(sum(named), sum(same))} of what ${what} is in named lines.`;
+}
+
 const ROWS = 60;
 const POINTS = 400;
 
 export class Diff implements View {
   readonly node = el("section", { class: "diff", label: "Difference" });
-  private other: Model | null = null;
-  private loading = false;
   private byStep = true;
 
   constructor(private readonly page: Page) {}
 
-  private async loaded(index: number): Promise<void> {
-    this.loading = true;
-    const models = await this.page.load(index);
-    const same = models.find((model) => model.device === this.page.model.device);
-    this.other = same ?? models[0] ?? null;
-    this.draw();
-  }
+  private readonly again = () => this.draw();
 
   draw(): void {
     const { page } = this;
     const { model } = page;
     const { range, second } = page.store.state;
     if (page.facts.runs.length > 1) {
-      if (!this.other) {
-        fill(this.node, el("p", { class: "dim", text: "Reading the other run." }));
-        if (!this.loading) void this.loaded(page.index(1, 0));
+      const other = page.other(this.again);
+      if (other === null || typeof other === "string") {
+        fill(this.node, el("p", { class: "dim", text: other ?? "Reading the other run." }));
         return;
       }
-      const { other } = this;
       const labels: [string, string] = [page.facts.runs[1].label, page.facts.runs[0].label];
       this.show([other, moment(other, other.peak)], [model, moment(model, model.peak)], labels, true);
       return;
@@ -111,8 +112,6 @@ export class Diff implements View {
     const difference = now[1].total - before[1].total;
     const lines = compare(before, now, "line");
     const most = lines.find((line) => Math.sign(line.now - line.before) === Math.sign(difference || 1));
-    const named = lines.filter((line) => line.library !== "unknown" || line.name.includes(":"));
-    const explained = named.reduce((sum, line) => sum + line.now - line.before, 0);
     const sign = difference >= 0 ? "+" : "";
     const words = [
       `${clean(labels[0], 60)}: ${size(before[1].total)} at ${seconds(before[0].time[before[1].ordinal])}`,
@@ -124,7 +123,7 @@ export class Diff implements View {
     fill(
       this.node,
       el("h3", { text: most && difference !== 0 ? `${sign}${size(difference)}: mostly ${clean(most.name, 120)} (${most.now >= most.before ? "+" : ""}${size(most.now - most.before)})` : "No difference" }),
-      el("p", { text: `${words.join("; ")}. ${difference === 0 ? "" : `${percent(Math.abs(explained), Math.abs(difference))} of it in named lines.`}` }),
+      el("p", { text: `${words.join("; ")}. ${difference === 0 ? "" : `${explained(lines, difference)}`}` }),
       axis,
       ...(roles.length ? [this.table("by role", roles)] : []),
       this.table("by library", compare(before, now, "library")),

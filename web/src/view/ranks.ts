@@ -24,16 +24,23 @@ export function highest(model: Model, from: number, to: number): number {
   return found;
 }
 
+const steps = new WeakMap<Model, [number, number][]>();
+
 /** First and last ordinals of the ranges that the program repeats most, outermost first: its steps. */
 export function stepsOf(model: Model): [number, number][] {
-  const { ranges } = model.page.phases;
+  const known = steps.get(model);
+  if (known) return known;
   const of = new Map<number, [number, number, number][]>();
-  for (const [phase, from, to, depth] of ranges) {
-    of.set(phase, [...(of.get(phase) ?? []), [from, to, depth]]);
+  for (const [phase, from, to, depth] of model.page.phases.ranges) {
+    const same = of.get(phase);
+    if (same) same.push([from, to, depth]);
+    else of.set(phase, [[from, to, depth]]);
   }
   const repeated = [...of.values()].filter((all) => all.length > 2);
   repeated.sort((a, b) => a[0][2] - b[0][2] || b.length - a.length);
-  return (repeated[0] ?? []).map(([from, to]): [number, number] => [from, to]).sort((a, b) => a[0] - b[0]);
+  const found = (repeated[0] ?? []).map(([from, to]): [number, number] => [from, to]).sort((a, b) => a[0] - b[0]);
+  steps.set(model, found);
+  return found;
 }
 
 /** The highest figure in each of equal parts of a time. */

@@ -62,9 +62,7 @@ function fix(lines: string[]): HTMLElement {
 export class Verdict implements View {
   readonly node = el("section", { class: "verdict", label: "Verdict" });
 
-  /** The other run, where there are two. */
-  private other: Model | null = null;
-  private loading = false;
+  private readonly again = () => this.draw();
 
   constructor(private readonly page: Page) {}
 
@@ -105,17 +103,8 @@ export class Verdict implements View {
   private against(model: Model): HTMLElement[] {
     const { page } = this;
     if (page.facts.runs.length < 2) return [];
-    if (!this.other) {
-      if (!this.loading) {
-        this.loading = true;
-        void page.load(page.index(1, 0)).then((models) => {
-          this.other = models.find((one) => one.device === model.device) ?? models[0];
-          this.draw();
-        });
-      }
-      return [el("h2", { text: "Reading the other run." })];
-    }
-    const { other } = this;
+    const other = page.other(this.again);
+    if (other === null || typeof other === "string") return [el("h2", { text: other ?? "Reading the other run." })];
     const [before, now] = [moment(other, other.peak), moment(model, model.peak)];
     const difference = now.total - before.total;
     const grown = compare([other, before], [model, now], "line");
