@@ -43,6 +43,18 @@ pub mod tls {
         };
     }
     pub(crate) use thread_block;
+
+    loom::thread_local! {
+        static NUMBER: usize = {
+            static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1);
+            NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+        };
+    }
+
+    /// As if each thread had a page of its own.
+    pub fn thread_pointer() -> usize {
+        NUMBER.with(|number| number << 12)
+    }
 }
 
 /// The libraries of a process: there are none here.

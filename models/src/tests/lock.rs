@@ -1,4 +1,4 @@
-//! The lock.
+//! The lock, also when a thread leaves it held.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -45,5 +45,57 @@ fn a_lock_that_is_held_is_not_tried_with_success() {
             held.with_mut(|value| unsafe { *value += 1 });
         }
         other.join().unwrap();
+    });
+}
+
+/// One thread ends with the lock held. Another, which waits, is told so, and never enters.
+#[test]
+fn a_lock_that_was_left_lets_nobody_in() {
+    loom::model(|| {
+        let lock = Arc::new(Lock::new(loom::cell::UnsafeCell::new(0)));
+        let leaver = {
+            let lock = lock.clone();
+            thread::spawn(move || {
+                let held = lock.lock();
+                // SAFETY: nobody else is in the section: that is what is checked.
+                held.with_mut(|value| unsafe { *value += 1 });
+                std::mem::forget(held);
+                // Back in the program, it calls again.
+                assert!(lock.lock_unless_left().is_none());
+            })
+        };
+        if let Some(held) = lock.lock_unless_left() {
+            // SAFETY: as above.
+            held.with_mut(|value| unsafe { assert_eq!(*value, 0) });
+        }
+        leaver.join().unwrap();
+        assert!(lock.lock_unless_left().is_none());
+    });
+}
+
+/// A holder that was only slow: a waiting thread gave it up, its unlocking makes the lock usable again.
+#[test]
+fn a_lock_that_was_given_up_too_early_is_usable_again() {
+    loom::model(|| {
+        let lock = Arc::new(Lock::new(loom::cell::UnsafeCell::new(0)));
+        let held = lock.lock();
+        let other = {
+            let lock = lock.clone();
+            thread::spawn(move || {
+                if let Some(held) = lock.lock_unless_left() {
+                    // SAFETY: nobody else is in the section: that is what is checked.
+                    held.with_mut(|value| unsafe { *value += 1 });
+                }
+            })
+        };
+        // It is this thread's own: given up at once.
+        assert!(lock.lock_unless_left().is_none());
+        // SAFETY: as above.
+        held.with_mut(|value| unsafe { *value += 1 });
+        drop(held);
+        other.join().unwrap();
+        let held = lock.lock();
+        // SAFETY: as above.
+        assert!(held.with(|value| unsafe { *value }) >= 1);
     });
 }

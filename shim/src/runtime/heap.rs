@@ -13,7 +13,7 @@
 use crate::runtime::fallible::may_fail;
 use crate::runtime::faults::{Site, block_granted, pages_granted};
 use crate::runtime::hash_table;
-use crate::runtime::lock::Lock;
+use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::reserve;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -61,6 +61,26 @@ impl Heap {
             Some(lists) => Some(lists),
             None => self.make(),
         }
+    }
+
+    /// The blocks of a size. `None`: there is no page for lists.
+    #[inline]
+    fn list(&self, class: usize) -> Option<Guard<'_, Blocks>> {
+        let lists = self.lists()?;
+        lists.0[class].lock_unless_left().or_else(|| self.list_after(lists, class))
+    }
+
+    /// The same after a thread has left a list in the middle of a change: all lists are replaced. Their
+    /// free blocks are lost.
+    #[cold]
+    fn list_after(&self, left: &Lists, class: usize) -> Option<Guard<'_, Blocks>> {
+        let left = (&raw const *left).cast_mut();
+        if left != (&raw const SPARE.0).cast_mut() {
+            // Another thread may have replaced them.
+            let order = (Ordering::AcqRel, Ordering::Acquire);
+            let _ = self.0.compare_exchange(left, null_mut(), order.0, order.1);
+        }
+        self.lists()?.0[class].lock_unless_left()
     }
 
     #[cold]
@@ -193,8 +213,8 @@ unsafe impl GlobalAlloc for Heap {
                 let pages = if granted { hash_table::pages(bytes).ok() } else { None };
                 pages.unwrap_or_else(|| reserve::take(bytes))
             }
-            Some(class) => match self.lists() {
-                Some(lists) => lists.0[class].lock().take(LEAST << class, granted),
+            Some(class) => match self.list(class) {
+                Some(mut blocks) => blocks.take(LEAST << class, granted),
                 None => reserve::take(LEAST << class),
             },
         }
@@ -205,8 +225,8 @@ unsafe impl GlobalAlloc for Heap {
             None if reserve::has(block) => {}
             None => hash_table::unmap(block, in_pages(layout.size())),
             Some(class) => {
-                if let Some(lists) = self.lists() {
-                    lists.0[class].lock().give(block);
+                if let Some(mut blocks) = self.list(class) {
+                    blocks.give(block);
                 }
             }
         }
@@ -313,6 +333,19 @@ mod tests {
         let mut again = Block { heap: &heap, at: unsafe { heap.alloc_zeroed(layout) }, layout };
         assert_eq!(again.at, last);
         assert!(again.bytes().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_list_that_a_thread_has_left_is_replaced() {
+        let heap = Heap::new();
+        let mut block = Block::new(&heap, layout(100, 8));
+        std::mem::forget(heap.list(class(block.layout).unwrap()));
+        let mut other = Block::new(&heap, layout(100, 8));
+        block.bytes().fill(1);
+        other.bytes().fill(2);
+        assert!(block.bytes().iter().all(|byte| *byte == 1));
+        drop(block);
+        drop(other);
     }
 
     #[test]

@@ -1,14 +1,22 @@
 //! A lock for short critical sections: it spins, then sleeps on a futex. It never allocates. It is
 //! never held across a driver call, dlopen or dlsym.
+//!
+//! A thread may leave the recorder in the middle of such a section: by `setcontext` out of a signal
+//! handler, or by its end. Then the lock stays held, and what it guards may be half changed. So the lock
+//! says who holds it. One who finds that it holds the lock itself, or who has waited too long, marks it as
+//! left: from then on nobody waits, and [`Lock::lock`] panics with [`Left`], which ends the recording. If
+//! the holder was only slow, its unlocking ends that state.
 
 use crate::runtime::atomics::{AtomicU32, Ordering, spin_loop};
 use crate::runtime::futex;
+use crate::runtime::tls::thread_pointer;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
+/// Its holder has left it. Other values are the holder's [`token`].
+const LEFT: u32 = u32::MAX;
 
 /// Turns of the spin before the thread sleeps: about a microsecond, longer than any section here.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
@@ -16,6 +24,50 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// The longest sleep. Unlocking is a plain store, with no fence before it looks for sleepers; a sleeper
 /// that it misses wakes up after this time.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
+
+/// Sleeps, about 10 s, after which the holder is taken to have left the lock. Sleeps and not time: a process
+/// that is stopped does not count them.
+const PATIENCE: u32 = if cfg!(loom) { u32::MAX } else { 40_000 };
+/// The same, about 50 ms, if the holder is known to have left the recorder before.
+const SHORT_PATIENCE: u32 = 200;
+
+/// The panic of one who needs a lock that was left.
+pub struct Left;
+
+impl Left {
+    pub const WHY: &str = "a thread was taken out of the recorder and keeps one of its locks";
+}
+
+/// A number of this thread: threads have their own pages.
+#[inline(always)]
+fn token() -> u32 {
+    (thread_pointer() >> 12) as u32
+}
+
+/// Threads that have left the recorder's code in the middle.
+struct Leavers([std::sync::atomic::AtomicU32; 16]);
+
+static LEAVERS: Leavers = Leavers([const { std::sync::atomic::AtomicU32::new(0) }; 16]);
+
+impl Leavers {
+    fn has(&self, token: u32) -> bool {
+        self.0.iter().any(|leaver| leaver.load(Ordering::Relaxed) == token)
+    }
+
+    fn add(&self, token: u32) {
+        if !self.has(token) {
+            // If there are more of them, the last one takes the place of another.
+            let free = self.0.iter().find(|leaver| leaver.load(Ordering::Relaxed) == 0);
+            free.unwrap_or(&self.0[0]).store(token, Ordering::Relaxed);
+        }
+    }
+}
+
+/// This thread has left the recorder's code in the middle, perhaps with a lock: nobody waits long for it.
+#[cold]
+pub fn thread_left() {
+    LEAVERS.add(token());
+}
 
 /// The lock's words come first, on the cache line of the value's first fields: a thread that waits
 /// for both fetches one.
@@ -54,41 +106,90 @@ impl<T> Lock<T> {
     #[inline]
     fn take(&self) -> bool {
         let taken =
-            self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            self.state.compare_exchange(FREE, token(), Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
             held::add(1);
         }
         taken
     }
 
+    /// Panics with [`Left`] if the lock was left.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if !self.take() {
-            self.wait();
+        if !self.take() && !self.wait() {
+            left();
         }
         Guard { lock: self }
     }
 
-    /// `None` if another thread holds the lock.
+    /// `None` if the lock was left.
+    #[inline]
+    pub fn lock_unless_left(&self) -> Option<Guard<'_, T>> {
+        // `then`, not `then_some`: dropping an unused guard would unlock.
+        #[allow(clippy::unnecessary_lazy_evaluations)]
+        (self.take() || self.wait()).then(|| Guard { lock: self })
+    }
+
+    /// `None` if another thread holds the lock, or has left it.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.take().then(|| Guard { lock: self })
     }
 
+    /// False: the lock was left.
     #[cold]
-    fn wait(&self) {
+    fn wait(&self) -> bool {
         for _ in 0..SPINS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.take() {
-                return;
+            match self.state.load(Ordering::Relaxed) {
+                FREE if self.take() => return true,
+                LEFT => return false,
+                _ => spin_loop(),
             }
-            spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !self.take() {
-            futex::wait(&self.state, HELD, LONGEST_SLEEP);
-        }
+        let taken = self.sleep();
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        taken
     }
+
+    fn sleep(&self) -> bool {
+        let (mut holder, mut sleeps) = (FREE, 0);
+        loop {
+            if self.take() {
+                return true;
+            }
+            let state = self.state.load(Ordering::Relaxed);
+            if state == LEFT {
+                return false;
+            }
+            (holder, sleeps) = if state == holder { (state, sleeps + 1) } else { (state, 0) };
+            if state != FREE && sleeps >= patience(holder) {
+                // The holder may unlock meanwhile.
+                let order = Ordering::Relaxed;
+                let _ = self.state.compare_exchange(holder, LEFT, order, order);
+                continue;
+            }
+            if state != FREE {
+                futex::wait(&self.state, state, LONGEST_SLEEP);
+            }
+        }
+    }
+}
+
+/// The most sleeps for a holder.
+fn patience(holder: u32) -> u32 {
+    match holder {
+        // This thread itself: it has left the section.
+        _ if holder == token() => 0,
+        _ if LEAVERS.has(holder) => SHORT_PATIENCE,
+        _ => PATIENCE,
+    }
+}
+
+#[cold]
+fn left() -> ! {
+    // Without the panic hook: a thread that left it in the middle cannot panic again.
+    std::panic::resume_unwind(Box::new(Left))
 }
 
 /// How many locks this thread holds. Counted in builds with assertions only.
@@ -196,6 +297,42 @@ mod tests {
         assert!(std::panic::catch_unwind(debug_assert_none_held).is_err());
         drop(inner);
         debug_assert_none_held();
+    }
+
+    #[test]
+    fn one_that_its_own_thread_has_left_is_not_waited_for() {
+        let lock = Lock::new(0u64);
+        std::mem::forget(lock.lock());
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| *lock.lock() += 1));
+        assert!(panic.unwrap_err().is::<Left>());
+        let elsewhere = std::thread::scope(|scope| {
+            scope.spawn(|| lock.lock_unless_left().is_none()).join().unwrap()
+        });
+        assert!(elsewhere, "at once");
+        assert!(lock.try_lock().is_none());
+    }
+
+    #[test]
+    fn one_whose_holder_has_left_before_is_not_waited_for_long() {
+        let lock = Lock::new(0u64);
+        std::thread::scope(|scope| {
+            let leaver = scope.spawn(|| {
+                std::mem::forget(lock.lock());
+                thread_left();
+            });
+            leaver.join().unwrap();
+            assert!(lock.lock_unless_left().is_none());
+        });
+    }
+
+    /// Who waited too long for a thread that was only slow.
+    #[test]
+    fn unlocking_ends_the_state_of_a_lock_that_was_left() {
+        let lock = Lock::new(0u64);
+        let held = lock.lock();
+        assert!(lock.lock_unless_left().is_none());
+        drop(held);
+        assert!(lock.lock_unless_left().is_some());
     }
 
     #[test]
