@@ -3,10 +3,12 @@
    the loader. Opening a library is allowed in cuInit and in the program's own dlopen and dlsym. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -20,8 +22,30 @@ static unsigned long seen;
 static __thread int inside;
 static struct {
     uintptr_t start, end;
-} recorder, neutral[8];
+} recorder, neutral[8], init;
 static int neutrals;
+
+/* The frame of the recorder's cuInit has a local function's name, which dladdr does not know. */
+static void find_init(const char *path, uintptr_t base) {
+    int file = open(path, O_RDONLY);
+    off_t size = lseek(file, 0, SEEK_END);
+    const char *image = mmap(NULL, size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    if (image == MAP_FAILED) _exit(94);
+    const ElfW(Ehdr) *header = (const void *)image;
+    const ElfW(Shdr) *sections = (const void *)(image + header->e_shoff);
+    for (int k = 0; k < header->e_shnum; k++) {
+        if (sections[k].sh_type != SHT_SYMTAB) continue;
+        const ElfW(Sym) *symbols = (const void *)(image + sections[k].sh_offset);
+        const char *names = image + sections[sections[k].sh_link].sh_offset;
+        for (size_t n = 0; n < sections[k].sh_size / sizeof *symbols; n++)
+            if (strstr(names + symbols[n].st_name, "exports6cuInit6hooked")) {
+                init.start = base + symbols[n].st_value;
+                init.end = init.start + symbols[n].st_size;
+            }
+    }
+    if (!init.end) _exit(95);
+}
 
 static int note(struct dl_phdr_info *info, size_t size, void *own) {
     uintptr_t start = ~0ul, end = 0;
@@ -37,6 +61,7 @@ static int note(struct dl_phdr_info *info, size_t size, void *own) {
     if (strstr(name, "libvramtrace.so")) {
         recorder.start = start;
         recorder.end = end;
+        find_init(name, info->dlpi_addr);
     } else if (strstr(name, "libc.so.") || strstr(name, "ld-linux") || strstr(name, "libgcc_s") ||
                ((uintptr_t)own >= start && (uintptr_t)own < end)) {
         neutral[neutrals].start = start;
@@ -67,8 +92,9 @@ static _Unwind_Reason_Code frame(struct _Unwind_Context *context, void *argument
         const char *name = symbol.dli_sname;
         int opening = !strncmp(name, "dl", 2) || !strncmp(name, "_dl_", 4);
         if (!walk->decided) walk->opens |= opening;
-        else walk->allowed |= (opening || !strcmp(name, "cuInit")) && walk->opens;
+        else walk->allowed |= opening && walk->opens;
     }
+    if (walk->decided) walk->allowed |= at >= init.start && at < init.end && walk->opens;
     return _URC_NO_REASON;
 }
 

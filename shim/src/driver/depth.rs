@@ -4,37 +4,56 @@
 //! A `longjmp` across a driver call (out of a callback, or out of a signal handler) runs no
 //! destructors, so the depth would stay raised forever. So the outermost guard has a mark in its stack
 //! frame, and a later call checks whether that frame still exists ([`Outermost::is_gone`]).
+//!
+//! A signal handler that leaves the recorder's own code waits for the end of the hook
+//! (`hooks/handler_exits.rs`). For this the thread's block also says whether the driver is being called.
 
 use crate::runtime::errno;
 use crate::runtime::escapes::{Escape, escaped};
+use crate::runtime::handler_exit;
+use crate::runtime::lock;
 use crate::runtime::stack_pages;
 use crate::runtime::tls::thread_block;
 use core::cell::Cell;
 use core::marker::PhantomData;
+use core::sync::atomic::{Ordering, compiler_fence};
 
-/// This thread's.
+/// This thread's. Its signal handlers read and write it too: compiler fences keep the order.
 #[repr(C)]
 struct Slot {
-    depth: usize,
+    /// The depth in units of [`ONE`], and the bits below it. One word, so that a call tests both at once.
+    state: u64,
     outermost: Outermost,
     /// Counts guards, so that no two have the same mark.
     marks: usize,
+    /// The outermost hook is calling the driver for the program: no lock of the recorder is held.
+    in_driver: bool,
+    /// A signal handler wants to leave the outermost hook, at the hook's end.
+    is_asked: bool,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 32, align 16);
+const ONE: u64 = 4;
+/// The program has made this thread's cancellation asynchronous.
+const ASYNCHRONOUS: u64 = 1;
+/// It is deferred during a hook.
+const DEFERRED: u64 = 2;
+
+thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 48, align 16);
 
 /// The guard that raised the depth from 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Outermost {
-    /// Address of its mark; 0: not known yet.
+    /// Address of its mark.
     at: usize,
     mark: usize,
 }
 
-/// The guard of one hook; dropping it (also by unwinding) lowers the depth again.
+/// The guard of one outermost hook. [`Guard::settle`] raises the depth, [`Guard::leave`] lowers it again,
+/// as dropping the guard does (also by unwinding).
 pub struct Guard {
-    /// 0: not the outermost.
+    slot: *mut Slot,
+    /// 0: the depth is not raised.
     mark: Cell<usize>,
     /// Not `Send`: it stays on its thread.
     _local: PhantomData<*mut ()>,
@@ -43,47 +62,118 @@ pub struct Guard {
 /// `None` inside a hook of the same thread: pass through.
 #[inline]
 pub fn enter() -> Option<Guard> {
+    let slot = slot();
     // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    if slot.depth != 0 && !slot.left_behind() {
+    if unsafe { (*slot).state } >= ONE && !left_behind() {
         return None;
     }
-    Some(slot.raise())
+    Some(Guard::new(slot))
+}
+
+/// Whether a hook on this thread can begin at once, as nearly all do: it is not nested, and the thread is
+/// not cancelled asynchronously. (After a `longjmp` across a driver call the answer is no.)
+#[inline]
+pub fn is_plain() -> bool {
+    // SAFETY: this thread's own.
+    unsafe { (*slot()).state == 0 }
+}
+
+/// Whether the frame of the outermost guard is gone. Then no call is in progress on this thread.
+#[cold]
+fn left_behind() -> bool {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &mut *slot() };
+    let (here, kept) = (0u8, errno::get());
+    let gone = slot.outermost.is_gone(&raw const here as usize);
+    errno::set(kept);
+    if gone {
+        slot.left();
+    }
+    gone
 }
 
 impl Slot {
-    #[inline]
-    fn raise(&mut self) -> Guard {
-        self.depth = 1;
-        self.marks = self.marks.wrapping_add(1).max(1);
-        self.outermost = Outermost { at: 0, mark: self.marks };
-        Guard { mark: Cell::new(self.marks), _local: PhantomData }
-    }
-
-    /// Whether the frame of the outermost guard is gone. Then no call is in progress on this thread.
-    #[cold]
-    fn left_behind(&mut self) -> bool {
-        let (here, kept) = (0u8, errno::get());
-        let gone = self.outermost.is_gone(&raw const here as usize);
-        errno::set(kept);
-        if !gone {
-            return false;
+    /// The outermost hook was left without its end.
+    fn left(&mut self) {
+        if !self.in_driver {
+            lock::thread_left();
         }
         escaped(Escape::LongJump);
-        self.depth = 0;
-        true
+        self.state &= ONE - 1;
     }
 }
 
 impl Guard {
-    /// Stores the guard's address. It must not be moved from now on.
+    fn new(slot: *mut Slot) -> Guard {
+        Guard { slot, mark: Cell::new(0), _local: PhantomData }
+    }
+
+    /// Raises the depth. The guard must not be moved from now on.
     #[inline]
     pub fn settle(&self) {
         // SAFETY: this thread's own.
-        let slot = unsafe { &mut *slot() };
-        if slot.outermost.mark == self.mark.get() {
-            slot.outermost.at = self.mark.as_ptr() as usize;
+        let slot = unsafe { &mut *self.slot };
+        let mark = slot.marks.wrapping_add(1);
+        slot.marks = mark;
+        self.mark.set(mark);
+        slot.outermost = Outermost { at: self.mark.as_ptr() as usize, mark };
+        slot.in_driver = false;
+        compiler_fence(Ordering::SeqCst);
+        slot.state |= ONE;
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The driver is called for the program until [`Guard::left_driver`]. The caller holds no lock. Returns
+    /// whether cancellation is asynchronous, and deferred during this hook.
+    #[inline]
+    pub fn enters_driver(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: this thread's own.
+        let slot = unsafe { &mut *self.slot };
+        slot.in_driver = true;
+        slot.state & DEFERRED != 0
+    }
+
+    #[inline]
+    pub fn left_driver(&self) {
+        // SAFETY: this thread's own.
+        unsafe { (*self.slot).in_driver = false };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Ends the hook. If a signal handler wants to leave it, this does so, and does not return.
+    #[inline]
+    pub fn leave(self) {
+        self.lower();
+        // SAFETY: this thread's own.
+        let slot = unsafe { &mut *self.slot };
+        core::mem::forget(self);
+        if slot.is_asked {
+            slot.is_asked = false;
+            handler_exit::perform();
         }
+    }
+
+    /// The same before the hook calls the driver, where the hook has nothing to undo.
+    #[inline]
+    pub fn leave_if_asked(&self) {
+        // SAFETY: this thread's own.
+        if unsafe { (*self.slot).is_asked } {
+            let Guard { slot, ref mark, .. } = *self;
+            Guard { slot, mark: mark.clone(), _local: PhantomData }.leave();
+        }
+    }
+
+    #[inline]
+    fn lower(&self) {
+        // SAFETY: this thread's own.
+        let slot = unsafe { &mut *self.slot };
+        compiler_fence(Ordering::SeqCst);
+        // A guard that was wrongly considered gone lowers nothing.
+        if slot.outermost.mark == self.mark.get() {
+            slot.state &= ONE - 1;
+        }
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
@@ -101,16 +191,64 @@ impl Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this thread's own.
-        let slot = unsafe { &mut *slot() };
-        let mark = self.mark.replace(0);
-        if mark == 0 {
-            slot.depth = slot.depth.saturating_sub(1);
-        } else if slot.outermost.mark == mark {
-            // A guard that was wrongly considered gone lowers nothing.
-            slot.depth = 0;
+        if self.mark.get() != 0 {
+            self.lower();
         }
     }
+}
+
+/// The outermost hook on this thread, for who wants to leave it.
+pub struct Raised {
+    /// The address of its guard.
+    pub frame: usize,
+    /// It must end first: it may hold locks. Not for a second request, since it may be waiting itself.
+    pub must_end: bool,
+}
+
+/// `sp`: the caller's stack pointer.
+pub fn raised(sp: usize) -> Option<Raised> {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &*slot() };
+    let is_there = slot.state >= ONE && !slot.outermost.is_gone(sp);
+    let must_end = !slot.in_driver && !slot.is_asked;
+    is_there.then_some(Raised { frame: slot.outermost.at, must_end })
+}
+
+/// The outermost hook on this thread is being left now.
+pub fn left() {
+    // SAFETY: this thread's own.
+    unsafe { (*slot()).left() };
+}
+
+/// The outermost hook on this thread is to be left at its end: see [`Guard::leave`].
+pub fn ask_to_leave() {
+    // SAFETY: this thread's own.
+    unsafe { (*slot()).is_asked = true };
+}
+
+/// Whether the program has made the cancellation of this thread asynchronous.
+pub fn is_asynchronous() -> bool {
+    // SAFETY: this thread's own.
+    unsafe { (*slot()).state & (ASYNCHRONOUS | DEFERRED) == ASYNCHRONOUS }
+}
+
+/// Whether asynchronous cancellation is deferred now.
+pub fn is_deferring() -> bool {
+    // SAFETY: this thread's own.
+    unsafe { (*slot()).state & DEFERRED != 0 }
+}
+
+/// The program has set the type of this thread's cancellation.
+pub fn set_asynchronous(on: bool) {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &mut *slot() };
+    slot.state = slot.state & !(ASYNCHRONOUS | DEFERRED) | if on { ASYNCHRONOUS } else { 0 };
+}
+
+pub fn set_deferring(on: bool) {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &mut *slot() };
+    slot.state = slot.state & !DEFERRED | if on { DEFERRED } else { 0 };
 }
 
 impl Outermost {
@@ -119,9 +257,6 @@ impl Outermost {
     #[cold]
     fn is_gone(&self, sp: usize) -> bool {
         let Outermost { at, mark } = *self;
-        if at == 0 {
-            return false;
-        }
         match stack_pages::signal_stack() {
             // A signal handler runs on its own stack, on top of a call on the other stack.
             Some(stack) if stack.contains(&sp) => stack.contains(&at) && at < sp,
@@ -130,7 +265,9 @@ impl Outermost {
             _ => match stack_pages::are_joined(at.min(sp), at.max(sp)) {
                 true if at < sp => true,
                 // SAFETY: the pages from `sp` to there can be read.
-                true => unsafe { stack_pages::word_of_ended_frame(at) != mark },
+                true if unsafe { stack_pages::word_of_ended_frame(at) } != mark => true,
+                // A loop calls again from the same frame: the word is still there.
+                true => handler_exit::is_in_our_frames(sp, at),
                 // Another stack, for example a fiber's: unknown.
                 false => false,
             },
@@ -139,18 +276,37 @@ impl Outermost {
 }
 
 /// Runs `f` with the guard up: hooks reached from within pass through.
+#[inline]
 pub fn inside<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    let guard = match slot.depth {
-        0 => slot.raise(),
-        _ => {
-            slot.depth += 1;
-            Guard { mark: Cell::new(0), _local: PhantomData }
+    struct Nested(*mut Slot);
+    impl Drop for Nested {
+        fn drop(&mut self) {
+            // SAFETY: this thread's own.
+            let slot = unsafe { &mut *self.0 };
+            if slot.state >= ONE {
+                slot.state -= ONE;
+            }
         }
-    };
-    guard.settle();
+    }
+    let slot = slot();
+    // SAFETY: this thread's own.
+    let state = unsafe { &mut (*slot).state };
+    if *state < ONE {
+        return alone(f);
+    }
+    *state += ONE;
+    let _nested = Nested(slot);
     f()
+}
+
+/// The same outside of a hook.
+#[cold]
+fn alone<R>(f: impl FnOnce() -> R) -> R {
+    let guard = Guard::new(slot());
+    guard.settle();
+    let result = f();
+    guard.leave();
+    result
 }
 
 /// Runs `f` with the guard up, unless it is up: this thread is in a hook.
@@ -158,6 +314,7 @@ pub fn outermost(f: impl FnOnce()) {
     if let Some(guard) = enter() {
         guard.settle();
         f();
+        guard.leave();
     }
 }
 
@@ -168,8 +325,8 @@ mod tests {
 
     #[test]
     fn only_the_outermost_enters() {
-        let guard = enter();
-        assert!(guard.is_some());
+        let guard = enter().unwrap();
+        guard.settle();
         assert!(enter().is_none());
         std::thread::spawn(|| assert!(enter().is_some())).join().unwrap();
         drop(guard);
@@ -184,7 +341,8 @@ mod tests {
     #[test]
     fn a_panic_lowers_it() {
         let result = std::panic::catch_unwind(|| {
-            let _guard = enter().unwrap();
+            let guard = enter().unwrap();
+            guard.settle();
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(result.is_err());

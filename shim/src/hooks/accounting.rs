@@ -208,12 +208,13 @@ pub fn allocate(
         }
         Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
     };
+    // A thread that is cancelled in the driver does not say whether the driver has given the memory.
+    reservation.taken();
     let result = real();
     if result != 0 {
-        drop(reservation);
+        reservation.withdrawn();
         return refuse(p, request, Why::Driver(result));
     }
-    reservation.taken();
     let (key, size) = taken();
     let entry = Entry {
         space: request.space,

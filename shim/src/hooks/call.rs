@@ -22,14 +22,16 @@
 //! passes through. (So a hook which lets the driver write into locals
 //! copies them to the program's outputs before it does anything else.)
 
-use crate::driver::api::Api;
+use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
 use crate::driver::depth;
 use crate::hooks::after_call;
+use crate::hooks::handler_exits::undeferred;
 use crate::hooks::oom_sources::sources;
 use crate::hooks::state;
 use crate::hooks::state::Process;
 use crate::hooks::without_state;
+use crate::runtime::lock::Left;
 use crate::runtime::{clock, errno, panic_boundary, reserve};
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -56,6 +58,7 @@ pub struct Call<F: Function> {
     /// Whether this call is timed, and the time that the driver took.
     timed: Cell<bool>,
     driver_ns: Cell<u64>,
+    depth: depth::Guard,
 }
 
 impl<F: Function> Call<F> {
@@ -63,16 +66,21 @@ impl<F: Function> Call<F> {
     /// `real` is the driver's function of `api`, and the program called that with these arguments. The
     /// result is dropped before the program's call returns.
     #[inline]
-    pub(super) unsafe fn new(api: Api, real: F, arguments: F::Arguments) -> Call<F> {
+    pub(super) unsafe fn new(
+        api: Api,
+        real: F,
+        arguments: F::Arguments,
+        depth: depth::Guard,
+    ) -> Call<F> {
         let errno_here = errno::here();
         let errno = Cell::new(errno_here.get());
         let (timed, driver_ns) = (Cell::new(false), Cell::new(0));
         let answer = Cell::new(None);
-        Call { api, real, arguments, answer, errno, errno_here, timed, driver_ns }
+        Call { api, real, arguments, answer, errno, errno_here, timed, driver_ns, depth }
     }
 
     /// Makes the program's call.
-    #[inline]
+    #[inline(always)]
     pub fn forward(&self) -> CUresult {
         // SAFETY: the program made this call, with these arguments (`new`).
         unsafe { self.real_with(self.arguments) }
@@ -82,15 +90,13 @@ impl<F: Function> Call<F> {
     ///
     /// # Safety
     /// The arguments fulfil the contract of the driver's function.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
         // The driver must see the program's errno, not that of the hook's own calls.
         let entered = self.enters_driver();
-        self.restore_errno();
         // SAFETY: the caller has arguments that fulfil the function's contract.
-        let result = unsafe { self.real.call(arguments) };
+        let result = unsafe { self.across(arguments) };
         self.answer.set(Some(result));
-        self.keep_errno();
         if entered != 0 {
             self.left_driver(entered);
         }
@@ -100,11 +106,39 @@ impl<F: Function> Call<F> {
     /// Makes the program's call without a hook.
     #[inline]
     fn through(&self) -> CUresult {
-        self.restore_errno();
         // SAFETY: the program made this call, with these arguments (`new`).
-        let result = unsafe { self.real.call(self.arguments) };
+        unsafe { self.across(self.arguments) }
+    }
+
+    /// Calls the driver. Meanwhile a signal handler, and asynchronous cancellation, may leave this call.
+    ///
+    /// # Safety
+    /// The arguments fulfil the contract of the driver's function.
+    #[inline(always)]
+    unsafe fn across(&self, arguments: F::Arguments) -> CUresult {
+        let real = self.real;
+        self.restore_errno();
+        let result = match self.depth.enters_driver() {
+            // SAFETY: the caller's contract.
+            false => unsafe { real.call(arguments) },
+            // SAFETY: the caller's contract.
+            true => across_undeferred(self.api, move || unsafe { real.call(arguments) }),
+        };
+        self.depth.left_driver();
         self.keep_errno();
         result
+    }
+
+    /// The end of the program's call, after `run`.
+    #[inline]
+    pub(super) fn end(self) {
+        self.depth.leave();
+    }
+
+    /// Where a signal handler wants to leave the hook, which has not begun its work: leaves it.
+    #[inline]
+    pub fn leave_if_asked(&self) {
+        self.depth.leave_if_asked();
     }
 
     /// The time at which the driver is entered; 0: this call is not timed.
@@ -132,6 +166,20 @@ impl<F: Function> Call<F> {
     /// The driver's result, if it was called.
     pub fn answer(&self) -> Option<CUresult> {
         self.answer.get()
+    }
+}
+
+/// In a hook during which asynchronous cancellation is deferred. It stays so in calls by which memory comes and
+/// goes: a thread that ended there would not tell whether the driver has given it.
+#[cold]
+#[inline(never)]
+fn across_undeferred(api: Api, call: impl FnOnce() -> CUresult) -> CUresult {
+    use Family::*;
+    match api.family() {
+        ActivityGuard | Lifecycle | Noted | Nvml | Report => undeferred(call),
+        Contexts | Create | Free | Graphs | Host | Implied | Pools | Share | Torch | Virtual => {
+            call()
+        }
     }
 }
 
@@ -173,11 +221,10 @@ fn begin_sample<F: Function>(call: &Call<F>) -> u64 {
 #[inline]
 pub(super) fn run<F: Function>(
     call: &Call<F>,
-    depth: depth::Guard,
     body: impl FnOnce(&'static Process) -> CUresult,
 ) -> CUresult {
-    depth.settle();
-    let began = match depth.is_sampled() {
+    call.depth.settle();
+    let began = match call.depth.is_sampled() {
         true => begin_sample(call),
         false => 0,
     };
@@ -204,8 +251,12 @@ pub(super) fn run<F: Function>(
         Ok(Some(result)) => result,
         Ok(None) => call.through(),
         Err(payload) => {
+            let has_left = payload.is::<Left>();
             state::panicked(call.api, payload);
             let refused = || match state::existing() {
+                Some(process) if has_left => {
+                    without_state::refusal_of_uncounted(process.cap.is_set(), call.api)
+                }
                 Some(_) => None,
                 None => without_state::refusal(call.api),
             };
@@ -235,7 +286,10 @@ mod tests {
         let before = REACHED.load(Ordering::Relaxed);
         errno::set(5);
         // SAFETY: it can be called with any number, and stands for the driver's.
-        let call = unsafe { Call::new(Api::cuDriverGetVersion, driver as Real, (700,)) };
+        let call = unsafe {
+            let guard = depth::enter().unwrap();
+            Call::new(Api::cuDriverGetVersion, driver as Real, (700,), guard)
+        };
         let body = |_: &'static Process| {
             if after {
                 call.forward();
@@ -243,8 +297,8 @@ mod tests {
             errno::set(6);
             std::panic::resume_unwind(Box::new("a mistake of ours"))
         };
-        let guard = depth::enter().unwrap();
-        let answer = run(&call, guard, body);
+        let answer = run(&call, body);
+        call.end();
         assert!(depth::enter().is_some(), "the depth is as before");
         (answer, errno::get(), REACHED.load(Ordering::Relaxed) - before)
     }

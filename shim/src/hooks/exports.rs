@@ -10,6 +10,7 @@ use crate::driver::param::{In, Out};
 use crate::driver::table::table;
 use crate::driver::{depth, pointers};
 use crate::hooks::call;
+use crate::hooks::handler_exits::deferred;
 use crate::hooks::torch_calls;
 use core::ffi::{c_char, c_void};
 
@@ -45,7 +46,18 @@ macro_rules! export {
     (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
         mod $name {
             use super::*;
+            // Without destructors: see `hooks/handler_exits.rs`.
             pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                if depth::is_plain() {
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { hooked($($arg,)* caller) };
+                }
+                // SAFETY: the program's own call, with its arguments.
+                deferred(move || unsafe { hooked($($arg,)* caller) })
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
                 torch_calls::run(api, |process| {
                     crate::hooks::$($hook)+(process, api, $($arg),*)
@@ -113,27 +125,43 @@ macro_rules! export {
                 // SAFETY: the program's own call, with its arguments.
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 // SAFETY: this is the program's call, and `call` ends with it.
-                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*)) };
-                call::run(&call, guard, |process| body!(process, &call, ($($arg),*), $($hook)+))
+                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
+                let result =
+                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                call.end();
+                result
             }
             // SAFETY: the program's own call, with its arguments.
-            unsafe { first(real, $($arg),*) }
+            deferred(move || unsafe { first(real, $($arg),*) })
         }
     };
     ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        // Without destructors: see `hooks/handler_exits.rs`.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
-            let Some(real) = pointers::function(Api::$name) else {
-                return Api::$name.missing(Api::$name.home().is_found());
-            };
-            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                // SAFETY: the real function of this row, with the types that the row names.
-                unsafe { core::mem::transmute(real) };
+            #[inline(never)]
+            unsafe extern "C-unwind" fn hooked($($arg: $ty),*) -> CUresult {
+                let Some(real) = pointers::function(Api::$name) else {
+                    return Api::$name.missing(Api::$name.home().is_found());
+                };
+                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                    // SAFETY: the real function of this row, with the types that the row names.
+                    unsafe { core::mem::transmute(real) };
+                // SAFETY: the program's own call, with its arguments.
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                // SAFETY: this is the program's call, and `call` ends with it.
+                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
+                let result =
+                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                call.end();
+                result
+            }
+            if depth::is_plain() {
+                // SAFETY: the program's own call, with its arguments.
+                return unsafe { hooked($($arg),*) };
+            }
             // SAFETY: the program's own call, with its arguments.
-            let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-            // SAFETY: this is the program's call, and `call` ends with it.
-            let call = unsafe { Call::new(Api::$name, real, ($($arg,)*)) };
-            call::run(&call, guard, |process| body!(process, &call, ($($arg),*), $($hook)+))
+            deferred(move || unsafe { hooked($($arg),*) })
         }
     };
 }
@@ -141,10 +169,12 @@ macro_rules! export {
 macro_rules! body {
     ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
         $process.usage.count($call.api);
+        $call.leave_if_asked();
         $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
         $process.usage.note(&$process.trace_writer, $call.api);
+        $call.leave_if_asked();
         $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{

@@ -16,6 +16,7 @@ pub mod exports;
 pub mod graph;
 pub mod graph_reserves;
 pub mod graphics;
+pub mod handler_exits;
 pub mod host;
 pub mod info;
 pub mod ipc;

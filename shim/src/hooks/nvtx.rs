@@ -2,6 +2,7 @@
 
 use crate::driver::depth;
 use crate::hooks::after_call;
+use crate::hooks::handler_exits::deferred;
 use crate::hooks::mark;
 use crate::hooks::state::{self, Process};
 use crate::interpose::nvtx::{self, Event, Text, Wide};
@@ -66,7 +67,7 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
         result
     });
     errno::set(kept);
-    outcome.unwrap_or_else(|_| {
+    let result = outcome.unwrap_or_else(|_| {
         if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
             log::line(format_args!(
                 "internal error in a function of NVTX; recording ends here, the program goes on"
@@ -74,7 +75,9 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
             process.trace_writer.stop(StopReason::Panic, 0);
         }
         R::default()
-    })
+    });
+    depth.leave();
+    result
 }
 
 fn name_of(event: &Event) -> Cow<'_, str> {
@@ -83,8 +86,12 @@ fn name_of(event: &Event) -> Cow<'_, str> {
 
 macro_rules! marks {
     ($( $name:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty = $hook:ident ( $domain:expr, $text:expr ); )*) => { $(
-        unsafe extern "C" fn $name($($arg: $ty),*) -> $out {
-            run(|process| mark::$hook(process, $domain, &$text))
+        unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $out {
+            #[inline(never)]
+            fn marked($($arg: $ty),*) -> $out {
+                run(|process| mark::$hook(process, $domain, &$text))
+            }
+            deferred(|| marked($($arg),*))
         }
     )* };
 }

@@ -54,7 +54,7 @@ fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
         result
     });
     errno::set(kept);
-    outcome.unwrap_or_else(|_| {
+    let result = outcome.unwrap_or_else(|_| {
         if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
             log::line(format_args!(
                 "internal error in a call of the Python package; recording ends here, the program \
@@ -63,7 +63,9 @@ fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
             process.trace_writer.stop(StopReason::Panic, 0);
         }
         R::default()
-    })
+    });
+    depth.leave();
+    result
 }
 
 /// # Safety

@@ -32,6 +32,7 @@ use crate::oom::OomReporter;
 use crate::runtime::clock::ProcessClock;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::loader;
+use crate::runtime::lock::Left;
 use crate::runtime::log;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
@@ -256,6 +257,7 @@ pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .or_else(|| payload.is::<Left>().then_some(Left::WHY))
             .unwrap_or("no reason given");
         // Without a state (creating it panicked) the line is printed once, too.
         static STATELESS: AtomicBool = AtomicBool::new(false);

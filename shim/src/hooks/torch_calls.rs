@@ -34,6 +34,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         state::panicked(api, payload);
     }
     errno.set(kept);
+    depth.leave();
 }
 
 /// The functions, in the order of [`index`].

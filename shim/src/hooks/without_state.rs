@@ -4,12 +4,18 @@
 //! are refused, as under a cap that cannot be parsed. Each call tries again to create the state.
 
 use crate::driver::api::{Api, Family};
-use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUresult};
+use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use core::ffi::CStr;
 
 /// `None`: the call passes through.
 pub fn refusal(api: Api) -> Option<CUresult> {
     (is_cap_requested() && initialises_or_allocates(api)).then_some(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// The same where a lock is needed that a thread has left, so that under a cap the request would not be
+/// counted.
+pub fn refusal_of_uncounted(is_capped: bool, api: Api) -> Option<CUresult> {
+    (is_capped && api.family() == Family::Create).then_some(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// Whether the environment asks for a cap that refuses. Neither allocates nor panics.

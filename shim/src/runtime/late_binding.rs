@@ -96,7 +96,7 @@ macro_rules! functions {
     };
 }
 
-functions! { 19:
+functions! { 20:
     0 "_Unwind_Backtrace" UNWINDER, Returns(NOT_RAISED);
     1 "_Unwind_DeleteException" UNWINDER, Aborts;
     2 "_Unwind_GetDataRelBase" UNWINDER, Aborts;
@@ -116,6 +116,7 @@ functions! { 19:
     16 "pthread_key_delete" c"libpthread.so.0", Returns(libc::EINVAL as usize);
     17 "pthread_mutex_trylock" c"libpthread.so.0", Returns(libc::EBUSY as usize);
     18 "pthread_setspecific" c"libpthread.so.0", Returns(libc::EINVAL as usize);
+    19 "_Unwind_GetCFA" UNWINDER, Aborts;
 }
 
 /// Looks the function up and jumps there, with the arguments and the stack of the call: the unwinder
@@ -247,6 +248,11 @@ pub fn bind_loaded() {
         }
         slot.store(address.unwrap_or(0), Ordering::Relaxed);
     }
+}
+
+/// Whether the unwinder was found: a call of it loads nothing.
+pub fn has_unwinder() -> bool {
+    SLOTS[0].load(Ordering::Relaxed) != 0
 }
 
 #[cfg(test)]

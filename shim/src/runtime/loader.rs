@@ -146,11 +146,39 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
 }
 
+/// The C library's functions by which a thread leaves what it is doing.
+#[derive(Clone, Copy)]
+pub enum ThreadEnd {
+    Longjmp,
+    UnderscoreLongjmp,
+    Siglongjmp,
+    LongjmpChk,
+    PthreadExit,
+    SetCancelType,
+}
+
+const THREAD_ENDS: [&[u8]; 6] = [
+    b"longjmp",
+    b"_longjmp",
+    b"siglongjmp",
+    b"__longjmp_chk",
+    b"pthread_exit",
+    b"pthread_setcanceltype",
+];
+static ENDS: [AtomicPtr<c_void>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
+
+/// Address of the real function.
+pub fn thread_end(which: ThreadEnd) -> usize {
+    cached(&ENDS[which as usize], THREAD_ENDS[which as usize]) as usize
+}
+
 /// Resolves all of them in advance, as far as they are there.
 pub fn warm() {
     let names: [&[u8]; 5] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen", b"_dl_find_object"];
     let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN, &FIND_OBJECT];
-    for (cache, found) in caches.into_iter().zip(elf::functions_after_us(names)) {
+    let found = elf::functions_after_us(names).into_iter();
+    let ends = elf::functions_after_us(THREAD_ENDS).into_iter();
+    for (cache, found) in caches.into_iter().zip(found).chain(ENDS.iter().zip(ends)) {
         cache.store(found.unwrap_or(0) as *mut c_void, Ordering::Relaxed);
     }
     find_object();

@@ -34,6 +34,7 @@ pub struct Loaded {
 }
 
 /// The object that contains this address. `None`: generated code, or no address of code.
+#[inline]
 pub fn holding(address: usize) -> Option<Loaded> {
     let Some(find) = loader::find_object() else {
         let Entry { start, end, link_map, eh_frame_hdr } = loaded_objects::holding(address)?;

@@ -14,6 +14,7 @@ pub mod faults;
 pub mod forked;
 pub mod futex;
 pub mod handle_set;
+pub mod handler_exit;
 pub mod hash_table;
 pub mod heap;
 // Miri runs no assembly; a sanitizer has its own functions in front of these.

@@ -4,12 +4,24 @@
 //! there, with a lock of the recorder held. A request to cancel takes effect at the next cancellation
 //! point outside.
 
+use crate::runtime::loader::{self, ThreadEnd};
 use core::ffi::c_int;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 const DISABLE: c_int = 1;
+
+/// Sets the type of this thread's cancellation by the real function, which this library interposes. A
+/// request that is pending takes effect here if the type becomes asynchronous.
+pub fn set_cancel_type(kind: c_int) {
+    type Set = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
+    let real = loader::thread_end(ThreadEnd::SetCancelType);
+    if real != 0 {
+        // SAFETY: the C library's function; null is no room for an answer.
+        unsafe { core::mem::transmute::<usize, Set>(real)(kind, core::ptr::null_mut()) };
+    }
+}
 
 /// For code that may make a system call that is a cancellation point. Costs a few nanoseconds.
 pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {

@@ -19,6 +19,7 @@ mod sanitizers;
 mod shared_memory;
 mod sick_driver;
 mod small_stacks;
+mod stopped_threads;
 mod symbol_lookup;
 mod tasks;
 mod trace_file_damage;

@@ -7,6 +7,7 @@ pub use crate::model::cap::counting::Refusal;
 use crate::model::cap::counting::{add_in_order, take_within};
 use crate::model::cap::group_share::GroupShare;
 use crate::model::ledger::add_saturating;
+use crate::runtime::panic_boundary::catch;
 use crate::runtime::reserve;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -248,14 +249,22 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         let Some(budget) = self.budget.filter(|_| !self.taken) else { return };
         match self.managed {
-            Some(managed) => managed.remove(self.bytes, |change| {
-                budget.charge(change);
-            }),
+            Some(managed) => withdraw(managed, budget, self.bytes),
             None => {
                 budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
             }
         }
     }
+}
+
+#[cold]
+fn withdraw(managed: &Managed, budget: &Budget, bytes: u64) {
+    // A lock that a thread has left must not unwind out of a destructor.
+    let _ = catch(|| {
+        managed.remove(bytes, |change| {
+            budget.charge(change);
+        });
+    });
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::budget::Budget;
 use super::growth::{Change, Growth, Reading, Ticket};
+use crate::runtime::panic_boundary::catch;
 
 /// Created when [`Growth::ask`] grants the request. Dropped without [`InFlight::finish`] (the thread
 /// was cancelled in the driver) it counts as failed, so that the reserved growth is released.
@@ -27,7 +28,8 @@ impl<'a> InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.growth.finish(self.budget, self.size, false, None, |_| ());
+        // A lock that a thread has left must not unwind out of a destructor.
+        let _ = catch(|| self.growth.finish(self.budget, self.size, false, None, |_| ()));
     }
 }
 
