@@ -77,7 +77,7 @@ impl Work {
             kind: HOST,
             run: Arc::new(move || {
                 // SAFETY: the program gave both for this call.
-                unsafe { function(data as *mut c_void) };
+                crate::host_function::run(|| unsafe { function(data as *mut c_void) });
                 Ok(())
             }),
         }

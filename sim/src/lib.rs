@@ -31,6 +31,8 @@
 //! | physical objects (VMM) | live while a handle or a mapping refers to them; 2 MiB granularity; unmapping nothing is no error | same |
 //! | while a stream captures | calls that wait are refused with 900 and end the capture (901) | same |
 //! | look-ups | NULL and a status for what is not there; 1 for a version above the driver's | same |
+//! | host functions of streams and graphs | run on another thread, calls on which answer 800 | same (H100) |
+//! | host functions of streams and graphs | run on another thread, on which calls answer 800 | same (H100) |
 //! | a forked child | has no driver (3) | same |
 //!
 //! NVML's total is CUDA's plus 615 MiB, which its second version calls reserved.
@@ -71,6 +73,7 @@ mod graph;
 mod graph_memory;
 mod heap;
 mod host;
+mod host_function;
 mod image;
 mod ipc;
 mod launch;

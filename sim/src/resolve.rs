@@ -61,7 +61,7 @@ pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i
     if let Err(error) = crate::fault::strike(symbol) {
         return error.0;
     }
-    if !early && let Err(error) = driver::ready() {
+    if !early && let Err(error) = crate::host_function::permits().and_then(|()| driver::ready()) {
         return error.0;
     }
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {

@@ -242,7 +242,7 @@ pub fn host_function(stream: StreamArg, function: Option<HostFunction>, data: Ha
     match place.capture {
         Some(capture) => capture.add_host(function, data),
         None => {
-            call();
+            crate::host_function::run(call);
             Ok(())
         }
     }
@@ -259,8 +259,9 @@ pub fn callback(
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
     }
+    let (stream, data) = (stream.0 as usize, data as usize);
     // SAFETY: the program gave both for this call.
-    unsafe { function(stream.0 as Handle, 0, data) };
+    crate::host_function::run(|| unsafe { function(stream as Handle, 0, data as Handle) });
     Ok(())
 }
 
