@@ -13,6 +13,7 @@ use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
+use crate::runtime::lock::Lock;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
 /// Memory of this process that is exported to others. It is marked, because an allocator setting that
@@ -47,10 +48,22 @@ pub fn open(
         if again(p, address) {
             return result;
         }
-        book(p, call.api, Space::Device, address, size_at(address), current_target(p));
+        let (size, target) = (size_at(address), current_target(p));
+        let entry = entry(p, call.api, Space::Device, address, size, target);
+        let order = p.imports.0.lock();
+        // Another thread may have opened the same handle meanwhile.
+        if !again(p, address) {
+            p.ledger.insert(&p.trace_writer, &entry);
+            p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+        }
+        drop(order);
     }
     result
 }
+
+/// Threads open and close a handle in an order: its opens are counted in the ledger's entry.
+#[derive(Default)]
+pub struct Imports(Lock<()>);
 
 /// One more open of an address that is already here.
 fn again(p: &'static Process, address: u64) -> bool {
@@ -71,25 +84,34 @@ fn release(
     address: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
+    let order = p.imports.0.lock();
     let last = p.ledger.remove_if(&p.trace_writer, Space::Device, address, |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });
-    let Some(removed) = last else {
-        let counted = p
+    let counted = match last {
+        Some(_) => None,
+        None => p
             .ledger
             .get(Space::Device, address)
             .filter(|entry| entry.kind == Kind::Imported)
-            .and_then(|_| p.ledger.add_refs(Space::Device, address, -1));
+            .and_then(|_| p.ledger.add_refs(Space::Device, address, -1)),
+    };
+    // In the order of the ledger: the driver gives the address again before this call has ended.
+    if let Some(removed) = &last {
+        let site = freeing_site(p, api, &removed.entry, 0);
+        p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
+    }
+    drop(order);
+    let Some(removed) = last else {
         let result = real();
         if result != CUDA_SUCCESS && counted.is_some() {
             p.ledger.add_refs(Space::Device, address, 1);
         }
         return result;
     };
-    let site = freeing_site(p, api, &removed.entry, 0);
-    p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
     let result = real();
     if result != CUDA_SUCCESS {
+        let site = freeing_site(p, api, &removed.entry, 0);
         p.ledger.restore(&p.trace_writer, &removed);
         let failed = Event::FreeFailed { key: address, space: Space::Device, site, result };
         p.trace_writer.record(&failed);
@@ -157,16 +179,27 @@ pub(super) fn book(
     size: u64,
     target: Target,
 ) {
-    let entry = Entry {
+    let entry = entry(p, api, space, key, size, target);
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+}
+
+fn entry(
+    p: &'static Process,
+    api: Api,
+    space: Space,
+    key: u64,
+    size: u64,
+    target: Target,
+) -> Entry {
+    Entry {
         space,
         context: target.context,
         site: site(p, api, Some(Kind::Imported), target, PoolId(0), 0),
         stack: crate::hooks::stacks::stack(p),
         time_ns: p.clock.now_ns(),
         ..Entry::new(Kind::Imported, key, size, target.device)
-    };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    }
 }
 
 /// Bytes of the allocation that contains the address; 0: the driver gives no answer.

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::driver::api::Api;
 use crate::hooks::cost::HookCost;
 use crate::hooks::device_query;
+use crate::hooks::ipc::Imports;
 use crate::hooks::live_sites::LiveSites;
 use crate::hooks::mark;
 use crate::hooks::nvml_reading::reader::NvmlReader;
@@ -65,6 +66,7 @@ pub struct Process {
     pub launched_kernels: LaunchedKernels,
     pub vmm: Vmm,
     pub mapped_resources: MappedResources,
+    pub imports: Imports,
     pub nvml: NvmlReader,
     pub names: Names,
 }
@@ -108,6 +110,7 @@ impl Process {
             launched_kernels: LaunchedKernels::default(),
             vmm: Vmm::new(),
             mapped_resources: MappedResources::default(),
+            imports: Imports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
         }

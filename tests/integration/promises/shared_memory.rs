@@ -3,10 +3,51 @@
 use testkit::{Program, Run, Scratch, Setup};
 use vramtrace_format::{Event, SiteId, StackId, TraceReader};
 
-fn run(setup: Setup) -> Run {
+fn run_of(program: &str, setup: Setup) -> Run {
     let scratch = Scratch::new();
     let state = scratch.0.join("devices");
-    Program::c("sharing").run_in(setup.env("VRAMTRACE_SIM_STATE", state), scratch).ok()
+    Program::c(program).run_in(setup.env("VRAMTRACE_SIM_STATE", state), scratch)
+}
+
+fn run(setup: Setup) -> Run {
+    run_of("sharing", setup).ok()
+}
+
+/// Bytes that were borrowed at most and to the end, of the process that borrowed.
+fn borrowed(run: &Run) -> (u64, u64) {
+    let report = run.report();
+    let imported = report["processes"].as_array().unwrap().iter().filter_map(|process| {
+        let imported = &process["devices"][0]["by_kind"]["imported"];
+        Some((imported["peak_bytes"].as_u64()?, imported["live_bytes"].as_u64()?))
+    });
+    imported.max().unwrap_or_default()
+}
+
+#[test]
+fn a_block_of_a_pool_that_is_imported_twice_is_borrowed_twice() {
+    let bare = run_of("lending", Setup::simulated().arg("pool")).ok();
+    let ours = run_of("lending", Setup::simulated().arg("pool").cap("700MiB")).ok();
+    assert_eq!((&ours.stdout, ours.stderr.as_str()), (&bare.stdout, ""));
+    assert_eq!(borrowed(&ours), (64 << 20, 0));
+}
+
+/// Opens and closes by several threads at once: the entry ends with the last close.
+#[test]
+fn threads_that_open_one_handle_at_once_have_it_once() {
+    let bare = run_of("lending", Setup::simulated().arg("threads")).ok();
+    let ours = run_of("lending", Setup::simulated().arg("threads").preload()).ok();
+    assert_eq!((&ours.stdout, ours.stderr.as_str()), (&bare.stdout, ""));
+    assert_eq!(borrowed(&ours), (64 << 20, 0));
+}
+
+/// The lender is killed while its memory is open elsewhere.
+#[test]
+fn memory_of_a_lender_that_has_died_is_closed_as_any_other() {
+    let bare = run_of("lending", Setup::simulated().arg("dead"));
+    let ours = run_of("lending", Setup::simulated().arg("dead").preload());
+    assert_eq!(bare.status, 0, "{}", bare.stderr);
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status), "{}", ours.stderr);
+    assert!(borrowed(&ours).1 == 0);
 }
 
 #[test]
