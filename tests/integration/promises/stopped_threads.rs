@@ -38,30 +38,39 @@ fn recorded(run: &Run) {
 #[test]
 fn a_jump_out_of_a_signal_handler_waits_for_the_end_of_the_hook() {
     for how in ["jump", "alternate"] {
-        recorded(&as_bare(how, 1000, Setup::contradicts));
+        recorded(&as_bare(how, 500, Setup::contradicts));
     }
 }
 
 #[test]
 fn a_jump_within_a_signal_handler_is_made_at_once() {
-    recorded(&as_bare("local", 300, |setup| setup));
+    recorded(&as_bare("local", 200, |setup| setup));
 }
 
 #[test]
 fn a_thread_that_ends_in_a_signal_handler_ends_after_the_hook() {
-    recorded(&as_bare("exit", 400, Setup::contradicts));
+    recorded(&as_bare("exit", 150, Setup::contradicts));
 }
 
 #[test]
 fn asynchronous_cancellation_waits_for_the_end_of_the_hook() {
-    recorded(&as_bare("cancel", 300, |setup| setup));
+    recorded(&as_bare("cancel", 120, |setup| setup));
 }
 
 /// In the slow parts: windows that are begun, and a live page that is stored, again and again.
 #[test]
 fn a_jump_out_of_maintenance_waits_too() {
     let bounded = |setup: Setup| setup.contradicts().env("VRAMTRACE_MAX", "16MiB");
-    recorded(&as_bare("jump", 500, bounded));
+    recorded(&as_bare("jump", 300, bounded));
+}
+
+#[test]
+fn a_jump_and_a_cancellation_out_of_a_mark_wait_too() {
+    for how in ["jump", "cancel"] {
+        let marks =
+            |setup: Setup| setup.contradicts().env("NVTX_INJECTION64_PATH", testkit::shim());
+        recorded(&as_bare(how, 80, marks));
+    }
 }
 
 /// `setcontext` shows nothing of itself: a lock may stay with the thread. Then nobody waits for it, and the
