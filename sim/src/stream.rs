@@ -259,7 +259,7 @@ pub fn callback(
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
     }
-    let (stream, data) = (stream.0 as usize, data as usize);
+    let (stream, data) = (stream.0, data as usize);
     // SAFETY: the program gave both for this call.
     crate::host_function::run(|| unsafe { function(stream as Handle, 0, data as Handle) });
     Ok(())

@@ -13,7 +13,6 @@ use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
-use crate::runtime::lock::Lock;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
 /// Memory of this process that is exported to others. It is marked, because an allocator setting that
@@ -50,7 +49,7 @@ pub fn open(
         }
         let (size, target) = (size_at(address), current_target(p));
         let entry = entry(p, call.api, Space::Device, address, size, target);
-        let order = p.imports.0.lock();
+        let order = p.imports.order();
         // Another thread may have opened the same handle meanwhile.
         if !again(p, address) {
             p.ledger.insert(&p.trace_writer, &entry);
@@ -60,10 +59,6 @@ pub fn open(
     }
     result
 }
-
-/// Threads open and close a handle in an order: its opens are counted in the ledger's entry.
-#[derive(Default)]
-pub struct Imports(Lock<()>);
 
 /// One more open of an address that is already here.
 fn again(p: &'static Process, address: u64) -> bool {
@@ -84,7 +79,7 @@ fn release(
     address: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let order = p.imports.0.lock();
+    let order = p.imports.order();
     let last = p.ledger.remove_if(&p.trace_writer, Space::Device, address, |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });

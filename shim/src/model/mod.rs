@@ -5,6 +5,7 @@ pub mod cap;
 pub mod contexts;
 pub mod devices;
 pub mod graphs;
+pub mod imports;
 pub mod launched_kernels;
 pub mod ledger;
 pub mod mapped_resources;
