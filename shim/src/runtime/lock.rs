@@ -66,6 +66,7 @@ impl Leavers {
 /// This thread has left the recorder's code in the middle, perhaps with a lock: nobody waits long for it.
 #[cold]
 pub fn thread_left() {
+    held::none();
     LEAVERS.add(token());
 }
 
@@ -105,8 +106,10 @@ impl<T> Lock<T> {
 
     #[inline]
     fn take(&self) -> bool {
-        let taken =
-            self.state.compare_exchange(FREE, token(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let taken = self
+            .state
+            .compare_exchange(FREE, token(), Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
         if taken {
             held::add(1);
         }
@@ -209,6 +212,12 @@ mod held {
             // SAFETY: this thread's own.
             unsafe { *locks() != 0 }
         }
+
+        /// The thread has left its sections.
+        pub fn none() {
+            // SAFETY: this thread's own.
+            unsafe { *locks() = 0 }
+        }
     }
 
     #[cfg(not(all(debug_assertions, not(loom))))]
@@ -220,9 +229,12 @@ mod held {
         pub fn any() -> bool {
             false
         }
+
+        #[inline(always)]
+        pub fn none() {}
     }
 
-    pub use counted::{add, any};
+    pub use counted::{add, any, none};
 }
 
 /// Checks, in builds with assertions, that this thread holds none of the recorder's locks: to be called
