@@ -13,7 +13,7 @@ mod map;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use directory::Directory;
@@ -34,7 +34,21 @@ pub enum Access {
 pub fn open(path: &Path) -> io::Result<File> {
     // O_PATH opens neither a FIFO nor a device.
     let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
-    reopen(&found, Access::Read)
+    match reopen(&found, Access::Read) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_same(&found, path),
+        opened => opened,
+    }
+}
+
+/// Where /proc is not mounted: opens the path again, if it still leads to this file.
+fn open_same(found: &File, path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let identity = |file: &File| file.metadata().map(|about| (about.dev(), about.ino()));
+    match identity(found)? == identity(&opened)? {
+        true => Ok(opened),
+        false => Err(io::Error::other("was replaced while it was opened")),
+    }
 }
 
 /// All bytes of a regular file. An error if there are more than `most`.

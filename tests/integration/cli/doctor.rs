@@ -148,9 +148,15 @@ fn a_command_that_cannot_be_reached_is_a_problem() {
 
 #[test]
 fn the_demo_shows_its_leak_and_its_refusals() {
-    let scratch = Scratch::new();
     sim();
     shim();
+    // A leak is judged over time: where other work stops the demo for a while, it looks as if it had ended.
+    let found = (0..3).any(|_| demo_shows_its_leak());
+    assert!(found, "no leak in three runs");
+}
+
+fn demo_shows_its_leak() -> bool {
+    let scratch = Scratch::new();
     let output = vramtrace()
         .args(["demo", "--simulate", "--out", "demo"])
         .current_dir(&scratch.0)
@@ -175,8 +181,12 @@ fn the_demo_shows_its_leak_and_its_refusals() {
     assert!(device["peak_bytes"].as_u64().unwrap() > 3 << 30);
     let leaks = vramtrace().args(["leaks", "--json", "demo"]).current_dir(&scratch.0).output();
     let leaks: Value = serde_json::from_slice(&leaks.unwrap().stdout).unwrap();
-    let [leak] = &leaks["leaks"].as_array().unwrap()[..] else { panic!("{leaks:#}") };
+    let [leak] = &leaks["leaks"].as_array().unwrap()[..] else {
+        eprintln!("{leaks:#}");
+        return false;
+    };
     assert_eq!(leak["verdict"], "growing");
     assert!(leak["frames"].to_string().contains("keep_history"), "{leak:#}");
     assert!(printed.contains("vramtrace leaks demo"), "{printed}");
+    true
 }
