@@ -51,7 +51,7 @@ struct Slot {
     mask: [c_ulong; 16],
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 384, align 16);
+thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 512, align 16);
 
 /// Keeps a request for [`perform`].
 ///
@@ -185,8 +185,8 @@ unsafe extern "C" fn save(buffer: *mut JumpBuffer) -> usize {
         ".cfi_restore x29",
         ".cfi_restore x30",
         "ret",
-        setjmp = sym _setjmp,
         ".cfi_endproc",
+        setjmp = sym _setjmp,
     )
 }
 
