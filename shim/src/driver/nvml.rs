@@ -301,6 +301,7 @@ mod tests {
 
     #[test]
     fn finds_our_process_in_short_and_long_lists() {
+        let _alone = nvml_thread::tests::alone();
         let nvml = nvml([None, Some(Processes::V1(refuses)), Some(Processes::Now(list))]);
         for processes in [6, FEW, FEW + 1, 500] {
             let device = processes as NvmlDevice;
@@ -312,6 +313,7 @@ mod tests {
 
     #[test]
     fn each_process_once_with_what_is_known() {
+        let _alone = nvml_thread::tests::alone();
         let nvml = nvml([Some(Processes::Now(list)), Some(Processes::Now(list)), None]);
         let all = nvml.processes(5 as NvmlDevice);
         let expected = [(0, Some(0)), (1, Some(1 << 20)), (2, Some(2 << 20)), (3, None)];
@@ -321,6 +323,7 @@ mod tests {
 
     #[test]
     fn no_list_is_not_an_empty_list() {
+        let _alone = nvml_thread::tests::alone();
         assert_eq!(nvml([None; 3]).figure(null_mut(), 1), Figure::Unavailable);
         let refused = nvml([Some(Processes::V1(refuses)), None, None]);
         assert_eq!(refused.figure(null_mut(), 1), Figure::Unavailable);
