@@ -201,11 +201,11 @@ mod held {
     mod counted {
         use crate::runtime::tls::thread_block;
 
-        thread_block!(fn locks() -> *mut i32 = "vramtrace_locks_held", 4, align 4);
+        thread_block!(fn locks() -> *mut u64 = "vramtrace_locks_held", 8, align 8);
 
         pub fn add(more: i32) {
             // SAFETY: this thread's own.
-            unsafe { *locks() += more };
+            unsafe { *locks() = (*locks()).wrapping_add_signed(i64::from(more)) };
         }
 
         pub fn any() -> bool {
