@@ -49,6 +49,9 @@ fuzz_target!(|input: &[u8]| {
         Event::CheckpointContext { id, context, device, time_ns, stack } => {
             Event::CheckpointContext { id, context, device, time_ns: time_ns & !63, stack }
         }
+        Event::CheckpointSampled { id, time_ns, rate, alloc } => {
+            Event::CheckpointSampled { id, time_ns: time_ns & !63, rate, alloc }
+        }
         other => other,
     };
     assert!(events.iter().map(|stamped| whole(&stamped.event)).eq(again));
