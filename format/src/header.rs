@@ -1,5 +1,5 @@
 //! The header page: the first 4,096 bytes of a trace. It describes the process, the host, the start time and the format
-//! version. It does not change during the run, except for the flag `has_tail`.
+//! version. It does not change during the run, except for the flags of `tail`.
 
 use crate::error::Error;
 use crate::record::word::Check;
@@ -45,8 +45,17 @@ pub struct Header {
     /// The run that the process is of: [`run_id`] of `VRAMTRACE_RUN`. `None`: it was not started by `vramtrace run`, or
     /// by an earlier version.
     pub run: Option<u64>,
-    /// The newest records may be only in the tail file next to the trace (see [`crate::tail`]).
-    pub has_tail: bool,
+    /// The newest records may be only in the tail file (see [`crate::tail`]).
+    pub tail: Option<TailPlace>,
+}
+
+/// Where the tail file of a trace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailPlace {
+    /// Next to the trace.
+    Beside,
+    /// In a memory file system of the host: see [`crate::memory`].
+    Memory,
 }
 
 /// Offset of the strings, and the greatest length of each, in bytes.
@@ -62,6 +71,8 @@ const HAS_WORLD_SIZE: u32 = 1 << 2;
 const HAS_DRIVER: u32 = 1 << 3;
 const HAS_MAX: u32 = 1 << 4;
 const HAS_TAIL: u32 = 1 << 5;
+/// Only with `HAS_TAIL`, so that an older reader reports that the tail is missing.
+const TAIL_IN_MEMORY: u32 = 1 << 6;
 
 impl Header {
     /// The first 8 bytes of the uuid. Each window stores it to identify its file.
@@ -78,7 +89,11 @@ impl Header {
             | flag(HAS_WORLD_SIZE, self.world_size)
             | flag(HAS_DRIVER, self.driver_version)
             | if self.max_bytes.is_some() { HAS_MAX } else { 0 }
-            | if self.has_tail { HAS_TAIL } else { 0 };
+            | match self.tail {
+                None => 0,
+                Some(TailPlace::Beside) => HAS_TAIL,
+                Some(TailPlace::Memory) => HAS_TAIL | TAIL_IN_MEMORY,
+            };
         page.put(0, &MAGIC);
         page.put(8, &MAJOR.to_le_bytes());
         page.put(10, &MINOR.to_le_bytes());
@@ -147,7 +162,11 @@ impl Header {
             driver_version: optional(HAS_DRIVER, 76),
             max_bytes: (flags & HAS_MAX != 0).then(|| u64_at(80)),
             run: Some(u64_at(88)).filter(|run| *run != 0),
-            has_tail: flags & HAS_TAIL != 0,
+            tail: match flags & TAIL_IN_MEMORY {
+                _ if flags & HAS_TAIL == 0 => None,
+                0 => Some(TailPlace::Beside),
+                _ => Some(TailPlace::Memory),
+            },
             writer: page.read_text(&mut at),
             host: page.read_text(&mut at),
             executable: page.read_text(&mut at),

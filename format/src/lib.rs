@@ -72,6 +72,7 @@ pub mod ids;
 pub mod kind;
 pub mod layers;
 pub mod lines;
+pub mod memory;
 pub mod oom;
 pub mod outspec;
 pub mod pages;
@@ -91,7 +92,7 @@ pub mod window;
 pub mod write;
 
 pub use error::Error;
-pub use header::{HEADER_BYTES, Header};
+pub use header::{HEADER_BYTES, Header, TailPlace};
 pub use ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 pub use kind::{Kind, Space};
 pub use pages::live::{LiveDevice, LivePage, LiveProcess};

@@ -86,7 +86,7 @@ proptest! {
         options in any::<[Option<u32>; 4]>(),
         max_bytes in any::<Option<u64>>(),
         run in proptest::option::of(1u64..),
-        has_tail in any::<bool>(),
+        tail in any::<Option<bool>>(),
         texts in any::<[String; 3]>(),
         command in proptest::collection::vec(any::<String>(), 0..200),
     ) {
@@ -105,7 +105,7 @@ proptest! {
             driver_version: options[3],
             max_bytes,
             run,
-            has_tail,
+            tail: tail.map(|beside| if beside { TailPlace::Beside } else { TailPlace::Memory }),
             ..common::header()
         };
         let page = header.to_page();

@@ -198,3 +198,19 @@ fn a_newer_minor_is_read_and_a_newer_major_is_not() {
     set(&mut bytes, 8, 2);
     assert!(matches!(TraceReader::new(&bytes), Err(Error::NewerMajor { found: 2, .. })));
 }
+
+/// A reader of 1.0 and one that knows flag 5 alone look for the tail beside the trace, and say that it is missing.
+#[test]
+fn a_tail_in_memory_has_the_flag_of_one_beside_the_trace_too() {
+    let flags = |tail| {
+        let page = Header { tail, ..header() }.to_page();
+        u32::from_le_bytes(page[12..16].try_into().unwrap()) & 0b110_0000
+    };
+    assert_eq!(flags(None), 0);
+    assert_eq!(flags(Some(TailPlace::Beside)), 0b010_0000);
+    assert_eq!(flags(Some(TailPlace::Memory)), 0b110_0000);
+    let mut page = Header { tail: Some(TailPlace::Memory), ..header() }.to_page();
+    page[12] &= !0b010_0000;
+    vramtrace_format::header::seal(&mut page);
+    assert_eq!(TraceReader::new(&page).unwrap().header().tail, None);
+}

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libfuzzer_sys::fuzz_target;
 use repaired::{trace, words};
 use vramtrace_format::{
-    HEADER_BYTES, Header, SLOT, TraceReader, WindowHeader, WindowKind, WindowWriter, tail,
+    HEADER_BYTES, Header, SLOT, TailPlace, TraceReader, WindowHeader, WindowKind, WindowWriter, tail,
 };
 use vramtrace_reader::analysis::ranks::Rank;
 use vramtrace_reader::trace::{self, Trace};
@@ -31,7 +31,7 @@ fn killed(inside: &[u8]) -> (Header, Vec<u8>) {
     let mut bytes =
         trace(&[(WindowKind::Definitions, &inside[..half]), (WindowKind::Events, &inside[half..])]);
     let header = TraceReader::new(&bytes).expect("a sound trace").header().clone();
-    let header = Header { has_tail: true, ..header };
+    let header = Header { tail: Some(TailPlace::Beside), ..header };
     bytes[..HEADER_BYTES].copy_from_slice(&header.to_page());
     (header, bytes)
 }

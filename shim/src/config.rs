@@ -43,6 +43,7 @@ pub const TEST_HOOKS: bool = cfg!(any(debug_assertions, feature = "test-hooks"))
 pub const OF_TESTS: &[&str] = &[
     "VRAMTRACE_TEST_PANIC",
     "VRAMTRACE_TEST_CLOCK",
+    "VRAMTRACE_TEST_NO_MAP",
     "VRAMTRACE_TEST_NO_MEMORY",
     "VRAMTRACE_TEST_NO_PAGES",
     "VRAMTRACE_TEST_NO_TASKS",

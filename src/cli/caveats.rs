@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::path::Path;
+use vramtrace_format::DamageKind;
 use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
 use vramtrace_reader::replay::State;
 use vramtrace_reader::trace::{Definitions, Trace};
@@ -27,8 +28,28 @@ pub fn warn_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
             several(found.ranges.len() as u64, "place"),
             size(found.bytes())
         ));
+        if found.ranges.iter().any(|damage| damage.kind == DamageKind::TailElsewhere) {
+            message(format_args!("{}: recorded on host {}", name(trace), host(trace)));
+        }
     }
     warn_unknown_records(&traces);
+}
+
+/// Prints one line if the last events of killed processes are in memory: the traces alone do not have them.
+pub fn warn_tails_in_memory(traces: &[Trace]) {
+    let with: Vec<&Trace> = traces.iter().filter(|trace| trace.tail_in_memory()).collect();
+    let Some(first) = with.first() else { return };
+    message(format_args!(
+        "{}{}: the last events before the kill are in memory of this host ({}) alone, until it \
+         reboots; `vramtrace pack` writes a trace that has them",
+        name(first),
+        others(with.len()),
+        host(first)
+    ));
+}
+
+fn host(trace: &Trace) -> String {
+    clean(&trace.header().host)
 }
 
 /// Prints one line for each recorder version that differs from this command's version.
@@ -97,10 +118,7 @@ fn warn_unknown_records(traces: &[&Trace]) {
         .collect();
     let Some((first, _)) = with.first() else { return };
     let records = several(with.iter().map(|(_, unknown)| unknown).sum(), "record");
-    let others = match with.len() {
-        1 => String::new(),
-        all => format!(" and {} more", several(all as u64 - 1, "trace")),
-    };
+    let others = others(with.len());
     message(format_args!(
         "{}{others}: {records} of kinds that this version does not know were skipped: written by \
          a newer recorder, format {}.{}",
@@ -108,6 +126,14 @@ fn warn_unknown_records(traces: &[&Trace]) {
         first.header().major,
         first.header().minor
     ));
+}
+
+/// The end of a subject that names the first of so many traces.
+fn others(all: usize) -> String {
+    match all {
+        1 => String::new(),
+        all => format!(" and {} more", several(all as u64 - 1, "trace")),
+    }
 }
 
 /// Prints that events before the moment are missing.

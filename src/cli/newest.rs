@@ -29,6 +29,7 @@ pub fn run() -> Outcome {
         read_all(&loaded.traces, Moment::End, verdict::collect(&loaded.traces), &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     caveats::warn_damage(&loaded.traces);
+    caveats::warn_tails_in_memory(&loaded.traces);
     let given = loaded.chosen.map(|chosen| chosen.display().to_string()).unwrap_or_default();
     let mut out = format!("{given}\n");
     for line in verdict::lines(&mut processes, &loaded.traces, &given) {

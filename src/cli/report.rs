@@ -164,6 +164,7 @@ pub fn run(args: Args) -> Outcome {
     // The overview needs only the summaries that processes wrote at their end.
     if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
         caveats::warn_damage(&found.traces);
+        caveats::warn_tails_in_memory(&found.traces);
         let mut out = head(&found);
         out.push_str(&text::overview(&ranks, args.entries()));
         let hints = text::overview_hints(&ranks, &args.processes.given());
@@ -179,6 +180,7 @@ pub fn run(args: Args) -> Outcome {
     let mut processes = with_progress(read);
     caveats::retain_known(&mut processes, &mut found.traces)?;
     caveats::warn_damage(&found.traces);
+    caveats::warn_tails_in_memory(&found.traces);
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     for process in &mut processes {

@@ -65,7 +65,7 @@ impl PageDirectory {
 
     /// Where groups are, and the live pages of processes without a runtime directory.
     pub fn shared_path(owner: u32) -> PathBuf {
-        PathBuf::from(format!("/dev/shm/vramtrace-{owner}"))
+        PathBuf::from(vramtrace_format::memory::directory(owner))
     }
 
     pub fn open(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {

@@ -8,12 +8,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use vramtrace_format::{
-    Damage, DamageKind, Error, Events, HEADER_BYTES, Header, Stamped, TraceReader, proc, secrets,
+    Damage, DamageKind, Error, Events, HEADER_BYTES, Header, Stamped, TailPlace, TraceReader,
+    secrets,
 };
 
 use super::Definitions;
 use super::holes::data_ranges;
-use super::tail::{Beside, Tail};
+use super::process::{is_running, is_this_host};
+use super::tail::Tail;
+use super::tail_place::Beside;
 use crate::files::{self, Map};
 
 /// A mapped trace. Of a running process, it has what was written when it was opened.
@@ -25,6 +28,8 @@ pub struct Trace {
     data: Vec<Range<u64>>,
     header: Header,
     running: bool,
+    /// Its process was killed, and its last events are in memory of this host alone.
+    tail_in_memory: bool,
     /// The damage that was found so far.
     damage: Mutex<DamageFound>,
     /// The number of times that its events were decoded from the first one on.
@@ -95,13 +100,15 @@ impl Trace {
         header.command = secrets::mask(header.command);
         let running = is_running(&header);
         // The tail is read before the trace's ranges: a window that leaves the tail is in the trace.
-        let tail = Tail::of(path, beside, &header, length);
+        let tail = Tail::of(path, &file, beside, &header);
         let mut damage = DamageFound::default();
-        if header.has_tail && tail.is_none() && !running {
-            // The process was killed and its tail is missing: so may be the events of its last second.
+        if tail.is_none()
+            && let Some(kind) = missing(&header, running)
+        {
             let offset = file.metadata()?.len();
-            damage.ranges.push(Damage { offset, bytes: 0, kind: DamageKind::TailMissing });
+            damage.ranges.push(Damage { offset, bytes: 0, kind });
         }
+        let tail_in_memory = !running && tail.as_ref().is_some_and(Tail::is_in_memory);
         let map = match tail {
             Some(tail) => {
                 let stray = |offset: &u64| Damage {
@@ -118,7 +125,7 @@ impl Trace {
         let damage = Mutex::new(damage);
         let path = path.to_path_buf();
         let decodes = AtomicU32::new(0);
-        let trace = Trace { path, map, data, header, running, damage, decodes };
+        let trace = Trace { path, map, data, header, running, tail_in_memory, damage, decodes };
         trace.release();
         Ok(trace)
     }
@@ -157,6 +164,11 @@ impl Trace {
     /// Its process was running when the trace was opened.
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// Its process was killed, and its last events are in memory of this host alone: in the user's directory there.
+    pub fn tail_in_memory(&self) -> bool {
+        self.tail_in_memory
     }
 
     /// Byte ranges with data. The rest was erased.
@@ -224,10 +236,9 @@ impl Trace {
         found
     }
 
-    /// The damage of a missing tail: the process was killed, and the events of its last second may be
-    /// missing.
+    /// The damage of a missing tail: the events of the last second may be missing.
     pub(crate) fn missing_tail(&self) -> Option<Damage> {
-        self.damage().ranges.into_iter().find(|damage| damage.kind == DamageKind::TailMissing)
+        self.damage().ranges.into_iter().find(|damage| damage.kind.is_of_tail())
     }
 
     pub(crate) fn note_damage(&self, found: &DamageFound) {
@@ -261,15 +272,12 @@ pub enum OpenError {
     Format(#[from] Error),
 }
 
-/// Whether the process of the trace runs on this host. Pids are reused, so its start time must match, too.
-pub(super) fn is_running(header: &Header) -> bool {
-    if header.pid == 0 || header.host != host_name() {
-        return false;
+/// What is missing without a tail. `None`: nothing, or nothing yet.
+fn missing(header: &Header, running: bool) -> Option<DamageKind> {
+    match header.tail? {
+        _ if running => None,
+        TailPlace::Beside => Some(DamageKind::TailMissing),
+        TailPlace::Memory if is_this_host(header) => Some(DamageKind::TailLost),
+        TailPlace::Memory => Some(DamageKind::TailElsewhere),
     }
-    proc::is_alive(header.pid, header.process_start_ticks)
-}
-
-fn host_name() -> String {
-    let name = files::read_kernel("/proc/sys/kernel/hostname").unwrap_or_default();
-    String::from_utf8_lossy(&name).trim().to_string()
 }

@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 use super::Trace;
 use super::file::OpenError;
 use super::runs::newest_run;
-use super::tail::Beside;
+use super::tail_place::Beside;
 use crate::files::Directory;
 use crate::units::count;
 

@@ -7,10 +7,12 @@ mod file;
 mod find;
 mod holes;
 mod name;
+mod process;
 mod runs;
 mod stacks;
 mod summary;
 mod tail;
+mod tail_place;
 mod write;
 
 pub use definitions::{

@@ -1,14 +1,11 @@
-//! The tail file beside a trace: the windows that a process was filling. It exists while the process runs,
+//! The tail file of a trace: the windows that a process was filling. It exists while the process runs,
 //! and after it was killed. A reader copies the windows to their places in the mapped trace; `vramtrace
 //! run` writes them into the file.
 
-use std::cell::OnceCell;
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -18,8 +15,9 @@ use vramtrace_format::{
     HEADER_BYTES, Header, SLOT, TraceReader, WindowHeader, WindowKind, slot_offset,
 };
 
-use super::file::is_running;
 use super::holes::data_ranges;
+use super::process::is_running;
+use super::tail_place::Beside;
 use crate::files::{Access, Directory, Map};
 
 /// Most bytes of windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
@@ -27,70 +25,39 @@ const MOST_BYTES: u64 = 256 << 20;
 /// How far behind the trace's end a window may have its place: the trace may have been cut.
 const MOST_BEHIND: u64 = 64 << 30;
 
-/// A directory of traces and the names of its tails, which are read once.
-pub struct Beside {
-    directory: Option<Directory>,
-    tails: OnceCell<Vec<OsString>>,
-}
-
 /// Copies of the windows of a tail.
 pub struct Tail {
     header: Header,
     windows: Vec<(WindowHeader, Vec<u8>)>,
     /// Places in the trace of windows that no recorder writes there.
     impossible: Vec<u64>,
-}
-
-impl Beside {
-    /// Of the traces in a directory. Without the directory, they have no tails.
-    pub fn at(directory: &Path) -> Beside {
-        Beside { directory: Directory::at(directory).ok(), tails: OnceCell::new() }
-    }
-
-    /// Of one trace.
-    pub fn of(trace: &Path) -> Beside {
-        Beside::at(trace.parent().unwrap_or(Path::new("")))
-    }
-
-    /// Opens the tail by its whole name, else by the end of its name: the trace may have been renamed.
-    fn tail(&self, trace: &OsStr, tag: u64) -> Option<(OsString, File)> {
-        let directory = self.directory.as_ref()?;
-        let named = OsStr::from_bytes(&tail::name(trace.as_bytes(), tag)).to_os_string();
-        if let Ok(file) = directory.open(&named, Access::Read) {
-            return Some((named, file));
-        }
-        let end = tail::name_end(tag);
-        self.find(|name| name.ends_with(end.as_bytes()))
-    }
-
-    fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<(OsString, File)> {
-        let directory = self.directory.as_ref()?;
-        let is_tail = |name: &OsString| name.as_bytes().ends_with(b".tail");
-        let read = || directory.names().map(|names| names.filter(is_tail).collect());
-        let tails = self.tails.get_or_init(|| read().unwrap_or_default());
-        let name = tails.iter().find(|name| wanted(name.as_bytes()))?;
-        Some((name.clone(), directory.open(name, Access::Read).ok()?))
-    }
+    in_memory: bool,
 }
 
 impl Tail {
-    /// The tail of the trace with this name, header and length. `None`: it has none, or its file is missing.
-    pub fn of(trace: &Path, beside: &Beside, header: &Header, length: u64) -> Option<Tail> {
-        let tag = header.file_tag();
-        let (_, file) = header.has_tail.then(|| beside.tail(trace.file_name()?, tag)).flatten()?;
-        Tail::read(&file, tag, length).ok()
+    /// The tail of the trace with this name, file and header. `None`: it has none, or its file is missing.
+    pub fn of(trace: &Path, file: &File, beside: &Beside, header: &Header) -> Option<Tail> {
+        let found = beside.tail(trace.file_name()?, file, header)?;
+        let length = file.metadata().ok()?.len();
+        let tail = Tail::read(&found.file, header.file_tag(), length).ok()?;
+        Some(Tail { in_memory: found.is_in_memory(), ..tail })
+    }
+
+    /// Whether its file is in memory of this host.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
     pub fn header_beside(trace: &Path, beside: &Beside) -> Option<Header> {
-        let begin = [b".", trace.file_name()?.as_bytes(), b"."].concat();
-        header_of(&beside.find(|name| name.starts_with(&begin))?.1).ok()
+        header_of(&beside.tail_by_name(trace.file_name()?)?.file).ok()
     }
 
     /// `length`: of the trace.
     fn read(file: &File, tag: u64, length: u64) -> io::Result<Tail> {
         let header = header_of(file)?;
-        let mut tail = Tail { header, windows: Vec::new(), impossible: Vec::new() };
+        let (windows_of, impossible) = (Vec::new(), Vec::new());
+        let mut tail = Tail { header, windows: windows_of, impossible, in_memory: false };
         let end = length.saturating_add(MOST_BEHIND);
         let mut left = MOST_BYTES;
         // Definitions are copied after events, so that the definitions of all copied events are there.
@@ -156,17 +123,13 @@ pub fn merge(trace: &Path) -> io::Result<()> {
     let file = directory.open(name, Access::Write)?;
     check_own(&file)?;
     let header = header_of(&file)?;
-    let tag = header.file_tag();
-    let beside = Beside { directory: Some(directory), tails: OnceCell::new() };
-    let found = header.has_tail.then(|| beside.tail(name, tag)).flatten();
-    let (Some((tail_name, opened)), Some(directory)) = (found, &beside.directory) else {
-        return Ok(());
-    };
-    check_own(&opened)?;
-    if is_running(&header) || !is_unlocked(&opened) {
+    let beside = Beside::inside(directory);
+    let Some(found) = beside.tail(name, &file, &header) else { return Ok(()) };
+    check_own(&found.file)?;
+    if is_running(&header) || !is_unlocked(&found.file) {
         return Ok(());
     }
-    let tail = Tail::read(&opened, tag, file.metadata()?.len())?;
+    let tail = Tail::read(&found.file, header.file_tag(), file.metadata()?.len())?;
     if without_tail(&tail.header) != without_tail(&header) {
         return Err(io::Error::other("the tail is of another trace"));
     }
@@ -174,11 +137,11 @@ pub fn merge(trace: &Path) -> io::Result<()> {
         file.write_all_at(bytes, range.start)?;
     }
     file.write_all_at(&tail.page(), 0)?;
-    directory.remove(&tail_name)
+    found.remove()
 }
 
 fn without_tail(header: &Header) -> Header {
-    Header { has_tail: false, ..header.clone() }
+    Header { tail: None, ..header.clone() }
 }
 
 /// An error for a file that somebody else may have written, or that has another name.

@@ -31,6 +31,7 @@ const FORMAT: Layout = Layout {
             "ids",
             "kind",
             "lines",
+            "memory",
             "outspec",
             "proc",
             "secrets",

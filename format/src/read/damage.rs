@@ -29,6 +29,17 @@ pub enum DamageKind {
     /// The process was killed, and the tail file is not next to the trace: the events of the last second may be
     /// missing.
     TailMissing,
+    /// The process was killed, and its tail was in memory of this host, where it is no more.
+    TailLost,
+    /// The tail is in memory of another host.
+    TailElsewhere,
+}
+
+impl DamageKind {
+    /// Whether the tail is missing, so that up to a second of events may be.
+    pub fn is_of_tail(self) -> bool {
+        matches!(self, DamageKind::TailMissing | DamageKind::TailLost | DamageKind::TailElsewhere)
+    }
 }
 
 /// A damaged range of the file.
@@ -62,9 +73,19 @@ impl fmt::Display for Damage {
                 "killed, and copied or moved without its tail file (.NAME.*.tail beside it): up to \
                  a second of events may be missing at the end"
             }
+            DamageKind::TailLost => {
+                "killed, and its tail file was in memory of this host, where it is no more (a \
+                 reboot, or the end of its container): up to a second of events is missing at the \
+                 end"
+            }
+            DamageKind::TailElsewhere => {
+                "the last events are in memory of the host that recorded them: up to a second of \
+                 events may be missing at the end. Read the trace on that host before it reboots, \
+                 or copy it with `vramtrace pack` there"
+            }
         };
         match self.kind {
-            DamageKind::TailMissing => f.write_str(what),
+            kind if kind.is_of_tail() => f.write_str(what),
             DamageKind::DefinitionsMissing | DamageKind::EventsMissing => {
                 write!(f, "{what} before byte {}", self.offset)
             }

@@ -1,5 +1,5 @@
-//! The tail file: the mapped memory of the windows that are being filled. It is next to the trace while the process
-//! runs, and stays there after a kill.
+//! The tail file: the mapped memory of the windows that are being filled. It is next to the trace, or in a memory file
+//! system of the host, while the process runs, and stays there after a kill.
 
 use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader};
 
@@ -24,9 +24,16 @@ pub fn name(trace: &[u8], tag: u64) -> Vec<u8> {
     [b".", trace, name_end(tag).as_bytes()].concat()
 }
 
-/// The end of the name of a trace's tail file. It does not change if the trace is renamed.
+/// The end of the name of a trace's tail file, and the whole name of one in memory ([`crate::memory`]). It does not
+/// change if the trace is renamed.
 pub fn name_end(tag: u64) -> String {
     format!(".{tag:016x}.{TAIL_EXTENSION}")
+}
+
+/// Whether it is the whole name of a tail in memory.
+pub fn is_memory_name(name: &[u8]) -> bool {
+    let tag = name.strip_prefix(b".").and_then(|name| name.strip_suffix(b".tail"));
+    tag.is_some_and(|tag| tag.len() == 16 && tag.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The windows in a tail file that belong to the trace with this file tag. A truncated window is left out.
@@ -92,6 +99,8 @@ mod tests {
     #[test]
     fn names() {
         assert_eq!(name(b"x.vtrace", 0xAB), b".x.vtrace.00000000000000ab.tail");
+        assert!(is_memory_name(name_end(0xAB).as_bytes()));
+        assert!(!is_memory_name(&name(b"x.vtrace", 0xAB)));
         assert!(name(&[b'x'; 255], 1).len() < 255);
     }
 }

@@ -39,7 +39,7 @@ pub fn header() -> Header {
         writer: "0.1.0".into(),
         max_bytes: Some(2 << 30),
         run: Some(7),
-        has_tail: true,
+        tail: Some(TailPlace::Beside),
     }
 }
 

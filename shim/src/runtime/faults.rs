@@ -1,4 +1,4 @@
-//! Fault injection for host memory, so that tests reach each place where the kernel may refuse it. Only
+//! Fault injection for host memory and mappings, so that tests reach each place where the kernel may refuse them. Only
 //! in builds for tests (`config::TEST_HOOKS`); elsewhere every request is granted.
 //!
 //! | variable | value | what fails |
@@ -9,6 +9,7 @@
 //! | `VRAMTRACE_TEST_NO_MEMORY` | `7`, `7-` | the same for blocks of the heap |
 //! | `VRAMTRACE_TEST_NO_TASKS` | `2` | the first two steps of `private_table.rs`: `close_range`, `unshare` |
 //! | | `3` | each task, too |
+//! | `VRAMTRACE_TEST_NO_MAP` | `1` | no file beside the trace is mapped, as on btrfs and NFS |
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -70,6 +71,15 @@ pub fn task_step_granted(step: u8) -> bool {
     let refused = unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_TASKS".as_ptr()) };
     // SAFETY: a text of the environment.
     refused.is_null() || unsafe { *refused } as u8 & 15 <= step
+}
+
+/// Whether a file beside the trace may be mapped, as far as its file system allows it.
+pub fn beside_granted() -> bool {
+    if !cfg!(any(debug_assertions, feature = "test-hooks")) {
+        return true;
+    }
+    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
+    unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_MAP".as_ptr()) }.is_null()
 }
 
 fn fails_now(variable: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicU64;
 use vramtrace_format::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveState};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
-use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
+use vramtrace_format::{LiveDevice, LivePage, LiveProcess, memory};
 
 type Words = [AtomicU64; LIVE_WORDS];
 
@@ -198,7 +198,7 @@ fn is_plain_and_closed(file: i32) -> bool {
 
 fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
     let user = secure_dir::user();
-    let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
+    let shared = PathBuf::from(memory::directory(user));
     let own = runtime.filter(|directory| is_closed_to_others(directory, user));
     #[allow(clippy::disallowed_methods)] // two at most
     own.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()

@@ -10,12 +10,14 @@ mod forked_child;
 mod identity;
 pub mod live;
 pub mod maintenance;
+mod means;
 mod name;
 mod named_file;
 mod opening;
 mod retention;
 mod slots;
 mod tail;
+mod tail_place;
 mod trace;
 mod write_credit;
 
@@ -39,10 +41,11 @@ use crate::trace_writer::maintenance::Maintenance;
 use failure::Failure;
 use identity::Identity;
 use live::PublishedPage;
+use means::Means;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use trace::{Means, Trace};
+use trace::Trace;
 use vramtrace_format::{
     Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
 };
@@ -128,7 +131,7 @@ impl TraceWriter {
             group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
             max: config.max,
             runtime_directory: config.runtime_directory.clone(),
-            means: Means::default(),
+            means: Means::ALL,
             driver_version: AtomicU32::new(0),
         }
     }

@@ -1,32 +1,28 @@
 //! The tail file: memory for the windows being filled, which survives a kill of the process.
 //!
 //! If a mapped file is truncated, the next store raises SIGBUS. So the trace, which users handle, is
-//! not mapped, but this file is. It has a hidden name, and a mode that keeps even its owner from
+//! not mapped, but this file is, beside the trace or in memory (`tail_place.rs`). It has a hidden name, and a mode that keeps even its owner from
 //! truncating it by mistake. Its memory is reused as soon as a window is in the trace, and it is
 //! removed at an orderly end.
 
 use super::failure::{Failure, errno};
 use super::forked_child;
+use super::means::Means;
 use super::named_file::{NamedFile, allocate, within_limit, write};
+use super::tail_place::{self, is_mappable, leaves_half};
 use crate::runtime::fallible::TryPush;
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::{Site, beside_granted, pages_granted};
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vramtrace_format::tail::{TAIL_START, name};
-use vramtrace_format::{HEADER_BYTES, SLOT, StopReason};
-
-const EXT: u64 = 0xEF53;
-const XFS: u64 = 0x5846_5342;
-const TMPFS: u64 = 0x0102_1994;
-const OVERLAY: u64 = 0x794C_7630;
+use vramtrace_format::tail::TAIL_START;
+use vramtrace_format::{HEADER_BYTES, Header, SLOT, StopReason, TailPlace};
 
 pub struct Tail {
     file: NamedFile,
+    place: TailPlace,
     length: u64,
     /// Whether a page is cheaper to write first than to touch: on a disk, a touch of a page that
     /// has blocks and no contents goes through the filesystem by itself (5 us; written in bulk
@@ -48,30 +44,23 @@ struct Range {
 const FIRST: usize = 2;
 
 impl Tail {
-    /// Creates the tail beside the trace. `None`: on this filesystem a store to mapped memory could
-    /// fail.
-    pub fn create(
-        table: &Table,
-        trace: &Path,
-        page: &[u8; HEADER_BYTES],
-        tag: u64,
-    ) -> Option<Tail> {
-        let file = trace.file_name().unwrap_or_default();
-        let path = trace.with_file_name(OsStr::from_bytes(&name(file.as_bytes(), tag)));
-        // Read-only, so that it is not truncated by mistake.
-        let (file, opened) = NamedFile::create(table, path, 0o400).ok()?;
-        match Tail::begin(file, &opened, page) {
-            Ok(tail) => Some(tail),
-            Err(file) => {
-                file.remove();
-                None
-            }
-        }
+    /// Creates the tail of the trace with this header. `None`: there is no place for it.
+    pub fn create(table: &Table, trace: &Path, header: &Header, means: Means) -> Option<Tail> {
+        let tag = header.file_tag();
+        let begin = |place, (file, opened): (NamedFile, Opened)| {
+            let page = Header { tail: Some(place), ..header.clone() }.to_page();
+            Tail::begin(place, file, &opened, &page).map_err(|file| file.remove()).ok()
+        };
+        let beside = || begin(TailPlace::Beside, tail_place::beside(table, trace, tag).ok()?);
+        let in_memory = || begin(TailPlace::Memory, tail_place::in_memory(table, tag)?);
+        let tail = (means.map && beside_granted()).then(beside).flatten();
+        tail.or_else(|| means.memory.then(in_memory).flatten())
     }
 
     /// The lock shows other processes that this one is running. It belongs to the description that is
     /// opened here, which the mappings keep. (Not on an overlay, whose mappings keep the file below.)
     fn begin(
+        place: TailPlace,
         file: NamedFile,
         opened: &Opened,
         page: &[u8; HEADER_BYTES],
@@ -83,11 +72,16 @@ impl Tail {
             libc::flock(number, libc::LOCK_EX | libc::LOCK_NB);
             write(number, &[(page.as_ptr(), page.len())], 0)
         });
-        let mut tail = Tail { file, length: TAIL_START as u64, write_first, free: Vec::new() };
+        let length = TAIL_START as u64;
+        let mut tail = Tail { file, place, length, write_first, free: Vec::new() };
         match headed.and_then(|()| tail.grow(opened, SLOT, FIRST)) {
             Ok(()) => Ok(tail),
             Err(_) => Err(tail.file),
         }
+    }
+
+    pub fn place(&self) -> TailPlace {
+        self.place
     }
 
     /// Whether [`Tail::take`] has this many ranges of so many bytes.
@@ -134,6 +128,9 @@ impl Tail {
     fn grow(&mut self, opened: &Opened, bytes: usize, count: usize) -> Result<(), Failure> {
         let (number, offset, all) = (opened.number(), self.length, bytes * count);
         within_limit(offset + all as u64)?;
+        if self.place == TailPlace::Memory {
+            leaves_half(number, all as u64)?;
+        }
         allocate(number, 0, offset, all as u64)?;
         if self.write_first {
             write_zeros(number, offset, all);
@@ -166,27 +163,6 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
         }
         forked_child::leave_out(at.cast(), bytes);
         Ok(at.cast())
-    }
-}
-
-/// Only filesystems that keep blocks allocated in advance are mapped: there a store cannot fail on a
-/// full disk. Copy-on-write filesystems need new blocks for a page that was written back, and a store
-/// could raise SIGBUS (btrfs, also below an overlay; it is recognised by a count of 0 inodes).
-///
-/// True: on a disk.
-fn is_mappable(number: i32) -> Option<bool> {
-    // SAFETY: fstatfs fills what it is given.
-    unsafe {
-        let mut info: libc::statfs = std::mem::zeroed();
-        if system::fstatfs(number, &mut info) != 0 {
-            return None;
-        }
-        match info.f_type as u64 & 0xFFFF_FFFF {
-            TMPFS => Some(false),
-            EXT | XFS => Some(true),
-            OVERLAY if info.f_files != 0 => Some(true),
-            _ => None,
-        }
     }
 }
 

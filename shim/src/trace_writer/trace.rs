@@ -4,11 +4,12 @@
 //! The thread that passes the middle of a window prepares the next one under the lock of the grid. A
 //! thread that finds a window full takes that lock too. Complete windows stay in the tail until more
 //! room is needed: then one task (`runtime/private_table.rs`) writes them to the trace, and makes room
-//! for several new ones. Without a tail (on a filesystem that cannot be mapped, and after the end),
-//! records are written to the file at once, within a share of the time.
+//! for several new ones. Without a tail (where there is no place for one, and after the end), records
+//! are written to the file at once, within a share of the time.
 
 use super::failure::Failure;
 use super::file::{File, OpenFile};
+use super::means::Means;
 use super::slots::Slots;
 use super::tail::Tail;
 use super::write_credit::WriteCredit;
@@ -23,8 +24,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
-    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, ThreadId,
-    WindowHeader, WindowKind, WindowWriter, slot_offset,
+    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, TailPlace,
+    ThreadId, WindowHeader, WindowKind, WindowWriter, slot_offset,
 };
 
 /// Event windows of one slot at the start, so that a short run leaves a small file.
@@ -174,19 +175,6 @@ unsafe impl Send for Trace {}
 // SAFETY: windows are shared through atomics, everything else is behind the lock.
 unsafe impl Sync for Trace {}
 
-/// The features of the filesystem that are used. Tests turn some off, to act as other filesystems.
-#[derive(Clone, Copy, Debug)]
-pub struct Means {
-    pub map: bool,
-    pub punch: bool,
-}
-
-impl Default for Means {
-    fn default() -> Self {
-        Means { map: true, punch: true }
-    }
-}
-
 /// The result of an append: whether a new event window has begun.
 pub type Outcome = Result<bool, Failure>;
 
@@ -209,10 +197,9 @@ impl Trace {
         means: Means,
     ) -> Result<Trace, Failure> {
         let file = File::create(table, path, means.punch)?;
-        let page = Header { has_tail: true, ..header.clone() }.to_page();
-        let tag = header.file_tag();
-        let tail = means.map.then(|| Tail::create(table, file.path(), &page, tag)).flatten();
-        let header = Header { has_tail: tail.is_some(), ..header.clone() };
+        let tail = Tail::create(table, file.path(), header, means);
+        let place = tail.as_ref().map(Tail::place);
+        let header = Header { tail: place, ..header.clone() };
         let mut grid = Grid {
             slots: Slots::default(),
             definitions: Vec::new(),
@@ -234,9 +221,13 @@ impl Trace {
                 at_once: AtomicBool::new(grid.tail.is_none()),
                 grid: Lock::new(grid),
                 cut: AtomicBool::new(false),
-                large: limit.map_or(LARGE, |limit| {
-                    (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
-                }),
+                large: match place {
+                    // Its memory is the program's too.
+                    Some(TailPlace::Memory) => 1,
+                    _ => limit.map_or(LARGE, |limit| {
+                        (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
+                    }),
+                },
                 ahead: if limit.is_some() { 1 } else { AHEAD },
                 event_bytes: AtomicU64::new(SLOT as u64),
             }),
@@ -402,7 +393,7 @@ impl Trace {
             reserved.drain(..).for_each(|range| slots.give(range.slot, range.slots));
             file.shorten(slot_offset(u64::from(slots.forget_free_end())));
             if grid.tail.is_some() {
-                let header = Header { has_tail: false, ..self.header.clone() };
+                let header = Header { tail: None, ..self.header.clone() };
                 file.write_bytes(&header.to_page(), 0)?;
                 grid.tail.take().into_iter().for_each(Tail::remove);
             }

@@ -23,6 +23,7 @@ mod sick_driver;
 mod small_stacks;
 mod stopped_threads;
 mod symbol_lookup;
+mod tail_in_memory;
 mod tasks;
 mod trace_file_damage;
 mod trace_names;

@@ -13,7 +13,8 @@ use testkit::trace_builder::{MS, TraceBuilder, training};
 use testkit::{Scratch, vramtrace};
 use vramtrace_format::window::WindowKind;
 use vramtrace_format::{
-    Definition, HEADER_BYTES, Header, Kind, SLOT, TraceReader, WindowHeader, WindowWriter, tail,
+    Definition, HEADER_BYTES, Header, Kind, SLOT, TailPlace, TraceReader, WindowHeader,
+    WindowWriter, tail,
 };
 
 struct Ended {
@@ -76,7 +77,7 @@ fn fifo(path: &Path) {
 fn killed(path: &Path) -> Header {
     let mut bytes = training().bytes();
     let header = TraceReader::new(&bytes).unwrap().header().clone();
-    let header = Header { has_tail: true, ..header };
+    let header = Header { tail: Some(TailPlace::Beside), ..header };
     bytes[..HEADER_BYTES].copy_from_slice(&header.to_page());
     std::fs::write(path, bytes).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();

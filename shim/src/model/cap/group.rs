@@ -148,7 +148,7 @@ impl Group {
 
     pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
         let user = secure_dir::user();
-        Group::join_in(&format!("/dev/shm/vramtrace-{user}"), spec)
+        Group::join_in(&vramtrace_format::memory::directory(user), spec)
     }
 
     fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {

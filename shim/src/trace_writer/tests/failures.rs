@@ -34,7 +34,7 @@ fn reason(path: &Path) -> Option<StopReason> {
 
 #[test]
 fn the_file_size_limit_ends_recording_and_kills_nobody() {
-    for map in [true, false] {
+    for place in PLACES {
         let scratch = Scratch::new("fsize");
         let path = scratch.path().to_path_buf();
         let (result, stderr) = stderr_of(|| {
@@ -44,7 +44,7 @@ fn the_file_size_limit_ends_recording_and_kills_nobody() {
                 libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
                 libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
             }
-            let recorder = recorder(&path, "unlimited", |recorder| recorder.means.map = map);
+            let recorder = recorder(&path, "unlimited", tail_only(place));
             work(recorder, 0);
             recorder.is_silent()
         });
@@ -53,7 +53,7 @@ fn the_file_size_limit_ends_recording_and_kills_nobody() {
         assert!(stderr.contains("ulimit -f"), "{stderr}");
         let trace = scratch.path().join("trace.vtrace");
         assert!(events(&trace).len() > 1000);
-        if map {
+        if place.is_some() {
             assert_eq!(reason(&trace), Some(StopReason::FileSizeLimit));
         }
     }
@@ -96,11 +96,11 @@ fn a_full_disk_ends_recording() {
         testkit::skip("full disk: mounting a tmpfs is not permitted");
         return;
     }
-    for (name, map) in [("a", true), ("b", false)] {
+    for (name, place) in ["a", "b", "c"].into_iter().zip(PLACES) {
         let inner = scratch.path().join(name);
         std::fs::create_dir(&inner).unwrap();
         let (result, stderr) = stderr_of(|| {
-            let recorder = recorder(&inner, "unlimited", |recorder| recorder.means.map = map);
+            let recorder = recorder(&inner, "unlimited", tail_only(place));
             work(recorder, 0);
             recorder.is_silent()
         });
@@ -112,7 +112,7 @@ fn a_full_disk_ends_recording() {
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(stderr.contains("disk is full"), "{stderr}");
         assert!(found.len() > 1000, "{}", found.len());
-        if map {
+        if place.is_some() {
             assert_eq!(stopped, Some(StopReason::DiskFull));
         }
     }
@@ -159,11 +159,11 @@ fn close_all() {
 
 #[test]
 fn a_host_that_closes_every_descriptor_is_recorded_on() {
-    for map in [true, false] {
+    for place in PLACES {
         let scratch = Scratch::new("closed");
         let path = scratch.path().to_path_buf();
         let (result, stderr) = stderr_of(|| {
-            let recorder = recorder(&path, "unlimited", |recorder| recorder.means.map = map);
+            let recorder = recorder(&path, "unlimited", tail_only(place));
             work(recorder, 0);
             close_all();
             // From another directory: the path is absolute.

@@ -9,14 +9,15 @@ const THREADS: usize = 4;
 fn what_was_appended_survives() {
     let mut random = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
     for round in 0..40 {
-        for map in [true, false] {
+        for place in PLACES {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            kill_once(map, 1_000 + (random >> 33) % if round % 4 == 0 { 2_000 } else { 30_000 });
+            let at_us = 1_000 + (random >> 33) % if round % 4 == 0 { 2_000 } else { 30_000 };
+            kill_once(place, at_us);
         }
     }
 }
 
-fn kill_once(map: bool, microseconds: u64) {
+fn kill_once(place: Option<TailPlace>, microseconds: u64) {
     let scratch = Scratch::new("kill");
     // The journal: how many pairs each thread has appended, in memory that outlives the child.
     // SAFETY: a fresh page of zeros, longer than the array, which is used until `munmap` below.
@@ -35,7 +36,7 @@ fn kill_once(map: bool, microseconds: u64) {
     // SAFETY: the child records on a copy of this memory until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let recorder = recorder(scratch.path(), "unlimited", |recorder| recorder.means.map = map);
+        let recorder = recorder(scratch.path(), "unlimited", tail_only(place));
         std::thread::scope(|scope| {
             for (thread, count) in journal.iter().enumerate() {
                 scope.spawn(move || {
@@ -80,7 +81,7 @@ fn kill_once(map: bool, microseconds: u64) {
     assert_eq!(events.damage(), &[], "after {microseconds} us");
     for (found, appended) in pairs.into_iter().zip(appended) {
         // Without a tail they are written at once until that takes too much of the time.
-        assert!(found >= appended || !map, "{found} of {appended}");
+        assert!(found >= appended || place.is_none(), "{found} of {appended}");
         assert!(found <= appended + 1, "{found} of {appended}");
     }
 }

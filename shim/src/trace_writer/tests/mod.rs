@@ -17,7 +17,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use testkit::{in_child, redirect};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, TraceReader,
+    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, TailPlace,
+    TraceReader,
 };
 
 /// A directory that goes with the test.
@@ -52,6 +53,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let tails = entries.filter_map(|entry| tail_of(&entry.path()));
+        tails.for_each(|tail| drop(std::fs::remove_file(tail)));
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -69,16 +73,23 @@ fn recorder(
     Box::leak(Box::new(recorder))
 }
 
+/// The places of a tail, or none.
+const PLACES: [Option<TailPlace>; 3] = [Some(TailPlace::Beside), Some(TailPlace::Memory), None];
+
+/// As on a file system on which the tail has this place.
+fn tail_only(place: Option<TailPlace>) -> impl FnOnce(&mut TraceWriter) {
+    move |recorder| {
+        recorder.means.map = place == Some(TailPlace::Beside);
+        recorder.means.memory = place == Some(TailPlace::Memory);
+    }
+}
+
 /// A trace as a reader sees it: the windows of its tail at their places, where it has one.
 fn bytes_of(trace: &Path) -> Vec<u8> {
     use vramtrace_format::{Header, tail};
     let mut bytes = std::fs::read(trace).unwrap();
+    let Some(tail) = tail_of(trace) else { return bytes };
     let tag = TraceReader::new(&bytes).map_or(0, |reader| Header::file_tag(reader.header()));
-    let directory = std::fs::read_dir(trace.parent().unwrap()).unwrap();
-    let is_tail = |path: &PathBuf| path.to_string_lossy().ends_with(&tail::name_end(tag));
-    let Some(tail) = directory.map(|entry| entry.unwrap().path()).find(is_tail) else {
-        return bytes;
-    };
     let tail = std::fs::read(tail).unwrap();
     for window in tail::windows(&tail, tag) {
         let at = vramtrace_format::slot_offset(window.header.slot.into()) as usize;
@@ -86,6 +97,17 @@ fn bytes_of(trace: &Path) -> Vec<u8> {
         bytes[at..at + window.bytes.len()].copy_from_slice(window.bytes);
     }
     bytes
+}
+
+/// The path of its tail, beside it or in memory.
+fn tail_of(trace: &Path) -> Option<PathBuf> {
+    use vramtrace_format::{Header, memory, tail};
+    let bytes = std::fs::read(trace).ok()?;
+    let tag = Header::file_tag(TraceReader::new(&bytes).ok()?.header());
+    let is_tail = |path: &PathBuf| path.to_string_lossy().ends_with(&tail::name_end(tag));
+    let memory = PathBuf::from(memory::directory(testkit::user()));
+    let directories = [trace.parent().unwrap(), &memory].map(std::fs::read_dir);
+    directories.into_iter().flatten().flatten().map(|entry| entry.unwrap().path()).find(is_tail)
 }
 
 fn alloc(key: u64, site: SiteId) -> Event {

@@ -62,8 +62,13 @@ fn eight_threads_roll_through_mapped_windows() {
 }
 
 #[test]
+fn eight_threads_roll_through_windows_in_memory() {
+    rolling("in-memory", tail_only(Some(TailPlace::Memory)), 20_000);
+}
+
+#[test]
 fn eight_threads_roll_through_written_windows() {
-    rolling("written", |recorder| recorder.means.map = false, 20_000);
+    rolling("written", tail_only(None), 20_000);
 }
 
 #[test]

@@ -1,0 +1,23 @@
+//! The process of a trace.
+
+use vramtrace_format::{Header, proc};
+
+use crate::files;
+
+/// Whether the process of the trace runs on this host. Pids are reused, so its start time must match, too.
+pub(super) fn is_running(header: &Header) -> bool {
+    if header.pid == 0 || !is_this_host(header) {
+        return false;
+    }
+    proc::is_alive(header.pid, header.process_start_ticks)
+}
+
+/// Whether the trace was recorded on this host, by the host's name.
+pub(super) fn is_this_host(header: &Header) -> bool {
+    header.host == host_name()
+}
+
+fn host_name() -> String {
+    let name = files::read_kernel("/proc/sys/kernel/hostname").unwrap_or_default();
+    String::from_utf8_lossy(&name).trim().to_string()
+}
