@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the overhead of the recorder on the simulated driver, with and without it in alternating runs.
 #
-#   scripts/bench.sh [PART]...      default: all parts
+#   scripts/bench.sh [PART]...      default: all parts but filesystems
 #
 # pairs      an allocation and its free, on 1 and more threads
 # limits     the same under a cap, alone in a group, and in a group of 8 processes
@@ -12,6 +12,7 @@
 # generate   the same with the access pattern of text generation
 # refusals   a refused request, and the post-mortem of an out-of-memory
 # idle       a process that never uses CUDA
+# filesystems  an event, by the file system of the trace: mounts ext4, XFS and btrfs, as root
 # reading    bytes per event, and the speed of `vramtrace report` and `leaks`
 #
 # Prints Markdown tables. Needs cargo, gcc, and python3 with its headers. Compare only figures of one table:
