@@ -1,12 +1,13 @@
 //! Sites: entry point, kind, device, context, pool and stream of a call, each with a small id.
 //!
-//! A lock-free table of fixed size. An id is used only after its definition is in the file (or among
+//! A table of fixed size. Looking up takes no lock; adding takes one. An id is used only after its definition is in the file (or among
 //! those that are written when the file opens).
 //!
 //! Device and kind are never lost: a reader has the totals from them. A table that fills up leaves out first
 //! the stream and the pool of further sites, then their function and context.
 
 use crate::runtime::hash_table;
+use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{ContextId, Definition, DeviceId, Kind, PoolId, SiteId};
@@ -59,22 +60,20 @@ pub fn is_shared(site: SiteId) -> bool {
     site.0 & SHARED != 0
 }
 
-/// Free -> (claimed) -> keyed, by the thread that defines it -> numbered.
 const FREE: u32 = 0;
-const CLAIMED: u32 = u32::MAX;
-const KEYED: u32 = u32::MAX - 1;
 
 #[repr(C)]
 struct Slot {
     place: AtomicU64,
     stream: AtomicU64,
-    /// One of the states above, or the id.
-    state: AtomicU32,
+    /// The id, stored last; or [`FREE`].
+    id: AtomicU32,
 }
 
 pub struct Sites {
     slots: *const Slot,
-    count: AtomicU32,
+    /// Of the sites. Its lock is held while a site is added and defined.
+    count: Lock<u32>,
     /// By device, a bit for each kind whose shared site is defined.
     shared: [AtomicU16; 256],
     /// What was said: that streams and pools are left out; that functions and contexts are.
@@ -97,7 +96,7 @@ impl Sites {
         let pages = hash_table::pages(SLOTS * size_of::<Slot>());
         Sites {
             slots: pages.map_or(std::ptr::null(), |at| at.cast()),
-            count: AtomicU32::new(0),
+            count: Lock::new(0),
             shared: [const { AtomicU16::new(0) }; 256],
             said: Default::default(),
         }
@@ -115,14 +114,14 @@ impl Sites {
         loop {
             // SAFETY: the index is below SLOTS, and zero pages are free slots.
             let slot = unsafe { &*self.slots.add(index) };
-            let state = slot.state.load(Ordering::Acquire);
-            if state == FREE || state >= KEYED {
+            let id = slot.id.load(Ordering::Acquire);
+            if id == FREE {
                 return self.add(key, index, define);
             }
             if slot.place.load(Ordering::Relaxed) == place
                 && slot.stream.load(Ordering::Relaxed) == key.stream
             {
-                return SiteId(state);
+                return SiteId(id);
             }
             index = (index + 1) % SLOTS;
         }
@@ -130,8 +129,12 @@ impl Sites {
 
     #[cold]
     fn add(&self, key: &SiteKey, from: usize, define: impl Fn(&Definition) -> bool) -> SiteId {
-        let count = self.count.load(Ordering::Relaxed);
-        if count >= FULL {
+        // Nobody waits for a thread that was taken out of the recorder while it added a site.
+        let Some(mut count) = self.count.lock_unless_left() else {
+            return self.shared(key, define);
+        };
+        if *count >= FULL {
+            drop(count);
             self.say(1, &define, || {
                 format!(
                     "more than {FULL} call sites (function, kind, context): the trace has device and kind \
@@ -140,7 +143,8 @@ impl Sites {
             });
             return self.shared(key, define);
         }
-        if count >= ROOMY && (key.stream > 2 || key.pool != PoolId(0)) {
+        if *count >= ROOMY && (key.stream > 2 || key.pool != PoolId(0)) {
+            drop(count);
             self.say(0, &define, || {
                 format!(
                     "more than {ROOMY} call sites (function, context, stream, pool): the trace has further \
@@ -156,24 +160,23 @@ impl Sites {
             // SAFETY: the index is below SLOTS, and zero pages are free slots; the slots are never
             // unmapped.
             let slot = unsafe { &*self.slots.add(index) };
-            match slot.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => {
-                    slot.place.store(place, Ordering::Relaxed);
-                    slot.stream.store(key.stream, Ordering::Relaxed);
-                    slot.state.store(KEYED, Ordering::Release);
-                    return self.number(slot, key, define);
-                }
-                // Another thread is about to store the key.
-                Err(CLAIMED) => std::hint::spin_loop(),
-                Err(state) => {
-                    if slot.place.load(Ordering::Relaxed) == place
-                        && slot.stream.load(Ordering::Relaxed) == key.stream
-                    {
-                        return if state == KEYED { wait(slot) } else { SiteId(state) };
-                    }
-                    index = (index + 1) % SLOTS;
-                }
+            let id = slot.id.load(Ordering::Relaxed);
+            if id == FREE {
+                *count += 1;
+                let id = SiteId(*count);
+                slot.place.store(place, Ordering::Relaxed);
+                slot.stream.store(key.stream, Ordering::Relaxed);
+                let is_defined = define(&key.definition(id));
+                slot.id.store(id.0, Ordering::Release);
+                return if is_defined { id } else { SiteId(0) };
             }
+            // Another thread may have added it meanwhile.
+            if slot.place.load(Ordering::Relaxed) == place
+                && slot.stream.load(Ordering::Relaxed) == key.stream
+            {
+                return SiteId(id);
+            }
+            index = (index + 1) % SLOTS;
         }
     }
 
@@ -208,38 +211,6 @@ impl Sites {
             define(&Definition::Note { text });
         }
     }
-
-    fn number(&self, slot: &Slot, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
-        /// Releases waiting threads if defining the site panics.
-        struct Settle<'a>(&'a Slot, SiteId);
-        impl Drop for Settle<'_> {
-            fn drop(&mut self) {
-                self.0.state.store(self.1.0, Ordering::Release);
-            }
-        }
-        let id = SiteId(self.count.fetch_add(1, Ordering::Relaxed) + 1);
-        let _settle = Settle(slot, id);
-        if define(&key.definition(id)) { id } else { SiteId(0) }
-    }
-}
-
-/// Another thread is writing the definition: at most as long as it takes to ready a window.
-#[cold]
-fn wait(slot: &Slot) -> SiteId {
-    let mut turns = 0u32;
-    loop {
-        let state = slot.state.load(Ordering::Acquire);
-        if state != KEYED {
-            return SiteId(state);
-        }
-        turns += 1;
-        if turns < 100 {
-            std::hint::spin_loop();
-        } else {
-            // SAFETY: yields the processor; takes no pointers.
-            unsafe { libc::sched_yield() };
-        }
-    }
 }
 
 fn home(place: u64, stream: u64) -> usize {
@@ -249,6 +220,7 @@ fn home(place: u64, stream: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::lock;
     use std::collections::HashSet;
     use std::sync::Mutex;
 
@@ -352,6 +324,22 @@ mod tests {
         assert_eq!(shared.len(), 5 * Kind::ALL.len());
         assert_eq!(notes.into_inner().unwrap().len(), 2);
         assert_eq!(sites.get(&SiteKey { kind: None, ..key(9, 9) }, |_| false).0, 0);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_was_taken_out() {
+        let sites = Sites::new();
+        let known = sites.get(&key(7, 0), |_| true);
+        std::thread::scope(|scope| {
+            let leaver = scope.spawn(|| {
+                // As a jump out of a handler: nothing is dropped on the way.
+                std::mem::forget(sites.count.lock());
+                lock::thread_left();
+            });
+            leaver.join().unwrap();
+            assert!(is_shared(sites.get(&key(8, 0), |_| true)));
+            assert_eq!(sites.get(&key(7, 0), |_| panic!()), known);
+        });
     }
 
     #[test]
