@@ -214,27 +214,18 @@ impl Process {
         let mut rests = RestsAtSleeps::new(&self.sleeps, level);
         let watched = self.collected.watched.as_ref().filter(|_| wanted.leaks.is_some());
         let mut watched_rests = watched.map(Watched::rests);
-        let roles = (holders && level == Level::Tensor)
-            .then(|| (self.role_finder(trace), RolesAt::moment(&self.state, Moment::Peak, level)));
+        let roles =
+            (holders && level == Level::Tensor).then(|| self.roles_at(trace, Moment::Peak, level));
         let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
         if holders {
             visitors.extend([&mut peaks as &mut dyn Visitor, &mut rests]);
         }
         visitors.extend(watched_rests.as_mut().map(|rests| rests as &mut dyn Visitor));
-        match &roles {
-            Some((finder, at)) => {
-                let mut at_peaks = at;
-                visitors.push(&mut at_peaks);
-                let mut found = |of: &Allocation| at.found(of);
-                finder.visit(trace, definitions, &mut visitors, &mut found);
-            }
-            None => trace.visit(definitions, &mut visitors),
-        }
+        let roles = visit_with_roles(trace, definitions, visitors, roles);
         let mut fatal = post_mortems.finish();
         for fatal in &mut fatal {
             fatal.find_remedy(trace, definitions);
         }
-        let roles = roles.map(|(_, at)| at.of_devices());
         // Leaks are judged at the end of the trace.
         let at_end = self.moment == Moment::End;
         let leaks = wanted.leaks.zip(watched.zip(watched_rests)).filter(|_| at_end);
@@ -247,6 +238,34 @@ impl Process {
             self.name_holders(peaks.found, roles);
         }
         leaks
+    }
+
+    /// The memory that each device holds at a moment, by stack and, if wanted, by role: in one more pass over
+    /// `trace`, or in none. The process was read to that moment; for peaks, to the end.
+    pub fn held_at(
+        &self,
+        trace: &Trace,
+        moment: Moment,
+        level: Level,
+        wants_roles: bool,
+    ) -> (Holdings, Option<HeldByRole>) {
+        let roles = wants_roles.then(|| self.roles_at(trace, moment, level));
+        if !moment.is_peak() {
+            let roles = visit_with_roles(trace, &self.definitions, Vec::new(), roles);
+            return (Holdings::of_state(&self.state, level), roles);
+        }
+        let mut peaks = HoldingsAtPeaks::new(&self.state, moment, level);
+        let roles = visit_with_roles(trace, &self.definitions, vec![&mut peaks], roles);
+        (peaks.found, roles)
+    }
+
+    fn roles_at(
+        &self,
+        trace: &Trace,
+        moment: Moment,
+        level: Level,
+    ) -> (Cow<'_, RoleFinder>, RolesAt) {
+        (self.role_finder(trace), RolesAt::moment(&self.state, moment, level))
     }
 
     /// What the first pass learned about roles, or else by a pass of its own.
@@ -317,6 +336,24 @@ pub fn read_all(
     parallel::each(&all, progress, |_, trace, progress| {
         Process::read_with(trace, moment, collect, progress)
     })
+}
+
+/// Visitors and, if wanted, the roles at their places follow one pass.
+fn visit_with_roles(
+    trace: &Trace,
+    definitions: &Definitions,
+    mut visitors: Vec<&mut dyn Visitor>,
+    roles: Option<(Cow<RoleFinder>, RolesAt)>,
+) -> Option<HeldByRole> {
+    let Some((finder, at)) = roles else {
+        trace.visit(definitions, &mut visitors);
+        return None;
+    };
+    let mut visitor = &at;
+    let mut visitors: Vec<&mut dyn Visitor> = visitors.into_iter().map(|one| one as _).collect();
+    visitors.push(&mut visitor);
+    finder.visit(trace, definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
+    Some(at.of_devices())
 }
 
 /// Whether the program had the library of PyTorch's cache, or the trace was imported.

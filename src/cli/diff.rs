@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
-use vramtrace_reader::analysis::roles::RoleFinder;
 use vramtrace_reader::analysis::{
-    Collect, Holdings, Level, Moment, NamedHoldings, Process, read_all,
+    Collect, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, read_all,
 };
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::facts;
@@ -205,7 +204,8 @@ fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
     require_stacks(&traces)?;
     super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
-    let mut processes = read_all(&traces, read, Collect::default(), &|_, _| {});
+    let collect = Collect { roles: Some(RolesOf::Blocks), ..Collect::default() };
+    let mut processes = read_all(&traces, read, collect, &|_, _| {});
     caveats::retain_known(&mut processes, &mut traces)?;
     let mut index = 0;
     let mut places = Vec::new();
@@ -226,13 +226,9 @@ fn places_of(process: &Process, trace: &Trace, at: Option<Moment>, index: u32) -
         Level::Driver => Moment::Peak,
     };
     let at = at.unwrap_or(default);
-    let live = Holdings::at(trace, definitions, &process.state, at, level);
+    let (live, roles) = process.held_at(trace, at, level, level == Level::Tensor);
     let all = definitions.stacks().ids().chain(live.stacks());
     let symbols = Symbols::of(definitions, &process.header, all);
-    let roles = (level == Level::Tensor).then(|| {
-        let finder = RoleFinder::new(trace, definitions, &symbols);
-        finder.at_moment(trace, definitions, &process.state, at, level)
-    });
     let who = NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None };
     PlaceUse::of(process, &who, roles.as_ref(), index)
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use vramtrace_reader::analysis::ranks::{Holders, merge};
-use vramtrace_reader::analysis::roles::{HeldByRole, RoleFinder};
+use vramtrace_reader::analysis::roles::HeldByRole;
 use vramtrace_reader::analysis::{
-    Collect, GroupBy, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, read_all,
+    Collect, GroupBy, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, StackClassifier,
+    read_all,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::{
@@ -129,18 +130,16 @@ pub fn run(args: Args) -> Outcome {
     let level = args.level.map(Level::from);
     level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
-    let mut processes = read_all(&loaded.traces, read, Collect::default(), &|_, _| {});
+    let roles = args.by.group().is_none().then_some(RolesOf::All);
+    let collect = Collect { roles, ..Collect::default() };
+    let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     let named: Vec<Named> = processes
         .iter()
         .zip(&loaded.traces)
-        .map(|(process, trace)| {
-            let who = who(process, trace, &args, level);
-            let roles = args.by.group().is_none().then(|| roles(process, trace, &args, &who));
-            (process, who, roles)
-        })
+        .map(|(process, trace)| named(process, trace, &args, level))
         .collect();
     caveats::warn_damage(&loaded.traces);
     match args.json {
@@ -150,22 +149,17 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-fn who(process: &Process, trace: &Trace, args: &Args, level: Option<Level>) -> NamedHoldings {
+fn named<'p>(process: &'p Process, trace: &Trace, args: &Args, level: Option<Level>) -> Named<'p> {
     let level = level.unwrap_or(Level::of(&process.state));
-    let mut live = Holdings::at(trace, &process.definitions, &process.state, args.at, level);
+    let by_role = args.by.group().is_none();
+    let (mut live, mut roles) = process.held_at(trace, args.at, level, by_role);
     live.retain(|device| args.device.includes(device));
+    if let Some(roles) = &mut roles {
+        roles.retain(|device| live.at_ns.contains_key(&device));
+    }
     let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
-    NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None }
-}
-
-fn roles(process: &Process, trace: &Trace, args: &Args, who: &NamedHoldings) -> HeldByRole {
-    let definitions = &process.definitions;
-    let symbols = Symbols::of_all(definitions, &process.header);
-    let finder = RoleFinder::new(trace, definitions, &symbols);
-    let level = who.live.level;
-    let mut held = finder.at_moment(trace, definitions, &process.state, args.at, level);
-    held.retain(|device| who.live.at_ns.contains_key(&device));
-    held
+    let who = NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None };
+    (process, who, roles)
 }
 
 fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {

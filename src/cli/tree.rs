@@ -1,10 +1,9 @@
 //! `vramtrace tree`: who holds the memory, from the outermost frame in.
 
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::roles::RoleFinder;
 use vramtrace_reader::analysis::tree::{Node, Top, Tree};
 use vramtrace_reader::analysis::{
-    Collect, Holdings, Level, Moment, Process, StackClassifier, read_all,
+    Collect, Level, Moment, Process, RolesOf, StackClassifier, read_all,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::MomentFacts;
@@ -87,7 +86,9 @@ pub fn run(args: Args) -> Outcome {
     let level = args.level.map(Level::from);
     level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
-    let mut processes = read_all(&loaded.traces, read, Collect::default(), &|_, _| {});
+    let roles = (args.by == By::Role).then_some(RolesOf::All);
+    let collect = Collect { roles, ..Collect::default() };
+    let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
@@ -120,15 +121,11 @@ fn device_trees<'p>(
 ) -> Vec<DeviceCallTree<'p>> {
     let level = level.unwrap_or(Level::of(&process.state));
     let definitions = &process.definitions;
-    let mut held = Holdings::at(trace, definitions, &process.state, args.at, level);
+    let (mut held, roles) = process.held_at(trace, args.at, level, args.by == By::Role);
     held.retain(|device| args.device.includes(device));
     let all = definitions.stacks().ids().chain(held.stacks());
     let symbols = Symbols::of(definitions, &process.header, all);
     let classifier = StackClassifier::new(&symbols, &process.header);
-    let roles = (args.by == By::Role).then(|| {
-        let finder = RoleFinder::new(trace, definitions, &symbols);
-        finder.at_moment(trace, definitions, &process.state, args.at, level)
-    });
     let tree_of = |device: DeviceId| {
         let mut tree = Tree::new(&classifier, !args.no_fold);
         match (&roles, args.by) {

@@ -14,7 +14,7 @@ use crate::analysis::leaks::Suppressions;
 use crate::analysis::oom;
 use crate::analysis::ranks::Rank;
 use crate::analysis::whatif::Recorded;
-use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, read_all};
+use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
 use crate::trace::Trace;
 
@@ -355,6 +355,32 @@ fn a_report_decodes_a_trace_twice() {
     let run = html::PageRun { label: "a".into(), names: &names, processes, traces: &traces };
     html::write(&mut [run], None, &mut Vec::new()).unwrap();
     assert_eq!(traces[0].decodes(), 2 + remedy + whatif);
+}
+
+/// `holders`, `tree`, `diff` and `holders --by role`.
+#[test]
+fn what_is_held_at_a_moment_takes_two_decodes() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    cached().write(file.path());
+    let decodes = |moment: Moment, collected, wants_roles| {
+        let traces = [Trace::open(file.path()).unwrap()];
+        let read = if moment.is_peak() { Moment::End } else { moment };
+        let collect = Collect { roles: collected, ..Collect::default() };
+        let process = &read_all(&traces, read, collect, &|_, _| {})[0];
+        let (held, roles) = process.held_at(&traces[0], moment, Level::Tensor, wants_roles);
+        assert!(!held.is_empty());
+        assert_eq!(roles.is_some_and(|roles| !roles.held.is_empty()), wants_roles);
+        traces[0].decodes()
+    };
+    let peaks = [Moment::Peak, Moment::AllocatedPeak];
+    for collected in [RolesOf::Blocks, RolesOf::All] {
+        assert_eq!(peaks.map(|moment| decodes(moment, Some(collected), true)), [2, 2]);
+        assert_eq!(decodes(Moment::End, Some(collected), true), 2);
+        // The state at another moment takes a pass of its own.
+        assert_eq!(decodes(Moment::At(SECOND), Some(collected), true), 3);
+    }
+    assert_eq!(peaks.map(|moment| decodes(moment, None, false)), [2, 2]);
+    assert_eq!(decodes(Moment::End, None, false), 1);
 }
 
 #[test]

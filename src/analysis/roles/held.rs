@@ -151,19 +151,4 @@ impl RoleFinder {
         self.visit(trace, definitions, &mut [&mut &roles], &mut found);
         roles.finish()
     }
-
-    /// The held memory of each device at a moment. `end`: the state at the end, which has the peaks.
-    pub fn at_moment(
-        &self,
-        trace: &Trace,
-        definitions: &Definitions,
-        end: &State,
-        moment: Moment,
-        level: Level,
-    ) -> HeldByRole {
-        let roles = RolesAt::moment(end, moment, level);
-        let mut found = |of: &Allocation| roles.found(of);
-        self.visit(trace, definitions, &mut [&mut &roles], &mut found);
-        roles.of_devices()
-    }
 }
