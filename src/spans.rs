@@ -50,11 +50,6 @@ impl<T: Copy> Spans<T> {
         (address < *end).then_some((*start..*end, *known))
     }
 
-    pub fn at_mut(&mut self, address: u64) -> Option<&mut T> {
-        let (_, (end, known)) = self.map.range_mut(..=address).next_back()?;
-        (address < *end).then_some(known)
-    }
-
     /// The spans that overlap the range, in order, whole.
     pub fn over(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> {
         let first = match range.is_empty() {
@@ -75,10 +70,6 @@ impl<T: Copy> Spans<T> {
     /// In order of address.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Range<u64>, T)> {
         self.map.iter().map(|(start, (end, known))| (*start..*end, *known))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
     }
 
     pub fn clear(&mut self) {

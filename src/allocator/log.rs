@@ -61,8 +61,6 @@ pub struct Log {
     outside: u64,
     live: FxHashMap<u64, u32>,
     slots: Slots,
-    /// The last request failed.
-    ends_refused: bool,
 }
 
 /// Assigns slots, in the same order when the log is written and when it is read.
@@ -168,26 +166,11 @@ impl Log {
     /// Adds the request that failed and ended the run.
     pub fn refused(&mut self, size: u64) {
         self.put_alloc(size, self.lane.0, self.lane.1);
-        self.ends_refused = true;
-    }
-
-    /// Whether the run ended with a failed request, the last one of the log.
-    pub fn ends_refused(&self) -> bool {
-        self.ends_refused
     }
 
     /// The segments that exist when the log begins.
     pub fn start(&self) -> &[LogSegment] {
         &self.start
-    }
-
-    /// Number of requests.
-    pub fn len(&self) -> usize {
-        self.requests
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.requests == 0
     }
 
     pub fn allocations(&self) -> u64 {
@@ -324,7 +307,7 @@ mod tests {
             alloc(1024, 3, 2, 3),
         ];
         assert_eq!(log.requests().collect::<Vec<_>>(), expected);
-        assert_eq!((log.len(), log.allocations(), log.ends_refused()), (7, 4, true));
+        assert_eq!((log.requests, log.allocations()), (7, 4));
     }
 
     #[test]

@@ -55,7 +55,6 @@ fn blocks_are_in_no_sum_of_driver_memory() {
     let holes: Vec<_> = segments[0].holes().collect();
     assert_eq!(holes, [(A, 6 * MIB), (A + 7 * MIB, 13 * MIB)]);
     assert_eq!(segments[0].largest_hole(), 13 * MIB);
-    assert_eq!(state.largest_hole(GPU), 13 * MIB);
     assert!(segments[0].is_pinned_by_one());
     assert_eq!(segments[0].allocation(&state).unwrap().1.size, 20 * MIB);
     assert_eq!(state.inconsistencies, Inconsistencies::default());
@@ -237,17 +236,12 @@ fn imported_traces_say_more_of_a_block() {
     let change = |change| Event::BlockChange { address: A, change };
     t.alloc(SECOND, Kind::Device, A, 20 * MIB);
     t.alloc(SECOND, Kind::Block, A, MIB);
-    t.event(SECOND, change(BlockChange::Requested(1000)));
-    assert_eq!(read(&t).state.cache.requested(A), Some(1000));
     t.free(2 * SECOND, Space::Block, A);
     t.event(2 * SECOND, change(BlockChange::Pending));
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, state.cache.pending[&A].size), (0, MIB));
-    assert_eq!(state.cache.requested(A), Some(1000));
     t.event(3 * SECOND, change(BlockChange::Reusable));
     assert!(read(&t).state.cache.pending.is_empty());
-    t.alloc(4 * SECOND, Kind::Block, A, MIB);
-    assert_eq!(read(&t).state.cache.requested(A), None, "that was of the block before");
 }
 
 /// A segment of the model.

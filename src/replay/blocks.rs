@@ -21,7 +21,6 @@ impl Replay {
         let state = &mut self.state;
         state.cache.begin(&state.live, &state.space);
         state.cache.pending.remove(&key.number);
-        state.cache.forget_requested(key.number);
         let placed = state.cache.place(key.number, live.size, live.device, &state.space);
         let absorbed = match how {
             AllocCause::Checkpoint => 0,
@@ -200,8 +199,7 @@ impl Replay {
         }
     }
 
-    /// Applies a change of a block: its requested bytes become known; or, after its free, it waits for
-    /// other streams or becomes reusable.
+    /// Applies a change of a block: after its free, it waits for other streams or becomes reusable.
     pub(super) fn change_block(
         &mut self,
         at: &Stamped,
@@ -212,7 +210,7 @@ impl Replay {
         let key = Key { space: Space::Block, number: address };
         let cache = &mut self.state.cache;
         match change {
-            BlockChange::Requested(bytes) => cache.note_requested(address, bytes),
+            BlockChange::Requested(_) => {}
             BlockChange::Pending => {
                 if let Some(live) = self.freed.find(key) {
                     cache.pending.insert(address, live);

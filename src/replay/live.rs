@@ -130,10 +130,6 @@ impl LiveSet {
         memory().map(|space| self.spaces[space as usize].len()).sum()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// A framework's live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, &Live)> {
         self.spaces[Space::Block as usize].iter().map(|(address, live)| (*address, live))

@@ -26,13 +26,6 @@ impl DeviceInfo {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ContextInfo {
-    pub device: DeviceId,
-    pub handle: u64,
-    pub primary: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolInfo {
     pub device: DeviceId,
     pub handle: u64,
@@ -70,7 +63,6 @@ pub struct Definitions {
     apis: HashMap<u16, String>,
     threads: HashMap<ThreadId, ThreadInfo>,
     devices: BTreeMap<DeviceId, DeviceInfo>,
-    contexts: HashMap<ContextId, ContextInfo>,
     pools: HashMap<PoolId, PoolInfo>,
     sites: FxHashMap<SiteId, Site>,
     texts: HashMap<u32, String>,
@@ -97,9 +89,7 @@ impl Definitions {
             Definition::Device { id, uuid, name, total_bytes, mig } => {
                 self.devices.insert(id, DeviceInfo { uuid, name, total_bytes, mig });
             }
-            Definition::Context { id, device, handle, primary } => {
-                self.contexts.insert(id, ContextInfo { device, handle, primary });
-            }
+            Definition::Context { .. } => {}
             Definition::Pool { id, device, handle, origin } => {
                 self.pools.insert(id, PoolInfo { device, handle, origin });
             }
@@ -150,15 +140,6 @@ impl Definitions {
 
     pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
         self.devices.get(&id)
-    }
-
-    /// In order of ordinal.
-    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &DeviceInfo)> {
-        self.devices.iter().map(|(id, device)| (*id, device))
-    }
-
-    pub fn context(&self, id: ContextId) -> Option<ContextInfo> {
-        self.contexts.get(&id).copied()
     }
 
     pub fn pool(&self, id: PoolId) -> Option<PoolInfo> {

@@ -16,8 +16,7 @@ mod tail_place;
 mod write;
 
 pub use definitions::{
-    ContextInfo, Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site,
-    ThreadInfo,
+    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site, ThreadInfo,
 };
 pub use file::{DamageFound, OpenError, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};

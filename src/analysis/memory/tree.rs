@@ -25,7 +25,6 @@ pub enum Top {
     #[default]
     Frames,
     Library,
-    Role,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -136,6 +136,7 @@ impl Visitor for &RolesAt {
     }
 }
 
+#[cfg(test)]
 impl RoleFinder {
     /// The held memory at several places of the trace, in the order of `stops`. The sums equal those of
     /// [`Holdings`](crate::analysis::Holdings) at the same place.

@@ -9,7 +9,6 @@
 //! let symbols = Symbols::of_all(&definitions, trace.header());
 //! let finder = RoleFinder::new(&trace, &definitions, &symbols);
 //! finder.follow(&trace, &definitions, &mut |allocation| draw(allocation.role, ..));
-//! let by_role = finder.at(&trace, &definitions, &[Until::End], level);
 //! ```
 
 mod follow;

@@ -51,8 +51,6 @@ pub struct CacheState {
     outside: BTreeMap<u64, u64>,
     /// Freed blocks that wait for other streams; known in imported traces only.
     pub pending: FxHashMap<u64, Live>,
-    /// Requested bytes of blocks that are larger; known in imported traces only.
-    requested: FxHashMap<u64, u64>,
     pub(super) refusals: Refusals,
 }
 
@@ -65,21 +63,6 @@ impl CacheState {
     /// The device of the segment that contains this address.
     pub fn segment_of(&self, address: u64) -> Option<DeviceId> {
         self.ranges.as_ref()?.cached_at(address)
-    }
-
-    /// Requested bytes of the live or pending block at this address, if the trace has them.
-    pub fn requested(&self, address: u64) -> Option<u64> {
-        self.requested.get(&address).copied()
-    }
-
-    pub(super) fn note_requested(&mut self, address: u64, bytes: u64) {
-        self.requested.insert(address, bytes);
-    }
-
-    pub(super) fn forget_requested(&mut self, address: u64) {
-        if !self.requested.is_empty() {
-            self.requested.remove(&address);
-        }
     }
 
     /// Called before the first block: adds the driver memory that exists already.
@@ -263,7 +246,6 @@ impl CacheState {
         }
         self.outside.clear();
         self.pending.clear();
-        self.requested.clear();
     }
 }
 

@@ -116,14 +116,6 @@ impl State {
         }
         segments
     }
-
-    /// The largest range inside a segment of the device that no block covers: what a request may
-    /// have at most without more driver memory.
-    pub fn largest_hole(&self, device: DeviceId) -> u64 {
-        let segments = self.segments();
-        let here = segments.iter().filter(|segment| segment.device == device);
-        here.map(SegmentAt::largest_hole).max().unwrap_or(0)
-    }
 }
 
 impl CacheState {

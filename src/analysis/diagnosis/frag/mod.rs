@@ -83,6 +83,7 @@ impl Frag {
     }
 
     /// A device without a cache.
+    #[cfg(test)]
     pub fn empty(device: DeviceId) -> Frag {
         Frag {
             device,

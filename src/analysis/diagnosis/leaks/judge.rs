@@ -254,7 +254,6 @@ pub fn judge(
         }
     }
     let length = state.time_ns.saturating_sub(from_ns);
-    let axes = judge.axes.values().next();
     Leaks {
         trace,
         header,
@@ -264,7 +263,6 @@ pub fn judge(
         live_is_known: state.live_is_known(),
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
         until_ns: state.time_ns,
-        bin_ns: axes.map_or(1, Axes::bin_ns),
         leaks,
         peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
         kept: kept.into_values().collect(),

@@ -130,8 +130,6 @@ pub struct Leaks {
     /// End of the warm-up.
     pub warm_ns: u64,
     pub until_ns: u64,
-    /// Width of the bins of [`Leak::shape`], ns.
-    pub bin_ns: u64,
     /// Leaks before faint signs, then by verdict, then by bytes.
     pub leaks: Vec<Leak>,
     /// The peak of each device.

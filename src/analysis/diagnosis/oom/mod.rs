@@ -129,6 +129,7 @@ pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
 }
 
 /// The post-mortem of each failure, in the same order. Reads the trace up to the last of them.
+#[cfg(test)]
 pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
     let mut examined = PostMortems::new(definitions, ooms.to_vec());
     trace.visit(definitions, &mut [&mut examined]);

@@ -23,8 +23,6 @@ pub struct Remedy {
     pub settings: Vec<Tried>,
     /// The lowest sufficient capacity with the setting in force.
     pub as_it_is: Option<u64>,
-    /// The text of the setting in force, or `default`.
-    pub in_force: String,
 }
 
 /// One setting that was replayed.
@@ -69,7 +67,6 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
         origin: capacity.origin,
         fix: best.and_then(|at| Some((settings[at].name.clone(), spare(at)?))),
         as_it_is: in_force.and_then(|at| settings[at].smallest),
-        in_force: recorded.in_force.name().to_string(),
         settings: settings
             .iter()
             .enumerate()
