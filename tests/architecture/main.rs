@@ -6,6 +6,7 @@
 mod condition;
 mod cycles;
 mod forms;
+mod how_to_add;
 mod imports;
 mod layout;
 mod opening;

@@ -1,4 +1,4 @@
-//! Every file of tests is compiled, and named in docs/ARCHITECTURE.md: cargo gets the crates by name, and
+//! Every file of tests is compiled, and named in docs/PROMISES.md: cargo gets the crates by name, and
 //! would miss one.
 
 use std::collections::BTreeSet;
@@ -60,12 +60,8 @@ fn named(promises: &str) -> BTreeSet<String> {
     all
 }
 
-fn promises(text: &str) -> &str {
-    text.split("## Promises").nth(1).unwrap().split("\n## ").next().unwrap()
-}
-
-fn architecture() -> String {
-    std::fs::read_to_string(tests().join("../docs/ARCHITECTURE.md")).unwrap()
+fn document(name: &str) -> String {
+    std::fs::read_to_string(tests().join("../docs").join(name)).unwrap()
 }
 
 /// All that tests: crates of tests, models, what is fuzzed, scripts that run a part.
@@ -94,13 +90,12 @@ fn every_test() -> BTreeSet<String> {
 
 #[test]
 fn the_documents_name_every_test() {
-    let text = architecture();
-    let named = named(promises(&text));
+    let named = named(&document("PROMISES.md"));
     let missing: Vec<_> = every_test().into_iter().filter(|test| !named.contains(test)).collect();
-    assert!(missing.is_empty(), "docs/ARCHITECTURE.md, Promises: no line names {missing:#?}");
+    assert!(missing.is_empty(), "docs/PROMISES.md: no line names {missing:#?}");
     let gone: Vec<_> =
         named.into_iter().filter(|path| !tests().join("..").join(path).exists()).collect();
-    assert!(gone.is_empty(), "docs/ARCHITECTURE.md, Promises: there is no {gone:#?}");
+    assert!(gone.is_empty(), "docs/PROMISES.md: there is no {gone:#?}");
 }
 
 #[test]
@@ -128,7 +123,7 @@ fn sources(folder: &Path, below: &str, all: &mut BTreeSet<String>) {
 fn every_file_that_the_documents_name_is_there() {
     let mut all = BTreeSet::new();
     sources(&tests().join(".."), "", &mut all);
-    let text = architecture();
+    let text = document("ARCHITECTURE.md");
     let is_file = |word: &str| {
         let end = word.rsplit('.').next().unwrap_or_default();
         matches!(end, "rs" | "sh" | "mjs" | "ts" | "md" | "toml") && !word.contains([' ', '<', '*'])
