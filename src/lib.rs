@@ -3,6 +3,8 @@
 //! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`] or [`export`].
 //! Stacks get their names in [`symbols`]. What others recorded comes in through [`import`].
 
+#![warn(unreachable_pub)]
+
 pub mod allocator;
 pub mod analysis;
 pub mod export;

@@ -60,6 +60,7 @@
 //! # Ok::<(), Error>(())
 //! ```
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod address_space;
 mod atomics;

@@ -81,15 +81,15 @@ impl Slots {
 
 /// The low bits of a token. The other bits are a number.
 mod tag {
-    pub const ALLOC: u64 = 0;
+    pub(super) const ALLOC: u64 = 0;
     /// A size that is no multiple of 512 B.
-    pub const ALLOC_BYTES: u64 = 1;
-    pub const FREE: u64 = 2;
-    pub const EMPTY_CACHE: u64 = 3;
-    pub const OUTSIDE: u64 = 4;
-    pub const STREAM: u64 = 5;
-    pub const POOL: u64 = 6;
-    pub const BITS: u32 = 3;
+    pub(super) const ALLOC_BYTES: u64 = 1;
+    pub(super) const FREE: u64 = 2;
+    pub(super) const EMPTY_CACHE: u64 = 3;
+    pub(super) const OUTSIDE: u64 = 4;
+    pub(super) const STREAM: u64 = 5;
+    pub(super) const POOL: u64 = 6;
+    pub(super) const BITS: u32 = 3;
 }
 
 /// More bytes than any device has. Larger numbers come from damaged files.

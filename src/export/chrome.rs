@@ -15,7 +15,7 @@ use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;
 
-pub struct Chrome<'o> {
+pub(super) struct Chrome<'o> {
     out: &'o mut dyn Write,
     first: bool,
     process: u32,
@@ -40,7 +40,7 @@ struct Event<'e> {
 }
 
 impl<'o> Chrome<'o> {
-    pub fn new(out: &'o mut dyn Write) -> io::Result<Chrome<'o>> {
+    pub(super) fn new(out: &'o mut dyn Write) -> io::Result<Chrome<'o>> {
         out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
         Ok(Chrome { out, first: true, process: 0, pid: 0 })
     }

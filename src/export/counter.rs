@@ -4,7 +4,7 @@ use vramtrace_format::{Cause, Kind};
 
 /// What a counter counts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Counter {
+pub(super) enum Counter {
     /// Physical bytes of all allocations of the process on the device.
     Live,
     /// Bytes of one kind. Host memory has no device.
@@ -76,7 +76,7 @@ impl Counter {
             .chain(Cause::ALL.into_iter().map(Counter::DriverOwn))
     }
 
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Counter::Live => "live",
             Counter::Kind(kind) => kind.name(),

@@ -36,7 +36,7 @@ const COLUMNS: [&str; 23] = [
     "brought_back_by",
 ];
 
-pub struct Csv<'o> {
+pub(super) struct Csv<'o> {
     rows: csv::Writer<&'o mut dyn Write>,
     host: String,
     pid: String,
@@ -68,7 +68,7 @@ struct Row {
 }
 
 impl<'o> Csv<'o> {
-    pub fn new(out: &'o mut dyn Write) -> io::Result<Csv<'o>> {
+    pub(super) fn new(out: &'o mut dyn Write) -> io::Result<Csv<'o>> {
         let mut rows = csv::Writer::from_writer(out);
         rows.write_record(COLUMNS)?;
         Ok(Csv { rows, host: String::new(), pid: String::new(), rank: String::new() })

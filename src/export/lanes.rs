@@ -10,23 +10,23 @@ use vramtrace_format::{DeviceId, Stamped};
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 
 /// Device (`None`: host memory), and whether the group has blocks: blocks have separate lanes.
-pub type Group = (Option<DeviceId>, bool);
+pub(super) type Group = (Option<DeviceId>, bool);
 
 /// The group of an allocation.
-pub fn group(live: &Live, block: bool) -> Group {
+pub(super) fn group(live: &Live, block: bool) -> Group {
     ((!live.kind.is_host()).then_some(live.device), block)
 }
 
 /// The lanes of one group. A slice gets the lowest free one.
 #[derive(Default)]
-pub struct Lanes {
+pub(super) struct Lanes {
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
 }
 
 impl Lanes {
     /// Takes a lane. `None`: all `most` lanes are in use.
-    pub fn take(&mut self, most: u32) -> Option<u32> {
+    pub(super) fn take(&mut self, most: u32) -> Option<u32> {
         if let Some(Reverse(lane)) = self.free.pop() {
             return Some(lane);
         }
@@ -37,19 +37,19 @@ impl Lanes {
     }
 
     /// Returns a lane.
-    pub fn give_back(&mut self, lane: u32) {
+    pub(super) fn give_back(&mut self, lane: u32) {
         self.free.push(Reverse(lane));
     }
 }
 
 /// The most lanes of a group: more need much scrolling in a viewer.
-pub const MOST_LANES: u32 = 64;
+pub(super) const MOST_LANES: u32 = 64;
 
 /// Size classes: the power of two at or below the size.
 const CLASSES: usize = 64;
 
 /// Counts the allocations of each size class and above that are live at once.
-pub struct LanePlanner {
+pub(super) struct LanePlanner {
     min_size: u64,
     groups: BTreeMap<Group, Counts>,
     live: FxHashMap<Key, (Group, usize)>,
@@ -63,7 +63,7 @@ struct Counts {
 
 impl LanePlanner {
     /// Allocations below `min_size` bytes are ignored.
-    pub fn new(min_size: u64) -> LanePlanner {
+    pub(super) fn new(min_size: u64) -> LanePlanner {
         LanePlanner { min_size, groups: BTreeMap::new(), live: FxHashMap::default() }
     }
 
@@ -93,7 +93,7 @@ impl LanePlanner {
     }
 
     /// The smallest size in bytes that gets a lane, for each group.
-    pub fn finish(self, lanes: u32) -> BTreeMap<Group, u64> {
+    pub(super) fn finish(self, lanes: u32) -> BTreeMap<Group, u64> {
         let least = |counts: &Counts| {
             let fits = |class: &usize| counts.most[*class] <= lanes;
             match (0..CLASSES).find(fits) {

@@ -12,18 +12,18 @@ const RESERVE: &str = "cuMemAddressReserve";
 
 /// The stack that first allocated the memory, and the stack that mapped it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BroughtBack {
+pub(super) struct BroughtBack {
     pub owner: StackId,
     pub by: StackId,
 }
 
 /// The owners by key and time of allocation.
 #[derive(Debug, Default)]
-pub struct Owners(FxHashMap<(Key, u64), BroughtBack>);
+pub(super) struct Owners(FxHashMap<(Key, u64), BroughtBack>);
 
 impl Owners {
     /// Reads the trace once, unless it has no reservations.
-    pub fn of(trace: &Trace, definitions: &Definitions) -> Owners {
+    pub(super) fn of(trace: &Trace, definitions: &Definitions) -> Owners {
         let reserves = definitions.sites().any(|site| definitions.api_name(site.api) == RESERVE);
         let mut finder = OwnerFinder::default();
         if reserves {
@@ -33,7 +33,7 @@ impl Owners {
     }
 
     /// The owner of an object. `None`: the stack that created it.
-    pub fn get(&self, key: Key, live: &Live) -> Option<BroughtBack> {
+    pub(super) fn get(&self, key: Key, live: &Live) -> Option<BroughtBack> {
         match key.space {
             Space::Vmm => self.0.get(&(key, live.time_ns)).copied(),
             _ => None,

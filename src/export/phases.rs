@@ -4,7 +4,7 @@ use vramtrace_format::{Mark, ThreadId};
 
 /// A phase that begins, ends, or is a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExportedPhase<'n> {
+pub(super) struct ExportedPhase<'n> {
     pub what: Edge,
     pub name: &'n str,
     /// The id of its name among the texts of the trace.
@@ -15,7 +15,7 @@ pub struct ExportedPhase<'n> {
 
 /// What a mark does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
+pub(super) enum Edge {
     Begin,
     End,
     Moment,
@@ -23,7 +23,7 @@ pub enum Edge {
 
 /// The open phases.
 #[derive(Debug, Default)]
-pub struct Open {
+pub(super) struct Open {
     /// Name and thread, in the order in which they began.
     ranges: Vec<(u32, Option<ThreadId>)>,
 }
@@ -31,7 +31,7 @@ pub struct Open {
 impl Open {
     /// Applies a mark. Returns the edge, the name and the thread. `None`: the end of a phase whose begin is
     /// not in the trace.
-    pub fn mark(
+    pub(super) fn mark(
         &mut self,
         thread: ThreadId,
         name: u32,
@@ -55,12 +55,12 @@ impl Open {
     }
 
     /// In the order in which they began.
-    pub fn ranges(&self) -> &[(u32, Option<ThreadId>)] {
+    pub(super) fn ranges(&self) -> &[(u32, Option<ThreadId>)] {
         &self.ranges
     }
 
     /// Closes all phases and returns them, the innermost first.
-    pub fn take(&mut self) -> impl Iterator<Item = (u32, Option<ThreadId>)> + use<> {
+    pub(super) fn take(&mut self) -> impl Iterator<Item = (u32, Option<ThreadId>)> + use<> {
         std::mem::take(&mut self.ranges).into_iter().rev()
     }
 }

@@ -6,7 +6,7 @@ use crate::trace::Trace;
 
 /// A process of the export.
 #[derive(Clone)]
-pub struct TracedProcess<'t> {
+pub(super) struct TracedProcess<'t> {
     pub trace: &'t Trace,
     /// From 1, in the order of the traces.
     pub number: u32,
@@ -19,7 +19,7 @@ pub struct TracedProcess<'t> {
 }
 
 /// The processes of an export, on one clock: 0 is the start of the earliest.
-pub fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
+pub(super) fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
     // A damaged header has no start time: such a trace begins at 0.
     let starts = traces.iter().map(|trace| trace.header().start_unix_ns).filter(|start| *start > 0);
     let base = starts.min().unwrap_or(0);

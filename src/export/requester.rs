@@ -12,7 +12,7 @@ use crate::trace::{Definitions, Trace};
 
 /// The frames of a stack that exports show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requester {
+pub(super) struct Requester {
     /// The function of the innermost frame outside of frameworks.
     pub function: String,
     /// `modeling.py:212`; empty: not known.
@@ -67,12 +67,12 @@ pub(super) fn who_of(
 
 impl Requester {
     /// Its line, or its function where no line is known.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         if self.line.is_empty() { &self.function } else { &self.line }
     }
 
     /// Names and values of the fields that are known.
-    pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    pub(super) fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [
             ("function", self.function.as_str()),
             ("line", &self.line),

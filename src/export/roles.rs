@@ -11,7 +11,7 @@ use crate::trace::{Definitions, Trace};
 
 /// The roles of all allocations, at nine bytes each.
 #[derive(Default)]
-pub struct KnownRoles {
+pub(super) struct KnownRoles {
     /// File offsets of the allocations' events, ascending.
     offsets: Vec<u64>,
     roles: Vec<Role>,
@@ -21,7 +21,7 @@ pub struct KnownRoles {
 
 impl KnownRoles {
     /// Reads the trace twice.
-    pub fn of(trace: &Trace, definitions: &Definitions, symbols: &Symbols) -> KnownRoles {
+    pub(super) fn of(trace: &Trace, definitions: &Definitions, symbols: &Symbols) -> KnownRoles {
         let finder = RoleFinder::new(trace, definitions, symbols);
         let mut all: Vec<(u64, Role)> = Vec::new();
         let mut older = FxHashMap::default();
@@ -37,7 +37,7 @@ impl KnownRoles {
     }
 
     /// The role of an allocation that begins. `None`: a segment of a cache, or no memory of the device.
-    pub fn get(&self, at: &Stamped, key: Key, live: &Live, how: AllocCause) -> Option<Role> {
+    pub(super) fn get(&self, at: &Stamped, key: Key, live: &Live, how: AllocCause) -> Option<Role> {
         if how == AllocCause::Checkpoint {
             return self.older.get(&(key, live.time_ns)).copied();
         }

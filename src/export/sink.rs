@@ -25,7 +25,7 @@ pub struct Exported {
 }
 
 /// Bytes by role, at [`Role::index`].
-pub type RoleSums = [u64; Role::ALL.len()];
+pub(super) type RoleSums = [u64; Role::ALL.len()];
 
 /// The requested part of the timeline.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ pub struct Window {
 }
 
 /// `GPU 0`; `GPU ?` for memory whose device is not known, `host` for host memory.
-pub fn device_name(device: Option<DeviceId>) -> String {
+pub(super) fn device_name(device: Option<DeviceId>) -> String {
     match device {
         None => "host".into(),
         Some(DeviceId::UNKNOWN) => "GPU ?".into(),
@@ -49,7 +49,7 @@ pub fn device_name(device: Option<DeviceId>) -> String {
 
 /// The end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SliceEnd {
+pub(super) enum SliceEnd {
     Freed,
     /// Its context was destroyed.
     WithContext,
@@ -64,7 +64,7 @@ pub enum SliceEnd {
 }
 
 impl SliceEnd {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             SliceEnd::Freed => "freed",
             SliceEnd::WithContext => "with_context",
@@ -78,7 +78,7 @@ impl SliceEnd {
 
 /// The time from an allocation to its free.
 #[derive(Clone, Debug)]
-pub struct Slice {
+pub(super) struct Slice {
     /// `None`: host memory.
     pub device: Option<DeviceId>,
     /// Slices of one device and lane never overlap. Blocks and driver memory have separate lanes.
@@ -102,25 +102,25 @@ pub struct Slice {
 
 impl Slice {
     /// Whether it is a block of a framework's cache; else it is driver memory.
-    pub fn is_block(&self) -> bool {
+    pub(super) fn is_block(&self) -> bool {
         self.live.kind == Kind::Block
     }
 
     /// `modeling.py:212 12.00 MiB`; with the function that allocated it where no stack is known.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let who = self.who.as_ref().map(|who| who.name()).filter(|name| !name.is_empty());
         format!("{} {}", who.unwrap_or(&self.api), size(self.live.size))
     }
 
     /// Physical bytes; `None` for a block.
-    pub fn physical(&self) -> Option<u64> {
+    pub(super) fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }
 }
 
 /// A refused request.
 #[derive(Clone, Debug)]
-pub struct Refusal {
+pub(super) struct Refusal {
     pub device: DeviceId,
     pub kind: Option<Kind>,
     pub api: Rc<str>,
@@ -129,13 +129,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn by(&self) -> &'static str {
+    pub(super) fn by(&self) -> &'static str {
         self.refused.by.name()
     }
 }
 
 /// A format. Times never decrease within a process.
-pub trait Sink {
+pub(super) trait Sink {
     fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()>;
     /// `device` is `None` for host memory.
     fn counter(

@@ -23,7 +23,7 @@ use crate::symbols::Symbols;
 use crate::trace::{Definitions, Site};
 
 /// Draws one process. An [`Observer`] of its replay.
-pub struct Timeline<'a, 't, S: Sink> {
+pub(super) struct Timeline<'a, 't, S: Sink> {
     process: TracedProcess<'t>,
     definitions: Rc<Definitions>,
     window: Window,
@@ -59,7 +59,7 @@ pub struct Timeline<'a, 't, S: Sink> {
 }
 
 impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
-    pub fn new(
+    pub(super) fn new(
         process: TracedProcess<'t>,
         window: &Window,
         sink: &'a mut S,
@@ -107,7 +107,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
     }
 
-    pub fn write(mut self, progress: Progress) -> io::Result<()> {
+    pub(super) fn write(mut self, progress: Progress) -> io::Result<()> {
         self.sink.process(&self.process, &self.definitions)?;
         let definitions = Rc::clone(&self.definitions);
         let until = match self.window.to_ns.map(|to| to.checked_sub(self.process.start_ns)) {

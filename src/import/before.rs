@@ -10,7 +10,7 @@ use crate::spans::Spans;
 
 /// Attributes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ground {
+pub(super) struct Ground {
     pub stream: u64,
     pub pool: u16,
     pub expandable: bool,
@@ -19,13 +19,13 @@ pub struct Ground {
 
 /// In order of address; nothing overlaps.
 #[derive(Clone, Debug, Default)]
-pub struct InitialState {
+pub(super) struct InitialState {
     pub segments: Vec<(Range<u64>, Ground)>,
     pub blocks: Vec<(HistoryBlock, Ground)>,
 }
 
 impl InitialState {
-    pub fn of(device: &HistoryDevice, conf: &Conf) -> InitialState {
+    pub(super) fn of(device: &HistoryDevice, conf: &Conf) -> InitialState {
         let segments = segments(device);
         let blocks = blocks(device, &segments, conf);
         InitialState { segments: segments.iter().collect(), blocks }
@@ -138,7 +138,7 @@ fn blocks(
 }
 
 /// The end of the adjacent expandable ranges of this stream, searched up to `until`.
-pub fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, until: u64) -> u64 {
+pub(super) fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, until: u64) -> u64 {
     let mut end = from.end;
     while let Some((next, ground)) = segments.at(end).filter(|_| end < until) {
         // Only mapped ranges grow together.

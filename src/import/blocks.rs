@@ -10,7 +10,7 @@ use crate::spans::Spans;
 
 /// The memory of one device while its history is replayed.
 #[derive(Debug, Default)]
-pub struct BlockLayout {
+pub(super) struct BlockLayout {
     pub segments: Spans<Ground>,
     blocks: BTreeMap<u64, Placed>,
     /// Bytes of blocks that are in use, and of segments: PyTorch's own totals.
@@ -19,7 +19,7 @@ pub struct BlockLayout {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Placed {
+pub(super) struct Placed {
     pub size: u64,
     /// Freed, and waiting for other streams before reuse.
     pub pending: bool,
@@ -30,7 +30,7 @@ const KEPT_WHOLE: u64 = 1 << 20;
 
 impl BlockLayout {
     /// Adds a segment. Returns the overlapping parts that it replaces; none in a consistent history.
-    pub fn grow(&mut self, range: Range<u64>, ground: Ground) -> Vec<(Range<u64>, Ground)> {
+    pub(super) fn grow(&mut self, range: Range<u64>, ground: Ground) -> Vec<(Range<u64>, Ground)> {
         let over: Vec<(Range<u64>, Ground)> = self.segments.over(range.clone()).collect();
         let mut replaced = Vec::new();
         for (segment, ground) in over {
@@ -47,14 +47,14 @@ impl BlockLayout {
     }
 
     /// Removes a range of segments. Returns the removed parts.
-    pub fn shrink(&mut self, range: Range<u64>) -> Vec<(Range<u64>, Ground)> {
+    pub(super) fn shrink(&mut self, range: Range<u64>) -> Vec<(Range<u64>, Ground)> {
         let gone = self.segments.cut(range);
         self.reserved -= gone.iter().map(|(part, _)| part.end - part.start).sum::<u64>();
         gone
     }
 
     /// The size of the block for a request at this address, bytes.
-    pub fn size_of(&self, address: u64, requested: u64, conf: &Conf) -> u64 {
+    pub(super) fn size_of(&self, address: u64, requested: u64, conf: &Conf) -> u64 {
         let size = rounding::block_size(conf, requested);
         let next = self.blocks.range(address + 1..).next().map_or(u64::MAX, |(next, _)| *next);
         let Some((segment, ground)) = self.segments.at(address) else {
@@ -80,7 +80,7 @@ impl BlockLayout {
     }
 
     /// Adds a block. Returns the overlapping blocks that it replaces; none in a consistent history.
-    pub fn put(&mut self, address: u64, size: u64) -> Vec<(u64, Placed)> {
+    pub(super) fn put(&mut self, address: u64, size: u64) -> Vec<(u64, Placed)> {
         let before = self.blocks.range(..address).next_back();
         let before = before.filter(|(start, block)| *start + block.size > address);
         let over = self.blocks.range(address..address.saturating_add(size));
@@ -96,7 +96,7 @@ impl BlockLayout {
     }
 
     /// Marks a block as freed. `None`: it was not in use.
-    pub fn request_free(&mut self, address: u64) -> Option<()> {
+    pub(super) fn request_free(&mut self, address: u64) -> Option<()> {
         let block = self.blocks.get_mut(&address).filter(|block| !block.pending)?;
         block.pending = true;
         self.allocated -= block.size;
@@ -104,7 +104,7 @@ impl BlockLayout {
     }
 
     /// Removes a freed block. `None`: it was not freed.
-    pub fn complete_free(&mut self, address: u64) -> Option<()> {
+    pub(super) fn complete_free(&mut self, address: u64) -> Option<()> {
         self.blocks.get(&address).filter(|block| block.pending)?;
         self.blocks.remove(&address);
         Some(())

@@ -42,7 +42,7 @@ pub struct Converted {
 }
 
 /// Writes the trace to an empty file. `header` describes the process; its start time is set here.
-pub fn convert(history: &History, mut header: Header, file: File) -> io::Result<Converted> {
+pub(super) fn convert(history: &History, mut header: Header, file: File) -> io::Result<Converted> {
     header.start_unix_ns = history.start_unix_ns.unwrap_or(0);
     let memory = WriterMemory::default();
     let mut converter = Converter {

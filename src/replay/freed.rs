@@ -7,13 +7,13 @@ use super::live::{Key, Live};
 const KEPT: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
-pub struct RecentlyFreed {
+pub(super) struct RecentlyFreed {
     ring: Vec<(Key, Live)>,
     next: usize,
 }
 
 impl RecentlyFreed {
-    pub fn push(&mut self, key: Key, live: Live) {
+    pub(super) fn push(&mut self, key: Key, live: Live) {
         if self.ring.len() < KEPT {
             self.ring.push((key, live));
         } else {
@@ -23,7 +23,7 @@ impl RecentlyFreed {
     }
 
     /// The latest free of this key.
-    pub fn find(&self, key: Key) -> Option<Live> {
+    pub(super) fn find(&self, key: Key) -> Option<Live> {
         let (newer, older) = self.ring.split_at(self.next.min(self.ring.len()));
         newer.iter().rev().chain(older.iter().rev()).find(|(k, _)| *k == key).map(|(_, l)| *l)
     }

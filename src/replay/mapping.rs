@@ -8,9 +8,8 @@
 
 use std::collections::VecDeque;
 
-pub use vramtrace_format::address_space::{
-    AddressSpace, Asleep, Freed, Mapping, Owner, Reservation, Woken,
-};
+pub use vramtrace_format::address_space::{AddressSpace, Asleep, Mapping, Reservation, Woken};
+pub(super) use vramtrace_format::address_space::{Freed, Owner};
 use vramtrace_format::{DeviceId, SiteId, Space, StackId, Stamped};
 
 use super::Replay;

@@ -11,35 +11,35 @@ use super::live::LiveSet;
 pub(super) struct BlockOrder(Option<BTreeMap<u64, u64>>);
 
 impl BlockOrder {
-    pub fn make(&mut self, live: &LiveSet) {
+    pub(super) fn make(&mut self, live: &LiveSet) {
         if self.0.is_none() {
             self.0 = Some(live.blocks().map(|(address, block)| (address, block.size)).collect());
         }
     }
 
     #[inline]
-    pub fn add(&mut self, address: u64, size: u64) {
+    pub(super) fn add(&mut self, address: u64, size: u64) {
         if let Some(blocks) = &mut self.0 {
             blocks.insert(address, size);
         }
     }
 
     #[inline]
-    pub fn remove(&mut self, address: u64) {
+    pub(super) fn remove(&mut self, address: u64) {
         if let Some(blocks) = &mut self.0 {
             blocks.remove(&address);
         }
     }
 
     /// How many begin in `[start, end)`.
-    pub fn beginning_in(&self, start: u64, end: u64) -> u32 {
+    pub(super) fn beginning_in(&self, start: u64, end: u64) -> u32 {
         let blocks =
             self.0.as_ref().map_or(0, |blocks| blocks.range(start..end.max(start)).count());
         u32::try_from(blocks).unwrap_or(u32::MAX)
     }
 
     /// Blocks that reach into `[start, end)`: address, and bytes there.
-    pub fn over(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+    pub(super) fn over(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(blocks) = &self.0 else { return Vec::new() };
         let before = blocks.range(..start).next_back();
         let inside = blocks.range(start..end.max(start));

@@ -204,13 +204,13 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    pub fn after(reader: &TraceReader, cursor: Cursor) -> Gaps {
+    pub(super) fn after(reader: &TraceReader, cursor: Cursor) -> Gaps {
         let places: Vec<u64> = reader.gaps_after(cursor).collect();
         Gaps { places: places.into_iter().peekable(), damaged: 0 }
     }
 
     /// Whether events are missing between the one before and this one. `damaged`: number of damaged parts so far.
-    pub fn are_before(&mut self, at: &Stamped, damaged: usize) -> bool {
+    pub(super) fn are_before(&mut self, at: &Stamped, damaged: usize) -> bool {
         let mut missing = self.are_behind(damaged);
         self.damaged = damaged;
         while self.places.next_if(|offset| *offset <= at.offset).is_some() {
@@ -220,7 +220,7 @@ impl Gaps {
     }
 
     /// Whether a part behind the last event is damaged.
-    pub fn are_behind(&self, damaged: usize) -> bool {
+    pub(super) fn are_behind(&self, damaged: usize) -> bool {
         damaged > self.damaged
     }
 }

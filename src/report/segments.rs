@@ -14,7 +14,7 @@ pub(super) struct SegmentCounts {
 }
 
 impl SegmentCounts {
-    pub fn of(process: &Process, id: DeviceId) -> SegmentCounts {
+    pub(super) fn of(process: &Process, id: DeviceId) -> SegmentCounts {
         let all = process.state.segments();
         let here: Vec<&SegmentAt> = all.iter().filter(|segment| segment.device == id).collect();
         SegmentCounts {

@@ -4,17 +4,17 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Length of a file. Files of 2 GiB exist: libtorch_cuda.so.
-pub const FILE_BYTES: u64 = 16 << 30;
+pub(super) const FILE_BYTES: u64 = 16 << 30;
 /// Symbols of a file. A browser with all of its symbols has 2 million.
-pub const SYMBOLS: usize = 32 << 20;
+pub(super) const SYMBOLS: usize = 32 << 20;
 /// Unpacked debug information of a file.
-pub const DEBUG_BYTES: u64 = 2 << 30;
+pub(super) const DEBUG_BYTES: u64 = 2 << 30;
 /// Compilation units of a file.
-pub const UNITS: usize = 1 << 20;
+pub(super) const UNITS: usize = 1 << 20;
 /// Unpacked bytes for each packed byte. Debug information has 2 to 20.
-pub const RATIO: u64 = 100;
+pub(super) const RATIO: u64 = 100;
 /// Unpacked bytes that a section of any size may have.
-pub const SOME_BYTES: u64 = 1 << 20;
+pub(super) const SOME_BYTES: u64 = 1 << 20;
 /// Bytes that one command unpacks, and the processor time that it spends on names, ns.
 const ALL_BYTES: u64 = 16 << 30;
 const ALL_NS: u64 = 60_000_000_000;
@@ -42,12 +42,12 @@ static UNPACKED: AtomicU64 = AtomicU64::new(0);
 static NS: AtomicU64 = AtomicU64::new(0);
 
 /// What the reading of one file adds to the sums of the command.
-pub struct Spent {
+pub(super) struct Spent {
     began_ns: u64,
 }
 
 impl Spent {
-    pub fn begin() -> Spent {
+    pub(super) fn begin() -> Spent {
         Spent { began_ns: thread_ns() }
     }
 
@@ -56,7 +56,7 @@ impl Spent {
     }
 
     /// An error if the command has spent its time.
-    pub fn check(&self) -> Result<(), Limit> {
+    pub(super) fn check(&self) -> Result<(), Limit> {
         match NS.load(Relaxed).saturating_add(self.ns()) > ALL_NS {
             true => Err(Limit::Time),
             false => Ok(()),
@@ -64,7 +64,7 @@ impl Spent {
     }
 
     /// Counts bytes that will be unpacked. An error if they are too many.
-    pub fn unpack(&self, bytes: u64) -> Result<(), Limit> {
+    pub(super) fn unpack(&self, bytes: u64) -> Result<(), Limit> {
         self.check()?;
         match UNPACKED.fetch_add(bytes, Relaxed).saturating_add(bytes) > ALL_BYTES {
             true => Err(Limit::AllBytes),

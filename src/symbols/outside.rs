@@ -20,7 +20,9 @@ const STARTS: [&str; 10] = [
 const RUST: &str = "__rust_begin_short_backtrace";
 
 /// How many of the frames, innermost first, are the program's. All where none would be left.
-pub fn inside<'f>(frames: impl DoubleEndedIterator<Item = &'f Frame> + ExactSizeIterator) -> usize {
+pub(super) fn inside<'f>(
+    frames: impl DoubleEndedIterator<Item = &'f Frame> + ExactSizeIterator,
+) -> usize {
     let all = frames.len();
     let frames: Vec<&Frame> = frames.collect();
     let native = |frame: &&Frame| frame.language == Language::Native;

@@ -186,6 +186,10 @@ impl Trace {
         self.data.iter().map(|range| range.end - range.start).sum()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
     }

@@ -13,7 +13,7 @@ const SPARSE: u64 = 2;
 
 /// The byte ranges with data, in ascending order. The whole file where it is not sparse, or where its file
 /// system does not support SEEK_HOLE.
-pub fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
+pub(super) fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
     let meta = file.metadata()?;
     let (len, on_disk) = (meta.len(), meta.blocks() * 512);
     let whole = || Ok(Vec::from([Range { start: 0, end: len }]));

@@ -48,7 +48,7 @@ impl Launch {
 
 /// The traces of the newest run, and how many runs are left out. Where no trace is known to be of a run, all are.
 /// `last_written_ns` gives the time of a file's last change.
-pub fn newest_run(
+pub(super) fn newest_run(
     traces: Vec<Trace>,
     last_written_ns: impl Fn(&Path) -> u64,
 ) -> (Vec<Trace>, Vec<Vec<Trace>>) {

@@ -26,7 +26,7 @@ const MOST_BYTES: u64 = 256 << 20;
 const MOST_BEHIND: u64 = 64 << 30;
 
 /// Copies of the windows of a tail.
-pub struct Tail {
+pub(super) struct Tail {
     header: Header,
     windows: Vec<(WindowHeader, Vec<u8>)>,
     /// Places in the trace of windows that no recorder writes there.
@@ -36,7 +36,7 @@ pub struct Tail {
 
 impl Tail {
     /// The tail of the trace with this name, file and header. `None`: it has none, or its file is missing.
-    pub fn of(trace: &Path, file: &File, beside: &Beside, header: &Header) -> Option<Tail> {
+    pub(super) fn of(trace: &Path, file: &File, beside: &Beside, header: &Header) -> Option<Tail> {
         let found = beside.tail(trace.file_name()?, file, header)?;
         let length = file.metadata().ok()?.len();
         let tail = Tail::read(&found.file, header.file_tag(), length).ok()?;
@@ -44,12 +44,12 @@ impl Tail {
     }
 
     /// Whether its file is in memory of this host.
-    pub fn is_in_memory(&self) -> bool {
+    pub(super) fn is_in_memory(&self) -> bool {
         self.in_memory
     }
 
     /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
-    pub fn header_beside(trace: &Path, beside: &Beside) -> Option<Header> {
+    pub(super) fn header_beside(trace: &Path, beside: &Beside) -> Option<Header> {
         header_of(&beside.tail_by_name(trace.file_name()?)?.file).ok()
     }
 
@@ -76,12 +76,12 @@ impl Tail {
     }
 
     /// Places in the trace of windows that were left out: no recorder writes them there, or so many.
-    pub fn impossible(&self) -> &[u64] {
+    pub(super) fn impossible(&self) -> &[u64] {
         &self.impossible
     }
 
     /// A private map of the trace with these windows at their places. Adds their ranges to `data`.
-    pub fn over(&self, trace: &File, data: &mut Vec<Range<u64>>) -> io::Result<Map> {
+    pub(super) fn over(&self, trace: &File, data: &mut Vec<Range<u64>>) -> io::Result<Map> {
         let length = trace.metadata()?.len();
         let ends = self.ranges().map(|range| range.end);
         let end = ends.max().unwrap_or(0).max(length).max(HEADER_BYTES as u64);

@@ -13,13 +13,13 @@ use vramtrace_format::{Header, TailPlace, memory, tail};
 use crate::files::{Access, Directory};
 
 /// A directory of traces and the names of its tails, which are read once.
-pub struct Beside {
+pub(super) struct Beside {
     directory: Option<Directory>,
     tails: OnceCell<Vec<OsString>>,
 }
 
 /// An open tail.
-pub struct Found<'d> {
+pub(super) struct Found<'d> {
     pub file: File,
     name: OsString,
     directory: FoundIn<'d>,
@@ -31,11 +31,11 @@ enum FoundIn<'d> {
 }
 
 impl Found<'_> {
-    pub fn is_in_memory(&self) -> bool {
+    pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.directory, FoundIn::Memory(_))
     }
 
-    pub fn remove(&self) -> io::Result<()> {
+    pub(super) fn remove(&self) -> io::Result<()> {
         match &self.directory {
             FoundIn::Beside(directory) => directory.remove(&self.name),
             FoundIn::Memory(directory) => directory.remove(&self.name),
@@ -45,22 +45,22 @@ impl Found<'_> {
 
 impl Beside {
     /// Of the traces in a directory. Without the directory, they have no tails there.
-    pub fn at(directory: &Path) -> Beside {
+    pub(super) fn at(directory: &Path) -> Beside {
         Beside { directory: Directory::at(directory).ok(), tails: OnceCell::new() }
     }
 
     /// Of one trace.
-    pub fn of(trace: &Path) -> Beside {
+    pub(super) fn of(trace: &Path) -> Beside {
         Beside::at(trace.parent().unwrap_or(Path::new("")))
     }
 
     /// Of the traces in a directory that is open.
-    pub fn inside(directory: Directory) -> Beside {
+    pub(super) fn inside(directory: Directory) -> Beside {
         Beside { directory: Some(directory), tails: OnceCell::new() }
     }
 
     /// Opens the tail of the trace with this name, file and header.
-    pub fn tail(&self, name: &OsStr, trace: &File, header: &Header) -> Option<Found<'_>> {
+    pub(super) fn tail(&self, name: &OsStr, trace: &File, header: &Header) -> Option<Found<'_>> {
         match header.tail? {
             TailPlace::Beside => self.tail_beside(name, header.file_tag()),
             TailPlace::Memory => in_memory(trace, header.file_tag()),
@@ -79,7 +79,7 @@ impl Beside {
     }
 
     /// Opens the tail of a trace whose own header was cut off, by the trace's name.
-    pub fn tail_by_name(&self, trace: &OsStr) -> Option<Found<'_>> {
+    pub(super) fn tail_by_name(&self, trace: &OsStr) -> Option<Found<'_>> {
         let begin = [b".", trace.as_bytes(), b"."].concat();
         self.find(|name| name.starts_with(&begin))
     }

@@ -4,13 +4,13 @@
 pub const GROUP_DEVICES: usize = 128;
 /// Processes of a group.
 pub const GROUP_MEMBERS: usize = 256;
-pub const DEVICES_AT: usize = 16;
-pub const DEVICE_WORDS: usize = 8;
-pub const MEMBERS_AT: usize = DEVICES_AT + DEVICE_WORDS * GROUP_DEVICES;
+pub(super) const DEVICES_AT: usize = 16;
+pub(super) const DEVICE_WORDS: usize = 8;
+pub(super) const MEMBERS_AT: usize = DEVICES_AT + DEVICE_WORDS * GROUP_DEVICES;
 /// One word for each member.
-pub const REQUESTS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
+pub(super) const REQUESTS_AT: usize = MEMBERS_AT + 2 * GROUP_MEMBERS;
 /// Two words for each device and member.
-pub const COUNTS_AT: usize = 2048;
+pub(super) const COUNTS_AT: usize = 2048;
 /// Length of the page, in words.
 pub const GROUP_WORDS: usize = COUNTS_AT + 2 * GROUP_DEVICES * GROUP_MEMBERS;
 

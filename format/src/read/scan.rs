@@ -55,7 +55,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 
 impl<'a> Scan<'a> {
     /// A scan of a window from byte `at` of it on. `living`: the process still writes the window.
-    pub fn new(bytes: &'a [u8], window: &Window, at: usize, living: bool) -> Scan<'a> {
+    pub(super) fn new(bytes: &'a [u8], window: &Window, at: usize, living: bool) -> Scan<'a> {
         // Drops an incomplete word at the end of a truncated file.
         let bytes = &bytes[..bytes.len() & !7];
         let at = at.max(WINDOW_HEADER).next_multiple_of(8);
@@ -64,29 +64,29 @@ impl<'a> Scan<'a> {
     }
 
     /// A scan without records.
-    pub fn empty() -> Scan<'a> {
+    pub(super) fn empty() -> Scan<'a> {
         let check = Check::new();
         Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check }
     }
 
     /// Position of the next record, in bytes from the window's start.
-    pub fn position(&self) -> usize {
+    pub(super) fn position(&self) -> usize {
         self.at
     }
 
     /// Whether all records were read. False after a stop at a record that is not published.
-    pub fn is_at_end(&self) -> bool {
+    pub(super) fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
     /// File offset of the window.
-    pub fn offset(&self) -> u64 {
+    pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
     /// The next intact record. `None`: the end of the window, or a record that is not published yet.
     #[inline]
-    pub fn next(&mut self, findings: &mut Findings) -> Option<Raw<'a>> {
+    pub(super) fn next(&mut self, findings: &mut Findings) -> Option<Raw<'a>> {
         loop {
             let at = self.at;
             if at >= self.bytes.len() {

@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use crate::uuid;
 
 /// Decodes a definition from its code, the small field of word 1 and the words after it. `None`: unknown or invalid.
-pub fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
+pub(crate) fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
     let device = DeviceId((small >> 16) as u8);
     Some(match (kind, body) {
         (code::DEFINE_API, text) => Definition::Api { id: small as u16, name: string(text)? },

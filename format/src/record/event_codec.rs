@@ -25,14 +25,14 @@ fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
 
 /// The 32-byte form of an allocation. `None`: it does not fit.
 #[inline(always)]
-pub fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
+pub(crate) fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
     let (address, [code, _]) = short_address(alloc.space, alloc.key)?;
     Some(Record::new(code, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
 }
 
 /// The 16-byte form of a free. `None`: it does not fit, or `site` is not 0.
 #[inline(always)]
-pub fn short_free(key: u64, space: Space, site: SiteId) -> Option<Record<2>> {
+pub(crate) fn short_free(key: u64, space: Space, site: SiteId) -> Option<Record<2>> {
     let (address, [_, code]) = short_address(space, key)?;
     (site.0 == 0).then(|| Record::new(code, address))
 }
@@ -43,7 +43,7 @@ fn pair(site: SiteId, stack: StackId) -> u64 {
 }
 
 /// Encodes any event. `time_ns`: its time since start, which an [`Event::Anchor`] stores in full.
-pub fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
+pub(crate) fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
     let short = match event {
         Event::Alloc(alloc) => short_alloc(alloc).map(Record::widen),
         Event::Free { key, space, site } => short_free(*key, *space, *site).map(Record::widen),
@@ -57,7 +57,7 @@ pub fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
 /// newer writer. Additional words are ignored: newer minor versions may add some. Words may have any values; nothing
 /// panics.
 #[inline]
-pub fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
+pub(crate) fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
     let alloc = |space, size, which: u64| {
         let (site, stack) = (SiteId((which >> 32) as u32), StackId(which as u32));
         Some(Event::Alloc(Alloc { key: small << 9, space, size, site, stack }))

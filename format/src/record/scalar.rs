@@ -4,7 +4,7 @@ use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId};
 use crate::kind::Space;
 
 /// A value of at most 64 bits.
-pub trait Scalar: Copy {
+pub(super) trait Scalar: Copy {
     /// Width of the encoded value, in bits.
     const BITS: u32;
 

@@ -82,7 +82,7 @@ impl Sealed<'_> {
 }
 
 /// Word 0 of a padding record of `len` words (1 to 255) at this file offset. The other words of it are not written.
-pub fn padding(file: Check, offset: u64, len: usize) -> u64 {
+pub(crate) fn padding(file: Check, offset: u64, len: usize) -> u64 {
     debug_assert!((1..=MAX_WORDS).contains(&len));
     let head = Head { time_lo: 0, kind: code::PAD, len: len as u8, thread: 0, check: 0 }.pack();
     head | u64::from(word::check(file, &[head]).sum16(offset))

@@ -21,10 +21,10 @@ use super::sealed::Record;
 use super::word::whole_ticks;
 
 /// Greatest length of an event record, in words.
-pub const EVENT_WORDS: usize = 16;
+pub(crate) const EVENT_WORDS: usize = 16;
 
 /// A structure whose fields are stored in a record one after the other.
-pub trait Fields: Sized {
+pub(super) trait Fields: Sized {
     fn put(&self, to: &mut Put);
 
     /// `None`: the record is too short, or has a value of a newer writer.
@@ -34,7 +34,7 @@ pub trait Fields: Sized {
 }
 
 /// Writes fields.
-pub struct Put {
+pub(super) struct Put {
     record: Record<EVENT_WORDS>,
     /// Number of bits of the small field in use.
     bits: u32,
@@ -42,64 +42,64 @@ pub struct Put {
 
 impl Put {
     #[inline(always)]
-    pub fn new(kind: u8) -> Put {
+    pub(super) fn new(kind: u8) -> Put {
         Put { record: Record::new(kind, 0), bits: 0 }
     }
 
     #[inline(always)]
-    pub fn finish(self) -> Record<EVENT_WORDS> {
+    pub(super) fn finish(self) -> Record<EVENT_WORDS> {
         self.record
     }
 
     #[inline(always)]
-    pub fn small<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn small<T: Scalar>(&mut self, value: &T) {
         self.record.add_small(value.to_bits() << self.bits);
         self.bits += T::BITS;
     }
 
     #[inline(always)]
-    pub fn word<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn word<T: Scalar>(&mut self, value: &T) {
         self.record.push(value.to_bits());
     }
 
     #[inline(always)]
-    pub fn high<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn high<T: Scalar>(&mut self, value: &T) {
         self.record.push(value.to_bits() << 32);
     }
 
     #[inline(always)]
-    pub fn low<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn low<T: Scalar>(&mut self, value: &T) {
         self.record.add_last(value.to_bits());
     }
 
     #[inline(always)]
-    pub fn word_if(&mut self, value: &Option<u64>) {
+    pub(super) fn word_if(&mut self, value: &Option<u64>) {
         self.small(&value.is_some());
         self.word(&value.unwrap_or(0));
     }
 
     #[inline(always)]
-    pub fn ticks(&mut self, value: &u64) {
+    pub(super) fn ticks(&mut self, value: &u64) {
         self.word(&whole_ticks(*value));
     }
 
     #[inline(always)]
-    pub fn word_added<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn word_added<T: Scalar>(&mut self, value: &T) {
         self.word(value);
     }
 
     #[inline(always)]
-    pub fn high_added<T: Scalar>(&mut self, value: &T) {
+    pub(super) fn high_added<T: Scalar>(&mut self, value: &T) {
         self.high(value);
     }
 
     #[inline(always)]
-    pub fn inner<T: Fields>(&mut self, value: &T) {
+    pub(super) fn inner<T: Fields>(&mut self, value: &T) {
         value.put(self);
     }
 
     #[inline(always)]
-    pub fn inner_if<T: Fields>(&mut self, value: &Option<T>) {
+    pub(super) fn inner_if<T: Fields>(&mut self, value: &Option<T>) {
         if let Some(value) = value {
             value.put(self);
         }
@@ -107,7 +107,7 @@ impl Put {
 }
 
 /// Reads fields. The words may have any number and values; words after the last field are ignored.
-pub struct Get<'a> {
+pub(super) struct Get<'a> {
     small: u64,
     words: &'a [u64],
     /// The word whose high half was read last.
@@ -121,7 +121,7 @@ fn narrow<T: Scalar>(bits: u64) -> Option<T> {
 
 impl<'a> Get<'a> {
     #[inline(always)]
-    pub fn new(small: u64, words: &'a [u64]) -> Get<'a> {
+    pub(super) fn new(small: u64, words: &'a [u64]) -> Get<'a> {
         Get { small, words, low: 0 }
     }
 
@@ -133,107 +133,107 @@ impl<'a> Get<'a> {
     }
 
     #[inline(always)]
-    pub fn small<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn small<T: Scalar>(&mut self) -> Option<T> {
         let bits = self.small;
         self.small >>= T::BITS;
         narrow(bits)
     }
 
     #[inline(always)]
-    pub fn word<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn word<T: Scalar>(&mut self) -> Option<T> {
         narrow(self.next()?)
     }
 
     #[inline(always)]
-    pub fn high<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn high<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next()?;
         narrow(self.low >> 32)
     }
 
     #[inline(always)]
-    pub fn low<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn low<T: Scalar>(&mut self) -> Option<T> {
         narrow(self.low)
     }
 
     #[inline(always)]
-    pub fn word_if(&mut self) -> Option<Option<u64>> {
+    pub(super) fn word_if(&mut self) -> Option<Option<u64>> {
         let is_there: bool = self.small()?;
         let word = self.next()?;
         Some(is_there.then_some(word))
     }
 
     #[inline(always)]
-    pub fn ticks(&mut self) -> Option<u64> {
+    pub(super) fn ticks(&mut self) -> Option<u64> {
         self.next()
     }
 
     #[inline(always)]
-    pub fn word_added<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn word_added<T: Scalar>(&mut self) -> Option<T> {
         narrow(self.next().unwrap_or(0))
     }
 
     #[inline(always)]
-    pub fn high_added<T: Scalar>(&mut self) -> Option<T> {
+    pub(super) fn high_added<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next().unwrap_or(0);
         narrow(self.low >> 32)
     }
 
     #[inline(always)]
-    pub fn inner<T: Fields>(&mut self) -> Option<T> {
+    pub(super) fn inner<T: Fields>(&mut self) -> Option<T> {
         T::get(self)
     }
 
     #[inline(always)]
-    pub fn inner_if<T: Fields>(&mut self) -> Option<Option<T>> {
+    pub(super) fn inner_if<T: Fields>(&mut self) -> Option<Option<T>> {
         Some(T::get(self))
     }
 }
 
 /// Derives fields from numbers, for events of tests and fuzzers. After the last number: 0.
-pub struct AnyFields<N>(pub N);
+pub(super) struct AnyFields<N>(pub N);
 
 impl<N: Iterator<Item = u64>> AnyFields<N> {
     fn next(&mut self) -> u64 {
         self.0.next().unwrap_or(0)
     }
 
-    pub fn small<T: Scalar>(&mut self) -> T {
+    pub(super) fn small<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn word<T: Scalar>(&mut self) -> T {
+    pub(super) fn word<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn high<T: Scalar>(&mut self) -> T {
+    pub(super) fn high<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn low<T: Scalar>(&mut self) -> T {
+    pub(super) fn low<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn word_if(&mut self) -> Option<u64> {
+    pub(super) fn word_if(&mut self) -> Option<u64> {
         bool::any(self.next()).then(|| self.next())
     }
 
-    pub fn ticks(&mut self) -> u64 {
+    pub(super) fn ticks(&mut self) -> u64 {
         whole_ticks(self.next())
     }
 
-    pub fn word_added<T: Scalar>(&mut self) -> T {
+    pub(super) fn word_added<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn high_added<T: Scalar>(&mut self) -> T {
+    pub(super) fn high_added<T: Scalar>(&mut self) -> T {
         T::any(self.next())
     }
 
-    pub fn inner<T: Fields>(&mut self) -> T {
+    pub(super) fn inner<T: Fields>(&mut self) -> T {
         T::any(self)
     }
 
-    pub fn inner_if<T: Fields>(&mut self) -> Option<T> {
+    pub(super) fn inner_if<T: Fields>(&mut self) -> Option<T> {
         bool::any(self.next()).then(|| T::any(self))
     }
 }

@@ -11,7 +11,7 @@ const PUBLISHED: usize = 7;
 
 /// The words of a window, header included, and the number of reserved words.
 #[derive(Debug)]
-pub struct Room<'m> {
+pub(super) struct Room<'m> {
     words: &'m [AtomicU64],
     /// Number of reserved words. Exceeds the length when threads find the window full.
     cursor: AtomicU64,
@@ -19,7 +19,7 @@ pub struct Room<'m> {
 
 /// The place of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub(super) struct Place {
     /// Index of its first word in the window.
     pub at: usize,
     /// The record reached or crossed the middle of the window.
@@ -27,7 +27,7 @@ pub struct Place {
 }
 
 /// A record to be stored. Its first word depends on its place, which is part of its check.
-pub trait Seal {
+pub(super) trait Seal {
     /// The finished first word of a record that begins at word `at`.
     fn head(&self, at: usize) -> u64;
     /// The first word of the unfinished record: it has the length, and kind 0.
@@ -38,34 +38,34 @@ pub trait Seal {
 
 impl<'m> Room<'m> {
     /// The space after a written header.
-    pub fn behind_header(words: &'m [AtomicU64]) -> Room<'m> {
+    pub(super) fn behind_header(words: &'m [AtomicU64]) -> Room<'m> {
         words[PUBLISHED].store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
         Room { words, cursor: AtomicU64::new(HEADER_WORDS as u64) }
     }
 
     /// Bytes published so far, header and padding included.
-    pub fn published(&self) -> usize {
+    pub(super) fn published(&self) -> usize {
         u64::from_le(self.words[PUBLISHED].load(Ordering::Acquire)) as usize
     }
 
     /// Words reserved so far. Nothing is stored after them.
-    pub fn reserved(&self) -> usize {
+    pub(super) fn reserved(&self) -> usize {
         self.words.len().min(self.cursor.load(Ordering::Acquire) as usize)
     }
 
     /// Index of the word that is reserved next. Only a hint: other threads change it.
     #[inline]
-    pub fn next(&self) -> usize {
+    pub(super) fn next(&self) -> usize {
         self.cursor.load(Ordering::Relaxed) as usize
     }
 
     /// Whether all words are published: nothing more is written.
-    pub fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.published() == self.words.len() * 8
     }
 
     /// Fills the rest with padding. `padding(at, len)`: word 0 of a padding record of `len` words at word `at`.
-    pub fn close(&self, padding: impl Fn(usize, usize) -> u64) {
+    pub(super) fn close(&self, padding: impl Fn(usize, usize) -> u64) {
         let total = self.words.len();
         let at = self.cursor.swap(total as u64, Ordering::Relaxed) as usize;
         if at < total {
@@ -75,7 +75,11 @@ impl<'m> Room<'m> {
 
     /// Reserves space for one record and stores it. `None`: no space; the record was not stored.
     #[inline(always)]
-    pub fn put(&self, record: &impl Seal, padding: impl Fn(usize, usize) -> u64) -> Option<Place> {
+    pub(super) fn put(
+        &self,
+        record: &impl Seal,
+        padding: impl Fn(usize, usize) -> u64,
+    ) -> Option<Place> {
         let total = self.words.len();
         let len = 1 + record.rest().len();
         let mut middle = false;

@@ -46,19 +46,19 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub fn at(&self, block: BlockId) -> &Block {
+    pub(super) fn at(&self, block: BlockId) -> &Block {
         &self.all[block.0 as usize]
     }
 
-    pub fn at_mut(&mut self, block: BlockId) -> &mut Block {
+    pub(super) fn at_mut(&mut self, block: BlockId) -> &mut Block {
         &mut self.all[block.0 as usize]
     }
 
-    pub fn pool(&self, block: BlockId) -> &Pool {
+    pub(super) fn pool(&self, block: BlockId) -> &Pool {
         &self.pools[self.at(block).pool as usize]
     }
 
-    pub fn add(&mut self, block: Block) -> BlockId {
+    pub(super) fn add(&mut self, block: Block) -> BlockId {
         if let Some(id) = self.spare.pop() {
             self.all[id.0 as usize] = block;
             return id;
@@ -68,12 +68,12 @@ impl Blocks {
         id
     }
 
-    pub fn forget(&mut self, block: BlockId) {
+    pub(super) fn forget(&mut self, block: BlockId) {
         self.spare.push(block);
     }
 
     /// Adds a block to its pool's list of free blocks, or of unmapped ones.
-    pub fn offer(&mut self, id: BlockId) {
+    pub(super) fn offer(&mut self, id: BlockId) {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];
         match block.mapped {
@@ -85,7 +85,7 @@ impl Blocks {
     }
 
     /// Removes a block from that list.
-    pub fn take(&mut self, id: BlockId) {
+    pub(super) fn take(&mut self, id: BlockId) {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];
         match block.mapped {
@@ -96,14 +96,14 @@ impl Blocks {
         }
     }
 
-    pub fn is_whole_segment(&self, block: BlockId) -> bool {
+    pub(super) fn is_whole_segment(&self, block: BlockId) -> bool {
         let block = self.at(block);
         block.previous == NONE && block.next == NONE
     }
 
     /// Cuts `size` bytes off the front of a block. The front is a new block in the same state; the
     /// rest keeps the id. Neither is put into a list.
-    pub fn cut_front(&mut self, block: BlockId, size: u64) -> BlockId {
+    pub(super) fn cut_front(&mut self, block: BlockId, size: u64) -> BlockId {
         let whole = *self.at(block);
         let front = self.add(Block { size, next: block, ..whole });
         if whole.previous != NONE {
@@ -117,7 +117,7 @@ impl Blocks {
     }
 
     /// A block that is in no list takes in its neighbours in the same state.
-    pub fn merge(&mut self, block: BlockId) {
+    pub(super) fn merge(&mut self, block: BlockId) {
         let Block { previous, next, .. } = *self.at(block);
         if self.mergeable(block, previous) {
             self.take(previous);
@@ -153,7 +153,7 @@ impl Blocks {
 
     /// Every block that is there.
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         let spare: std::collections::HashSet<BlockId> = self.spare.iter().copied().collect();
         let ids = (0..self.all.len() as u32).map(BlockId);
         ids.filter(move |id| !spare.contains(id)).map(|id| (id, self.at(id)))

@@ -103,7 +103,7 @@ fn bin_of(size: u64) -> usize {
 }
 
 impl FreeList {
-    pub fn insert(&mut self, size: u64, address: u64, block: BlockId) {
+    pub(super) fn insert(&mut self, size: u64, address: u64, block: BlockId) {
         let bin = bin_of(size);
         if bin >= self.bins.len() {
             self.bins.resize_with(bin + 1, || Bin::Few(Vec::new()));
@@ -114,7 +114,7 @@ impl FreeList {
     }
 
     /// Nothing happens where it is not in the list.
-    pub fn remove(&mut self, size: u64, address: u64, block: BlockId) {
+    pub(super) fn remove(&mut self, size: u64, address: u64, block: BlockId) {
         let bin = bin_of(size);
         if let Some(blocks) = self.bins.get_mut(bin) {
             blocks.remove((size, address, block));
@@ -125,7 +125,7 @@ impl FreeList {
     }
 
     /// The best fit.
-    pub fn first(&self, size: u64) -> Option<BlockId> {
+    pub(super) fn first(&self, size: u64) -> Option<BlockId> {
         let bin = bin_of(size);
         self.bins.get(bin)?.first(place(size, 0)).or_else(|| {
             let bin = self.next_filled(bin + 1)?;
@@ -134,7 +134,7 @@ impl FreeList {
     }
 
     /// Of this size or more, in the order of the best fit.
-    pub fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
+    pub(super) fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
         let mut next = bin_of(size);
         let bins = std::iter::from_fn(move || {
             let bin = self.next_filled(next)?;
@@ -145,7 +145,7 @@ impl FreeList {
     }
 
     /// From `least` to below `below`, largest first.
-    pub fn down(&self, least: u64, below: u64) -> impl Iterator<Item = BlockId> {
+    pub(super) fn down(&self, least: u64, below: u64) -> impl Iterator<Item = BlockId> {
         let last = (bin_of(below) + 1).min(self.bins.len());
         let bins = self.bins.get(bin_of(least)..last).unwrap_or_default();
         bins.iter()
@@ -155,7 +155,7 @@ impl FreeList {
             .map(|entry| entry.2)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = BlockId> {
+    pub(super) fn all(&self) -> impl Iterator<Item = BlockId> {
         self.bins.iter().flat_map(|bin| bin.from(place(0, 0))).map(|entry| entry.2)
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub fn new(capacity: Option<u64>, fraction: Option<f64>) -> Limits {
+    pub(super) fn new(capacity: Option<u64>, fraction: Option<f64>) -> Limits {
         let allowed = match (capacity, fraction) {
             (Some(bytes), Some(fraction)) => Some((bytes as f64 * fraction) as u64),
             _ => None,
@@ -24,7 +24,7 @@ impl Limits {
         Limits { capacity, outside: 0, allowed }
     }
 
-    pub fn has(&self, bytes: u64, totals: &Totals) -> bool {
+    pub(super) fn has(&self, bytes: u64, totals: &Totals) -> bool {
         let reserved = totals.reserved.saturating_add(bytes);
         if reserved > super::LARGEST {
             return false;

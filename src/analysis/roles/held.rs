@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
-use super::{Allocation, Role, RoleFinder};
+use super::{Allocation, Role};
 use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, State, Until, Visitor};
-use crate::trace::{Definitions, Trace};
 
 /// The memory held at one moment, by device, role and stack.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -133,23 +132,5 @@ impl Visitor for &RolesAt {
 
     fn visit(&mut self, stop: usize, state: &State) {
         self.count(stop, state);
-    }
-}
-
-#[cfg(test)]
-impl RoleFinder {
-    /// The held memory at several places of the trace, in the order of `stops`. The sums equal those of
-    /// [`Holdings`](crate::analysis::Holdings) at the same place.
-    pub fn at(
-        &self,
-        trace: &Trace,
-        definitions: &Definitions,
-        stops: &[Until],
-        level: Level,
-    ) -> Vec<HeldByRole> {
-        let roles = RolesAt::new(stops.to_vec(), level);
-        let mut found = |of: &Allocation| roles.found(of);
-        self.visit(trace, definitions, &mut [&mut &roles], &mut found);
-        roles.finish()
     }
 }

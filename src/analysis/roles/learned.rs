@@ -39,7 +39,7 @@ pub(super) struct Learned {
 
 impl Learned {
     /// Adds one allocation whose life has ended.
-    pub fn note(&mut self, life: &Life, site: Site, role: Role) {
+    pub(super) fn note(&mut self, life: &Life, site: Site, role: Role) {
         if role == Role::Gradients && life.class == StackClass::Backward {
             *self.gradients.entry(site.bytes).or_default() += 1;
             if life.is_freed() {
@@ -60,35 +60,35 @@ impl Learned {
         }
     }
 
-    pub fn finish(&mut self, ended: Progress) {
+    pub(super) fn finish(&mut self, ended: Progress) {
         self.ended = ended;
     }
 
     /// Whether the program runs backward passes.
-    pub fn trains(&self) -> bool {
+    pub(super) fn trains(&self) -> bool {
         self.ended.backwards > 0
     }
 
-    pub fn forwards(&self) -> u32 {
+    pub(super) fn forwards(&self) -> u32 {
         self.ended.forwards
     }
 
-    pub fn gradient_life(&self) -> Option<u32> {
+    pub(super) fn gradient_life(&self) -> Option<u32> {
         self.gradient_life
     }
 
     /// Whether the program allocates gradients of this size in backward passes.
-    pub fn makes_gradients_of(&self, bytes: u64) -> bool {
+    pub(super) fn makes_gradients_of(&self, bytes: u64) -> bool {
         self.gradients.contains_key(&bytes)
     }
 
     /// Whether a single forward pass made all kept allocations of this site.
-    pub fn is_kept_once(&self, site: Site) -> bool {
+    pub(super) fn is_kept_once(&self, site: Site) -> bool {
         self.sites.get(&site).is_none_or(|fate| fate.kept_rounds <= 1)
     }
 
     /// The most frequent role of this site's freed allocations.
-    pub fn usual(&self, site: Site) -> Option<Role> {
+    pub(super) fn usual(&self, site: Site) -> Option<Role> {
         let fate = self.sites.get(&site)?;
         let most = Role::ALL.into_iter().max_by_key(|role| fate.roles[role.index()])?;
         (fate.roles[most.index()] > 0).then_some(most)

@@ -18,7 +18,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Counts an allocation of this class.
-    pub fn step(&mut self, class: StackClass) {
+    pub(super) fn step(&mut self, class: StackClass) {
         let Some(phase) = class.phase() else { return };
         if phase != self.phase {
             match phase {
@@ -61,39 +61,39 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub fn is_freed(&self) -> bool {
+    pub(super) fn is_freed(&self) -> bool {
         self.end != End::NotSeen
     }
 
-    pub fn forwards(&self) -> u32 {
+    pub(super) fn forwards(&self) -> u32 {
         self.ended.forwards - self.born.forwards
     }
 
-    pub fn backwards(&self) -> u32 {
+    pub(super) fn backwards(&self) -> u32 {
         self.ended.backwards - self.born.backwards
     }
 
     /// Whether it counts as kept. A program that trains may run many forward passes for one backward
     /// pass, to validate: backward passes decide where there are any.
-    pub fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         match self.backwards() {
             0 => self.forwards() >= KEPT,
             backwards => backwards >= KEPT,
         }
     }
 
-    pub fn optimizers(&self) -> u32 {
+    pub(super) fn optimizers(&self) -> u32 {
         self.ended.optimizers - self.born.optimizers
     }
 
     /// Whether it ended in the phase of its allocation.
-    pub fn within_phase(&self) -> bool {
+    pub(super) fn within_phase(&self) -> bool {
         let same = self.forwards() == 0 && self.backwards() == 0 && self.optimizers() == 0;
         same && self.ended.phase == self.born.phase
     }
 
     /// Whether it was freed in this phase, and the phase continued.
-    pub fn freed_amid(&self, phase: Phase) -> bool {
+    pub(super) fn freed_amid(&self, phase: Phase) -> bool {
         let went_on = matches!(self.end, End::Freed { next, .. } if next == Some(phase));
         self.ended.phase == phase && went_on
     }

@@ -42,7 +42,7 @@ pub(super) enum Phase {
 
 impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
-    pub fn phase(self) -> Option<Phase> {
+    pub(super) fn phase(self) -> Option<Phase> {
         match self {
             StackClass::Outside | StackClass::Constructor | StackClass::Load => {
                 Some(Phase::Outside)
@@ -69,14 +69,14 @@ pub(super) struct StackClasses {
 
 impl StackClasses {
     /// Classifies each stack of a trace, by the marks of its frames.
-    pub fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
+    pub(super) fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
         let mut classes = StackClasses::default();
         classes.add(definitions, symbols, &definitions.stacks().ids().collect::<Vec<_>>());
         classes
     }
 
     /// Classifies some stacks more. `symbols` must name them.
-    pub fn add(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
+    pub(super) fn add(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
         let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
         let stacks = definitions.stacks();
         let class = |id: StackId| {
@@ -89,7 +89,7 @@ impl StackClasses {
         self.by.extend(new.iter().filter_map(|id| Some((*id, class(*id)?))));
     }
 
-    pub fn get(&self, stack: StackId) -> StackClass {
+    pub(super) fn get(&self, stack: StackId) -> StackClass {
         self.by.get(&stack).copied().unwrap_or_default()
     }
 }

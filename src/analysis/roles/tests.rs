@@ -52,7 +52,10 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
     trace.replay(&definitions, &mut marks);
     let stops: Vec<Until> = marks.found.iter().map(|(_, offset)| Until::Offset(*offset)).collect();
     let finder = RoleFinder::new(&trace, &definitions, &symbols);
-    let held = finder.at(&trace, &definitions, &stops, Level::Tensor);
+    let at = RolesAt::new(stops, Level::Tensor);
+    let mut found = |of: &Allocation| at.found(of);
+    finder.visit(&trace, &definitions, &mut [&mut &at], &mut found);
+    let held = at.finish();
     let moments = truth.as_array().unwrap();
     assert_eq!(moments.len(), held.len());
     let score = |(moment, (held, (marked, _))): (&Value, (&HeldByRole, &(String, u64)))| {

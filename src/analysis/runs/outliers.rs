@@ -101,7 +101,7 @@ impl Spread {
 }
 
 /// The median; of an even number of figures the upper one of the two in the middle. 0 of none.
-pub fn median(mut figures: Vec<u64>) -> u64 {
+pub(super) fn median(mut figures: Vec<u64>) -> u64 {
     figures.sort_unstable();
     figures.get(figures.len() / 2).copied().unwrap_or(0)
 }

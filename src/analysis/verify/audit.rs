@@ -21,7 +21,7 @@ use crate::units::several;
 /// they also lie as many events apart as allocations are live.
 const BETWEEN_AUDITS: u64 = 4096;
 
-pub struct Audit<'d> {
+pub(super) struct Audit<'d> {
     definitions: &'d Definitions,
     found: Verification,
     /// Before the event that is looked at.
@@ -47,7 +47,7 @@ struct Followed {
 
 /// The threads that changed what is live.
 #[derive(Default)]
-pub struct Threads {
+pub(super) struct Threads {
     first: Option<ThreadId>,
     several: bool,
 }
@@ -61,7 +61,7 @@ impl Threads {
     }
 
     /// Calls of other threads may be under way at any event.
-    pub fn are_several(&self) -> bool {
+    pub(super) fn are_several(&self) -> bool {
         self.several
     }
 }
@@ -83,7 +83,7 @@ fn changes_memory(event: &Event) -> bool {
 }
 
 impl<'d> Audit<'d> {
-    pub fn new(definitions: &'d Definitions) -> Audit<'d> {
+    pub(super) fn new(definitions: &'d Definitions) -> Audit<'d> {
         Audit {
             definitions,
             found: Verification::default(),
@@ -99,7 +99,7 @@ impl<'d> Audit<'d> {
     }
 
     /// After the last event.
-    pub fn finish(mut self, state: &State) -> Verification {
+    pub(super) fn finish(mut self, state: &State) -> Verification {
         if state.live_is_known() {
             self.audit(state);
         }
@@ -345,6 +345,6 @@ impl Observer for Audit<'_> {
 }
 
 /// The recorder wrote no other events any more.
-pub fn only_checkpoints_follow(state: &State) -> bool {
+pub(super) fn only_checkpoints_follow(state: &State) -> bool {
     state.stopped.is_some_and(|stop| stop.reason == StopReason::CannotPunch)
 }

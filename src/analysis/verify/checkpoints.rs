@@ -17,7 +17,7 @@ use crate::replay::{Certainty, Key, Live, Mapping, Replay, State};
 use crate::trace::Definitions;
 
 #[derive(Default)]
-pub struct Checkpoints {
+pub(super) struct Checkpoints {
     /// The replay that began at the running checkpoint.
     second: Option<Replay>,
     sums: TotalsOfSites,
@@ -27,7 +27,7 @@ pub struct Checkpoints {
 
 /// What an event gave.
 #[derive(Default)]
-pub struct FollowedCheckpoint {
+pub(super) struct FollowedCheckpoint {
     pub violations: Vec<Violation>,
     /// A checkpoint was compared.
     pub compared: bool,
@@ -43,7 +43,7 @@ struct TotalsOfSites {
 
 impl Checkpoints {
     /// `state` is that of the first replay, after the event.
-    pub fn follow(
+    pub(super) fn follow(
         &mut self,
         definitions: &Definitions,
         at: &Stamped,
@@ -93,7 +93,7 @@ impl Checkpoints {
 
     /// What is left when the trace ends. `ended`: the process ended in order, so that no thread was
     /// interrupted between ledger and file.
-    pub fn finish(self, ended: bool) -> Vec<Violation> {
+    pub(super) fn finish(self, ended: bool) -> Vec<Violation> {
         if !ended {
             return Vec::new();
         }

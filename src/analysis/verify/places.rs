@@ -7,7 +7,7 @@ use super::findings::Rule;
 use crate::replay::{Key, Live, State};
 
 /// Something that does not fit: the rule, the device, its key, what it is, expected and found.
-pub struct Misfit {
+pub(super) struct Misfit {
     pub rule: Rule,
     pub device: Option<DeviceId>,
     pub key: Option<Key>,
@@ -17,7 +17,7 @@ pub struct Misfit {
 }
 
 /// Checks every address. Takes time in proportion to what is live.
-pub fn check(state: &State) -> Vec<Misfit> {
+pub(super) fn check(state: &State) -> Vec<Misfit> {
     let mut misfits = Vec::new();
     allocations(state, &mut misfits);
     mappings(state, &mut misfits);

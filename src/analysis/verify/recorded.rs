@@ -7,7 +7,11 @@ use super::findings::{Rule, Violation};
 use crate::replay::{Certainty, DeviceState, State};
 
 /// `None`: the event carries no totals that can be compared.
-pub fn compare_totals(at: &Stamped, state: &State, threads: &Threads) -> Option<Vec<Violation>> {
+pub(super) fn compare_totals(
+    at: &Stamped,
+    state: &State,
+    threads: &Threads,
+) -> Option<Vec<Violation>> {
     // The recorder adds up while other threads go on.
     if threads.are_several() {
         return None;

@@ -25,10 +25,10 @@ struct Expected {
 }
 
 /// A sum that differs: the device (none: of the host), what it is, expected and found.
-pub type Difference = (Option<DeviceId>, &'static str, u64, u64);
+pub(super) type Difference = (Option<DeviceId>, &'static str, u64, u64);
 
 /// Compares all sums of the state. Takes time in proportion to what is live.
-pub fn compare(state: &State) -> Vec<Difference> {
+pub(super) fn compare(state: &State) -> Vec<Difference> {
     let mut different = Vec::new();
     let mut devices: BTreeMap<DeviceId, Expected> = BTreeMap::new();
     let mut host = [(0u64, 0u64); 2];

@@ -11,7 +11,7 @@ use crate::spans::Spans;
 
 /// Driver memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub(super) struct Memory {
     pub stream: u64,
     pub pool: PoolId,
     pub stack: StackId,
@@ -19,7 +19,7 @@ pub struct Memory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemoryRole {
+pub(super) enum MemoryRole {
     /// A segment of PyTorch's.
     Segment,
     /// Part of one that grows page by page.
@@ -29,7 +29,7 @@ pub enum MemoryRole {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub(super) struct Block {
     pub size: u64,
     pub requested: u64,
     pub stream: u64,
@@ -39,46 +39,46 @@ pub struct Block {
 }
 
 #[derive(Debug, Default)]
-pub struct Layout {
+pub(super) struct Layout {
     pub memory: Spans<Memory>,
     blocks: BTreeMap<u64, Block>,
 }
 
 /// A segment at the end, with all its blocks; `None` is a hole.
 #[derive(Debug)]
-pub struct Whole {
+pub(super) struct Whole {
     pub range: Range<u64>,
     pub memory: Memory,
     pub blocks: Vec<(Range<u64>, Option<Block>)>,
 }
 
 impl Layout {
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.memory.clear();
         self.blocks.clear();
     }
 
     /// Is all of the range PyTorch's memory?
-    pub fn holds(&self, range: &Range<u64>) -> bool {
+    pub(super) fn holds(&self, range: &Range<u64>) -> bool {
         !range.is_empty()
             && self.memory.holes(range.clone()).is_empty()
             && self.memory.over(range.clone()).all(|(_, memory)| memory.role != MemoryRole::Other)
     }
 
-    pub fn block(&mut self, address: u64) -> Option<&mut Block> {
+    pub(super) fn block(&mut self, address: u64) -> Option<&mut Block> {
         self.blocks.get_mut(&address)
     }
 
-    pub fn put(&mut self, address: u64, block: Block) {
+    pub(super) fn put(&mut self, address: u64, block: Block) {
         self.blocks.insert(address, block);
     }
 
-    pub fn take(&mut self, address: u64) -> Option<Block> {
+    pub(super) fn take(&mut self, address: u64) -> Option<Block> {
         self.blocks.remove(&address)
     }
 
     /// Where the blocks begin that reach into the range.
-    pub fn in_the_way(&self, range: &Range<u64>) -> Vec<u64> {
+    pub(super) fn in_the_way(&self, range: &Range<u64>) -> Vec<u64> {
         let before = self.blocks.range(..range.start).next_back();
         let before = before.filter(|(start, block)| *start + block.size > range.start);
         let over = self.blocks.range(range.clone());
@@ -86,7 +86,7 @@ impl Layout {
     }
 
     /// All segments, in order of address; pages that touch are one.
-    pub fn segments(&self) -> Vec<Whole> {
+    pub(super) fn segments(&self) -> Vec<Whole> {
         let mut all: Vec<Whole> = Vec::new();
         for (range, memory) in self.memory.iter() {
             if let Some(last) = all.last_mut()

@@ -16,7 +16,7 @@ use crate::trace::Definitions;
 
 /// One entry of a history.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub(super) struct Entry {
     pub action: &'static str,
     /// `None`: an out-of-memory.
     pub address: Option<u64>,
@@ -34,7 +34,7 @@ pub struct Entry {
 }
 
 /// Writes the history of one device through the callback `write`.
-pub struct SnapshotObserver<'w> {
+pub(super) struct SnapshotObserver<'w> {
     pub device: DeviceId,
     pub found: &'w SegmentsFound,
     pub definitions: &'w Definitions,
@@ -60,7 +60,7 @@ enum Held {
 }
 
 impl<'w> SnapshotObserver<'w> {
-    pub fn new(
+    pub(super) fn new(
         device: DeviceId,
         found: &'w SegmentsFound,
         definitions: &'w Definitions,
@@ -82,7 +82,7 @@ impl<'w> SnapshotObserver<'w> {
     }
 
     /// After the last event.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         self.settle();
     }
 

@@ -6,26 +6,26 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 
 mod opcode {
-    pub const PROTO: u8 = 0x80;
-    pub const STOP: u8 = b'.';
-    pub const MARK: u8 = b'(';
-    pub const NEWTRUE: u8 = 0x88;
-    pub const NEWFALSE: u8 = 0x89;
-    pub const BININT: u8 = b'J';
-    pub const BININT1: u8 = b'K';
-    pub const BININT2: u8 = b'M';
-    pub const LONG1: u8 = 0x8a;
-    pub const BINFLOAT: u8 = b'G';
-    pub const SHORT_BINUNICODE: u8 = 0x8c;
-    pub const BINUNICODE: u8 = b'X';
-    pub const EMPTY_LIST: u8 = b']';
-    pub const APPENDS: u8 = b'e';
-    pub const EMPTY_DICT: u8 = b'}';
-    pub const SETITEMS: u8 = b'u';
-    pub const TUPLE2: u8 = 0x86;
-    pub const MEMOIZE: u8 = 0x94;
-    pub const BINGET: u8 = b'h';
-    pub const LONG_BINGET: u8 = b'j';
+    pub(super) const PROTO: u8 = 0x80;
+    pub(super) const STOP: u8 = b'.';
+    pub(super) const MARK: u8 = b'(';
+    pub(super) const NEWTRUE: u8 = 0x88;
+    pub(super) const NEWFALSE: u8 = 0x89;
+    pub(super) const BININT: u8 = b'J';
+    pub(super) const BININT1: u8 = b'K';
+    pub(super) const BININT2: u8 = b'M';
+    pub(super) const LONG1: u8 = 0x8a;
+    pub(super) const BINFLOAT: u8 = b'G';
+    pub(super) const SHORT_BINUNICODE: u8 = 0x8c;
+    pub(super) const BINUNICODE: u8 = b'X';
+    pub(super) const EMPTY_LIST: u8 = b']';
+    pub(super) const APPENDS: u8 = b'e';
+    pub(super) const EMPTY_DICT: u8 = b'}';
+    pub(super) const SETITEMS: u8 = b'u';
+    pub(super) const TUPLE2: u8 = 0x86;
+    pub(super) const MEMOIZE: u8 = 0x94;
+    pub(super) const BINGET: u8 = b'h';
+    pub(super) const LONG_BINGET: u8 = b'j';
 }
 use opcode::*;
 
@@ -36,9 +36,9 @@ const CHUNK: usize = 1 << 16;
 
 /// What was memoised, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memo(u32);
+pub(super) struct Memo(u32);
 
-pub struct Pickler<'o> {
+pub(super) struct Pickler<'o> {
     out: &'o mut dyn Write,
     bytes: Vec<u8>,
     memos: u32,
@@ -48,19 +48,19 @@ pub struct Pickler<'o> {
 }
 
 impl<'o> Pickler<'o> {
-    pub fn new(out: &'o mut dyn Write) -> Pickler<'o> {
+    pub(super) fn new(out: &'o mut dyn Write) -> Pickler<'o> {
         let bytes = vec![PROTO, 4];
         Pickler { out, bytes, memos: 0, texts: FxHashMap::default(), lists: Vec::new() }
     }
 
-    pub fn finish(mut self) -> io::Result<()> {
+    pub(super) fn finish(mut self) -> io::Result<()> {
         self.bytes.push(STOP);
         self.out.write_all(&self.bytes)?;
         self.out.flush()
     }
 
     /// Numbers beyond 63 bits become the largest: viewers would read them as another type.
-    pub fn int(&mut self, number: u64) {
+    pub(super) fn int(&mut self, number: u64) {
         match number {
             0..0x100 => self.bytes.extend([BININT1, number as u8]),
             0x100..0x1_0000 => {
@@ -81,21 +81,21 @@ impl<'o> Pickler<'o> {
         }
     }
 
-    pub fn minus_one(&mut self) {
+    pub(super) fn minus_one(&mut self) {
         self.bytes.push(BININT);
         self.bytes.extend((-1i32).to_le_bytes());
     }
 
-    pub fn float(&mut self, number: f64) {
+    pub(super) fn float(&mut self, number: f64) {
         self.bytes.push(BINFLOAT);
         self.bytes.extend(number.to_be_bytes());
     }
 
-    pub fn bool(&mut self, on: bool) {
+    pub(super) fn bool(&mut self, on: bool) {
         self.bytes.push(if on { NEWTRUE } else { NEWFALSE });
     }
 
-    pub fn text(&mut self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         if let Some(memo) = self.texts.get(text) {
             return self.get(*memo);
         }
@@ -112,14 +112,14 @@ impl<'o> Pickler<'o> {
     }
 
     /// Keeps what was written last under a number.
-    pub fn memoise(&mut self) -> Memo {
+    pub(super) fn memoise(&mut self) -> Memo {
         self.bytes.push(MEMOIZE);
         self.memos += 1;
         Memo(self.memos - 1)
     }
 
     /// What was kept, again.
-    pub fn get(&mut self, memo: Memo) {
+    pub(super) fn get(&mut self, memo: Memo) {
         match u8::try_from(memo.0) {
             Ok(short) => self.bytes.extend([BINGET, short]),
             Err(_) => {
@@ -130,21 +130,21 @@ impl<'o> Pickler<'o> {
     }
 
     /// Then keys and values, in turn.
-    pub fn begin_dict(&mut self) {
+    pub(super) fn begin_dict(&mut self) {
         self.bytes.extend([EMPTY_DICT, MARK]);
     }
 
-    pub fn end_dict(&mut self) {
+    pub(super) fn end_dict(&mut self) {
         self.bytes.push(SETITEMS);
     }
 
     /// Begins a list. Call [`Pickler::item`] before each item, and `end_list` after the last.
-    pub fn begin_list(&mut self) {
+    pub(super) fn begin_list(&mut self) {
         self.bytes.push(EMPTY_LIST);
         self.lists.push(0);
     }
 
-    pub fn item(&mut self) -> io::Result<()> {
+    pub(super) fn item(&mut self) -> io::Result<()> {
         let Some(items) = self.lists.last_mut() else { return Ok(()) };
         if items.is_multiple_of(BATCH) {
             if *items > 0 {
@@ -160,17 +160,17 @@ impl<'o> Pickler<'o> {
         Ok(())
     }
 
-    pub fn end_list(&mut self) {
+    pub(super) fn end_list(&mut self) {
         if self.lists.pop() > Some(0) {
             self.bytes.push(APPENDS);
         }
     }
 
-    pub fn empty_list(&mut self) {
+    pub(super) fn empty_list(&mut self) {
         self.bytes.push(EMPTY_LIST);
     }
 
-    pub fn pair(&mut self, first: u64, second: u64) {
+    pub(super) fn pair(&mut self, first: u64, second: u64) {
         self.int(first);
         self.int(second);
         self.bytes.push(TUPLE2);

@@ -12,7 +12,7 @@ use crate::spans::Spans;
 
 /// The result of the first pass.
 #[derive(Debug, Default)]
-pub struct SegmentsFound {
+pub(super) struct SegmentsFound {
     /// File offsets of the events that allocated or mapped memory of segments.
     pub segments: FxHashSet<u64>,
     /// File offset of the begin of the history. Events before it are missing; earlier records give the
@@ -24,7 +24,7 @@ pub struct SegmentsFound {
 
 /// Finds the segments, and the begin of the history. Memory with a block in it is a segment.
 #[derive(Debug, Default)]
-pub struct SegmentObserver {
+pub(super) struct SegmentObserver {
     pub found: SegmentsFound,
     /// Driver memory of all devices, with the file offset of its event. Addresses of devices differ.
     memory: Spans<u64>,
@@ -38,7 +38,7 @@ pub struct SegmentObserver {
 
 impl SegmentObserver {
     /// `all_segments`: the trace contains only memory of PyTorch's allocator.
-    pub fn new(all_segments: bool) -> SegmentObserver {
+    pub(super) fn new(all_segments: bool) -> SegmentObserver {
         SegmentObserver { all_segments, ..SegmentObserver::default() }
     }
 

@@ -36,7 +36,7 @@ const LITTLE: u64 = 64 << 20;
 const PROGRAM: [u8; 3] = [110, 190, 140];
 const GREY: [u8; 3] = [205, 205, 205];
 
-pub fn write(
+pub(super) fn write(
     processes: &[ProcessStacks],
     title: &str,
     fold: bool,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::samples::{ProcessStacks, StackSample, frame_name};
 
-pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
     for line in lines(processes) {
         writeln!(out, "{line}")?;
     }
@@ -14,7 +14,7 @@ pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()>
 
 /// Each different stack once, in order of its text. Several processes have a frame each, and so
 /// have devices.
-pub fn lines(processes: &[ProcessStacks]) -> Vec<String> {
+pub(super) fn lines(processes: &[ProcessStacks]) -> Vec<String> {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for process in processes {
         for sample in process.resident() {

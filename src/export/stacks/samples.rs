@@ -42,7 +42,7 @@ impl ProcessStacks {
 }
 
 /// `train (train.py:41)`, `cudaMalloc [libcudart.so.12]`.
-pub fn frame_name(frame: &Frame) -> String {
+pub(crate) fn frame_name(frame: &Frame) -> String {
     match (frame.place(), frame.library_name()) {
         (Some(place), _) => format!("{} ({place})", frame.function),
         (None, Some(library)) if !frame.function.starts_with(library) => {

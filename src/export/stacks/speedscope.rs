@@ -49,7 +49,11 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-pub fn write(processes: &[ProcessStacks], title: &str, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(
+    processes: &[ProcessStacks],
+    title: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut frames = Frames::default();
     let mut profiles = Vec::new();
     for process in processes {

@@ -62,11 +62,11 @@ pub(super) struct Range {
 }
 
 impl Range {
-    pub fn new(end: u64, device: DeviceId, backing: Backing) -> Range {
+    pub(super) fn new(end: u64, device: DeviceId, backing: Backing) -> Range {
         Range { end, device, backing, reservation: 0, cached: false, resident: true, blocks: 0 }
     }
 
-    pub fn inside(self, reservation: u64) -> Range {
+    pub(super) fn inside(self, reservation: u64) -> Range {
         Range { reservation, ..self }
     }
 
@@ -92,7 +92,7 @@ pub(super) struct Ranges {
 impl Ranges {
     /// Adds memory. A mapping that continues a segment belongs to it. Paused ranges at its addresses become
     /// resident. Returns the changes of the segments' bytes.
-    pub fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> Vec<Change> {
+    pub(super) fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> Vec<Change> {
         if range.backing == Backing::Allocation || self.paused == 0 {
             return self.add_new(start, range).into_iter().collect();
         }
@@ -144,7 +144,7 @@ impl Ranges {
     }
 
     /// Adds an unmapped part of a reservation, unless another range overlaps it.
-    pub fn add_paused(&mut self, start: u64, range: Range) {
+    pub(super) fn add_paused(&mut self, start: u64, range: Range) {
         let range = Range { resident: false, ..range };
         let near = self.by_start.range(..range.end).next_back();
         if start < range.end && near.is_none_or(|(_, near)| near.end <= start) {
@@ -154,7 +154,7 @@ impl Ranges {
     }
 
     /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
-    pub fn cover(&mut self, start: u64, end: u64, range: Range) {
+    pub(super) fn cover(&mut self, start: u64, end: u64, range: Range) {
         let mut from = match self.by_start.range(..=start).next_back() {
             Some((_, near)) => near.end.max(start),
             None => start,
@@ -170,7 +170,7 @@ impl Ranges {
     }
 
     /// Counts a block that begins at `address`. False: no memory is known there.
-    pub fn begin_block(&mut self, address: u64) -> bool {
+    pub(super) fn begin_block(&mut self, address: u64) -> bool {
         match self.by_start.range_mut(..=address).next_back() {
             Some((_, range)) if address < range.end => {
                 range.blocks = range.blocks.saturating_add(1);
@@ -181,7 +181,7 @@ impl Ranges {
     }
 
     /// Makes the ranges that a block covers segments.
-    pub fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Over {
+    pub(super) fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Over {
         let mut over = Over::default();
         let Some((start, range)) = self.by_start.range(..=address).next_back() else { return over };
         let (mut start, mut range) = (*start, *range);
@@ -206,13 +206,13 @@ impl Ranges {
     }
 
     /// Whether the range at this address belongs to a reservation.
-    pub fn is_reserved(&self, address: u64) -> bool {
+    pub(super) fn is_reserved(&self, address: u64) -> bool {
         let near = self.by_start.range(..=address).next_back();
         near.is_some_and(|(_, range)| address < range.end && range.reservation != 0)
     }
 
     /// Resident bytes in `[address, address + size)`.
-    pub fn resident_in(&self, address: u64, size: u64) -> u64 {
+    pub(super) fn resident_in(&self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
         let first =
             self.by_start.range(..=address).next_back().map_or(address, |(start, _)| *start);
@@ -224,7 +224,7 @@ impl Ranges {
     }
 
     /// Removes a block that began here. False: its memory was not known.
-    pub fn give_back(&mut self, address: u64) -> bool {
+    pub(super) fn give_back(&mut self, address: u64) -> bool {
         let Some((_, range)) = self.by_start.range_mut(..=address).next_back() else {
             return false;
         };
@@ -236,13 +236,13 @@ impl Ranges {
     }
 
     /// Whether a range that overlaps `[start, end)` contains blocks.
-    pub fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
+    pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
         let first = self.by_start.range(..=start).next_back().map_or(start, |(first, _)| *first);
         self.by_start.range(first..end.max(first)).any(|(_, range)| range.blocks > 0)
     }
 
     /// Removes an allocation.
-    pub fn remove(&mut self, start: u64) -> Gone {
+    pub(super) fn remove(&mut self, start: u64) -> Gone {
         let Some(range) = self.by_start.remove(&start) else { return Gone::default() };
         self.paused -= usize::from(!range.resident);
         let paused = if range.resident { 0 } else { -1 };
@@ -250,13 +250,13 @@ impl Ranges {
     }
 
     /// Removes mappings, or parts of them.
-    pub fn remove_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+    pub(super) fn remove_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         let inside = self.mappings_in(start, end, live);
         inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
     }
 
     /// Pauses mappings, or parts of them.
-    pub fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+    pub(super) fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         let mut changes = Vec::new();
         for (start, range) in self.mappings_in(start, end, live) {
             if range.resident {
@@ -294,18 +294,18 @@ impl Ranges {
     }
 
     /// Adds a reservation: the ranges in it belong to it.
-    pub fn reserved(&mut self, start: u64, end: u64) {
+    pub(super) fn reserved(&mut self, start: u64, end: u64) {
         for (_, range) in self.by_start.range_mut(start..end.max(start)) {
             range.reservation = start;
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Ranges::default();
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
-    pub fn cached(&self) -> impl Iterator<Item = (u64, Range)> {
+    pub(super) fn cached(&self) -> impl Iterator<Item = (u64, Range)> {
         self.by_start
             .iter()
             .filter(|(_, range)| range.cached)
@@ -313,7 +313,7 @@ impl Ranges {
     }
 
     /// The device of the segment at this address.
-    pub fn cached_at(&self, address: u64) -> Option<DeviceId> {
+    pub(super) fn cached_at(&self, address: u64) -> Option<DeviceId> {
         let (_, range) = self.by_start.range(..=address).next_back()?;
         (range.cached && address < range.end).then_some(range.device)
     }

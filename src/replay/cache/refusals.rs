@@ -17,12 +17,12 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Refusals {
+pub(crate) struct Refusals {
     waiting: FxHashMap<ThreadId, Waiting>,
 }
 
 impl Refusals {
-    pub fn refused(&mut self, thread: ThreadId, device: DeviceId) {
+    pub(crate) fn refused(&mut self, thread: ThreadId, device: DeviceId) {
         let fresh = Waiting { device, refusals: 0, served: false };
         let waiting = self.waiting.entry(thread).or_insert(fresh);
         if waiting.device != device {
@@ -33,7 +33,7 @@ impl Refusals {
     }
 
     /// Notes that the thread got memory from the driver.
-    pub fn served(&mut self, thread: ThreadId) {
+    pub(crate) fn served(&mut self, thread: ThreadId) {
         if self.waiting.is_empty() {
             return;
         }
@@ -43,7 +43,7 @@ impl Refusals {
     }
 
     /// Notes a block of the thread. Returns the number of refusals that this absorbed.
-    pub fn block_made(&mut self, thread: ThreadId, device: DeviceId) -> u64 {
+    pub(crate) fn block_made(&mut self, thread: ThreadId, device: DeviceId) -> u64 {
         if self.waiting.is_empty() {
             return 0;
         }
@@ -54,7 +54,7 @@ impl Refusals {
     }
 
     /// Notes that the framework gave up.
-    pub fn gave_up(&mut self, thread: ThreadId) {
+    pub(crate) fn gave_up(&mut self, thread: ThreadId) {
         self.waiting.remove(&thread);
     }
 }

@@ -30,7 +30,7 @@ use std::io::{self, Write};
 
 /// The kind of the records in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameKind {
+pub(super) enum FrameKind {
     Ticks = 1,
     Blocks = 2,
     Memory = 3,
@@ -67,7 +67,7 @@ const RECORDS: usize = 16_384;
 
 /// The writer of a stream: collects a frame of each kind, and writes it when it is full.
 #[derive(Debug)]
-pub struct Columns<W: Write> {
+pub(super) struct Columns<W: Write> {
     out: W,
     frames: Vec<Filling>,
     /// The first error of writing. [`Columns::finish`] returns it.
@@ -83,7 +83,7 @@ struct Filling {
 }
 
 impl<W: Write> Columns<W> {
-    pub fn new(out: W) -> Columns<W> {
+    pub(super) fn new(out: W) -> Columns<W> {
         let fill = |kind: FrameKind| Filling {
             kind,
             records: 0,
@@ -93,7 +93,7 @@ impl<W: Write> Columns<W> {
     }
 
     /// Adds a record: one value per column.
-    pub fn push(&mut self, kind: FrameKind, values: &[u64]) {
+    pub(super) fn push(&mut self, kind: FrameKind, values: &[u64]) {
         let frame = &mut self.frames[kind as usize - 1];
         debug_assert_eq!(values.len(), frame.columns.len());
         for (column, value) in frame.columns.iter_mut().zip(values) {
@@ -107,7 +107,7 @@ impl<W: Write> Columns<W> {
     }
 
     /// Writes the remaining frames.
-    pub fn finish(mut self) -> io::Result<W> {
+    pub(super) fn finish(mut self) -> io::Result<W> {
         for frame in &mut self.frames {
             let written = frame.write(&mut self.out);
             self.failed = self.failed.take().or(written.err());
@@ -147,13 +147,13 @@ fn number(column: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A difference, zigzag-coded: a small difference of either sign becomes a small number.
-pub fn zigzag(before: u64, now: u64) -> u64 {
+pub(super) fn zigzag(before: u64, now: u64) -> u64 {
     let difference = now.wrapping_sub(before) as i64;
     ((difference << 1) ^ (difference >> 63)) as u64
 }
 
 /// The code of a size in bytes. Most sizes are multiples of 512.
-pub fn bytes(value: u64) -> u64 {
+pub(super) fn bytes(value: u64) -> u64 {
     match value % 512 {
         0 => value / 512 * 2,
         // No request is that large, but a damaged file may contain any number.
@@ -162,7 +162,7 @@ pub fn bytes(value: u64) -> u64 {
 }
 
 /// The code of the difference of two addresses, in units of 512 bytes if both are multiples.
-pub fn address(before: u64, now: u64) -> u64 {
+pub(super) fn address(before: u64, now: u64) -> u64 {
     match (before | now) % 512 {
         0 => zigzag(before / 512, now / 512) << 1,
         _ => zigzag(before, now) << 1 | 1,

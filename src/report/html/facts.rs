@@ -20,7 +20,7 @@ use crate::trace::Trace;
 
 /// One process.
 #[derive(Debug, Serialize)]
-pub struct ProcessPage {
+pub(super) struct ProcessPage {
     pub name: String,
     /// The format that the trace was imported from. `None`: it was recorded.
     pub imported_from: Option<String>,
@@ -65,7 +65,7 @@ pub struct ProcessPage {
 
 /// The results of `vramtrace frag`, `whatif` and `leaks`.
 #[derive(Debug, Default, Serialize)]
-pub struct Advice {
+pub(super) struct Advice {
     pub frag: Vec<json::frag::FragFacts>,
     pub whatif: Option<json::whatif::WhatifReport>,
     /// Why `whatif` was not computed.
@@ -80,9 +80,9 @@ const WHATIF_BLOCKS: u64 = 400_000;
 const LEAKS: usize = 50;
 
 /// The prediction for all settings of [`GRID`], or why there is none.
-pub type Prediction = Result<json::whatif::WhatifReport, String>;
+pub(super) type Prediction = Result<json::whatif::WhatifReport, String>;
 
-pub fn whatif(process: &Process, trace: &Trace) -> Prediction {
+pub(super) fn whatif(process: &Process, trace: &Trace) -> Prediction {
     let blocks = process.state.devices.values().map(|device| device.cache.allocations).max();
     match blocks {
         None | Some(0) => return Err("no blocks of PyTorch's cache were recorded".into()),
@@ -113,7 +113,7 @@ pub fn whatif(process: &Process, trace: &Trace) -> Prediction {
 }
 
 /// Assembles the facts, and fills [`Process::fatal`].
-pub fn process_page(
+pub(super) fn process_page(
     name: &str,
     process: &mut Process,
     trace: &Trace,

@@ -23,7 +23,7 @@ type Bin = [(i64, i64); ROLES];
 
 /// Collects small allocations.
 #[derive(Debug, Default)]
-pub struct Lumped {
+pub(super) struct Lumped {
     /// Allocations whose role is not yet known, by key and time of allocation.
     waiting: FxHashMap<(Key, u64), Waiting>,
     /// Base-2 logarithm of the ordinals in a bin.
@@ -44,26 +44,26 @@ struct Waiting {
 
 impl Lumped {
     /// An allocation was made.
-    pub fn made(&mut self, of: (Key, u64), device: DeviceId, bytes: u64, from: u64) {
+    pub(super) fn made(&mut self, of: (Key, u64), device: DeviceId, bytes: u64, from: u64) {
         self.waiting.insert(of, Waiting { device, bytes, from, end: None });
     }
 
     /// An allocation was freed.
-    pub fn freed(&mut self, of: (Key, u64), end: u64) {
+    pub(super) fn freed(&mut self, of: (Key, u64), end: u64) {
         if let Some(waiting) = self.waiting.get_mut(&of) {
             waiting.end = Some(end);
         }
     }
 
     /// Events are missing: all live allocations end here, because their frees may be lost.
-    pub fn end_all(&mut self, end: u64) {
+    pub(super) fn end_all(&mut self, end: u64) {
         for waiting in self.waiting.values_mut() {
             waiting.end.get_or_insert(end);
         }
     }
 
     /// The role of an allocation is now known: adds it to the bins.
-    pub fn set_role(&mut self, of: (Key, u64), role: Role) {
+    pub(super) fn set_role(&mut self, of: (Key, u64), role: Role) {
         let Some(Waiting { device, bytes, from, end }) = self.waiting.remove(&of) else { return };
         let bytes = bytes.min(1 << 60) as i64;
         self.add(device, from, role, bytes, 1);
@@ -90,7 +90,7 @@ impl Lumped {
     }
 
     /// Writes the changes of each bin that has some.
-    pub fn write<W: std::io::Write>(mut self, records: &mut Records<W>) {
+    pub(super) fn write<W: std::io::Write>(mut self, records: &mut Records<W>) {
         // The remaining allocations never got a role.
         let rest: Vec<(Key, u64)> = self.waiting.keys().copied().collect();
         for of in rest {

@@ -8,7 +8,7 @@ const UNIT: u64 = 512;
 /// A best-fit allocator of ranges: the smallest gap that fits, else above the highest range. Its
 /// memory is bounded by the number of live blocks.
 #[derive(Debug, Default)]
-pub struct Packer {
+pub(super) struct Packer {
     /// Free ranges below the top: start and length.
     gaps: BTreeMap<u64, u64>,
     /// The same gaps: length and start.
@@ -21,7 +21,7 @@ pub struct Packer {
 
 impl Packer {
     /// Allocates a range for so many bytes. Returns its start in units.
-    pub fn take(&mut self, bytes: u64) -> u64 {
+    pub(super) fn take(&mut self, bytes: u64) -> u64 {
         let length = units(bytes);
         if let Some(&(found, start)) = self.by_length.range((length, 0)..).next() {
             self.remove(start, found);
@@ -37,7 +37,7 @@ impl Packer {
     }
 
     /// Frees a range from [`Packer::take`], and joins it with adjacent gaps.
-    pub fn give(&mut self, start: u64, bytes: u64) {
+    pub(super) fn give(&mut self, start: u64, bytes: u64) {
         let (mut start, mut length) = (start, units(bytes));
         if let Some((&before, &free)) = self.gaps.range(..start).next_back()
             && before + free == start
@@ -56,12 +56,12 @@ impl Packer {
     }
 
     /// The end of the highest range that was ever allocated, in bytes.
-    pub fn highest(&self) -> u64 {
+    pub(super) fn highest(&self) -> u64 {
         self.highest.saturating_mul(UNIT)
     }
 
     /// Frees all ranges.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Packer { highest: self.highest, ..Packer::default() };
     }
 
@@ -78,7 +78,7 @@ impl Packer {
 
 /// The units for so many bytes, at least 1. A damaged file may contain any size: it is limited to
 /// 2^56 bytes, so that sums of 100,000 such sizes do not overflow.
-pub fn units(bytes: u64) -> u64 {
+pub(super) fn units(bytes: u64) -> u64 {
     bytes.min(1 << 56).div_ceil(UNIT).max(1)
 }
 

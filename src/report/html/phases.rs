@@ -17,7 +17,7 @@ const MOST_OPEN: usize = 1024;
 
 /// The phases of one process.
 #[derive(Debug, Default, Serialize)]
-pub struct PagePhases {
+pub(super) struct PagePhases {
     /// The enclosing phase (0: none) and the name. Phase n is at index n - 1.
     pub names: Vec<(u32, String)>,
     /// Phase, first and last ordinal, depth.
@@ -49,7 +49,7 @@ struct Open {
 
 impl PagePhases {
     /// The program began or ended a range, or marked a moment.
-    pub fn mark(
+    pub(super) fn mark(
         &mut self,
         definitions: &Definitions,
         (thread, ordinal): (ThreadId, u64),
@@ -72,13 +72,13 @@ impl PagePhases {
     }
 
     /// The phase of the range that a thread, or the whole process, began last and that is open; 0: none.
-    pub fn of(&self, thread: ThreadId) -> u32 {
+    pub(super) fn of(&self, thread: ThreadId) -> u32 {
         let fits = |open: &&Open| open.thread.is_none_or(|of| of == thread);
         self.open.iter().rev().find(fits).map_or(0, |open| open.phase)
     }
 
     /// Ends all open ranges.
-    pub fn close(&mut self, ordinal: u64) {
+    pub(super) fn close(&mut self, ordinal: u64) {
         self.ignored = IgnoredRanges::default();
         while !self.open.is_empty() {
             self.end(ordinal, |_| true);

@@ -8,11 +8,11 @@ use vramtrace_format::{DeviceId, Kind, StackId};
 use super::phases::PagePhases;
 
 /// The owner of a block or an allocation: its stack, kind and device.
-pub type Owner = (StackId, Kind, DeviceId);
+pub(super) type Owner = (StackId, Kind, DeviceId);
 
 /// An event that the page marks on the time axis.
 #[derive(Clone, Debug, Serialize)]
-pub struct PageMark {
+pub(super) struct PageMark {
     pub ordinal: u64,
     /// `refusal`, `oom`, `flush`, `emptied`, `sleep`, `warned`.
     pub what: &'static str,
@@ -24,11 +24,11 @@ pub struct PageMark {
 }
 
 /// The most marks that a page holds.
-pub const MOST_MARKS: usize = 20_000;
+pub(super) const MOST_MARKS: usize = 20_000;
 
 /// The results.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub(super) struct Recorded {
     pub owners: Vec<Owner>,
     pub phases: PagePhases,
     pub marks: Vec<PageMark>,

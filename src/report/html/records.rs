@@ -10,7 +10,7 @@ use crate::replay::Key;
 
 /// A block or a driver allocation that has not ended, or the part of its life since the last record.
 #[derive(Clone, Copy, Debug)]
-pub struct Open {
+pub(super) struct Open {
     /// The ordinal of the beginning.
     pub from: u64,
     /// When it was allocated. Key and time together identify an allocation.
@@ -38,7 +38,7 @@ pub struct Open {
 
 impl Open {
     /// The continuation from another ordinal on.
-    pub fn continued_from(self, from: u64) -> Open {
+    pub(super) fn continued_from(self, from: u64) -> Open {
         let segment = if self.segment > 0 { from } else { 0 };
         Open { from, segment, continues: true, ..self }
     }
@@ -46,7 +46,7 @@ impl Open {
 
 /// A mapping, or a range that is unmapped during a sleep.
 #[derive(Clone, Copy, Debug)]
-pub struct OpenMapping {
+pub(super) struct OpenMapping {
     pub from: u64,
     pub size: u64,
     pub object: u64,
@@ -57,7 +57,7 @@ pub struct OpenMapping {
 }
 
 /// The writer of records.
-pub struct Records<W: Write> {
+pub(super) struct Records<W: Write> {
     pub columns: Columns<W>,
     /// Records of blocks that were written.
     pub blocks: u64,
@@ -69,7 +69,7 @@ pub struct Records<W: Write> {
 }
 
 impl<W: Write> Records<W> {
-    pub fn new(out: W) -> Records<W> {
+    pub(super) fn new(out: W) -> Records<W> {
         let columns = Columns::new(out);
         Records { columns, blocks: 0, memory: 0, last_end: [0; 3], last_address: [0; 3] }
     }
@@ -118,7 +118,7 @@ impl<W: Write> Records<W> {
     }
 
     /// Writes a block or a driver allocation.
-    pub fn write(&mut self, key: Key, open: Open, end: Option<u64>) {
+    pub(super) fn write(&mut self, key: Key, open: Open, end: Option<u64>) {
         match key.space {
             Space::Block => self.write_block(key.number, open, end),
             _ => self.write_memory(key, open, end),
@@ -126,7 +126,7 @@ impl<W: Write> Records<W> {
     }
 
     /// Writes a mapping or a sleeping range.
-    pub fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
+    pub(super) fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
         let [since, life] = self.end_of(2, open.from, end);
         let at = self.address(2, start);
         let segment = match open.segment {
@@ -145,6 +145,6 @@ fn paused(open: &Open) -> u64 {
 }
 
 /// The key of a block.
-pub fn block(number: u64) -> Key {
+pub(super) fn block(number: u64) -> Key {
     Key { space: Space::Block, number }
 }

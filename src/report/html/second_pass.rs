@@ -19,7 +19,7 @@ pub const COLLECT: Collect = Collect { roles: Some(RolesOf::All), leaks: true, s
 /// The smallest segment of PyTorch's cache: memory of that size is never lumped.
 const SEGMENT: u64 = 2 << 20;
 
-pub struct SecondPass {
+pub(super) struct SecondPass {
     pub recorded: Recorded,
     /// Allocations of fewer bytes are not listed one by one.
     pub lumped_below: u64,
@@ -31,7 +31,7 @@ pub struct SecondPass {
 }
 
 /// Writes the columns of a process to `out`. The process was read to its end with [`COLLECT`].
-pub fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::Result<SecondPass> {
+pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::Result<SecondPass> {
     let definitions = &process.definitions;
     let end = &process.state;
     let lumped_below = lump_below(process);

@@ -11,7 +11,7 @@ use crate::replay::Key;
 
 /// The mappings at one moment of the replay.
 #[derive(Debug, Default)]
-pub struct Mapped {
+pub(super) struct Mapped {
     /// By start address.
     mappings: BTreeMap<u64, OpenMapping>,
     /// Parts of physical objects with another owner than the object: key of the object, address at
@@ -23,7 +23,7 @@ pub struct Mapped {
 
 /// The mappings that [`Mapped::cut`] ended.
 #[derive(Debug, Default)]
-pub struct Gone {
+pub(super) struct Gone {
     /// The physical objects that were mapped there.
     pub objects: Vec<u64>,
     /// At least one of the mappings was a framework's segment.
@@ -33,7 +33,7 @@ pub struct Gone {
 impl Mapped {
     /// Adds a mapping. `from`: the ordinal of its beginning. `asleep`: the owner, if the range is
     /// unmapped during a sleep.
-    pub fn put_mapping(
+    pub(super) fn put_mapping(
         &mut self,
         from: u64,
         start: u64,
@@ -48,7 +48,7 @@ impl Mapped {
 
     /// Ends the mappings and sleeping ranges in `[start, end)`. Their parts outside of it continue as
     /// new records.
-    pub fn cut<W: Write>(
+    pub(super) fn cut<W: Write>(
         &mut self,
         records: &mut Records<W>,
         now: u64,
@@ -79,7 +79,7 @@ impl Mapped {
     }
 
     /// Marks the mappings of an object as a framework's segment from the ordinal `now` on.
-    pub fn mark_segment(&mut self, object: u64, now: u64) {
+    pub(super) fn mark_segment(&mut self, object: u64, now: u64) {
         let of_object = |open: &&mut OpenMapping| {
             open.object == object && open.segment == 0 && open.asleep.is_none()
         };
@@ -93,34 +93,34 @@ impl Mapped {
     }
 
     /// Takes all mappings, and forgets the paused blocks.
-    pub fn take_all(&mut self) -> BTreeMap<u64, OpenMapping> {
+    pub(super) fn take_all(&mut self) -> BTreeMap<u64, OpenMapping> {
         self.paused.clear();
         std::mem::take(&mut self.mappings)
     }
 
     /// Adds a part of an object that has another owner than the object.
-    pub fn put_part(&mut self, key: Key, address: u64, open: Open) {
+    pub(super) fn put_part(&mut self, key: Key, address: u64, open: Open) {
         self.parts.push((key, address, open));
     }
 
     /// The parts of an object.
-    pub fn parts_of(&mut self, key: Key) -> impl Iterator<Item = &mut Open> {
+    pub(super) fn parts_of(&mut self, key: Key) -> impl Iterator<Item = &mut Open> {
         self.parts.iter_mut().filter(move |part| part.0 == key).map(|(_, _, open)| open)
     }
 
     /// Takes the parts of an object that was released.
-    pub fn end_parts(&mut self, key: Key) -> Vec<Open> {
+    pub(super) fn end_parts(&mut self, key: Key) -> Vec<Open> {
         self.parts.extract_if(.., |part| part.0 == key).map(|(_, _, open)| open).collect()
     }
 
     /// Takes the parts that are mapped in `[start, end)`, with their addresses.
-    pub fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, u64, Open)> {
+    pub(super) fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, u64, Open)> {
         let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
         self.parts.extract_if(.., inside).collect()
     }
 
     /// Takes all parts.
-    pub fn take_parts(&mut self) -> Vec<(Key, Open)> {
+    pub(super) fn take_parts(&mut self) -> Vec<(Key, Open)> {
         std::mem::take(&mut self.parts).into_iter().map(|(key, _, open)| (key, open)).collect()
     }
 }

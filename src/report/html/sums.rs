@@ -6,7 +6,7 @@ use crate::replay::DeviceState;
 
 /// What a sum counts. `web/` uses the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
+pub(super) enum Field {
     /// Physical bytes of allocations.
     Live = 0,
     /// The bytes that nvidia-smi shows for the process; 0: not known.
@@ -27,12 +27,12 @@ pub enum Field {
     Asleep = 9,
 }
 
-pub const FIELDS: usize = 10;
-pub type Values = [(Field, u64); FIELDS];
+pub(super) const FIELDS: usize = 10;
+pub(super) type Values = [(Field, u64); FIELDS];
 
 /// The sums of one device while it is recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Sums {
+pub(super) struct Sums {
     /// The values that were written last, by [`Field`].
     pub written: [u64; FIELDS],
     /// Bytes of live blocks that are not listed one by one.
@@ -47,7 +47,7 @@ pub struct Sums {
 
 impl Sums {
     /// The current value of each field.
-    pub fn values(&self, state: &DeviceState) -> Values {
+    pub(super) fn values(&self, state: &DeviceState) -> Values {
         [
             (Field::Live, state.live_bytes),
             (Field::Process, state.process_bytes().unwrap_or(0)),

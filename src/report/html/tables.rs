@@ -10,7 +10,7 @@ use crate::symbols::{Frame, Symbols};
 
 /// All tables of a process.
 #[derive(Debug, Default, Serialize)]
-pub struct Tables {
+pub(super) struct Tables {
     /// Node of the innermost frame (0: none), kind, device, holder, library + 1 (0: not known).
     pub owners: Vec<(u32, u8, u8, u32, u32)>,
     /// The groups that [`crate::analysis::GroupBy::Line`] makes.
@@ -26,7 +26,7 @@ pub struct Tables {
 
 /// What identifies a holder to the reader.
 #[derive(Debug, Serialize)]
-pub struct HolderName {
+pub(super) struct HolderName {
     /// `modeling.py:212`; empty: not known.
     pub line: String,
     pub function: String,
@@ -64,7 +64,7 @@ const WRAPPERS: [&str; 7] =
     ["wrapper", "wrapped", "inner", "wrapped_fn", "decorate_context", "_fn", "wrapper_fn"];
 
 /// Builds the tables for these owners.
-pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
+pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
     let classifier = StackClassifier::new(symbols, header);
     let places = Places::of(header);
     let (mut libraries, mut files) = (Names::default(), Names::default());

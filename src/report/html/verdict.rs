@@ -8,13 +8,13 @@ use crate::report::text;
 
 /// A paragraph: `CAUSE` and its lines. The first has no label.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Paragraph {
+pub(super) struct Paragraph {
     pub label: String,
     pub lines: Vec<String>,
 }
 
 /// Why a run ended out of memory, as `vramtrace report` prints it. Empty for other runs.
-pub fn out_of_memory(process: &Process) -> Vec<Paragraph> {
+pub(super) fn out_of_memory(process: &Process) -> Vec<Paragraph> {
     paragraphs(&strip_str(&text::oom::fatal(process)).to_string())
 }
 

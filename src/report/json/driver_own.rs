@@ -28,14 +28,14 @@ pub struct TakenFacts {
 }
 
 /// Bytes by cause. Bytes without a known cause are `unknown`, which may be negative.
-pub fn driver_bytes(sum: &Reconciled) -> BTreeMap<&'static str, i64> {
+pub(super) fn driver_bytes(sum: &Reconciled) -> BTreeMap<&'static str, i64> {
     let of = |cause: Cause| i64::try_from(sum.driver_bytes[cause as usize]).unwrap_or(i64::MAX);
     let named = Cause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
     named.chain([("unknown", sum.unknown_bytes())]).collect()
 }
 
 /// The largest entries, `top` at most.
-pub fn taken_facts(process: &Process, device: &DeviceState, top: usize) -> Vec<TakenFacts> {
+pub(super) fn taken_facts(process: &Process, device: &DeviceState, top: usize) -> Vec<TakenFacts> {
     let classifier =
         process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));
     let all = taken_by(device, classifier.as_ref());

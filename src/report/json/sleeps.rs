@@ -65,7 +65,7 @@ pub struct StayedFacts {
 }
 
 /// The value of `sleeps`.
-pub fn facts(process: &Process, id: DeviceId) -> Option<SleepsFacts> {
+pub(super) fn facts(process: &Process, id: DeviceId) -> Option<SleepsFacts> {
     let sleeps = process.sleeps.get(&id)?;
     let classifier =
         process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));

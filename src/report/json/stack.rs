@@ -28,7 +28,7 @@ pub struct FrameFacts {
     pub library: Option<String>,
 }
 
-pub fn frame_facts(frame: &Frame) -> FrameFacts {
+pub(super) fn frame_facts(frame: &Frame) -> FrameFacts {
     FrameFacts {
         language: frame.language,
         function: frame.function.to_string(),
@@ -39,7 +39,7 @@ pub fn frame_facts(frame: &Frame) -> FrameFacts {
 }
 
 /// `lead`, `caller`: indices of frames, innermost first.
-pub fn stack_facts(
+pub(super) fn stack_facts(
     symbols: &Symbols,
     stack: StackId,
     lead: Option<usize>,
@@ -50,13 +50,17 @@ pub fn stack_facts(
 
 /// The name of the autograd node if the lead frame is one: such a frame has no line of the program.
 /// `lead`: as in [`stack_facts`].
-pub fn autograd_name(symbols: &Symbols, stack: StackId, lead: Option<usize>) -> Option<String> {
+pub(super) fn autograd_name(
+    symbols: &Symbols,
+    stack: StackId,
+    lead: Option<usize>,
+) -> Option<String> {
     let function = &symbols.stack(stack).nth(lead?)?.function;
     autograd::node(function)?;
     Some(autograd::display_name(function).into_owned())
 }
 
 /// Why a stack has no frames. `None`: it has some.
-pub fn why_no_frames(symbols: &Symbols, stack: StackId) -> Option<&'static str> {
+pub(super) fn why_no_frames(symbols: &Symbols, stack: StackId) -> Option<&'static str> {
     symbols.indexes(stack).is_empty().then(|| symbols.why_empty(stack))
 }

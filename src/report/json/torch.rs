@@ -62,7 +62,7 @@ pub struct FatalFacts {
 }
 
 /// The value of `torch`. `None`: no blocks were recorded.
-pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<TorchFacts> {
+pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<TorchFacts> {
     let cache = &device.cache;
     if !cache.is_used() {
         return None;

@@ -13,20 +13,20 @@ use crate::analysis::{Level, StackClassifier};
 
 /// The sleeps of a trace, with what stayed at them.
 #[derive(Debug, Default)]
-pub struct SleepFindings {
+pub(super) struct SleepFindings {
     sleeps: BTreeMap<DeviceId, Sleeps>,
     rests: BTreeMap<DeviceId, ResidentAtSleeps>,
 }
 
 impl SleepFindings {
-    pub fn new(
+    pub(super) fn new(
         sleeps: BTreeMap<DeviceId, Sleeps>,
         rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     ) -> SleepFindings {
         SleepFindings { sleeps, rests }
     }
 
-    pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
+    pub(super) fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
         self.rests.values().flat_map(ResidentAtSleeps::stacks)
     }
 
@@ -40,7 +40,7 @@ impl SleepFindings {
     }
 
     /// Those that the trend has not found; of those that it has, what speaks for them.
-    pub fn leaks(
+    pub(super) fn leaks(
         &self,
         classifier: &StackClassifier,
         observer: &GrowthObserver,

@@ -6,7 +6,7 @@ use super::series::{self, Series};
 use super::trend::{FEWEST, Trend, slope, trend};
 
 /// The first part of an axis, which is warm-up.
-pub const WARM_UP: f64 = 0.2;
+pub(super) const WARM_UP: f64 = 0.2;
 /// The fewest rises of a trend. Fewer, without any free, are reported as never freed.
 const RISES: usize = 6;
 const SPORADIC_RISES: usize = 3;
@@ -28,7 +28,7 @@ const LAST: usize = 3;
 
 /// The lengths of the axes of all stacks of one level and device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Axes {
+pub(super) struct Axes {
     /// Begin of the frees at the process's end, ns since the begin of the observation.
     pub settled_ns: u64,
     /// End of the trace, ns since the begin of the observation.
@@ -42,7 +42,7 @@ pub struct Axes {
 
 /// The lowest live bytes of one stack, or of several together, in each bin.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct BinnedHistory {
+pub(super) struct BinnedHistory {
     /// Over time, up to the begin of the frees at the process's end.
     pub time: Vec<u64>,
     /// Over events.
@@ -53,7 +53,7 @@ pub struct BinnedHistory {
 
 /// The part of the live bytes at the end that is known to stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub(super) enum Left {
     /// The process ended in order with these live bytes.
     Known(u64),
     /// At most these: the end may have interrupted a step.
@@ -115,12 +115,17 @@ impl Axes {
     }
 
     /// Width of a bin of time.
-    pub fn bin_ns(&self) -> u64 {
+    pub(super) fn bin_ns(&self) -> u64 {
         1 << self.time_shift()
     }
 
     /// The bins of a stack.
-    pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> BinnedHistory {
+    pub(super) fn history(
+        &self,
+        time: &Series,
+        activity: &Series,
+        last_alloc_ns: u64,
+    ) -> BinnedHistory {
         let shift = series::shift_for(self.all_events, ACTIVITY_SHIFT);
         let mut time = time.lowest(self.settled_ns, self.time_shift());
         // The last bin may contain frees of the process's end.
@@ -137,7 +142,7 @@ impl Axes {
 
 impl BinnedHistory {
     /// Adds the bytes of another stack.
-    pub fn add(&mut self, other: &BinnedHistory) {
+    pub(super) fn add(&mut self, other: &BinnedHistory) {
         self.last_alloc_ns = self.last_alloc_ns.max(other.last_alloc_ns);
         let pairs = [(&mut self.time, &other.time), (&mut self.activity, &other.activity)];
         for (sum, values) in pairs {
@@ -147,12 +152,12 @@ impl BinnedHistory {
     }
 
     /// Live bytes before the frees at the process's end, without a step that the end interrupts.
-    pub fn settled(&self) -> u64 {
+    pub(super) fn settled(&self) -> u64 {
         settled(&self.time).max(settled(&self.activity))
     }
 
     /// The growth, or why there is none. `left`: the bytes that are known to stay.
-    pub fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, KeptReason> {
+    pub(super) fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, KeptReason> {
         let bin_ns = axes.bin_ns();
         let warm = after_warm_up(&self.time);
         let window = &self.time[warm..];

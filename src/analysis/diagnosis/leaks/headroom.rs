@@ -6,7 +6,7 @@ use crate::replay::State;
 use crate::trace::Definitions;
 
 /// Bytes up to the cap or the card's end, whichever is nearer. `None`: neither is known.
-pub fn headroom(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
+pub(super) fn headroom(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
     let sums = state.devices.get(&device)?;
     let used = sums.process_bytes().unwrap_or(sums.live_bytes.saturating_add(sums.context_bytes));
     // A cap that only warns refuses nothing. What others of a group hold is not known here: there

@@ -122,7 +122,7 @@ pub(super) struct JudgedLeak {
 }
 
 /// Whose memory is judged.
-pub struct Subject {
+pub(super) struct Subject {
     pub trace: PathBuf,
     pub header: Header,
     pub running: bool,
@@ -138,7 +138,7 @@ pub(super) struct Judge<'a> {
     in_order: bool,
 }
 
-pub fn judge(
+pub(super) fn judge(
     subject: Subject,
     state: &State,
     observer: &GrowthObserver,

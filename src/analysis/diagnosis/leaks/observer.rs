@@ -12,8 +12,8 @@ use crate::analysis::sleeps::SleepsObserver;
 use crate::replay::{AllocCause, Asleep, DeviceState, FreeCause, Key, Live, Mapping, Observer};
 
 /// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
-pub const TIME_SHIFT: u32 = 12;
-pub const ACTIVITY_SHIFT: u32 = 0;
+pub(super) const TIME_SHIFT: u32 = 12;
+pub(super) const ACTIVITY_SHIFT: u32 = 0;
 
 /// The history of one stack on one device.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 //! one.
 
 /// Most bins of an axis; at least half of them are in use once it was that long.
-pub const BINS: u64 = 128;
+pub(super) const BINS: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bin {
@@ -23,7 +23,7 @@ pub struct Series {
 }
 
 /// The width of bins, as a shift, at which an axis of this length fits.
-pub fn shift_for(length: u64, least: u32) -> u32 {
+pub(super) fn shift_for(length: u64, least: u32) -> u32 {
     let mut shift = least;
     while length.checked_shr(shift).unwrap_or(0) >= BINS {
         shift += 1;

@@ -2,7 +2,7 @@
 //! again. Values that rise and fall with each step have no trend, nor has a single jump.
 
 /// With fewer values there is no result.
-pub const FEWEST: usize = 12;
+pub(super) const FEWEST: usize = 12;
 /// With fewer troughs, the test uses all values: the last rise may fall again.
 const FEWEST_TROUGHS: usize = 5;
 /// A fall of at least this part of the whole range ends a period.
@@ -13,7 +13,7 @@ const KEPT: f64 = 0.25;
 
 /// How a figure moved.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trend {
+pub(super) struct Trend {
     /// Kendall's tau: 1 = each value above all before it, 0 = no order.
     pub tau: f64,
     /// Probability of such a tau without a trend, if the values were independent (p-value).
@@ -34,7 +34,7 @@ pub struct Trend {
 
 /// The trend of some values. `cap`: the value that is known to remain afterwards; higher values count as
 /// this one. `None`: all values are equal, or there are too few.
-pub fn trend(values: &[u64], cap: u64) -> Option<Trend> {
+pub(super) fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     if values.len() < FEWEST {
         return None;
     }
@@ -140,7 +140,7 @@ fn above(z: f64) -> f64 {
 }
 
 /// Theil-Sen: the median slope of all pairs. `None` for fewer than two points.
-pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
+pub(super) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let pairs = points.iter().enumerate().flat_map(|(index, a)| {
         points[index + 1..].iter().filter(|b| b.0 > a.0).map(move |b| (b.1 - a.1) / (b.0 - a.0))
     });

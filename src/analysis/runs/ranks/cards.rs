@@ -49,7 +49,7 @@ fn span(rank: &Rank) -> (u64, u64) {
 }
 
 /// Indexes of the processes that held memory of a card at the same time as another one, sorted.
-pub fn sharing(ranks: &[Rank]) -> Vec<usize> {
+pub(super) fn sharing(ranks: &[Rank]) -> Vec<usize> {
     let mut found = Vec::new();
     for users in by_card(ranks).values() {
         let mut spans: Vec<((u64, u64), usize)> = users

@@ -14,7 +14,11 @@ use crate::trace::{Definitions, Trace};
 
 /// The holdings at a moment, of the largest holders that the process's summary names. Blocks replace the
 /// driver memory of their framework; [`FREE_CACHE`] holds the rest of that.
-pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment) -> Holdings {
+pub(super) fn holdings(
+    rank: &Rank,
+    classifier: &StackClassifier,
+    moment: SummaryMoment,
+) -> Holdings {
     let mut all = Holdings::default();
     for (id, device) in &rank.devices {
         let at_ns = match moment {
@@ -29,7 +33,7 @@ pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment
 
 /// The largest holders of each device, where memory was unmapped and mapped again: it belongs to the
 /// stack that first allocated it. Reads the trace again, up to the peaks.
-pub fn by_owner(
+pub(super) fn by_owner(
     trace: &Trace,
     definitions: &Definitions,
     end: &State,

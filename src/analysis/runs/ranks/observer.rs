@@ -15,7 +15,7 @@ use crate::trace::Site;
 
 /// Bytes and allocations of each stack, now and at its device's peak.
 #[derive(Default)]
-pub struct HeldAtPeak {
+pub(super) struct HeldAtPeak {
     stacks: FxHashMap<(DeviceId, StackId, bool), AtPeak>,
     peaks: FxHashMap<DeviceId, PeakSoFar>,
 }
@@ -53,7 +53,7 @@ impl HeldAtPeak {
     }
 
     /// The largest holders of a device, at the peak and at the end, at both levels.
-    pub fn holders(&self, device: DeviceId) -> Vec<SummaryHolder> {
+    pub(super) fn holders(&self, device: DeviceId) -> Vec<SummaryHolder> {
         let epoch = self.peaks.get(&device).map_or(0, |peak| peak.epoch);
         let mut all = Vec::new();
         for moment in [SummaryMoment::Peak, SummaryMoment::End] {
@@ -76,7 +76,7 @@ impl HeldAtPeak {
     }
 }
 
-pub struct RankObserver {
+pub(super) struct RankObserver {
     pub held: HeldAtPeak,
     pub ooms: OomObserver,
     pub steps: BTreeMap<DeviceId, Steps>,
@@ -86,7 +86,7 @@ pub struct RankObserver {
 }
 
 impl RankObserver {
-    pub fn new(most_steps: Option<usize>) -> RankObserver {
+    pub(super) fn new(most_steps: Option<usize>) -> RankObserver {
         RankObserver {
             held: HeldAtPeak::default(),
             ooms: OomObserver::default(),

@@ -6,14 +6,14 @@ const MOST_TOGETHER: usize = 4 << 20;
 const FEWEST: usize = 1_024;
 
 /// The most moments to keep of each process.
-pub fn most_for(processes: usize) -> usize {
+pub(super) fn most_for(processes: usize) -> usize {
     (MOST_TOGETHER / processes.max(1)).clamp(FEWEST, MOST)
 }
 
 /// A value over time, as points. Where there are too many, neighbouring points become one with the higher
 /// value, so that a sum of several is never too low.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub(super) struct Steps {
     most: usize,
     points: Vec<(u64, u64)>,
     /// Changes that one point represents, and those that the last point has so far.
@@ -22,12 +22,12 @@ pub struct Steps {
 }
 
 impl Steps {
-    pub fn new(most: usize) -> Steps {
+    pub(super) fn new(most: usize) -> Steps {
         Steps { most: most.max(2), points: Vec::new(), stride: 1, taken: 0 }
     }
 
     /// Adds a change. Times are ns and may decrease a little.
-    pub fn push(&mut self, time_ns: u64, value: u64) {
+    pub(super) fn push(&mut self, time_ns: u64, value: u64) {
         if let Some(last) = self.points.last_mut() {
             if last.1 == value && self.stride == 1 {
                 return;
@@ -48,7 +48,7 @@ impl Steps {
     }
 
     /// Time in ns and value of each point, in order of time.
-    pub fn points(&self) -> &[(u64, u64)] {
+    pub(super) fn points(&self) -> &[(u64, u64)] {
         &self.points
     }
 }

@@ -40,7 +40,7 @@ struct Flush {
 }
 
 /// Writes one process.
-pub struct Recorder<'d, W: Write> {
+pub(super) struct Recorder<'d, W: Write> {
     definitions: &'d Definitions,
     records: Records<W>,
     found: Recorded,
@@ -74,7 +74,7 @@ pub struct Recorder<'d, W: Write> {
 }
 
 impl<'d, W: Write> Recorder<'d, W> {
-    pub fn new(
+    pub(super) fn new(
         definitions: &'d Definitions,
         roles: &'d RoleFinder,
         below: u64,
@@ -105,7 +105,7 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// Writes what is still open at the end of the trace.
-    pub fn finish(mut self) -> std::io::Result<(Recorded, W)> {
+    pub(super) fn finish(mut self) -> std::io::Result<(Recorded, W)> {
         self.end_flushes(None);
         self.roles.end();
         self.take_roles();

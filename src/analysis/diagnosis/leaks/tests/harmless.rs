@@ -6,7 +6,7 @@ use vramtrace_format::physical::{KIB, MIB};
 
 use super::{LEAK, MS, SECOND, Scenario, parameters, short_loop, steps, train};
 
-pub const HARMLESS: &[Scenario] = &[
+pub(super) const HARMLESS: &[Scenario] = &[
     ("training", |p| (0..steps(p)).for_each(|_| p.step()), None),
     (
         "a cache that grows and is full",

@@ -6,7 +6,7 @@ use vramtrace_format::physical::{KIB, MIB};
 
 use super::{GROWING, LEAK, MS, SECOND, Scenario, Verdict, short_loop, steps};
 
-pub const LEAKING: &[Scenario] = &[
+pub(super) const LEAKING: &[Scenario] = &[
     (
         "linear leak",
         |p| {
