@@ -8,6 +8,7 @@ use vramtrace_reader::analysis::ranks::{self, Card};
 use vramtrace_reader::analysis::{self, Moment, Process};
 use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::text::verdict::Finding;
+use vramtrace_reader::report::wording::numbered;
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::gib;
 
@@ -194,10 +195,7 @@ fn card_name(card: &Card, cards: &[Card]) -> String {
 }
 
 fn device_name(device: DeviceId) -> String {
-    match device {
-        DeviceId::UNKNOWN => "unknown device".into(),
-        DeviceId(ordinal) => format!("device {ordinal}"),
-    }
+    numbered("device ", device)
 }
 
 fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {

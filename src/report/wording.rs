@@ -41,11 +41,23 @@ pub fn ordinal(device: DeviceId) -> Option<u8> {
 
 /// `GPU 0`, `unknown device`.
 pub fn gpu_name(device: DeviceId) -> String {
+    numbered("GPU ", device)
+}
+
+/// `cuda:3`, `unknown device`: as PyTorch names it.
+pub(crate) fn cuda_name(device: DeviceId) -> String {
+    numbered("cuda:", device)
+}
+
+/// `device 0`, `unknown device`: with the number behind a word.
+pub fn numbered(word: &str, device: DeviceId) -> String {
     match device {
-        DeviceId::UNKNOWN => "unknown device".to_string(),
-        id => format!("GPU {}", id.0),
+        DeviceId::UNKNOWN => UNKNOWN_DEVICE.to_string(),
+        id => format!("{word}{}", id.0),
     }
 }
+
+const UNKNOWN_DEVICE: &str = "unknown device";
 
 /// The product name that the driver reports.
 pub fn device_name(id: DeviceId, definitions: &Definitions) -> String {
@@ -56,7 +68,7 @@ pub fn device_name(id: DeviceId, definitions: &Definitions) -> String {
 pub fn described(info: Option<&DeviceInfo>, id: DeviceId) -> String {
     match info {
         Some(device) => device.name.clone(),
-        None if id == DeviceId::UNKNOWN => "unknown device".to_string(),
+        None if id == DeviceId::UNKNOWN => UNKNOWN_DEVICE.to_string(),
         None => "device without a description".to_string(),
     }
 }

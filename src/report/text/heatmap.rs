@@ -26,14 +26,14 @@ pub(super) struct Palette {
 
 impl Palette {
     /// Assigns the colours to the lines of code that hold the most bytes.
-    pub fn of(frag: &Frag) -> Palette {
+    pub(super) fn of(frag: &Frag) -> Palette {
         let largest = frag.largest_lines().into_iter().take(COLOURS.len());
         let by_line = largest.enumerate().map(|(index, line)| (line, index)).collect();
         Palette { by_line }
     }
 
     /// The style of a line of code. `None`: the line is not known.
-    pub fn style(&self, line: Option<u32>) -> Style {
+    pub(super) fn style(&self, line: Option<u32>) -> Style {
         let colour = line.and_then(|line| self.by_line.get(&line));
         colour.map_or(Style::new(), |index| COLOURS[*index].on_default())
     }

@@ -202,7 +202,7 @@ fn warnings(process: &Process) -> String {
 fn device_head(process: &Process, id: DeviceId) -> String {
     let name = wording::device_name(id, &process.definitions);
     if id == DeviceId::UNKNOWN {
-        return format!("{}\n", paint(BOLD, "unknown device"));
+        return format!("{}\n", paint(BOLD, &wording::gpu_name(id)));
     }
     let mut line = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
     if let Some(defined) = process.definitions.device(id) {

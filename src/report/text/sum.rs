@@ -34,7 +34,7 @@ fn cause_text(cause: Cause, sum: &Reconciled) -> String {
 }
 
 /// The sum for one device: live allocations, contexts, the driver's own allocations, the rest.
-pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
+pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
     let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
     let Some(sum) = reconcile(device) else {
         let mut out = title("from allocations to what nvidia-smi shows");

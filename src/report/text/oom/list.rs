@@ -11,6 +11,7 @@ use crate::analysis::{Level, StackClassifier};
 use crate::replay::DeviceState;
 use crate::report::names;
 use crate::report::oom::{ListedOom, ProcessRefusals};
+use crate::report::wording::cuda_name;
 use crate::units::{clean, count, seconds, several, size};
 
 /// The list of all failures of the run; empty for fewer than two. The `shown` ones are bold. Equal
@@ -68,7 +69,7 @@ impl FailureGroup<'_> {
         let names = names::several(traces.map(|one| (one.header, one.trace)));
         let device = self.all[0].oom.device;
         match self.all.iter().all(|one| one.oom.device == device) {
-            true => format!("{names} {}", wording::cuda_name(device)),
+            true => format!("{names} {}", cuda_name(device)),
             false => names,
         }
     }
@@ -152,7 +153,7 @@ pub fn none(quiet: &ProcessRefusals) -> String {
                 parts.push(format!("{passed} passed the cap, which only warns"));
             }
             parts.push(wording::peak(device));
-            format!("{}: {}", wording::cuda_name(*id), parts.join(", "))
+            format!("{}: {}", cuda_name(*id), parts.join(", "))
         })
         .collect();
     let rest = match devices.is_empty() {

@@ -13,7 +13,7 @@ use crate::report::wording::gpu_name;
 use crate::units::{gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
-pub fn fatal(process: &Process) -> String {
+pub(crate) fn fatal(process: &Process) -> String {
     process.fatal.iter().map(|one| format!("\n{}", one_fatal(one))).collect()
 }
 
@@ -33,7 +33,7 @@ fn one_fatal(fatal: &PostMortem) -> String {
 const TITLE: &str = "OUT OF MEMORY";
 
 /// What follows `out of memory`: ` on GPU 0 at 2.074 s, under your cap of 14.44 GiB`.
-pub fn where_and_limit(fatal: &PostMortem) -> String {
+pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
     let refused = fatal.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         Some(refused) if refused.by == RefusedBy::Group => {
@@ -55,7 +55,7 @@ pub fn where_and_limit(fatal: &PostMortem) -> String {
 }
 
 /// `fragmentation: asked 1.31 GiB; free 1.51 GiB in 106 pinned segments, largest hole 893.22 MiB`.
-pub fn cause(fatal: &PostMortem) -> String {
+pub(crate) fn cause(fatal: &PostMortem) -> String {
     match fatal.cause {
         Cause::BadCap => "VRAMTRACE_CAP cannot be understood: every request is refused".into(),
         Cause::Fragmentation => format!(

@@ -2,10 +2,9 @@
 //! another API function returned later.
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
-use super::wording::cuda_name;
 use crate::analysis::StackClassifier;
 use crate::analysis::oom::{Cause, Swallowed};
-use crate::report::wording::cuda_result;
+use crate::report::wording::{cuda_name, cuda_result};
 use crate::trace::Definitions;
 use crate::units::{clean, gib, seconds, size};
 

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use vramtrace_format::DeviceId;
 use vramtrace_format::physical::{GIB, MIB};
 
-use super::wording::{cuda_name, hundredths};
+use super::wording::hundredths;
+use crate::report::wording::cuda_name;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]

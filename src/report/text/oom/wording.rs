@@ -1,7 +1,7 @@
 //! The sentences of a post-mortem, without colours.
 
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{Cause, DeviceId, Header, RefusedBy, StackId};
+use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
 use super::super::whatif::shell;
@@ -9,27 +9,19 @@ use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
-use crate::report::wording::cause_words;
+use crate::report::wording::{cause_words, cuda_name};
 use crate::symbols::Frame;
 use crate::units::{clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
-pub fn process(header: &Header, one: &PostMortem) -> String {
+pub(super) fn process(header: &Header, one: &PostMortem) -> String {
     let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
     let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
     format!("{rank}{}{pid}", cuda_name(one.oom.device))
 }
 
-/// `cuda:3`, `unknown device`.
-pub fn cuda_name(device: DeviceId) -> String {
-    match device {
-        DeviceId::UNKNOWN => "unknown device".to_string(),
-        id => format!("cuda:{}", id.0),
-    }
-}
-
 /// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
-pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
+pub(crate) fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
     let roles = classifier.roles(stack);
     let lead = short(classifier.frame(stack, roles.lead)?);
     Some(match classifier.frame(stack, roles.caller) {
@@ -52,7 +44,7 @@ fn short(frame: &Frame) -> String {
 }
 
 /// The limit that the request exceeded, and the free memory of the card.
-pub fn limit(one: &PostMortem) -> String {
+pub(super) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         None if one.own_limit => {
@@ -95,7 +87,7 @@ pub fn limit(one: &PostMortem) -> String {
 }
 
 /// Other processes on the card, the largest first. `None`: none was listed.
-pub fn neighbours(one: &PostMortem) -> Option<String> {
+pub(super) fn neighbours(one: &PostMortem) -> Option<String> {
     const MOST: usize = 3;
     let mut all = one.oom.neighbours.clone();
     all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
@@ -111,7 +103,7 @@ pub fn neighbours(one: &PostMortem) -> Option<String> {
 }
 
 /// How the free memory of the cache is divided: `in 106 pinned segments, largest hole 893.22 MiB`.
-pub fn holes(one: &PostMortem) -> String {
+pub(super) fn holes(one: &PostMortem) -> String {
     match one.figures.largest_hole {
         Some(hole) => {
             format!("in {}, largest hole {}", several(one.pinned, "pinned segment"), size(hole))
@@ -121,7 +113,7 @@ pub fn holes(one: &PostMortem) -> String {
 }
 
 /// Why the request did not fit.
-pub fn why(one: &PostMortem) -> String {
+pub(super) fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     match one.cause {
         Why::BadCap => return "the setting is wrong, not the program".to_string(),
@@ -169,7 +161,7 @@ pub fn why(one: &PostMortem) -> String {
 }
 
 /// The name of a part of the sum, in a few words.
-pub fn part(what: &UsedPart) -> String {
+pub(super) fn part(what: &UsedPart) -> String {
     match what {
         UsedPart::Tensors => "tensors".into(),
         UsedPart::TorchCache => "torch cache".into(),
@@ -185,7 +177,7 @@ pub fn part(what: &UsedPart) -> String {
 }
 
 /// A short explanation of a part of the sum.
-pub fn meaning(what: &UsedPart) -> &'static str {
+pub(super) fn meaning(what: &UsedPart) -> &'static str {
     match what {
         UsedPart::Tensors => "blocks of PyTorch's cache",
         UsedPart::TorchCache => "PyTorch's segments, in no block",
@@ -202,7 +194,7 @@ pub fn meaning(what: &UsedPart) -> &'static str {
 }
 
 /// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
-pub fn sum(sum: &UsedSum) -> String {
+pub(super) fn sum(sum: &UsedSum) -> String {
     let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
     let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
     let total: i64 = shown.iter().sum();
@@ -223,7 +215,7 @@ pub fn sum(sum: &UsedSum) -> String {
 
 /// Each part in hundredths of a unit, by the largest remainder method: the results add up to the
 /// rounded sum of the parts.
-pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
+pub(super) fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
     let unit = i128::from(unit);
     let scaled = |bytes: i64| i128::from(bytes) * 100;
     let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
@@ -238,7 +230,7 @@ pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
 }
 
 /// One piece of advice as text.
-pub fn advice(advice: &Advice) -> String {
+pub(super) fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         Advice::Setting { conf, spare, origin } => {
@@ -269,7 +261,7 @@ pub fn advice(advice: &Advice) -> String {
 }
 
 /// Earlier refusals that were absorbed, and repetitions of this request.
-pub fn before(one: &PostMortem) -> Vec<String> {
+pub(super) fn before(one: &PostMortem) -> Vec<String> {
     let oom = &one.oom;
     let mut all = Vec::new();
     if oom.absorbed > 0 {
@@ -290,7 +282,7 @@ pub fn before(one: &PostMortem) -> Vec<String> {
 }
 
 /// `peak 13.77 GiB of a cap of 14.44 GiB`.
-pub fn peak(device: &DeviceState) -> String {
+pub(super) fn peak(device: &DeviceState) -> String {
     let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
     let peak = gib(device.peak.bytes.max(shown));
     match (device.cap_bytes, device.group_cap_bytes) {
