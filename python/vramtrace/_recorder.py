@@ -1,4 +1,4 @@
-"""The functions that the recorder exports (shim/src/hooks/python_api.rs), and their direct users."""
+"""The functions that the recorder exports (shim/src/hooks/entry/python_api.rs), and their direct users."""
 
 import ctypes
 import os

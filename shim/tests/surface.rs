@@ -98,7 +98,7 @@ fn documentation() -> String {
          The functions of the driver, NVML and PyTorch that `libvramtrace.so` intercepts, generated from its table (`shim/src/driver/table.rs`).\n\
          `since` is the version with which `cuGetProcAddress` is asked for exactly this variant. \
          `pass`: the call is forwarded to the driver, nothing else. `note`: the same, and the trace records that it was used. \
-         Otherwise: the function in `shim/src/hooks/` that handles the call.\n",
+         Otherwise: the function in `shim/src/hooks/families/` that handles the call.\n",
     );
     let mut section = String::new();
     for [name, since, title, hook] in table() {

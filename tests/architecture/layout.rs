@@ -53,7 +53,7 @@ impl Crate {
         path[..end].trim_end_matches(".rs")
     }
 
-    /// `hooks/alloc.rs:12 imports model/ledger/mod.rs (crate::model::Ledger)`
+    /// `hooks/families/alloc.rs:12 imports model/ledger/mod.rs (crate::model::Ledger)`
     pub fn describe(&self, import: &Import) -> String {
         let Import { from, line, to, path, .. } = import;
         format!("{}:{line} imports {} ({path})", self.files[*from], self.files[*to])

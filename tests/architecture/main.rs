@@ -53,7 +53,7 @@ const FORMAT: Layout = Layout {
 const SHIM: Layout = Layout {
     folder: "shim/src",
     library: "vramtrace",
-    divided: &[],
+    divided: &["hooks"],
     layers: &[
         &["runtime"],
         &["driver", "config"],
@@ -62,6 +62,10 @@ const SHIM: Layout = Layout {
         &["capture"],
         &["trace_writer"],
         &["oom"],
+        &["hooks/process"],
+        &["hooks/call"],
+        &["hooks/families"],
+        &["hooks/entry"],
         &["hooks"],
     ],
     // They name no type of CUDA: another vendor's driver would stand beside ours.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Text of each file, by its path below the source folder ("hooks/alloc.rs").
+/// Text of each file, by its path below the source folder ("hooks/families/alloc.rs").
 pub type Sources = BTreeMap<String, String>;
 
 /// All `.rs` files below `folder`.

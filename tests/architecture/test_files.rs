@@ -118,7 +118,7 @@ fn sources(folder: &Path, below: &str, all: &mut BTreeSet<String>) {
     }
 }
 
-/// The other tables name files by the end of their path: `hooks/state.rs`.
+/// The other tables name files by the end of their path: `hooks/process/state.rs`.
 #[test]
 fn every_file_that_the_documents_name_is_there() {
     let mut all = BTreeSet::new();

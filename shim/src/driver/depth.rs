@@ -6,7 +6,7 @@
 //! frame, and a later call checks whether that frame still exists ([`Outermost::is_gone`]).
 //!
 //! A signal handler that leaves the recorder's own code waits for the end of the hook
-//! (`hooks/handler_exits.rs`). For this the thread's block also says whether the driver is being called.
+//! (`hooks/call/handler_exits.rs`). For this the thread's block also says whether the driver is being called.
 
 use crate::runtime::errno;
 use crate::runtime::escapes::{Escape, escaped};

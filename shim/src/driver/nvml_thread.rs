@@ -16,7 +16,7 @@
 //! reading takes locks of the C library and calls malloc. A helper process hangs alone, but it is a child
 //! that the program's job control and process limits see, and it needs a file to execute. A task costs
 //! about 50 us where a kept thread costs 10; the share of the time that readings may take is bounded
-//! ([`crate::hooks::nvml_reading`]). The real libraries do start threads: the CUDA driver one in cuInit and
+//! ([`crate::hooks::process::nvml_reading`]). The real libraries do start threads: the CUDA driver one in cuInit and
 //! one with the first context, NVML one in nvmlInit (H100, driver 580). They are the drivers' own.
 //!
 //! The storage of the task is made in cuInit and nowhere else: making it takes locks of the C library and

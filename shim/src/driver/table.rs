@@ -9,11 +9,11 @@
 //! * `name`: the exported symbol, exactly.
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
 //!   NVML, which has no such function. PyTorch's functions have none either: they are reached by
-//!   dynamic linking only (see [`crate::hooks::torch_calls`]).
+//!   dynamic linking only (see [`crate::hooks::families::torch_calls`]).
 //! * `hook`: what happens at the call. `pass` forwards it to the driver and does nothing else; `note`
 //!   also records once that it was used; `proc_address::..` handles cuGetProcAddress; `launch::..` is
 //!   called for the first launch of a function only, and others go directly to the driver; anything
-//!   else is a function in [`crate::hooks`], shaped as [`crate::hooks::call`] says.
+//!   else is a function in [`crate::hooks::families`], shaped as [`crate::hooks::call`] says.
 //!
 //! It generates the exports, the real pointers, the map from a driver's pointer to its hook, the list
 //! that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.

@@ -13,7 +13,7 @@
 //!   over the cap; then every request is refused until the count is below it again.
 //! * `vramtrace cap` stores an order for another cap in the live page. Each hook checks for one first
 //!   (two loads), so a call that begins after the command has returned obeys it.
-//! * Before a refusal the state is read again (`hooks/refresh.rs`): dead members of the group are
+//! * Before a refusal the state is read again (`hooks/process/refresh.rs`): dead members of the group are
 //!   removed, pools and graphs are read back, and NVML's figure is read unless the last reading is
 //!   0.2 ms old at most, or ten times what a reading takes.
 //!

@@ -1,0 +1,459 @@
+//! The steps of every allocation and every free: cap, driver, ledger, trace file.
+
+use crate::driver::api::Api;
+use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::hooks::call::after_call::stop_without_host_memory;
+use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::pool_reserves;
+use crate::hooks::process::refresh::refresh_before_refusal;
+use crate::hooks::process::state::Process;
+use crate::model::cap::{Refusal, Reservation};
+use crate::model::contexts::Target;
+use crate::model::ledger::{Entry, Ledger, Removed, Sink};
+use crate::model::pools::Pool;
+use crate::model::sites::SiteKey;
+use crate::oom;
+use crate::runtime::hash_table::{CROWDED, NoMemory};
+use crate::runtime::log;
+use crate::runtime::reserve;
+use std::sync::atomic::Ordering::Relaxed;
+use vramtrace_format::physical::{PAGE, Physical, physical};
+use vramtrace_format::size::Bytes;
+use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub api: Api,
+    pub kind: Kind,
+    /// `kind.space()`, except for pools of managed or host memory.
+    pub space: Space,
+    pub target: Target,
+    /// Bytes requested, as exactly as they can be known before the call; 0 where the driver is certain
+    /// to refuse the call.
+    pub size: u64,
+}
+
+impl Request {
+    pub fn new(api: Api, kind: Kind, target: Target, size: u64) -> Request {
+        Request { api, kind, space: kind.space(), target, size }
+    }
+
+    /// The most physical bytes that the request can take; 0 for memory that no cap counts.
+    fn upper_bound(&self) -> u64 {
+        match physical(self.kind, self.size) {
+            Physical::Own(bytes) => bytes,
+            Physical::Shared(_) => PAGE,
+            Physical::Reserved | Physical::None => 0,
+        }
+    }
+
+    pub fn site(&self, p: &'static Process) -> SiteId {
+        site(p, self.api, Some(self.kind), self.target, PoolId(0), 0)
+    }
+}
+
+pub fn site(
+    p: &'static Process,
+    api: Api,
+    kind: Option<Kind>,
+    target: Target,
+    pool: PoolId,
+    stream: u64,
+) -> SiteId {
+    let Target { context, device } = target;
+    if p.trace_writer.is_silent() {
+        return SiteId(0);
+    }
+    let key = SiteKey { api: api as u16, kind, device, context, pool, stream };
+    p.sites.get(&key, |definition| p.trace_writer.try_define(definition))
+}
+
+/// Why a request got no memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Why {
+    Driver(CUresult),
+    Cap(Refusal),
+    /// The cap only warns: the request goes to the driver all the same.
+    Warned(Refusal),
+    BadCap,
+}
+
+/// Counts and records a request that got no memory. Returns the result for the program.
+#[cold]
+pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
+    let site = request.site(p);
+    let Target { device, .. } = request.target;
+    match request.kind.is_host() {
+        // Host memory: the free bytes of the device do not explain the refusal.
+        true => record_refusal(p, device, site, request.size, why, |_| 0).result,
+        false => refuse_at(p, device, site, request.size, why),
+    }
+}
+
+#[cold]
+pub(in crate::hooks) fn refuse_at(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    why: Why,
+) -> CUresult {
+    let look = |refused: &Refused| match is_of_memory(refused) {
+        // If the recorder itself has no host memory, the refusal need not be of device memory: no
+        // post-mortem.
+        true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
+        _ => 0,
+    };
+    let refused = record_refusal(p, device, site, size, why, look);
+    if is_of_memory(&refused) && !reserve::is_used() {
+        p.oom.refused(sources(p), device, &refused);
+    }
+    refused.result
+}
+
+/// Whether the request was refused for want of device memory.
+fn is_of_memory(refused: &Refused) -> bool {
+    match refused.by {
+        RefusedBy::Driver => refused.result == CUDA_ERROR_OUT_OF_MEMORY,
+        RefusedBy::Cap | RefusedBy::Group => true,
+        RefusedBy::BadCap | RefusedBy::Warned => false,
+    }
+}
+
+/// `driver_free` returns the device's free bytes as the driver sees them; 0: not known.
+fn record_refusal(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    why: Why,
+    driver_free: impl FnOnce(&Refused) -> u64,
+) -> Refused {
+    let counted = p.cap.counted(device, p.ledger.live(device));
+    let limit = p.cap.limit(device).unwrap_or(0);
+    let (result, by, counted, limit) = match why {
+        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
+        Why::Cap(refusal) => {
+            let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
+            (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
+        }
+        Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
+        Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
+    };
+    let stack = crate::hooks::process::stacks::stack(p);
+    let cache = oom::cache_of(&p.torch_totals, device);
+    let mut refused =
+        Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
+    refused.driver_free = driver_free(&refused);
+    let record = || p.trace_writer.record(&Event::Refused(refused));
+    if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
+        // Another error than out of memory: it is recorded, and not counted as a refusal.
+        record();
+    } else {
+        p.ledger.refused(device, by, record);
+    }
+    refused
+}
+
+/// Counts and records a request that a cap which only warns would have refused.
+#[cold]
+pub(in crate::hooks) fn warn(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    refusal: Refusal,
+) {
+    refuse_at(p, device, site, size, Why::Warned(refusal));
+    if p.cap.warns_first() {
+        let Refusal { counted, limit, .. } = refusal;
+        log::line(format_args!(
+            "cuda:{}: a request of {} exceeds the cap of {} ({} counted); the cap only warns, so the \
+             request is granted; this line is printed once, the trace records every such request",
+            device.0,
+            Bytes(size),
+            Bytes(limit),
+            Bytes(counted)
+        ));
+    }
+}
+
+/// Makes an allocation that is neither a block of a pool nor a node of a graph.
+///
+/// `real` calls the driver, which writes directly to the program's outputs. `taken` reads the ledger
+/// key and the real size from them. `undo` frees the memory and restores the outputs; it is called if
+/// the real size, known only after the call, does not fit under the cap.
+#[inline]
+pub fn allocate(
+    p: &'static Process,
+    request: &Request,
+    real: impl FnOnce() -> CUresult,
+    taken: impl FnOnce() -> (u64, u64),
+    undo: impl FnOnce(u64),
+) -> CUresult {
+    if p.cap.is_bad() {
+        return refuse(p, request, Why::BadCap);
+    }
+    if CROWDED.load(Relaxed)
+        && let Some(refused) = refuse_without_room(p, request)
+    {
+        return refused;
+    }
+    let mut reservation = match promise(p, request) {
+        Ok(reservation) => reservation,
+        Err(refusal) if p.cap.only_warns() => {
+            warn(p, request.target.device, request.site(p), request.size, refusal);
+            p.cap.reserve_anyway(request.target.device, request.kind, request.upper_bound())
+        }
+        Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
+    };
+    // A thread that is cancelled in the driver does not say whether the driver has given the memory.
+    reservation.taken();
+    let result = real();
+    if result != 0 {
+        reservation.withdrawn();
+        return refuse(p, request, Why::Driver(result));
+    }
+    let (key, size) = taken();
+    let entry = Entry {
+        space: request.space,
+        context: request.target.context,
+        site: request.site(p),
+        stack: crate::hooks::process::stacks::stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(request.kind, key, size, request.target.device)
+    };
+    let growth = match p.ledger.insert_or_not(&p.trace_writer, &entry) {
+        Ok(growth) => growth,
+        Err(NoMemory) => {
+            stop_without_host_memory(p);
+            if p.cap.must_count(request.target.device) && request.upper_bound() != 0 {
+                undo(key);
+                reservation.withdrawn();
+                return refuse_unrecordable(p, request);
+            }
+            // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
+            // counted.
+            return result;
+        }
+    };
+    if let Err(refusal) = reservation.commit(growth) {
+        undo_allocation(&p.ledger, &p.trace_writer, &entry, growth, || undo(key), reservation);
+        return refuse(p, request, Why::Cap(refusal));
+    }
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    result
+}
+
+/// Under a cap every granted byte must be counted. So the ledger makes room for the entry before the
+/// driver is called; if it cannot, the request is refused.
+#[cold]
+fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresult> {
+    if !p.cap.is_set() {
+        CROWDED.store(false, Relaxed);
+    }
+    let is_counted = request.size != 0 && request.upper_bound() != 0;
+    if !is_counted || !p.cap.must_count(request.target.device) {
+        return None;
+    }
+    // Cleared before `make_room`: a table that fails to grow in another thread meanwhile sets it again.
+    CROWDED.store(false, Relaxed);
+    match p.ledger.make_room() {
+        Ok(()) => None,
+        Err(NoMemory) => {
+            CROWDED.store(true, Relaxed);
+            stop_without_host_memory(p);
+            Some(refuse_unrecordable(p, request))
+        }
+    }
+}
+
+/// Refuses a request for which the ledger has no room.
+#[cold]
+pub(in crate::hooks) fn refuse_unrecordable(p: &'static Process, request: &Request) -> CUresult {
+    let device = request.target.device;
+    let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
+    let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);
+    let counted = p.cap.counted(device, p.ledger.live(device));
+    refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
+}
+
+/// Undoes an allocation whose `growth` in bytes did not fit under the cap. Its bytes were not counted
+/// yet. But other threads may meanwhile have placed small allocations in its pages, which were charged
+/// nothing for them: those pages stay charged.
+#[cold]
+fn undo_allocation(
+    ledger: &Ledger,
+    sink: &impl Sink,
+    entry: &Entry,
+    growth: i64,
+    undo: impl FnOnce(),
+    reservation: Reservation<'_>,
+) {
+    let Entry { key, space, .. } = *entry;
+    let taken = ledger.remove(sink, space, key);
+    if taken.as_ref().is_some_and(Removed::is_in_checkpoint) {
+        sink.emit(&Event::Free { key, space, site: SiteId(0) });
+    }
+    undo();
+    let still = taken.map_or(0, |removed| {
+        u64::try_from(growth).unwrap_or(0).saturating_sub(ledger.left(&removed))
+    });
+    reservation.undone(still);
+}
+
+#[inline]
+fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
+    // The driver refuses a request for 0 bytes.
+    let bytes = if request.size == 0 { 0 } else { request.upper_bound() };
+    if bytes == 0 {
+        return Ok(Reservation::none());
+    }
+    let device = request.target.device;
+    match request.kind {
+        Kind::Managed => p.cap.reserve_managed(device, bytes, || refresh_before_refusal(p, device)),
+        _ => p.cap.reserve(device, bytes, || refresh_before_refusal(p, device)),
+    }
+}
+
+/// A free, by any entry point. The driver is always called.
+#[inline]
+pub fn free(
+    p: &'static Process,
+    api: Api,
+    space: Space,
+    key: u64,
+    stream: u64,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
+    // processor (failed store forwarding).
+    let taken = p.ledger.remove(&p.trace_writer, space, key);
+    let Some(removed) = &taken else {
+        let result = real();
+        if result == 0 && key != 0 {
+            p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
+        }
+        return result;
+    };
+    let site = freeing_site(p, api, &removed.entry, stream);
+    let now = p.clock.now_ns();
+    p.trace_writer.record_at(now, &Event::Free { key, space, site });
+    let result = real();
+    if result == 0 {
+        commit_free(p, removed, now);
+    } else {
+        let entry = &removed.entry;
+        p.cap.grow(entry.device, p.ledger.restore(&p.trace_writer, removed));
+        p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+    }
+    result
+}
+
+/// After the driver has freed the allocation: subtracts its bytes from the cap's count.
+#[inline]
+pub(in crate::hooks) fn commit_free(p: &'static Process, removed: &Removed, now: u64) {
+    let entry = &removed.entry;
+    match entry.kind {
+        Kind::Pool => pool_reserves::block_freed(p, entry, now),
+        kind => {
+            let bytes = p.ledger.left(removed);
+            if bytes != 0 {
+                p.cap.went(entry.device, kind, bytes);
+            }
+        }
+    }
+}
+
+/// The site to record for a free. 0 stands for the usual one: the free function that belongs to the
+/// kind, on the allocation's own stream.
+#[inline]
+pub(in crate::hooks) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream: u64) -> SiteId {
+    let natural = match entry.kind {
+        Kind::Device | Kind::Pitched | Kind::Managed => {
+            matches!(api, Api::cuMemFree_v2 | Api::cuMemFree)
+        }
+        Kind::Pool => {
+            stream == entry.stream && matches!(api, Api::cuMemFreeAsync | Api::cuMemFreeAsync_ptsz)
+        }
+        Kind::Array => api == Api::cuArrayDestroy,
+        Kind::Mipmapped => api == Api::cuMipmappedArrayDestroy,
+        Kind::HostPinned => matches!(api, Api::cuMemFreeHost | Api::cuMemRelease),
+        Kind::HostRegistered => api == Api::cuMemHostUnregister,
+        Kind::Vmm => api == Api::cuMemRelease,
+        Kind::Imported => api == Api::cuIpcCloseMemHandle,
+        Kind::Graph | Kind::Block => false,
+    };
+    if natural {
+        return SiteId(0);
+    }
+    let target = Target { context: entry.context, device: entry.device };
+    let pool = p.pools.by_number(entry.pool).map_or(PoolId(0), Pool::id);
+    site(p, api, Some(entry.kind), target, pool, stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cap::Budget;
+    use crate::runtime::faults::tests::NO_PAGES;
+    use vramtrace_format::physical::MIB;
+
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn emit(&self, _: &Event) {}
+    }
+
+    fn small(key: u64) -> Entry {
+        Entry::new(Kind::Device, key, 1024, DeviceId(0))
+    }
+
+    fn capped(limit: u64) -> Budget {
+        let budget = Budget::default();
+        budget.set_limit(Some(limit));
+        budget
+    }
+
+    /// One that lies in two new pages does not fit; in the second one another one lies by then,
+    /// which took nothing, as the page was there.
+    #[test]
+    fn a_page_that_others_use_stays_counted_when_an_allocation_is_undone() {
+        let (budget, ledger) = (capped(2 * PAGE), Ledger::new());
+        let (mut straddling, mut inside) =
+            (budget.reserve(PAGE).unwrap(), budget.reserve(PAGE).unwrap());
+        let first = small((1 << 40) + PAGE - 512);
+        let growth = ledger.insert(&Nowhere, &first);
+        assert_eq!(growth, 2 * PAGE as i64);
+        let second = small((1 << 40) + PAGE + MIB);
+        inside.commit(ledger.insert(&Nowhere, &second)).unwrap();
+        let other = budget.reserve(1).unwrap();
+        assert!(straddling.commit(growth).is_err());
+        let promised = budget.counted();
+        let undo = || assert_eq!(budget.counted(), promised, "the driver has it until then");
+        undo_allocation(&ledger, &Nowhere, &first, growth, undo, straddling);
+        drop(other);
+        assert_eq!((budget.counted(), ledger.live(DeviceId(0))), (PAGE, PAGE));
+        let removed = ledger.remove(&Nowhere, Space::Device, second.key).unwrap();
+        assert!(budget.charge(-(ledger.left(&removed) as i64)));
+        assert_eq!(budget.counted(), 0);
+    }
+
+    #[test]
+    fn what_the_ledger_has_no_room_for_stays_counted() {
+        for (entry, bytes) in [
+            (small(1 << 40), PAGE),
+            (Entry::new(Kind::Device, 2 << 40, 3 * MIB, DeviceId(0)), 4 * MIB),
+        ] {
+            let (budget, ledger) = (capped(4 * MIB), Ledger::new());
+            let mut promise = budget.reserve(bytes).unwrap();
+            NO_PAGES.set(true);
+            let growth = ledger.insert(&Nowhere, &entry);
+            NO_PAGES.set(false);
+            assert!(ledger.get(entry.space, entry.key).is_none());
+            promise.commit(growth).unwrap();
+            assert_eq!(budget.counted(), bytes);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What is done at the end of a call, outside all locks.
+
+use crate::driver::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::hooks::call::before_call;
+use crate::hooks::process::live_sites;
+use crate::hooks::process::state::Process;
+use crate::runtime::{log, own_stack, reserve};
+use std::sync::atomic::{AtomicBool, Ordering};
+use vramtrace_format::{DeviceId, StopReason};
+
+/// At the end of each driver call.
+#[inline]
+pub fn after_call(process: &'static Process) {
+    if reserve::is_used() {
+        stop_without_host_memory(process);
+    }
+    if process.cap.has_news() {
+        before_call::report_news(process);
+    }
+    if process.trace_writer.is_due() {
+        own_stack::run(|| maintain(process));
+        process.nvml.now_and_then(process);
+    }
+}
+
+/// The kernel maps no more pages for this process. Ends the recording; the memory that is left serves
+/// the cap.
+#[cold]
+pub(in crate::hooks) fn stop_without_host_memory(process: &Process) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    let stopped = process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM);
+    let capped = process.cap.is_set() && !process.cap.only_warns();
+    let rest = match (stopped, capped) {
+        (true, true) => {
+            "recording ends here; under the cap, GPU memory that cannot be counted is refused"
+        }
+        (true, false) => "recording ends here, the program goes on",
+        (false, true) => "under the cap, GPU memory that cannot be counted is refused",
+        (false, false) => return,
+    };
+    if !REPORTED.load(Ordering::Relaxed) && !REPORTED.swap(true, Ordering::Relaxed) {
+        log::line(format_args!(
+            "the system refuses host memory to this process (see RLIMIT_AS, RLIMIT_DATA, \
+             vm.max_map_count, overcommit); {rest}"
+        ));
+    }
+}
+
+/// The recorder has no host memory to follow what this call would allocate. Under a cap, returns the
+/// result with which the call is refused; otherwise `None`: the call goes to the driver and is not
+/// recorded.
+#[cold]
+pub(in crate::hooks) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult> {
+    stop_without_host_memory(process);
+    process.cap.must_count(device).then_some(CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// At the end of a call that PyTorch makes with a lock held. It may not wait for anything, so neither
+/// the driver nor NVML is called.
+#[inline]
+pub fn after_block(process: &'static Process) {
+    if reserve::is_used() {
+        stop_without_host_memory(process);
+    }
+    if process.trace_writer.is_due_after_block() {
+        own_stack::run(|| maintain(process));
+    }
+}
+
+fn maintain(process: &'static Process) {
+    process.trace_writer.maintain(process, false);
+    live_sites::refresh(process);
+}

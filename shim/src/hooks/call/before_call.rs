@@ -1,0 +1,113 @@
+//! Work before each call: reads due figures, applies new caps, and reports limits that were crossed.
+
+use crate::hooks::process::limit_events::limits;
+use crate::hooks::process::refresh::refresh_usage;
+use crate::hooks::process::state::Process;
+use crate::model::cap::{Crossing, News};
+use crate::runtime::hash_table::CROWDED;
+use crate::runtime::log;
+use std::sync::atomic::Ordering;
+use vramtrace_format::live::LIVE_DEVICES;
+use vramtrace_format::size::Bytes;
+use vramtrace_format::{DeviceId, Event};
+
+/// Before each call: see [`crate::hooks::process::nvml_reading::reader::NvmlReader::due`]. Not during a stream
+/// capture: the driver is called only where necessary then.
+#[inline]
+pub fn refresh_if_due(p: &'static Process) {
+    apply_orders(p);
+    if let Some((device, began_ns)) = p.nvml.due(p) {
+        if !p.stream_captures.any() {
+            refresh_usage(p, device.id);
+        }
+        p.nvml.was_read(p, began_ns);
+    }
+}
+
+/// Before each call: applies another limit if `vramtrace cap` has stored one in the live page. Two
+/// loads where there is none.
+#[inline]
+pub fn apply_orders(p: &'static Process) {
+    if let Some(live) = p.trace_writer.live() {
+        let last = live.page().last_order();
+        if last != p.cap.order().load(Ordering::Relaxed) {
+            apply_orders_now(p, last);
+        }
+    }
+}
+
+/// Applies the orders in the live page. `last`: the number of the latest order.
+#[cold]
+fn apply_orders_now(p: &'static Process, last: u64) {
+    let Some(live) = p.trace_writer.live() else { return };
+    for ordinal in 0..LIVE_DEVICES as u8 {
+        let (device, index) = (DeviceId(ordinal), usize::from(ordinal));
+        let read = || live.page().ordered(ordinal);
+        let set = |limit| p.cap.set_limit(device, limit);
+        if let Some(number) = p.cap.orders.set(index, read, set) {
+            limit_changed(p, device);
+            p.cap.orders.applied(index, number, || live.page().set_applied(ordinal, number));
+        }
+    }
+    // An order that arrived meanwhile has a higher number and is applied by the next call.
+    p.cap.order().store(last, Ordering::Relaxed);
+    p.trace_writer.refresh();
+}
+
+/// Changes the limit of a device, and records the change.
+pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
+    p.cap.set_limit(device, limit);
+    limit_changed(p, device);
+}
+
+fn limit_changed(p: &'static Process, device: DeviceId) {
+    CROWDED.store(true, Ordering::Relaxed);
+    look(p, device);
+    limits(p, device, &mut |event| p.trace_writer.record(event));
+}
+
+/// Reads NVML's figure and the reserves before the first limit takes effect: without a trace and a cap
+/// they were never read. During a stream capture only NVML is read.
+fn look(p: &'static Process, id: DeviceId) {
+    match p.devices.known(id) {
+        Some(device) if p.stream_captures.any() => p.nvml.read(p, device, || (), None),
+        Some(_) => refresh_usage(p, id),
+        None => {}
+    }
+}
+
+/// Reports crossed soft limits and changed group limits, at the end of a call.
+#[cold]
+pub fn report_news(p: &Process) {
+    p.cap.take_news(|device, news| {
+        let crossing = match news {
+            News::SoftLimit(crossing) => crossing,
+            News::GroupLimit(bytes) => {
+                return p.trace_writer.record(&Event::GroupCap { device, bytes });
+            }
+        };
+        let Crossing { over, counted, limit } = crossing;
+        p.trace_writer.record(&Event::SoftLimit { device, over, counted, limit });
+        if over {
+            log::line(format_args!(
+                "cuda:{}: {} are in use, more than VRAMTRACE_CAP_WARN ({}){}",
+                device.0,
+                Bytes(counted),
+                Bytes(limit),
+                Rest(p.cap.limit(device))
+            ));
+        }
+    });
+}
+
+/// `; the cap is 8.00 GiB`.
+struct Rest(Option<u64>);
+
+impl std::fmt::Display for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self.0 {
+            Some(cap) => write!(f, "; the cap is {}", Bytes(cap)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The exported functions, one for each line of the table. A program reaches them by linking against
+//! the driver (this library precedes it in the search order), or by a pointer that a hooked look-up
+//! returned. Hooks run only from here, so that each call is handled once.
+#![allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
+
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::param::{In, Out};
+use crate::driver::table::table;
+use crate::driver::{depth, pointers};
+use crate::hooks::call;
+use crate::hooks::call::Call;
+use crate::hooks::call::handler_exits::deferred;
+use crate::hooks::families::torch_calls;
+use core::ffi::{c_char, c_void};
+
+/// A function's address in a static.
+pub struct Hook(pub *const ());
+// SAFETY: addresses of functions, which are there for good.
+unsafe impl Sync for Hook {}
+
+macro_rules! exports {
+    ($( $title:literal $family:ident in $home:ident { $(
+        $name:ident $since:literal ( $($arg:ident: $ty:ty),* ) => $hook:ident $(:: $rest:ident)*;
+    )* } )*) => {
+        $($( export!($home $name ( $($arg: $ty),* ) => $hook $(:: $rest)*); )*)*
+
+        /// The pointers that look-ups return in place of the real functions.
+        pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
+    };
+}
+
+macro_rules! export {
+    // Called by PyTorch, not by the program: four or five arguments in registers, and the next
+    // register is for the place of the call, which says whose library this is.
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
+    };
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
+    };
+    (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                if depth::is_plain() {
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { hooked($($arg,)* caller) };
+                }
+                // SAFETY: the program's own call, with its arguments.
+                deferred(move || unsafe { hooked($($arg,)* caller) })
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
+                let api = Api::$name;
+                torch_calls::run(api, |process| {
+                    crate::hooks::families::$($hook)+(process, api, $($arg),*)
+                });
+                if let Some(real) = torch_calls::real(api, caller) {
+                    let real: unsafe extern "C-unwind" fn($($ty),*) =
+                        // SAFETY: the real function of this row, with the types that the row names.
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
+                    unsafe { real($($arg),*) }
+                }
+            }
+        }
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {called}",
+                ".cfi_endproc",
+                called = sym $name::called,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                // `bti c`
+                "hint 34",
+                concat!("mov ", $register_aarch64, ", x30"),
+                "b {called}",
+                ".cfi_endproc",
+                called = sym $name::called,
+            );
+        }
+    };
+    // Launches: a program makes thousands a second, and only the first one of a function matters.
+    // A macro cannot distinguish types: the hook's name says where the function stands.
+    ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
+        export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
+    };
+    ($home:ident $name:ident ( $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: $hook:ident) => {
+        export!(of $function, $name ( $function: $F $(, $arg: $ty)* ) => launch::$hook);
+    };
+    (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let Some(real) = pointers::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                // SAFETY: the real function of this row, with the types that the row names.
+                unsafe { core::mem::transmute(real) };
+            if crate::hooks::families::launch::is_known($function) {
+                // SAFETY: the program's own call, with its arguments.
+                return unsafe { real($($arg),*) };
+            }
+            #[cold]
+            #[inline(never)]
+            unsafe fn first(
+                real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
+                $($arg: $ty),*
+            ) -> CUresult {
+                // SAFETY: the program's own call, with its arguments.
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                // SAFETY: this is the program's call, and `call` ends with it.
+                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
+                let result =
+                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                call.end();
+                result
+            }
+            // SAFETY: the program's own call, with its arguments.
+            deferred(move || unsafe { first(real, $($arg),*) })
+        }
+    };
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        // Without destructors: see `hooks/call/handler_exits.rs`.
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            #[inline(never)]
+            unsafe extern "C-unwind" fn hooked($($arg: $ty),*) -> CUresult {
+                let Some(real) = pointers::function(Api::$name) else {
+                    return Api::$name.missing(Api::$name.home().is_found());
+                };
+                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                    // SAFETY: the real function of this row, with the types that the row names.
+                    unsafe { core::mem::transmute(real) };
+                // SAFETY: the program's own call, with its arguments.
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                // SAFETY: this is the program's call, and `call` ends with it.
+                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
+                let result =
+                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                call.end();
+                result
+            }
+            if depth::is_plain() {
+                // SAFETY: the program's own call, with its arguments.
+                return unsafe { hooked($($arg),*) };
+            }
+            // SAFETY: the program's own call, with its arguments.
+            deferred(move || unsafe { hooked($($arg),*) })
+        }
+    };
+}
+
+macro_rules! body {
+    ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
+        $process.usage.count($call.api);
+        $call.leave_if_asked();
+        $call.forward()
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
+        $process.usage.note(&$process.trace_writer, $call.api);
+        $call.leave_if_asked();
+        $call.forward()
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
+        super::proc_address::$version($process, $call, $($arg),*)
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
+        $process.usage.count($call.api);
+        crate::hooks::families::$($hook)+($process, $call, $($arg),*)
+    }};
+}
+
+table!(exports);
+
+/// The function that a look-up returns in place of the real one.
+pub fn replacement(api: Api) -> *mut c_void {
+    HOOKS[api as usize].0 as *mut c_void
+}

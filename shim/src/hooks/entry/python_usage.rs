@@ -1,0 +1,180 @@
+//! This process's use of GPU memory now, as JSON for the Python package.
+//!
+//! ```json
+//! {"pid": 1, "trace": "/run/a.vtrace", "devices": [{"ordinal": 0, "uuid": "GPU-...", "total": 1,
+//!  "used": 1, "live": 1, "peak": 1, "watched_peak": 1, "cap": null, "allocations": 1, "frees": 1,
+//!  "refused": 0, "cache": {"allocated": 1, "reserved": 1},
+//!  "libraries": [{"name": "PyTorch", "bytes": 1, "count": 1}],
+//!  "sites": [{"bytes": 1, "count": 1, "library": "PyTorch", "place": "train.py:7"}]}]}
+//! ```
+//!
+//! `used` is what a cap counts and nvidia-smi shows, contexts included where they are known; `live` the
+//! allocations. `cache` is what PyTorch reports. A name, a place or a figure that is not known is
+//! null. Libraries and sites are those that hold memory now, largest first; free parts of PyTorch's
+//! cache belong to none.
+#![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it
+
+use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::state::Process;
+use crate::oom;
+use crate::oom::gather::held_now;
+use crate::oom::names::Names;
+use crate::runtime::fallible_map::Map;
+use crate::trace_writer::maintenance::ProcessView;
+use std::fmt::Write;
+use vramtrace_format::{Counters, DeviceId, uuid};
+
+/// The most stacks of PyTorch's blocks that are listed.
+const STACKS: usize = 4096;
+
+#[derive(Default)]
+struct Held {
+    /// Name, bytes, allocations.
+    libraries: Vec<(Option<String>, u64, u64)>,
+    sites: Vec<Site>,
+}
+
+struct Site {
+    bytes: u64,
+    count: u64,
+    library: Option<String>,
+    place: Option<String>,
+}
+
+pub fn as_json(process: Option<&'static Process>, sites: usize) -> String {
+    let mut out = String::new();
+    let trace = process.and_then(|process| process.trace_writer.path());
+    let trace = trace.map(|path| path.to_string_lossy().into_owned());
+    let _ = write!(out, "{{\"pid\":{},\"trace\":{}", std::process::id(), text(trace.as_deref()));
+    out.push_str(",\"devices\":[");
+    if let Some(process) = process {
+        let mut devices = process.devices();
+        // Allocations of the unknown device are in the trace only.
+        devices.retain(|device| *device != DeviceId::UNKNOWN);
+        for (number, device) in devices.into_iter().enumerate() {
+            out.push_str(if number == 0 { "" } else { "," });
+            write_device(&mut out, process, device, sites);
+        }
+    }
+    out.push_str("]}");
+    out
+}
+
+fn write_device(out: &mut String, process: &'static Process, device: DeviceId, sites: usize) {
+    let counters = process.counters(device);
+    let Counters { live, peak, counted, allocations, frees, .. } = counters;
+    let known = process.devices.known(device);
+    let uuid = known.map(|known| uuid::text(&known.uuid, known.mig));
+    let number = |value: Option<u64>| value.map_or("null".into(), |value| value.to_string());
+    let _ = write!(
+        out,
+        "{{\"ordinal\":{},\"uuid\":{},\"total\":{},\"used\":{counted},\"live\":{live},\
+         \"peak\":{peak},\"watched_peak\":{},\"cap\":{},\"allocations\":{allocations},\
+         \"frees\":{frees},\"refused\":{},\"cache\":",
+        device.0,
+        text(uuid.as_deref()),
+        number(known.map(|known| known.total_bytes)),
+        process.ledger.watched_peak(device),
+        number(process.cap.limit(device)),
+        counters.refused_by_cap.saturating_add(counters.refused_by_driver),
+    );
+    let _ = match oom::cache_of(&process.torch_totals, device) {
+        Some(cache) => {
+            write!(out, "{{\"allocated\":{},\"reserved\":{}}}", cache.allocated, cache.reserved)
+        }
+        None => write!(out, "null"),
+    };
+    let Held { libraries, sites } = held(process, device, sites);
+    out.push_str(",\"libraries\":[");
+    for (at, (name, bytes, count)) in libraries.iter().enumerate() {
+        out.push_str(if at == 0 { "" } else { "," });
+        let name = text(name.as_deref());
+        let _ = write!(out, "{{\"name\":{name},\"bytes\":{bytes},\"count\":{count}}}");
+    }
+    out.push_str("],\"sites\":[");
+    for (at, Site { bytes, count, library, place }) in sites.iter().enumerate() {
+        out.push_str(if at == 0 { "" } else { "," });
+        let (library, place) = (text(library.as_deref()), text(place.as_deref()));
+        let _ = write!(
+            out,
+            "{{\"bytes\":{bytes},\"count\":{count},\"library\":{library},\"place\":{place}}}"
+        );
+    }
+    out.push_str("]}");
+}
+
+/// Sums by library of everything that is live, and the largest call sites.
+fn held(process: &'static Process, device: DeviceId, most: usize) -> Held {
+    let p = sources(process);
+    let header = process.trace_writer.this_process();
+    let mut held = Held::default();
+    process.trace_writer.look_up(|read| {
+        held = named(p, device, most, Names::new(p, &header, read));
+    });
+    held
+}
+
+fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Names) -> Held {
+    let (found, _) = held_now(p, device, &mut names, STACKS);
+    let mut libraries: Map<Option<String>, (u64, u64)> = Map::default();
+    // Several stacks may end at one line: they are added up.
+    let mut sites: Vec<Site> = Vec::new();
+    for row in found.rows {
+        let library = names.library(row.stack, row.of_framework).map(|library| library.title);
+        if let Ok(sum) = libraries.get_or_insert(library.clone(), (0, 0)) {
+            *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.count);
+        }
+        if most == 0 {
+            continue;
+        }
+        let place = names.place(row.stack);
+        match sites.iter_mut().find(|site| site.place == place && site.library == library) {
+            Some(site) => {
+                site.bytes = site.bytes.saturating_add(row.bytes);
+                site.count += row.count;
+            }
+            None => sites.push(Site { bytes: row.bytes, count: row.count, library, place }),
+        }
+    }
+    sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
+    sites.truncate(most);
+    let mut libraries: Vec<_> =
+        libraries.iter().map(|(name, (bytes, count))| (name.clone(), *bytes, *count)).collect();
+    libraries.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    Held { libraries, sites }
+}
+
+/// A JSON string, or null.
+fn text(value: Option<&str>) -> String {
+    let Some(value) = value else { return "null".into() };
+    let mut out = String::from("\"");
+    for character in value.chars() {
+        match character {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(character);
+            }
+            control if control < ' ' => drop(write!(out, "\\u{:04x}", control as u32)),
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_as_json() {
+        assert_eq!(text(None), "null");
+        assert_eq!(text(Some("a\"b\\c\nd/ä")), r#""a\"b\\c\u000ad/ä""#);
+    }
+
+    #[test]
+    fn without_a_state_there_is_no_device() {
+        let json = as_json(None, 5);
+        assert!(json.starts_with("{\"pid\":") && json.ends_with("\"devices\":[]}"), "{json}");
+    }
+}

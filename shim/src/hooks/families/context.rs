@@ -1,0 +1,442 @@
+//! Contexts: creation, retain, reset and destruction; the memory that they take, and the allocations
+//! that end with them.
+
+use super::launch;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::param::Out;
+use crate::hooks::call::accounting::{Why, refuse_at, site, warn};
+use crate::hooks::call::attribution;
+use crate::hooks::call::attribution::nameless;
+use crate::hooks::call::{Call, Function};
+use crate::hooks::families::torch_calls;
+use crate::hooks::process::nvml_reading::FigureBefore;
+use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
+use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
+use crate::hooks::process::state::Process;
+use crate::hooks::process::target::current_target;
+use crate::hooks::process::target::{
+    announce, arrival, device_id, is_inactive, meet_device, record_created,
+};
+use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::cap::Reservation;
+use crate::model::contexts::{Ending, Step, Target};
+use crate::model::devices::Device;
+use crate::model::ledger::ContextTotals;
+use crate::model::stream_captures::Ending as Captures;
+use crate::oom::keep_exit_status;
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
+
+/// cuInit. It fails where the cap cannot be parsed: such a cap must not become no cap.
+pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUresult {
+    p.cap.join_early();
+    if p.cap.is_bad() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    torch_calls::find_library();
+    let result = call.forward();
+    // NVML is opened even without a cap: one may be set later.
+    if result == CUDA_SUCCESS {
+        reader::open();
+        keep_exit_status();
+    }
+    result
+}
+
+/// cuCtxCreate.
+pub fn create(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _flags: u32,
+    device: i32,
+) -> CUresult {
+    created(p, call, ctx, device)
+}
+
+/// cuCtxCreate_v3.
+pub fn create_v3(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _params: *mut CUexecAffinityParam,
+    _count: i32,
+    _flags: u32,
+    device: i32,
+) -> CUresult {
+    created(p, call, ctx, device)
+}
+
+/// cuCtxCreate_v4.
+pub fn create_v4(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _params: *mut CUctxCreateParams,
+    _flags: u32,
+    device: i32,
+) -> CUresult {
+    created(p, call, ctx, device)
+}
+
+fn created(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    device: i32,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let watch = Measured::start(p, device_id(device));
+    let taking = attribution::TrackedCall::start(
+        p,
+        Target { context: ContextId(0), device: device_id(device) },
+        DriverActivity::Context,
+    );
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(handle) = ctx.get().map(|ctx| ctx as u64)
+    {
+        // The driver returned a handle that the model holds as live: that context was destroyed by a
+        // call that was not seen.
+        if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
+            let gone = take_all(p, &stale);
+            has_ended(p, &stale);
+            uncount(p, gone, stale.context.device);
+        }
+        let arrival = arrival(p, handle, device_id(device));
+        let met = p.contexts.created(arrival, |context| announce(p, context));
+        watch.made(p, call.api, met.target, taking);
+    }
+    result
+}
+
+/// cuDevicePrimaryCtxRetain.
+pub fn primary_retain(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    device: i32,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let id = device_id(device);
+    let (watch, taking) = match p.contexts.primary_of(id) {
+        Some(_) => (Measured::none(), attribution::TrackedCall::none()),
+        None => {
+            let target = Target { context: ContextId(0), device: id };
+            (
+                Measured::start(p, id),
+                attribution::TrackedCall::start(p, target, DriverActivity::Context),
+            )
+        }
+    };
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        let arrival = arrival(p, ctx as u64, id);
+        let met = p.contexts.retained(arrival, |context| announce(p, context));
+        if met.new {
+            watch.made(p, call.api, met.target, taking);
+        }
+    }
+    result
+}
+
+/// A green context retains the primary context, and creates it if it does not exist.
+pub fn green_create(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<GreenCtx>,
+    _descriptor: CUdevResourceDesc,
+    device: i32,
+    _flags: u32,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let target = Target { context: ContextId(0), device: device_id(device) };
+    let real = || call.forward();
+    let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        p.contexts.green_created(ctx as u64, device_id(device));
+    }
+    result
+}
+
+/// cuGreenCtxDestroy.
+pub fn green_destroy(p: &'static Process, call: &Call<impl Function>, ctx: GreenCtx) -> CUresult {
+    let step = p.contexts.begin_green_destroy(ctx as u64);
+    end(p, step, || call.forward())
+}
+
+/// cuCtxDestroy.
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
+    let step = p.contexts.begin_destroy(ctx as u64);
+    end(p, step, || call.forward())
+}
+
+/// cuCtxAttach.
+pub fn attach(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _flags: u32,
+) -> CUresult {
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        p.contexts.attached(ctx as u64);
+    }
+    result
+}
+
+/// cuCtxDetach.
+pub fn detach(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
+    let step = p.contexts.begin_detach(ctx as u64);
+    end(p, step, || call.forward())
+}
+
+/// cuDevicePrimaryCtxRelease.
+pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
+    let step = p.contexts.begin_release(device_id(device));
+    let result = end(p, step, || call.forward());
+    if result == CUDA_SUCCESS && is_inactive(device) {
+        // The driver destroyed it although by our count it is still retained.
+        if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
+            let (device, captures) = (ending.context.device, captures_of(p, &ending));
+            let gone = take_all(p, &ending);
+            p.stream_captures.ended(captures);
+            has_ended(p, &ending);
+            return_to_cap(p, gone, device);
+        }
+    }
+    result
+}
+
+/// cuDevicePrimaryCtxReset.
+pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
+    let id = device_id(device);
+    let primary = p.contexts.primary_of(id);
+    let handle_and_bytes = primary.and_then(|primary| p.contexts.handle_and_bytes(primary));
+    let step = p.contexts.begin_reset(id);
+    let result = end(p, step, || call.forward());
+    // Some drivers make it again at once, at the same handle, for those who retained it; driver 580 at the
+    // next cuDevicePrimaryCtxRetain.
+    if result == CUDA_SUCCESS
+        && let Some((handle, bytes)) = handle_and_bytes
+        && !is_inactive(device)
+    {
+        let met = p.contexts.meet(arrival(p, handle, id), |context| announce(p, context));
+        if met.new {
+            p.contexts.set_bytes(met.target.context, bytes);
+        }
+    }
+    result
+}
+
+/// No context is made under a cap that cannot be understood.
+fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
+    if !p.cap.is_bad() {
+        return None;
+    }
+    let target = Target { context: ContextId(0), device: device_id(device) };
+    let site = site(p, api, None, target, PoolId(0), 0);
+    Some(refuse_at(p, target.device, site, 0, Why::BadCap))
+}
+
+/// Makes the call that ends the context, or only releases it, according to `step`. The context's
+/// allocations leave the model before the call: while it runs, another thread may be given their
+/// addresses.
+///
+/// If the driver refuses, the context is restored in the model. Its allocations are not: they count as
+/// unattributed bytes. (Destruction fails for broken contexts only.)
+fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Step::Ends(ending) = &step else {
+        let result = real();
+        if result != CUDA_SUCCESS {
+            p.contexts.put_back(step);
+        }
+        return result;
+    };
+    let device = ending.context.device;
+    let captures = captures_of(p, ending);
+    let gone = take_all(p, ending);
+    let result = real();
+    if result == CUDA_SUCCESS {
+        p.stream_captures.ended(captures);
+        has_ended(p, ending);
+    } else {
+        record_created(p, &ending.context);
+        p.contexts.put_back(step);
+    }
+    return_to_cap(p, gone, device);
+    result
+}
+
+/// The captures that began in streams of the context, and end with it.
+fn captures_of(p: &Process, ending: &Ending) -> Captures {
+    p.stream_captures.ending(|origin| ending.handles().any(|handle| handle == origin.context))
+}
+
+/// After the driver has destroyed a context and its memory has left the model.
+fn has_ended(p: &Process, ending: &Ending) {
+    let Target { context, device } = ending.context.target();
+    p.launched_kernels.context_ended(context);
+    p.nvml.context_ended(p, device, context);
+    p.contexts.retire(ending);
+}
+
+/// Removes a context that ends, and what belonged to it, from the model.
+fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
+    // Its streams end with it, and its handle may be given out again.
+    p.stream_targets.forget();
+    let gone = p.ledger.remove_context(&p.trace_writer, ending.context.id);
+    p.trace_writer.record(&Event::ContextDestroyed { context: ending.context.id });
+    gone
+}
+
+fn uncount(p: &Process, gone: ContextTotals, device: DeviceId) {
+    p.cap.release(device, gone.bytes.saturating_sub(gone.managed));
+    p.cap.went(device, Kind::Managed, gone.managed);
+}
+
+/// After the driver's answer.
+fn return_to_cap(p: &'static Process, gone: ContextTotals, device: DeviceId) {
+    uncount(p, gone, device);
+    refresh_usage(p, device);
+}
+
+/// cuCtxSetLimit.
+pub fn set_limit(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    limit: CUlimit,
+    value: usize,
+) -> CUresult {
+    let target = current_target(p);
+    let growth = match limit {
+        CU_LIMIT_STACK_SIZE => stack_growth(target, value as u64),
+        _ => 0,
+    };
+    // A limit that needs no more memory is never refused, even while the count is over the cap.
+    let promise = match growth {
+        0 => Ok(Reservation::none()),
+        _ => p.cap.reserve(target.device, growth, || refresh_before_refusal(p, target.device)),
+    };
+    let promise = match promise {
+        Ok(promise) => promise,
+        Err(refusal) if p.cap.only_warns() => {
+            let site = site(p, call.api, None, target, PoolId(0), 0);
+            warn(p, target.device, site, growth, refusal);
+            p.cap.reserve_anyway(target.device, Kind::Device, growth)
+        }
+        Err(refusal) => {
+            let site = site(p, call.api, None, target, PoolId(0), 0);
+            return refuse_at(p, target.device, site, growth, Why::Cap(refusal));
+        }
+    };
+    let doing = match limit {
+        CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
+        _ => DriverActivity::OtherLimit,
+    };
+    let watch = Measured::start(p, target.device);
+    let taking = attribution::TrackedCall::start(p, target, doing);
+    let result = call.forward();
+    if result == CUDA_SUCCESS {
+        // The bytes move from the reservation to the driver's own: charged first, then released, so
+        // that no other thread sees a count that is too low.
+        p.cap.charge(target.device, growth as i64);
+        drop(promise);
+        // Without a measurement the forecast counts.
+        let grown = watch.taken(p).unwrap_or(growth);
+        p.contexts.add_growth(target.context, grown);
+        let value = value as u64;
+        if limit == CU_LIMIT_STACK_SIZE {
+            // A kernel may have taken more local memory before, which a smaller stack limit frees.
+            let held = p.launched_kernels.local(target.context, || value);
+            p.launched_kernels
+                .set_local(target.context, if grown > 0 { held.max(value) } else { value });
+        }
+        taking.end(p, call.api, target, nameless);
+        p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
+    }
+    result
+}
+
+/// Bytes of local memory that a larger stack limit takes at once: the driver allocates it for every
+/// thread that can be resident.
+fn stack_growth(target: Target, value: u64) -> u64 {
+    let Some(now) = launch::limit(CU_LIMIT_STACK_SIZE) else { return 0 };
+    launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
+}
+
+/// cuCtxEnablePeerAccess: maps the peer's memory in this context.
+pub fn enable_peer_access(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    peer: Ctx,
+    _flags: u32,
+) -> CUresult {
+    share_with(p, call.api, peer, || call.forward())
+}
+
+/// cuCtxDisablePeerAccess.
+pub fn disable_peer_access(p: &'static Process, call: &Call<impl Function>, peer: Ctx) -> CUresult {
+    share_with(p, call.api, peer, || call.forward())
+}
+
+fn share_with(
+    p: &'static Process,
+    api: Api,
+    peer: Ctx,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result =
+        attribution::watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real);
+    if result == CUDA_SUCCESS
+        && let Some(target) = p.contexts.find(peer as u64)
+    {
+        p.nvml.wait_for(target.device, DriverActivity::Sharing);
+    }
+    result
+}
+
+/// Measures what the driver takes during a call.
+struct Measured(Option<(&'static Device, FigureBefore)>);
+
+impl Measured {
+    fn none() -> Measured {
+        Measured(None)
+    }
+
+    fn start(p: &'static Process, device: DeviceId) -> Measured {
+        let device = meet_device(p, device).filter(|_| NvmlReader::is_wanted(p));
+        Measured(device.map(|device| (device, p.nvml.before(p, device))))
+    }
+
+    /// `None`: it cannot be measured.
+    fn taken(&self, p: &Process) -> Option<u64> {
+        let (device, before) = self.0.as_ref()?;
+        p.nvml.taken_since(p, device, before)
+    }
+
+    /// After a context was created: charges and samples the bytes that it took.
+    fn made(
+        &self,
+        p: &'static Process,
+        api: Api,
+        target: Target,
+        taking: attribution::TrackedCall,
+    ) {
+        p.launched_kernels.met_context();
+        p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
+        taking.end(p, api, target, nameless);
+    }
+}

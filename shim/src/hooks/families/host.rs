@@ -1,0 +1,100 @@
+//! Host memory that the driver pins: not VRAM. It is a separate class, which no cap counts.
+
+use crate::driver::api::Api;
+use crate::driver::cuda::CUresult;
+use crate::driver::param::Out;
+use crate::hooks::call::accounting::site;
+use crate::hooks::call::accounting::{Request, Why, free, refuse};
+use crate::hooks::call::{Call, Function};
+use crate::hooks::process::state::Process;
+use crate::hooks::process::target::{NO_TARGET, current_target};
+use crate::model::contexts::Target;
+use crate::model::ledger::Entry;
+use core::ffi::c_void;
+use vramtrace_format::{Event, Kind, Space};
+
+/// The context owns pinned memory and frees it at its end. It belongs to no device.
+fn target(p: &'static Process) -> Target {
+    Target { device: NO_TARGET.device, ..current_target(p) }
+}
+
+fn pinned(
+    p: &'static Process,
+    api: Api,
+    kind: Kind,
+    size: u64,
+    result: CUresult,
+    key: impl FnOnce() -> u64,
+) -> CUresult {
+    let target = target(p);
+    if result != 0 {
+        return refuse(p, &Request::new(api, kind, target, size), Why::Driver(result));
+    }
+    let entry = Entry {
+        context: target.context,
+        site: site(p, api, Some(kind), target, Default::default(), 0),
+        stack: crate::hooks::process::stacks::stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(kind, key(), size, target.device)
+    };
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    result
+}
+
+/// The address that a successful call has written.
+fn written(pp: Out<*mut c_void>) -> u64 {
+    pp.get().map_or(0, |address| address as u64)
+}
+
+/// cuMemAllocHost.
+pub fn alloc_host(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
+    bytesize: usize,
+) -> CUresult {
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || written(pp))
+}
+
+pub fn alloc_host_v1(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
+    bytesize: u32,
+) -> CUresult {
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize.into(), result, || written(pp))
+}
+
+pub fn host_alloc(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
+    bytesize: usize,
+    _flags: u32,
+) -> CUresult {
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || written(pp))
+}
+
+pub fn host_register(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    address: *mut c_void,
+    bytesize: usize,
+    _flags: u32,
+) -> CUresult {
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostRegistered, bytesize as u64, result, || address as u64)
+}
+
+/// cuMemFreeHost and cuMemHostUnregister.
+pub fn free_host(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    address: *mut c_void,
+) -> CUresult {
+    free(p, call.api, Space::Host, address as u64, 0, || call.forward())
+}

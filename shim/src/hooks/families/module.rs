@@ -1,0 +1,171 @@
+//! Code that is loaded or unloaded: memory that no allocation call shows. (Lazy loading fills the
+//! device at first use: when a function is asked for, or launched.)
+
+use super::launch::name_of;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
+use crate::hooks::call::attribution::{nameless, watched};
+use crate::hooks::call::{self, Call};
+use crate::hooks::families::launch;
+use crate::hooks::process::state::Process;
+use crate::hooks::process::target::current_target;
+use crate::hooks::process::texts;
+use crate::model::attribution::driver_internal::DriverActivity;
+use core::ffi::{c_char, c_void};
+
+macro_rules! loads {
+    ($( $name:ident ( $($arg:ident: $ty:ty),* ) $(named by $text:ident)?; )*) => {$(
+        #[allow(clippy::too_many_arguments, unused_variables)]
+        pub fn $name(
+            p: &'static Process,
+            call: &Call<impl call::Function>,
+            $($arg: $ty),*
+        ) -> CUresult {
+            let name = || match call.answer() {
+                Some(CUDA_SUCCESS) => first_text(p, [$($text)?]),
+                _ => 0,
+            };
+            let real = || call.forward();
+            watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
+        }
+    )*};
+}
+
+fn first_text<const N: usize>(p: &'static Process, texts: [In<c_char>; N]) -> u32 {
+    texts.first().and_then(|text| text.text()).map_or(0, |text| texts::c_text_id(p, text))
+}
+
+loads! {
+    load(module: Out<Module>, file: In<c_char>) named by file;
+    load_data(module: Out<Module>, image: *const c_void);
+    load_data_ex(
+        module: Out<Module>,
+        image: *const c_void,
+        count: u32,
+        options: Out<CUjit_option>,
+        values: Out<*mut c_void>
+    );
+    library_load_data(
+        library: Out<Library>,
+        code: *const c_void,
+        jit: Out<CUjit_option>,
+        jit_values: Out<*mut c_void>,
+        jit_count: u32,
+        options: Out<CUlibraryOption>,
+        values: Out<*mut c_void>,
+        count: u32
+    );
+    library_load_file(
+        library: Out<Library>,
+        file: In<c_char>,
+        jit: Out<CUjit_option>,
+        jit_values: Out<*mut c_void>,
+        jit_count: u32,
+        options: Out<CUlibraryOption>,
+        values: Out<*mut c_void>,
+        count: u32
+    ) named by file;
+    get_function(function: Out<Function>, module: Module, name: In<c_char>) named by name;
+    get_global(dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) named by name;
+    get_global_v1(dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) named by name;
+    library_get_global(
+        dptr: Out<u64>,
+        bytes: Out<usize>,
+        library: Library,
+        name: In<c_char>
+    ) named by name;
+    library_get_unified(function: Out<*mut c_void>, library: Library, symbol: In<c_char>)
+        named by symbol;
+    library_get_module(module: Out<Module>, library: Library);
+}
+
+/// cuModuleUnload. The driver may reuse the handles of its functions.
+pub fn unload(p: &'static Process, call: &Call<impl call::Function>, _module: Module) -> CUresult {
+    p.launched_kernels.forget();
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
+}
+
+/// cuLibraryUnload.
+pub fn library_unload(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    library: Library,
+) -> CUresult {
+    p.launched_kernels.library_ended(library as u64);
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
+}
+
+/// cuFuncLoad.
+pub fn func_load(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    function: Function,
+) -> CUresult {
+    let name = || name_of(p, function as u64);
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
+}
+
+/// cuLibraryGetKernel: returns a handle and loads nothing.
+pub fn library_get_kernel(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    kernel: Out<Kernel>,
+    library: Library,
+    _name: In<c_char>,
+) -> CUresult {
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(kernel) = kernel.get()
+    {
+        p.launched_kernels.has_kernel(kernel as u64, library as u64);
+    }
+    result
+}
+
+/// cuLibraryEnumerateKernels.
+#[allow(clippy::not_unsafe_ptr_arg_deref)] // a handle of the program's call, which has just succeeded
+pub fn library_enumerate(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    kernels: Out<Kernel>,
+    room: u32,
+    library: Library,
+) -> CUresult {
+    let result = call.forward();
+    let mut count = 0;
+    // SAFETY: room for the answer; asked only after the driver has taken the same handle.
+    let ask = || driver().library_get_kernel_count.map(|ask| unsafe { ask(&mut count, library) });
+    if result == CUDA_SUCCESS && inside(ask) == Some(CUDA_SUCCESS) {
+        for kernel in (0..room.min(count) as usize).map_while(|at| kernels.at(at).get()) {
+            p.launched_kernels.has_kernel(kernel as u64, library as u64);
+        }
+    }
+    result
+}
+
+/// The kernel's function in the current context: its module is loaded here.
+pub fn kernel_get_function(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    function: Out<Function>,
+    kernel: Kernel,
+) -> CUresult {
+    let real = || call.forward();
+    if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
+        return real();
+    }
+    let name = || match call.answer() {
+        Some(CUDA_SUCCESS) => function.get().map_or(0, |function| name_of(p, function as u64)),
+        _ => 0,
+    };
+    let result = watched(p, call.api, current_target(p), DriverActivity::Loading, name, real);
+    if result == CUDA_SUCCESS {
+        p.launched_kernels.loaded(launch::key(p, kernel as usize));
+    }
+    result
+}

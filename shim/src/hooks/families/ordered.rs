@@ -1,0 +1,282 @@
+//! Stream-ordered allocation (cuMemAllocAsync and related functions): blocks inside pools.
+
+use crate::driver::api::Api;
+use crate::driver::capture_status::is_capturing;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::driver::param::Out;
+use crate::hooks::call::accounting::{Request, Why, allocate, free, refuse};
+use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, warn};
+use crate::hooks::call::{Call, Function};
+use crate::hooks::families::alloc::undo;
+use crate::hooks::families::pool::{current_pool, meet};
+use crate::hooks::process::pool_reserves::{read, record_change, refresh};
+use crate::hooks::process::refresh::refresh_before_refusal;
+use crate::hooks::process::state::Process;
+use crate::hooks::process::target::{current_context, target_of};
+use crate::model::cap::{Budget, InFlight};
+use crate::model::ledger::Entry;
+use crate::model::pools::Pool as KnownPool;
+use crate::model::stream_targets::{Key, StreamTarget};
+use std::ptr::null_mut;
+use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin, Space};
+
+/// Streams 0 to 2 are the default ones: legacy by default, legacy, per-thread.
+pub const PER_THREAD_STREAM: u64 = 2;
+
+/// A `_ptsz` variant's stream 0 is the per-thread default one.
+#[inline]
+pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
+    if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
+}
+
+/// A request for a block: the entry point and its arguments.
+struct Asked {
+    api: Api,
+    per_thread: bool,
+    stream: Stream,
+    /// 0 = the current pool of the stream's device.
+    pool: u64,
+    dptr: Out<u64>,
+    size: u64,
+}
+
+pub fn alloc_async(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    bytesize: usize,
+    stream: Stream,
+) -> CUresult {
+    let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
+    let size = bytesize as u64;
+    let asked = Asked { api: call.api, per_thread, stream, pool: 0, dptr, size };
+    take_block(p, &asked, || call.forward())
+}
+
+pub fn alloc_from_pool_async(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    bytesize: usize,
+    pool: Pool,
+    stream: Stream,
+) -> CUresult {
+    let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
+    let (pool_asked, size) = (pool as u64, bytesize as u64);
+    let asked = Asked { api: call.api, per_thread, stream, pool: pool_asked, dptr, size };
+    take_block(p, &asked, || call.forward())
+}
+
+pub fn free_async(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    dptr: u64,
+    stream: Stream,
+) -> CUresult {
+    let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
+    if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
+        // On a capturing stream this creates a free node.
+        return call.forward();
+    }
+    let stream_id = stream_id(stream, per_thread);
+    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
+}
+
+#[inline]
+fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresult) -> CUresult {
+    if p.cap.is_bad() {
+        let request = Request::new(
+            asked.api,
+            Kind::Pool,
+            crate::hooks::process::target::NO_TARGET,
+            asked.size,
+        );
+        return refuse(p, &request, Why::BadCap);
+    }
+    if p.stream_captures.takes(|| is_capturing(asked.stream, asked.per_thread)) {
+        return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
+    }
+    let route = route(p, asked);
+    let Some(pool) = route.pool else { return take_unfollowed(p, asked, &route, real) };
+    if !pool.is_device_memory() {
+        return take_other(p, asked, &route, pool.kind(), real);
+    }
+    p.pools.takes(pool);
+    match p.cap.limited(pool.device()) {
+        Some(budget) if asked.size > 0 && !asked.dptr.is_null() => {
+            take_under_cap(p, asked, &route, pool, budget, real)
+        }
+        _ => take_unlimited(p, asked, &route, real),
+    }
+}
+
+/// A request for a block of a device's pool that no cap limits.
+fn take_unlimited(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if result != 0 {
+        return refused_by_driver(p, asked, route, result);
+    }
+    let now = booked(p, asked, route);
+    if let Some(pool) = route.pool
+        && (pool.growth.took(asked.size) || pool.is_due(now))
+    {
+        refresh(p, pool);
+    }
+    result
+}
+
+/// A request for a block of a pool that is not followed, or of none.
+#[cold]
+fn take_unfollowed(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if p.pools.has_overflowed() && asked.size > 0 && p.cap.must_count(route.target.device) {
+        let request = Request::new(asked.api, Kind::Pool, route.target, asked.size);
+        return refuse_unrecordable(p, &request);
+    }
+    take_unlimited(p, asked, route, real)
+}
+
+/// A request for a block of a device's pool under a cap.
+fn take_under_cap(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    pool: &'static KnownPool,
+    budget: &Budget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let size = asked.size;
+    if pool.growth.ask(Some(budget), size).is_err() {
+        refresh_before_refusal(p, pool.device());
+        if let Err(refusal) = pool.growth.ask_again(Some(budget), size) {
+            let device = route.target.device;
+            if !p.cap.only_warns() {
+                return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
+            }
+            warn(p, device, route.site, asked.size, refusal);
+            pool.growth.ask_anyway(budget, size);
+        }
+    }
+    let under_way = InFlight::new(&pool.growth, Some(budget), size);
+    let result = real();
+    let got = result == 0;
+    let reading = if got { read(p, pool) } else { None };
+    under_way.finish(got, reading, |change| record_change(p, pool, change));
+    if !got {
+        return refused_by_driver(p, asked, route, result);
+    }
+    booked(p, asked, route);
+    result
+}
+
+/// A block from a pool of managed or host memory: each block is counted as an allocation.
+#[cold]
+fn take_other(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    kind: Kind,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let mut request = Request::new(asked.api, kind, route.target, asked.size);
+    request.space = Space::Device;
+    if kind == Kind::HostPinned {
+        request.target.device = DeviceId::UNKNOWN;
+    }
+    let old = asked.dptr.get();
+    let taken = || (asked.dptr.get().unwrap_or(0), asked.size);
+    // SAFETY: as `allocate` promises.
+    allocate(p, &request, real, taken, |address| unsafe { undo(address, asked.dptr, old) })
+}
+
+#[cold]
+fn refused_by_driver(
+    p: &'static Process,
+    asked: &Asked,
+    route: &StreamTarget,
+    result: CUresult,
+) -> CUresult {
+    refuse_at(p, route.target.device, route.site, asked.size, Why::Driver(result))
+}
+
+/// Enters the block in the ledger and the file. Returns the time of the event.
+#[inline]
+fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
+    // The driver returned success, so it has written the address.
+    let key = asked.dptr.get().unwrap_or(0);
+    let now = p.clock.now_ns();
+    let entry = Entry {
+        context: route.target.context,
+        pool: route.pool.map_or(0, KnownPool::number),
+        stream: stream_id(asked.stream, asked.per_thread),
+        site: route.site,
+        stack: crate::hooks::process::stacks::stack(p),
+        time_ns: now,
+        ..Entry::new(Kind::Pool, key, asked.size, route.target.device)
+    };
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
+    now
+}
+
+/// The context, device and pool of the request; cached for streams that were used before.
+#[inline]
+fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
+    let stream = stream_id(asked.stream, asked.per_thread);
+    let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
+    let key = Key { stream, pool: asked.pool, context, api: asked.api as u16 };
+    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, asked, &key))
+}
+
+#[cold]
+fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
+    let generation = p.stream_targets.generation();
+    let context = match key.context {
+        0 if key.stream > PER_THREAD_STREAM => context_of(asked.stream, asked.per_thread),
+        current => current,
+    };
+    let mut target = target_of(p, context);
+    let pool = match asked.pool {
+        0 => current_pool(p, target.device),
+        asked => meet(p, asked, target.device, Kind::Pool, PoolOrigin::Created),
+    };
+    if let Some(pool) = pool {
+        // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may
+        // lie on none: it counts where cuMemAllocManaged's would.
+        if pool.device() != DeviceId::UNKNOWN || pool.kind() != Kind::Managed {
+            target.device = pool.device();
+        }
+    }
+    let id = pool.map_or(PoolId(0), KnownPool::id);
+    let kind = pool.map_or(Kind::Pool, KnownPool::kind);
+    let route =
+        StreamTarget { target, pool, site: site(p, asked.api, Some(kind), target, id, key.stream) };
+    if target.device != DeviceId::UNKNOWN {
+        p.stream_targets.keep(generation, key, &route);
+    }
+    route
+}
+
+/// The context of a created stream; 0: the driver gives none.
+pub(in crate::hooks) fn context_of(stream: Stream, per_thread: bool) -> u64 {
+    let driver = driver();
+    let ask = match per_thread {
+        true => driver.stream_get_ctx_ptsz.or(driver.stream_get_ctx),
+        false => driver.stream_get_ctx,
+    };
+    let mut context = null_mut();
+    // SAFETY: the program's own stream, and room for the answer.
+    let result = ask.map(|ask| inside(|| unsafe { ask(stream, &mut context) }));
+    if result == Some(0) { context as u64 } else { 0 }
+}

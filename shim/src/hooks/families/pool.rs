@@ -1,0 +1,211 @@
+//! Memory pools: creation, attributes and destruction, and their properties as the driver gives them.
+
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
+use crate::hooks::call::{Call, Function};
+use crate::hooks::process::pool_reserves::{end_if_over, refresh};
+use crate::hooks::process::state::Process;
+use crate::hooks::process::texts::say_once;
+use crate::model::pools::{MOST, Met, OWN_IDS, Pool as KnownPool};
+use crate::runtime::log;
+use core::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vramtrace_format::{Definition, DeviceId, Kind, PoolOrigin};
+
+pub(in crate::hooks) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'static KnownPool> {
+    if device == DeviceId::UNKNOWN {
+        return None;
+    }
+    let ask = driver().device_get_mem_pool?;
+    let mut pool = null_mut();
+    if inside(|| ask(&mut pool, device.0.into())) != 0 {
+        return None;
+    }
+    meet(p, pool as u64, device, Kind::Pool, PoolOrigin::Default)
+}
+
+/// The pool of a handle, defined in the trace when it is new. `None`: it is not followed.
+pub fn meet(
+    p: &'static Process,
+    handle: u64,
+    device: DeviceId,
+    kind: Kind,
+    origin: PoolOrigin,
+) -> Option<&'static KnownPool> {
+    if handle == 0 {
+        return None;
+    }
+    let Some(Met { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
+        match p.pools.is_full() {
+            true => overflowed(),
+            // The line about refused memory is printed at the end of the call.
+            false => crate::runtime::reserve::ran_out(),
+        }
+        return None;
+    };
+    if define {
+        crate::hooks::process::target::meet_device(p, device);
+        // One id may stand for several pools.
+        let handle = if pool.shares_id() { 0 } else { handle };
+        p.trace_writer.define(&Definition::Pool { id: pool.id(), device, handle, origin });
+    }
+    if pool.shares_id() {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let most = OWN_IDS;
+        say_once(p, &SAID, || {
+            format!(
+                "more than {most} memory pools exist at one time: the trace has all further ones of a \
+                 device as one; a cap counts each"
+            )
+        });
+    }
+    Some(pool)
+}
+
+#[cold]
+fn overflowed() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::line(format_args!(
+            "the recorder has no room for more than {MOST} memory pools at one time: what further ones \
+             hold is not counted, and under a cap their requests are refused"
+        ));
+    }
+}
+
+/// Device and kind of a pool's memory.
+fn located(location: CUmemLocation, alloc_type: u32) -> (DeviceId, Kind) {
+    const MANAGED: u32 = 2;
+    let device = match location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => location.id,
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => location.id & 0xff,
+        _ => -1,
+    };
+    let device = u8::try_from(device).map_or(DeviceId::UNKNOWN, DeviceId);
+    let kind = match location.kind {
+        _ if alloc_type == MANAGED => Kind::Managed,
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Kind::HostPinned,
+        _ => Kind::Pool,
+    };
+    (device, kind)
+}
+
+pub fn create(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
+    props: In<CUmemPoolProps>,
+) -> CUresult {
+    let result = call.forward();
+    if result == 0
+        && let (Some(pool), Some(props)) = (pool.get(), props.get())
+    {
+        let (device, kind) = located(props.location, props.alloc_type);
+        meet(p, pool as u64, device, kind, PoolOrigin::Created);
+    }
+    result
+}
+
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> CUresult {
+    let known = p.pools.find(pool as u64);
+    if let Some(known) = known {
+        refresh(p, known);
+    }
+    p.stream_targets.forget();
+    p.pools.begin_destroy(pool as u64);
+    let result = call.forward();
+    match known {
+        Some(known) if result != 0 => p.pools.put_back(known),
+        Some(known) => {
+            p.pools.destroyed(known);
+            end_if_over(p, known);
+        }
+        None => {}
+    }
+    result
+}
+
+pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: usize) -> CUresult {
+    let result = call.forward();
+    if let Some(known) = p.pools.find(pool as u64) {
+        refresh(p, known);
+    }
+    result
+}
+
+/// A new release threshold may be followed by a release at the next synchronisation.
+pub fn set_attribute(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pool: Pool,
+    _attribute: CUmemPool_attribute,
+    _value: *mut c_void,
+) -> CUresult {
+    let result = call.forward();
+    if let Some(known) = p.pools.find(pool as u64) {
+        refresh(p, known);
+    }
+    result
+}
+
+/// cuDeviceGetDefaultMemPool and cuDeviceGetMemPool.
+pub fn get_of_device(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
+    device: i32,
+) -> CUresult {
+    let result = call.forward();
+    if result == 0
+        && let (Some(pool), Ok(device)) = (pool.get(), u8::try_from(device))
+    {
+        meet(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
+    }
+    result
+}
+
+pub fn set_of_device(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _device: i32,
+    _pool: Pool,
+) -> CUresult {
+    let result = call.forward();
+    p.stream_targets.forget();
+    result
+}
+
+/// cuMemGetDefaultMemPool and cuMemGetMemPool.
+pub fn get_of_location(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
+    location: In<CUmemLocation>,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    let result = call.forward();
+    if result == 0
+        && let (Some(pool), Some(location)) = (pool.get(), location.get())
+    {
+        let (device, kind) = located(location, kind);
+        meet(p, pool as u64, device, kind, PoolOrigin::Default);
+    }
+    result
+}
+
+pub fn set_of_location(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _location: In<CUmemLocation>,
+    _kind: CUmemAllocationType,
+    _pool: Pool,
+) -> CUresult {
+    let result = call.forward();
+    p.stream_targets.forget();
+    result
+}

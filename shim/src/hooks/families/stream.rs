@@ -1,0 +1,181 @@
+//! Streams and events: creation and destruction; begin and end of captures.
+
+use crate::driver::api::Api;
+use crate::driver::capture_status::is_capturing;
+use crate::driver::cuda::{
+    CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
+};
+use crate::driver::param::{In, Out};
+use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
+use crate::hooks::call::{Call, Function};
+use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
+use crate::hooks::process::state::Process;
+use crate::hooks::process::target::{current_context, current_target};
+use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::stream_captures::Origin;
+use crate::runtime::thread_slot;
+use core::ffi::c_void;
+
+/// The stream of a capture, with its context and thread. To be called before the capture begins: a
+/// query of a stream's context would invalidate it.
+fn origin(stream: Stream, per_thread: bool) -> Origin {
+    match stream_id(stream, per_thread) {
+        PER_THREAD_STREAM => Origin {
+            stream: PER_THREAD_STREAM,
+            context: current_context(),
+            thread: thread_slot::tid(),
+        },
+        stream_id @ 0..PER_THREAD_STREAM => Origin { stream: stream_id, context: 0, thread: 0 },
+        stream_id => {
+            let asks = !is_capturing(stream, per_thread);
+            let context = if asks { context_of(stream, per_thread) } else { 0 };
+            Origin { stream: stream_id, context, thread: 0 }
+        }
+    }
+}
+
+fn begin(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
+    let per_thread = matches!(
+        call.api,
+        Api::cuStreamBeginCapture_ptsz
+            | Api::cuStreamBeginCapture_v2_ptsz
+            | Api::cuStreamBeginCaptureToGraph_ptsz
+    );
+    let origin = origin(stream, per_thread);
+    let result = call.forward();
+    if result == 0 {
+        p.stream_captures.began(origin);
+    }
+    result
+}
+
+pub fn begin_capture_v1(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    stream: Stream,
+) -> CUresult {
+    begin(p, call, stream)
+}
+
+pub fn begin_capture(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    stream: Stream,
+    _mode: CUstreamCaptureMode,
+) -> CUresult {
+    begin(p, call, stream)
+}
+
+#[allow(clippy::too_many_arguments)]
+pub fn begin_capture_to_graph(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    stream: Stream,
+    _graph: Graph,
+    _dependencies: In<Node>,
+    _edges: In<CUgraphEdgeData>,
+    _count: usize,
+    _mode: CUstreamCaptureMode,
+) -> CUresult {
+    begin(p, call, stream)
+}
+
+pub fn end_capture(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    stream: Stream,
+    _graph: Out<Graph>,
+) -> CUresult {
+    let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
+    // Its context is not needed: a thread's stream can be captured in one context at a time.
+    let stream_id = stream_id(stream, per_thread);
+    let thread = if stream_id == PER_THREAD_STREAM { thread_slot::tid() } else { 0 };
+    let origin = Origin { stream: stream_id, context: 0, thread };
+    p.stream_captures.end(origin, || is_capturing(stream, per_thread), || call.forward())
+}
+
+/// cuStreamCreate.
+pub fn create(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _flags: u32,
+) -> CUresult {
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+}
+
+/// cuStreamCreateWithPriority.
+pub fn create_with_priority(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _flags: u32,
+    _priority: i32,
+) -> CUresult {
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+}
+
+/// cuGreenCtxStreamCreate.
+pub fn create_in_green(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _green: GreenCtx,
+    _flags: u32,
+    _priority: i32,
+) -> CUresult {
+    let real = || call.forward();
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+}
+
+/// cuEventCreate.
+pub fn create_event(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _event: Out<Event>,
+    _flags: u32,
+) -> CUresult {
+    let real = || call.forward();
+    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
+}
+
+/// cuEventDestroy.
+pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Event) -> CUresult {
+    let real = || call.forward();
+    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
+}
+
+/// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once. A capture
+/// that began in the stream ends with it.
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
+    p.stream_targets.forget();
+    let (target, stream) = (current_target(p), stream as u64);
+    let ending = p.stream_captures.ending(|origin| origin.stream == stream && origin.thread == 0);
+    let real = || {
+        let result = call.forward();
+        if result == 0 {
+            p.stream_captures.ended(ending);
+        }
+        result
+    };
+    watched(p, call.api, target, DriverActivity::Streams, nameless, real)
+}
+
+/// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.
+pub fn synchronize(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    _handle: *mut c_void,
+) -> CUresult {
+    let result = call.forward();
+    crate::hooks::process::pool_reserves::refresh_after_frees(p);
+    result
+}
+
+pub fn synchronize_context(p: &'static Process, call: &Call<impl Function>) -> CUresult {
+    let result = call.forward();
+    crate::hooks::process::pool_reserves::refresh_after_frees(p);
+    result
+}

@@ -1,0 +1,140 @@
+//! PyTorch's blocks: parts of the segments that its caching allocator requested from the driver. Only
+//! the segments count in sums and under the cap, not the blocks.
+//!
+//! Called with PyTorch's lock for the device held: see [`crate::hooks::families::torch_calls`]. A device's calls
+//! come one at a time, and a block's address is not given out again before the call about its free
+//! has returned, so the file has them in their true order.
+//!
+//! * Blocks are in the ledger under a separate space. Checkpoints carry them. A block that is allocated
+//!   again while it is live ends first; the free of an unknown block is counted and not recorded.
+//! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
+//!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
+//!   lines that will be written are prefetched.
+//! * The cache's own totals are recorded by the first call after a new window or checkpoint begins:
+//!   only inside a call do they equal the sum of the blocks.
+//! * Stacks are Python frames where Python runs and native ones elsewhere (backward, NCCL); both with
+//!   `VRAMTRACE_TENSORS=full`.
+
+use crate::capture::definitions::DefinitionSink;
+use crate::driver::api::Api;
+use crate::hooks::call::accounting::site;
+use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::stacks;
+use crate::hooks::process::state::Process;
+use crate::model::contexts::Target;
+use crate::model::ledger::Entry;
+use crate::model::torch_totals::CacheTotals;
+use std::ffi::c_void;
+use vramtrace_format::stackspec::Tensors;
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
+
+/// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
+/// zero for "the current one". The current device is not known here, as the driver may not be called.
+/// `None`: not a CUDA device, or not known.
+fn device(word: u64) -> Option<DeviceId> {
+    const CUDA: u8 = 1;
+    let [kind, index, ..] = word.to_le_bytes();
+    let id = if (index as i8) < 0 { DeviceId::UNKNOWN } else { DeviceId(index) };
+    (kind == CUDA).then_some(id)
+}
+
+/// A block was allocated (`size` above 0) or freed (below). The totals are the cache's own, after
+/// it.
+pub fn memory(
+    p: &'static Process,
+    api: Api,
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    word: u64,
+) {
+    if p.config.tensors == Tensors::Off {
+        return;
+    }
+    let Some(device) = device(word) else { return };
+    p.usage.count(api);
+    let key = at as u64;
+    if key != 0 && size != 0 && p.trace_writer.is_recording() {
+        if size > 0 {
+            block_allocated(p, api, device, key, size as u64);
+        } else {
+            block_freed(p, key);
+        }
+    }
+    tell(p, device, allocated as u64, reserved as u64);
+}
+
+/// Stores the totals that the call reports, and records them if that is due.
+#[inline]
+fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
+    if p.torch_totals.update(device, CacheTotals { allocated, reserved }) {
+        p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
+    }
+}
+
+/// Enters a new block in the ledger, and records it.
+#[inline]
+fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
+    // Loads the line while the stack is captured.
+    p.ledger.prefetch_block(key);
+    p.trace_writer.prefetch();
+    let target = Target { context: ContextId(0), device };
+    let entry = Entry {
+        site: p
+            .torch_totals
+            .site(device, api as u16, || site(p, api, Some(Kind::Block), target, PoolId(0), 0)),
+        stack: stacks::block_stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(Kind::Block, key, size, device)
+    };
+    p.ledger.insert_block(&p.trace_writer, &entry);
+    p.trace_writer.record_alloc(entry.time_ns, &entry.alloc());
+}
+
+/// Removes a freed block from the ledger, and records its end.
+#[inline]
+fn block_freed(p: &'static Process, key: u64) {
+    // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
+    if !p.ledger.remove_block(&p.trace_writer, key) {
+        return p.torch_totals.unknown_free();
+    }
+    p.trace_writer.record_block_free(p.clock.now_ns(), key);
+}
+
+/// The caching allocator is out of memory: it has freed its unused segments, asked the driver again, and
+/// gives up.
+pub fn out_of_memory(
+    p: &'static Process,
+    api: Api,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    word: u64,
+) {
+    let Some(device) = device(word) else { return };
+    let (allocated, reserved) = (allocated as u64, reserved as u64);
+    let (size, stack) = (size.max(0) as u64, stacks::stack(p));
+    if p.config.tensors != Tensors::Off {
+        p.usage.count(api);
+        tell(p, device, allocated, reserved);
+        p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
+    }
+    p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices() {
+        assert_eq!(device(0x0001), Some(DeviceId(0)));
+        assert_eq!(device(0x0701), Some(DeviceId(7)));
+        assert_eq!(device(0xdead_beef_1234_0301), Some(DeviceId(3)));
+        assert_eq!(device(0xff01), Some(DeviceId::UNKNOWN));
+        for other in [0x0000, 0xff00, 0x0006, 0xffff_ffff_ffff_ff00, 0x0114] {
+            assert_eq!(device(other), None, "{other:#x}");
+        }
+    }
+}

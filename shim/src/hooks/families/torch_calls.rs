@@ -1,0 +1,67 @@
+//! The functions of libc10.so by which PyTorch's allocator reports each block, and each request on
+//! which it gave up, to its profiler. This library interposes them and forwards each call, so that the
+//! profiler works as before.
+//!
+//! PyTorch calls them with a lock of its allocator held. So nothing here waits for the loader or for
+//! the GIL, and nothing calls the driver. NVML is read at the next driver call.
+
+use crate::driver::api::{Api, Home};
+use crate::driver::depth;
+use crate::driver::pointers;
+use crate::hooks::call::after_call;
+use crate::hooks::process::state::{self, Process};
+use crate::interpose::linked::LinkedFunctions;
+use crate::runtime::{clock, errno, loader, panic_boundary};
+
+/// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
+#[inline]
+pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
+    let Some(process) = state::existing() else { return };
+    let Some(depth) = depth::enter() else { return };
+    depth.settle();
+    let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
+    let errno = errno::here();
+    let kept = errno.get();
+    let outcome = panic_boundary::catch(|| {
+        process.usage.test_panic(api);
+        hook(process);
+        after_call::after_block(process);
+        if began != 0 {
+            process.cost.took(clock::elapsed_ns(began), 0);
+        }
+    });
+    if let Err(payload) = outcome {
+        state::panicked(api, payload);
+    }
+    errno.set(kept);
+    depth.leave();
+}
+
+/// The functions, in the order of [`index`].
+static FUNCTIONS: LinkedFunctions<3> = LinkedFunctions::new([
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE",
+    "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
+]);
+
+fn index(api: Api) -> usize {
+    match api {
+        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => 0,
+        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE => 1,
+        _ => 2,
+    }
+}
+
+/// The function that would have been called by the code at `caller` without the library.
+#[inline]
+pub fn real(api: Api, caller: usize) -> Option<usize> {
+    FUNCTIONS.real(index(api), caller, || pointers::known(api).map(|real| real as usize))
+}
+
+/// For C libraries in which the owner of an address cannot be found without a lock: finds PyTorch by
+/// its name, at a time when the loader may be called.
+pub fn find_library() {
+    if loader::find_object().is_none() {
+        depth::inside(|| pointers::find(Home::Torch));
+    }
+}

@@ -1,0 +1,21 @@
+//! The state of the process, and what is read of it: devices, pools, NVML, live sites, marks.
+
+pub mod at_exit;
+pub mod cost;
+pub mod device_query;
+pub mod graph_reserves;
+pub mod limit_events;
+pub mod live_sites;
+pub mod mark;
+pub mod nvml_reading;
+pub mod oom_sources;
+pub mod pool_reserves;
+pub mod process_view;
+pub mod refresh;
+pub mod second_driver;
+pub mod stacks;
+pub mod state;
+pub mod target;
+pub mod texts;
+pub mod usage;
+pub mod without_state;

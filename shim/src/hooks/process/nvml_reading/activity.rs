@@ -1,0 +1,231 @@
+//! Calls that can make the driver take memory for itself. Each is marked while it runs; a reading of
+//! NVML's figure follows, and growth is attributed to the call.
+
+use crate::hooks::process::nvml_reading::reader::{DeviceReadings, NvmlReader};
+use crate::hooks::process::state::Process;
+use crate::hooks::process::texts::say_once;
+use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, MOST};
+use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
+use crate::model::devices::Device;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
+
+/// Readings after calls may take this long in all, and after that a fixed share of the process's life:
+/// NVML is slow where many processes share a GPU.
+const GRACE_NS: u64 = 100_000_000;
+const SHARE: u64 = 1000;
+
+/// Whether a call is measured even without NVML: contexts and limits are then charged by the device's
+/// used bytes, or by a forecast.
+fn always_read(doing: DriverActivity) -> bool {
+    matches!(
+        doing,
+        DriverActivity::Context | DriverActivity::StackLimit | DriverActivity::OtherLimit
+    )
+}
+
+/// A call that can make the driver take memory for itself, while it runs.
+pub struct ActivityGuard {
+    watched: &'static DeviceReadings,
+    pub device: &'static Device,
+    pub doing: DriverActivity,
+}
+
+/// The call after which a reading is made. `on_growth` attributes the growth: it may capture the stack
+/// and call the driver.
+pub struct AttributedReading<'a> {
+    pub taking: &'a ActivityGuard,
+    pub on_growth: &'a mut dyn FnMut(Attribution),
+}
+
+impl Drop for ActivityGuard {
+    fn drop(&mut self) {
+        self.watched.active[self.doing as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ActivityGuard {
+    /// Other such calls that run at the same time.
+    fn others(&self) -> ActivitySet {
+        self.watched.calls_in_progress(Some(self.doing))
+    }
+}
+
+impl DeviceReadings {
+    /// The kinds of the calls in progress; one call of the kind `except` is not counted.
+    fn calls_in_progress(&self, except: Option<DriverActivity>) -> ActivitySet {
+        DriverActivity::ALL.into_iter().fold(ActivitySet::default(), |calls, doing| {
+            let own = u32::from(except == Some(doing));
+            match self.active[doing as usize].load(Ordering::Relaxed) > own {
+                true => calls.with(doing),
+                false => calls,
+            }
+        })
+    }
+}
+
+impl NvmlReader {
+    /// Before a call that can make the driver take memory for itself. `None`: no one uses the figure,
+    /// or NVML cannot give it.
+    pub fn begin(
+        &'static self,
+        p: &Process,
+        device: &'static Device,
+        doing: DriverActivity,
+    ) -> Option<ActivityGuard> {
+        if !NvmlReader::is_wanted(p) {
+            return None;
+        }
+        let watched = self.devices.get(device.id.0 as usize)?;
+        if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
+            return None;
+        }
+        watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
+        Some(ActivityGuard { watched, device, doing })
+    }
+
+    /// Whether the time budget permits a reading after a call. If not, the next reading includes what
+    /// the call took.
+    pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
+        let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
+        if always_read(taking.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
+            return true;
+        }
+        taking.watched.account.lock().wait(taking.doing);
+        false
+    }
+
+    /// Notes a call whose effect may appear only at the next reading of this device, for example on a
+    /// peer device.
+    pub fn wait_for(&self, device: DeviceId, doing: DriverActivity) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.account.lock().wait(doing);
+        }
+    }
+
+    pub fn spent(&self, ns: u64) {
+        self.spent_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The time of the device's last reading.
+    pub fn read_ns(&self, device: DeviceId) -> u64 {
+        self.devices
+            .get(device.0 as usize)
+            .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that the driver holds for itself on the device, without contexts; indexed by `Cause as
+    /// usize`. No lock: the figures may be of two moments while a call is under way.
+    pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
+        match self.devices.get(device.0 as usize) {
+            Some(watched) => std::array::from_fn(|n| watched.took[n].load(Ordering::Relaxed)),
+            None => [0; Cause::COUNT],
+        }
+    }
+
+    /// Attributes the growth that a reading showed, after it was charged. Returns whether an event was
+    /// recorded.
+    pub fn name(
+        &self,
+        p: &Process,
+        device: &Device,
+        watched: &DeviceReadings,
+        exact: bool,
+        own: Option<AttributedReading<'_>>,
+    ) -> bool {
+        let doing = own.as_ref().map(|own| own.taking.doing);
+        let showed = {
+            let mut account = watched.account.lock();
+            let others = match &own {
+                Some(own) => own.taking.others(),
+                None => watched.calls_in_progress(None),
+            };
+            // Without the bytes that contexts took when they were created.
+            let contexts = p.contexts.bytes_on(device.id);
+            let hidden = p.cap.outside(device.id).saturating_sub(contexts);
+            account.settle(hidden, doing, others, exact)
+        };
+        match (showed, own) {
+            (Attribution::Nothing, _) => return false,
+            (Attribution::Less(bytes), _) => {
+                watched.change(p, device.id, |account, tell| {
+                    account.give_back(bytes, doing.map(DriverActivity::cause), tell);
+                });
+            }
+            (_, Some(own)) => (own.on_growth)(showed),
+            (Attribution::BySome(cause, bytes), None) => {
+                self.book(p, device.id, Originator::unnamed(cause), bytes);
+            }
+            (Attribution::ByCall(_), None) => {}
+        }
+        true
+    }
+
+    /// Adds what was taken to the device's account, and records it.
+    pub fn book(&self, p: &Process, device: DeviceId, maker: Originator, bytes: u64) {
+        let Some(watched) = self.devices.get(device.0 as usize).filter(|_| bytes > 0) else {
+            return;
+        };
+        let mut account = watched.account.lock();
+        let maker = account.add(maker, bytes);
+        watched.publish(&account, maker.cause);
+        record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
+        let has_overflowed = account.has_overflowed();
+        drop(account);
+        if has_overflowed {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            say_once(p, &SAID, || {
+                format!(
+                    "more than {MOST} calls that made the driver take memory: the trace has the cause of \
+                     further ones, not their function and stack"
+                )
+            });
+        }
+    }
+
+    /// A context has ended: removes the bytes that the driver took in it.
+    pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.change(p, device, |account, tell| account.context_ended(context, tell));
+        }
+    }
+
+    /// Calls `tell` with the bytes that the driver holds for itself, for each call that made it take
+    /// them. The device's lock is held, so that no change is recorded in between.
+    pub fn each_took(&self, mut tell: impl FnMut(Took)) {
+        for (ordinal, watched) in self.devices.iter().enumerate() {
+            let account = watched.account.lock();
+            for (maker, bytes) in account.makers() {
+                tell(took(DeviceId(ordinal as u8), maker, *bytes as i64));
+            }
+        }
+    }
+}
+
+impl DeviceReadings {
+    fn publish(&self, account: &DriverInternal, cause: Cause) {
+        self.took[cause as usize].store(account.of(cause), Ordering::Relaxed);
+    }
+
+    /// Subtracts bytes that the driver freed, and records that.
+    fn change(
+        &self,
+        p: &Process,
+        device: DeviceId,
+        change: impl FnOnce(&mut DriverInternal, &mut dyn FnMut(&Originator, u64)),
+    ) {
+        let mut account = self.account.lock();
+        change(&mut account, &mut |maker, bytes| record(p, device, maker, -(bytes as i64)));
+        Cause::ALL.into_iter().for_each(|cause| self.publish(&account, cause));
+    }
+}
+
+fn took(device: DeviceId, maker: &Originator, delta: i64) -> Took {
+    let Originator { cause, site, stack, name, .. } = *maker;
+    Took { device, cause, delta, site, stack, name }
+}
+
+/// The caller holds the account's lock, so that the file has the changes of a device in their order.
+fn record(p: &Process, device: DeviceId, maker: &Originator, delta: i64) {
+    p.trace_writer.record(&Event::Took(took(device, maker, delta)));
+}

@@ -1,0 +1,250 @@
+//! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
+//! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
+//!
+//! A reading costs 50 us and more, so it is taken after a context was made, after a call that can make the
+//! driver take memory for itself ([`activity`]), before a refusal (of many in a row, before some), and
+//! otherwise from time to time, one device a turn: under a cap the next one is due a millisecond after the
+//! end of the last, or later by the share of the time that readings may take. Between them the last figure
+//! counts. NVML's calls are legal at any time, also
+//! while a stream is captured. Where NVML is not there or does not know our pid (a container with its
+//! own pids), only two things are charged: contexts, by the growth of the device's used bytes during
+//! their creation, and cuCtxSetLimit, by its forecast.
+//!
+//! Readings after calls take 0.1 s in all and then at most 1/1,000 of the process's life, since NVML
+//! is slow where many processes share a GPU ([`activity`]). The next reading shows what an omitted
+//! one would have shown.
+
+pub mod activity;
+pub mod reader;
+
+use crate::driver::depth::inside;
+use crate::driver::nvml::Figure;
+use crate::hooks::process::nvml_reading::activity::AttributedReading;
+use crate::hooks::process::nvml_reading::reader::{NvmlReader, pid};
+use crate::hooks::process::state::Process;
+use crate::model::attribution::unattributed::{AccountedBytes, Bounds};
+use crate::model::devices::Device;
+use std::sync::atomic::Ordering;
+use vramtrace_format::{DeviceId, Event, Kind, Sample};
+
+/// Under a cap, from the end of a reading to the next, or so many times the duration of the reading.
+const EVERY_NS: u64 = 1_000_000;
+const COST_SHARE_CAPPED: u64 = 20;
+/// No reading takes longer: after this time another thread may begin the next.
+const CLAIM_NS: u64 = 10_000_000_000;
+/// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
+const RESTED_NS: u64 = 10_000_000;
+const MUCH: u64 = 16 << 20;
+/// Without a cap readings take at most one part in so many of the time, and of a time in which much
+/// changes: where many processes share a GPU, NVML is slow.
+const COST_SHARE: u64 = 200;
+const COST_SHARE_MOVED: u64 = 20;
+/// Before a refusal the figure is read again, unless the last reading is younger than this, or younger
+/// than ten times a reading's duration: a program that retries in a loop must not be slowed down.
+const FRESH_NS: u64 = 200_000;
+const FRESH_SHARE: u64 = 10;
+
+/// The figures before a call, so that what it takes can be computed.
+#[derive(Debug)]
+pub struct FigureBefore {
+    figure: Figure,
+    /// The device's used bytes, all processes together.
+    used: Option<u64>,
+    live: u64,
+}
+
+impl NvmlReader {
+    /// Under a cap, before each call: the device to read now, if any, and the time. `was_read` must follow.
+    /// Usually this only reads the clock.
+    #[inline]
+    pub fn due<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
+        // Before the first context there is nothing to see.
+        if p.cap.is_set() && self.looked.load(Ordering::Relaxed) {
+            return self.due_now(p);
+        }
+        None
+    }
+
+    fn due_now<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
+        let (now, next) = (p.clock.now_ns(), self.next_ns.load(Ordering::Relaxed));
+        if now < next {
+            return None;
+        }
+        let later = now.saturating_add(CLAIM_NS);
+        self.next_ns.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        let device = self.whose_turn(p);
+        if device.is_none() {
+            self.was_read(p, now);
+        }
+        device.map(|device| (device, now))
+    }
+
+    /// After the reading that `due` returned: sets when the next is due.
+    pub fn was_read(&self, p: &Process, began_ns: u64) {
+        let now = p.clock.now_ns();
+        let pause = now.saturating_sub(began_ns).saturating_mul(COST_SHARE_CAPPED);
+        self.next_ns.store(now.saturating_add(pause.max(EVERY_NS)), Ordering::Relaxed);
+    }
+
+    /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
+    /// hook, outside all locks. Reads if the live bytes changed much, or after some time.
+    pub fn now_and_then(&self, p: &Process) {
+        if p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(device) = self.whose_turn(p) else { return };
+        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        let now = p.clock.now_ns();
+        let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
+        let took = watched.read_took_ns.load(Ordering::Relaxed);
+        let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
+        let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
+        let idle = rested >= RESTED_NS.max(took.saturating_mul(COST_SHARE));
+        let busy = moved >= MUCH && rested >= took.saturating_mul(COST_SHARE_MOVED);
+        if asked || idle || busy {
+            self.read(p, device, || (), None);
+        }
+    }
+
+    /// One of the devices with a context, in turn.
+    fn whose_turn<'p>(&self, p: &'p Process) -> Option<&'p Device> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let with_context = || p.devices.all().filter(|device| p.contexts.any_on(device.id));
+        let count = with_context().count();
+        if count == 0 { None } else { with_context().nth(turn % count) }
+    }
+
+    /// Whether a cap or a trace uses the figure. If not, NVML is not called.
+    pub fn is_wanted(p: &Process) -> bool {
+        p.cap.is_set() || !p.trace_writer.is_silent()
+    }
+
+    /// Whether the last reading is recent enough for a refusal, and no call since can have changed the
+    /// figure.
+    pub fn is_fresh(&self, p: &Process, device: DeviceId) -> bool {
+        let Some(watched) = self.devices.get(device.0 as usize) else { return false };
+        let read_ns = watched.read_ns.load(Ordering::Relaxed);
+        let took = watched.read_took_ns.load(Ordering::Relaxed);
+        let age = p.clock.now_ns().saturating_sub(read_ns);
+        let known = read_ns != 0 && self.next_ns.load(Ordering::Relaxed) != 0;
+        known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
+    }
+
+    /// The figures before a call that can make the driver take memory for itself.
+    pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
+        let live = p.ledger.live(device.id);
+        let (figure, used) = match self.handle_of(device) {
+            None => (Figure::Unavailable, None),
+            Some((nvml, handle)) => inside(|| {
+                (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used))
+            }),
+        };
+        FigureBefore { figure, used, live }
+    }
+
+    /// After that call: the bytes that the driver took for itself. `None`: NVML gives no figure.
+    pub fn taken_since(&self, p: &Process, device: &Device, before: &FigureBefore) -> Option<u64> {
+        let (nvml, handle) = self.handle_of(device)?;
+        let grown = p.ledger.live(device.id).saturating_sub(before.live);
+        let (figure, used) =
+            inside(|| (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used)));
+        let taken = match (before.figure, figure, before.used, used) {
+            (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
+            (Figure::Absent, Figure::Bytes(after), ..) => after,
+            // The device's used bytes of all processes: another process may have taken or freed memory
+            // meanwhile, but there is no better figure.
+            (_, _, Some(before), Some(after)) => after.saturating_sub(before),
+            _ => return None,
+        };
+        Some(taken.saturating_sub(grown))
+    }
+
+    /// Reads NVML's figure of this process, charges growth, attributes it, and records a sample.
+    /// `reserves` reads pools and graphs: before the figure and after it. `own`: the call after which
+    /// the reading is made.
+    pub fn read(
+        &self,
+        p: &Process,
+        device: &Device,
+        reserves: impl Fn(),
+        own: Option<AttributedReading<'_>>,
+    ) {
+        reserves();
+        if !NvmlReader::is_wanted(p) {
+            return;
+        }
+        let before = accounted(p, device.id);
+        let began_ns = p.clock.now_ns();
+        let figure = match self.handle_of(device) {
+            Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
+            None => Figure::Unavailable,
+        };
+        reserves();
+        let after = accounted(p, device.id);
+        let context_bytes = p.contexts.bytes_on(device.id);
+        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        if figure.bytes().is_some() {
+            watched.present.store(true, Ordering::Relaxed);
+        }
+        let now_ns = p.clock.now_ns();
+        watched.read_ns.store(now_ns, Ordering::Relaxed);
+        watched.read_took_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
+        watched.read_live.store(after.live, Ordering::Relaxed);
+        let known = p.cap.outside(device.id);
+        let (hidden, exact) = match figure {
+            Figure::Bytes(bytes) => {
+                let bounds = Bounds::of(bytes, before, after);
+                // The count of a pool that released memory unseen is too high. That must not reduce the
+                // figure below what the contexts are known to hold.
+                (bounds.narrow(known).max(context_bytes), bounds.meet())
+            }
+            // NVML listed this process before and does not now: its last context has ended.
+            Figure::Absent if watched.present.load(Ordering::Relaxed) => {
+                let bounds = Bounds::of(0, before, after);
+                (bounds.narrow(known), bounds.meet())
+            }
+            // NVML gave a figure before and fails now: the GPU is in an error state. The last figure
+            // stays counted.
+            Figure::Unavailable if watched.present.load(Ordering::Relaxed) => {
+                (known.max(context_bytes), false)
+            }
+            _ => (context_bytes.saturating_add(p.contexts.growth_on(device.id)), true),
+        };
+        let mut last = watched.last.lock();
+        let young = p.cap.outside(device.id) == known;
+        if young {
+            p.cap.charge(device.id, (hidden as i64).wrapping_sub(known as i64));
+        }
+        drop(last);
+        let named = self.name(p, device, watched, exact && young, own);
+        last = watched.last.lock();
+        let figures = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
+        let process_bytes = figure.bytes();
+        if !named && last.as_ref().map(figures) == Some((process_bytes, context_bytes)) {
+            return;
+        }
+        let sample = Sample {
+            device: device.id,
+            driver_free: None,
+            driver_total: None,
+            process_bytes,
+            context_bytes,
+        };
+        *last = Some(sample);
+        drop(last);
+        let memory =
+            self.handle_of(device).and_then(|(nvml, handle)| inside(|| nvml.memory(handle)));
+        p.trace_writer.record(&Event::Sample(Sample {
+            driver_free: memory.as_ref().map(|memory| memory.free),
+            driver_total: memory.as_ref().map(|memory| memory.total),
+            ..sample
+        }));
+    }
+}
+
+fn accounted(p: &Process, device: DeviceId) -> AccountedBytes {
+    let live = p.ledger.live(device);
+    let managed = p.ledger.live_of(device, Kind::Managed);
+    let held = p.cap.held(device, live);
+    AccountedBytes { held, live, managed }
+}

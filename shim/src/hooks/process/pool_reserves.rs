@@ -1,0 +1,100 @@
+//! Reserved and used bytes of pools, read from the driver.
+
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::process::state::Process;
+use crate::model::cap::{Change, Reading, Ticket};
+use crate::model::ledger::Entry;
+use crate::model::pools::{GONE, Pool as KnownPool};
+use vramtrace_format::{DeviceId, Event, Kind};
+
+/// Ends a destroyed pool whose last block was freed: it reserves nothing any more.
+#[inline]
+pub fn end_if_over(p: &'static Process, pool: &'static KnownPool) -> bool {
+    let is_over = pool.is_over();
+    if is_over {
+        end(p, pool);
+    }
+    is_over
+}
+
+#[cold]
+fn end(p: &'static Process, pool: &'static KnownPool) {
+    p.pools.end(pool, || {
+        let ticket = pool.growth.ticket();
+        let budget = p.cap.budget(pool.device());
+        pool.growth.observe(budget, ticket, GONE, |change| record_change(p, pool, change));
+    });
+}
+
+/// Records that a pool's reserved bytes changed.
+pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Change) {
+    let Change { delta, reserved, used } = change;
+    let now = p.clock.now_ns();
+    p.ledger.add_reserved(&p.trace_writer, pool.device(), Kind::Pool, delta, now);
+    p.pools.record(pool, [reserved, used], |[reserved, used]| {
+        p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
+    });
+}
+
+/// The driver's figures; `None` where the driver may not be called now, or gives none.
+pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
+    if p.stream_captures.any() || pool.kind() != Kind::Pool {
+        return None;
+    }
+    let handle = pool.handle()? as Pool;
+    let get = driver().mem_pool_get_attribute?;
+    let ticket = pool.growth.ticket();
+    let one = |attribute| {
+        let mut value = 0u64;
+        // SAFETY: the attribute is a u64.
+        let result = inside(|| unsafe { get(handle, attribute, (&raw mut value).cast()) });
+        (result == 0).then_some(value)
+    };
+    let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+    let used = one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+    // It may have been destroyed meanwhile: then these are another pool's figures, or none.
+    (pool.handle() == Some(handle as u64)).then_some((ticket, Reading { reserved, used }))
+}
+
+#[cold]
+pub fn refresh(p: &'static Process, pool: &'static KnownPool) {
+    if let Some((ticket, reading)) = read(p, pool) {
+        let budget = p.cap.budget(pool.device());
+        pool.growth.observe(budget, ticket, reading, |change| record_change(p, pool, change));
+    }
+}
+
+/// After a synchronisation: reads the pools in which blocks were freed, since they may have released
+/// memory.
+#[inline]
+pub fn refresh_after_frees(p: &'static Process) {
+    if p.pools.any_freed() {
+        for pool in p.pools.take_freed() {
+            refresh(p, pool);
+        }
+    }
+}
+
+/// Before a refusal: reads all pools of the device, since they may have released memory.
+pub fn refresh_all(p: &'static Process, device: DeviceId) {
+    for pool in p.pools.active().filter(|pool| pool.device() == device) {
+        if !end_if_over(p, pool) {
+            refresh(p, pool);
+        }
+        p.pools.rests(pool);
+    }
+}
+
+/// A block was freed. Its pool may keep the memory or release it, now or later; a destroyed pool ends
+/// with its last block.
+#[inline]
+pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
+    let Some(pool) = p.pools.by_number(entry.pool) else { return };
+    p.pools.freed_one(pool);
+    pool.growth.freed(entry.size);
+    if !end_if_over(p, pool) && pool.is_due(now) {
+        refresh(p, pool);
+    }
+}

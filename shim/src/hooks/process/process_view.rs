@@ -1,0 +1,146 @@
+//! The process state that the trace writer reads: totals, limits, checkpoints.
+
+use crate::driver::depth::SAMPLED_ONE_OF;
+use crate::hooks::process::limit_events;
+use crate::hooks::process::state::Process;
+use crate::model::ledger::Cursor;
+use crate::trace_writer::maintenance::{Cost, ProcessView};
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
+
+impl ProcessView for Process {
+    fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
+        if self.cap.is_set() {
+            limit_events::limits(self, device, emit);
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceId> {
+        let with_context = |device: &DeviceId| self.contexts.any_on(*device);
+        let met = self.devices.all().map(|device| device.id).filter(with_context);
+        #[allow(clippy::disallowed_methods)] // one for each device at most
+        let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    fn counters(&self, device: DeviceId) -> Counters {
+        let counters = self.ledger.counters(device);
+        Counters { counted: self.cap.counted(device, counters.live), ..counters }
+    }
+
+    fn live_device(&self, counters: &Counters) -> LiveDevice {
+        let device = DeviceId(counters.device);
+        let of = |kind| self.ledger.live_of(device, kind);
+        let known = self.devices.known(device);
+        LiveDevice {
+            ordinal: counters.device,
+            live: counters.live,
+            peak: counters.peak,
+            reserved: of(Kind::Pool) + of(Kind::Graph),
+            counted: counters.counted,
+            cap: self.cap.limit(device),
+            live_allocations: counters.live_allocations,
+            allocations: counters.allocations,
+            frees: counters.frees,
+            refused_by_cap: counters.refused_by_cap,
+            refused_by_driver: counters.refused_by_driver,
+            events: counters.allocations
+                + counters.frees
+                + counters.refused_by_cap
+                + counters.refused_by_driver,
+            warned: counters.warned,
+            total_bytes: known.map_or(0, |known| known.total_bytes),
+            uuid: known.map_or([0; 16], |known| known.uuid),
+            only_warns: self.cap.only_warns(),
+            free_cache: self
+                .torch_totals
+                .of(device)
+                .map_or(0, |cache| cache.reserved.saturating_sub(cache.allocated)),
+            resident: counters.live,
+            paused: self.vmm.lock().asleep_on(device),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        let (calls, ns) = self.cost.sampled();
+        Cost { calls, ns, one_of: SAMPLED_ONE_OF as u64, stacks: self.capture.stacks() }
+    }
+
+    fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {
+        if end {
+            self.torch_totals.events().for_each(|event| emit(&event));
+        } else {
+            self.torch_totals.ask();
+        }
+    }
+
+    /// After memory was unmapped and mapped again the ledger's sums lack its owners, so no summary is
+    /// written; the reader replays the trace instead.
+    fn can_sum_up(&self) -> bool {
+        !self.vmm.lock().ever_slept()
+    }
+
+    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
+        for device in self.devices() {
+            emit(&Event::SummaryDevice(self.counters(device)));
+            self.ledger.summary(device, emit);
+        }
+    }
+
+    fn cache_ooms(&self) -> u32 {
+        self.oom.cache_ooms()
+    }
+
+    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
+        self.ledger.begin_checkpoint(id, append);
+    }
+
+    fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+        self.contexts.for_each(|context| {
+            let (context, device, time_ns, stack) =
+                (context.id, context.device, context.time_ns, context.stack);
+            emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
+        });
+        let vmm = self.vmm.lock();
+        // Reservations first, since the mappings that follow lie in them.
+        for reservation in vmm.reservations() {
+            let (address, size, site, stack) =
+                (reservation.address, reservation.size, reservation.site, reservation.stack);
+            let (device, asleep) = (DeviceId::UNKNOWN, false);
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for piece in vmm.asleep() {
+            let (address, size) = (piece.address, piece.size);
+            let (site, stack, device) = (SiteId(0), piece.owner.stack, piece.owner.device);
+            let asleep = true;
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for mapping in vmm.mappings() {
+            let (address, size, offset, object) =
+                (mapping.address, mapping.size, mapping.offset, mapping.object);
+            let woken = mapping.woken.map(|woken| (woken.owner.stack, woken.by));
+            let (owner, stack) = woken.unwrap_or_default();
+            emit(&Event::CheckpointMap { id, address, size, offset, object, owner, stack });
+        }
+        drop(vmm);
+        self.pools.checkpoint(id, emit);
+        for device in self.ledger.devices() {
+            let memory = self.graphs.memory(device);
+            let (reserved, used) = (self.ledger.live_of(device, Kind::Graph), memory.used());
+            if reserved != 0 || used != 0 {
+                emit(&Event::CheckpointGraph { id, device, reserved, used });
+            }
+        }
+        self.nvml.each_took(|took| emit(&Event::CheckpointTook { id, took }));
+    }
+
+    fn checkpoint_slice(
+        &self,
+        cursor: &mut Cursor,
+        budget: usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool {
+        self.ledger.checkpoint_slice(cursor, budget, emit)
+    }
+}

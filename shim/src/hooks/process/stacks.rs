@@ -1,0 +1,16 @@
+//! The call stack of the current call.
+
+use crate::hooks::process::state::Process;
+use vramtrace_format::StackId;
+
+/// Captures the stack and returns its id; 0 where stacks are off.
+#[inline]
+pub fn stack(p: &'static Process) -> StackId {
+    p.capture.stack(&p.trace_writer)
+}
+
+/// The same for a block of PyTorch's cache.
+#[inline]
+pub fn block_stack(p: &'static Process) -> StackId {
+    p.capture.block_stack(p.config.tensors, &p.trace_writer)
+}

@@ -1,0 +1,302 @@
+//! The state of a traced process: one leaked structure behind one pointer.
+//!
+//! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
+//! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
+//! its locks may be held by threads that do not exist here, its windows are the parent's file.
+
+use crate::capture::Capture;
+use crate::config::Config;
+use crate::driver::api::Api;
+use crate::hooks::process::cost::HookCost;
+use crate::hooks::process::device_query;
+use crate::hooks::process::live_sites::LiveSites;
+use crate::hooks::process::mark;
+use crate::hooks::process::nvml_reading::reader::NvmlReader;
+use crate::hooks::process::usage::EntryPointUsage;
+use crate::hooks::process::without_state;
+use crate::model::cap::{Cap, DeviceFacts};
+use crate::model::contexts::Contexts;
+use crate::model::devices::{Device, Devices};
+use crate::model::graphs::Graphs;
+use crate::model::imports::Imports;
+use crate::model::launched_kernels::LaunchedKernels;
+use crate::model::ledger::Ledger;
+use crate::model::mapped_resources::MappedResources;
+use crate::model::names::Names;
+use crate::model::pools::Pools;
+use crate::model::sites::Sites;
+use crate::model::stream_captures::StreamCaptures;
+use crate::model::stream_targets::StreamTargets;
+use crate::model::torch_totals::TorchTotals;
+use crate::model::vmm::Vmm;
+use crate::oom::OomReporter;
+use crate::runtime::clock::ProcessClock;
+use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::loader;
+use crate::runtime::lock::Left;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use crate::trace_writer::TraceWriter;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use vramtrace_format::{Definition, StopReason};
+
+pub struct Process {
+    pub config: Config,
+    pub usage: EntryPointUsage,
+    pub cost: HookCost,
+    pub clock: ProcessClock,
+    pub sites: Sites,
+    pub trace_writer: TraceWriter,
+    pub capture: Capture,
+    pub ledger: Ledger,
+    pub cap: Cap,
+    pub pools: Pools,
+    pub graphs: Graphs,
+    pub stream_captures: StreamCaptures,
+    pub torch_totals: TorchTotals,
+    pub oom: OomReporter,
+    pub live_sites: LiveSites,
+    pub stream_targets: StreamTargets,
+    pub devices: Devices,
+    pub contexts: Contexts,
+    pub launched_kernels: LaunchedKernels,
+    pub vmm: Vmm,
+    pub mapped_resources: MappedResources,
+    pub imports: Imports,
+    pub nvml: NvmlReader,
+    pub names: Names,
+}
+
+impl Process {
+    /// Initialised field by field in place: the whole structure is larger than the stacks of some
+    /// threads.
+    fn boxed() -> Box<Process> {
+        let config = Config::from_environment();
+        if config.test_panic.as_deref() == Some("state") {
+            panic!("asked for by a test");
+        }
+        let mut process = Box::<Process>::new_uninit();
+        let at = process.as_mut_ptr();
+        macro_rules! put {
+            ($($field:ident: $value:expr,)*) => {
+                // Fails to compile if a field is missing in the list.
+                let _all = |Process { config: _, $($field: _),* }: Process| ();
+                // SAFETY: each field is written once, in its own place.
+                unsafe { $( put(&raw mut (*at).$field, || $value); )* }
+            };
+        }
+        put! {
+            usage: EntryPointUsage::new(&config),
+            cost: HookCost::default(),
+            trace_writer: TraceWriter::new(&config),
+            clock: (*at).trace_writer.clock(),
+            sites: Sites::new(),
+            capture: Capture::new(&config),
+            ledger: Ledger::new(),
+            cap: Cap::new(config.rules(), facts),
+            pools: Pools::default(),
+            graphs: Graphs::default(),
+            stream_captures: StreamCaptures::default(),
+            torch_totals: TorchTotals::default(),
+            oom: OomReporter::default(),
+            live_sites: LiveSites::default(),
+            stream_targets: StreamTargets::default(),
+            devices: Devices::default(),
+            contexts: Contexts::default(),
+            launched_kernels: LaunchedKernels::default(),
+            vmm: Vmm::new(),
+            mapped_resources: MappedResources::default(),
+            imports: Imports::default(),
+            nvml: NvmlReader::default(),
+            names: Names::new(config.max),
+        }
+        // SAFETY: every field was written above, this being the last.
+        unsafe {
+            (&raw mut (*at).config).write(config);
+            process.assume_init()
+        }
+    }
+}
+
+/// Not inlined, so that one value at a time is on the stack.
+///
+/// # Safety
+/// `at` is writable, aligned and holds no value yet.
+#[inline(never)]
+unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
+    // SAFETY: `at` is writable and aligned (see above); nothing is overwritten that would have to be
+    // dropped.
+    unsafe { at.write(make()) }
+}
+
+/// UUID and size of a device, which the cap's rules are matched with.
+fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
+    let Device { uuid, total_bytes, .. } = device_query::ask(id)?;
+    Some(DeviceFacts { uuid, total_bytes })
+}
+
+/// The page; made with the first process state. Null before.
+static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
+
+/// This process's state, created at the first call of the driver.
+#[inline]
+pub fn current() -> &'static Process {
+    match existing() {
+        Some(process) => process,
+        None => make(),
+    }
+}
+
+/// The state if there is one. Unlike [`current`] it creates none.
+#[inline]
+pub fn existing() -> Option<&'static Process> {
+    // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn make() -> &'static Process {
+    own_stack::run(|| uncancelled(make_now))
+}
+
+fn make_now() -> &'static Process {
+    silence_panics();
+    let page = page();
+    let fresh = Box::into_raw(Process::boxed());
+    match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            // SAFETY: just made, and from here on never freed.
+            let process = unsafe { &*fresh };
+            process.config.complain();
+            if loader::has_sanitizer_after_us() {
+                log::line(format_args!(
+                    "AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD"
+                ));
+            }
+            #[cfg(not(any(miri, sanitized)))]
+            crate::runtime::late_binding::bind_loaded();
+            process.trace_writer.start();
+            record_settings(process);
+            mark::record_early_ranges(process);
+            process
+        }
+        // SAFETY: nobody else has seen ours; the winner's is never freed.
+        Err(winner) => unsafe {
+            drop(Box::from_raw(fresh));
+            &*winner
+        },
+    }
+}
+
+/// Records the settings in force when the process first uses its GPU.
+fn record_settings(process: &Process) {
+    for (name, value) in process.config.settings() {
+        let (name, value) = (name.to_string(), value.to_string());
+        process.trace_writer.define(&Definition::Setting { name, value });
+    }
+}
+
+fn page() -> &'static AtomicPtr<Process> {
+    // SAFETY: null, or the page, which is never unmapped.
+    if let Some(known) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        return known;
+    }
+    let fresh = map_page();
+    // The page of the thread that lost the race is leaked: one page, once.
+    let raced = PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: ours or the winner's, of which neither is unmapped.
+    unsafe { &*raced.err().unwrap_or(fresh) }
+}
+
+/// A zeroed page, which the kernel zeroes again in a forked child.
+fn map_page() -> *mut AtomicPtr<Process> {
+    let size = 4096;
+    if pages_granted(Site::State) {
+        // SAFETY: a fresh mapping touches nothing that exists.
+        unsafe {
+            let page = libc::mmap(
+                null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+                return page.cast();
+            }
+        }
+    }
+    // Fallback without memory or on a kernel before 4.14: a static word, which a fork handler clears.
+    // (A raw clone does not run fork handlers.)
+    static WORD: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+    unsafe extern "C" fn forget() {
+        WORD.store(null_mut(), Ordering::Release);
+    }
+    // SAFETY: a function of this library, which is never unloaded.
+    unsafe { crate::runtime::forked::in_child(forget) };
+    (&raw const WORD).cast_mut()
+}
+
+/// Makes panics of this library silent: `std`'s hook writes many lines on stderr. A cdylib has its own
+/// copy of `std`, so the program's panics are not affected. Not a `Once`: a child that is forked while
+/// another thread runs it would wait forever.
+fn silence_panics() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !cfg!(test) && !DONE.swap(true, Ordering::Relaxed) {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+}
+
+/// A hook panicked: recording ends, the cap stays in force, the program continues.
+#[cold]
+pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let why = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .or_else(|| payload.is::<Left>().then_some(Left::WHY))
+            .unwrap_or("no reason given");
+        // Without a state (creating it panicked) the line is printed once, too.
+        static STATELESS: AtomicBool = AtomicBool::new(false);
+        let first = match existing() {
+            Some(process) => process.usage.first_panic(),
+            None => !STATELESS.swap(true, Ordering::Relaxed),
+        };
+        if first {
+            let rest = match existing().is_none() && without_state::is_cap_requested() {
+                true => "the cap cannot be enforced, so every request for GPU memory is refused",
+                false => "recording ends here, the program goes on",
+            };
+            log::line(format_args!("internal error in {}: {why}; {rest}", api.name()));
+        }
+        if let Some(process) = existing() {
+            process.trace_writer.stop(StopReason::Panic, 0);
+        }
+    }));
+    // Its own drop could panic again.
+    std::mem::forget(payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_has_a_state_of_its_own() {
+        let parent: *const Process = current();
+        assert!(std::ptr::eq(parent, current()));
+        let ended = testkit::in_child(|| {
+            let none = existing().is_none();
+            let own: *const Process = current();
+            none && own != parent && std::ptr::eq(own, current())
+        });
+        assert_eq!(ended, Ok(true));
+        assert!(std::ptr::eq(parent, existing().unwrap()));
+    }
+}
