@@ -70,7 +70,7 @@ const SHIM: Layout = Layout {
     ],
     // They name no type of CUDA: another vendor's driver would stand beside ours.
     apart: &[("model", "driver"), ("interpose", "driver")],
-    largest_cycle: 6,
+    largest_cycle: 3,
 };
 
 const READER: Layout = Layout {

@@ -8,6 +8,7 @@ pub mod graphs;
 pub mod imports;
 pub mod launched_kernels;
 pub mod ledger;
+pub mod live_sites;
 pub mod mapped_resources;
 pub mod names;
 pub mod pools;

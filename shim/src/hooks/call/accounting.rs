@@ -369,7 +369,12 @@ pub(in crate::hooks) fn commit_free(p: &'static Process, removed: &Removed, now:
 /// The site to record for a free. 0 stands for the usual one: the free function that belongs to the
 /// kind, on the allocation's own stream.
 #[inline]
-pub(in crate::hooks) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream: u64) -> SiteId {
+pub(in crate::hooks) fn freeing_site(
+    p: &'static Process,
+    api: Api,
+    entry: &Entry,
+    stream: u64,
+) -> SiteId {
     let natural = match entry.kind {
         Kind::Device | Kind::Pitched | Kind::Managed => {
             matches!(api, Api::cuMemFree_v2 | Api::cuMemFree)

@@ -141,7 +141,7 @@ pub(in crate::hooks) fn name_of(p: &'static Process, function: u64) -> u32 {
         return 0;
     }
     // SAFETY: the driver's text, which lives as long as the function.
-    texts::c_text_id(p, unsafe { CStr::from_ptr(name) })
+    texts::c_text_id(&p.names, &p.trace_writer, unsafe { CStr::from_ptr(name) })
 }
 
 /// A limit of the current context.

@@ -34,7 +34,10 @@ macro_rules! loads {
 }
 
 fn first_text<const N: usize>(p: &'static Process, texts: [In<c_char>; N]) -> u32 {
-    texts.first().and_then(|text| text.text()).map_or(0, |text| texts::c_text_id(p, text))
+    texts
+        .first()
+        .and_then(|text| text.text())
+        .map_or(0, |text| texts::c_text_id(&p.names, &p.trace_writer, text))
 }
 
 loads! {

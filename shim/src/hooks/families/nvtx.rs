@@ -4,6 +4,7 @@ use crate::driver::depth;
 use crate::hooks::call::after_call;
 use crate::hooks::call::handler_exits::deferred;
 use crate::hooks::process::mark;
+use crate::hooks::process::nvtx_strings::{register, registered};
 use crate::hooks::process::state::{self, Process};
 use crate::interpose::nvtx::{self, Event, Text, Wide};
 use crate::runtime::log;
@@ -81,7 +82,7 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
 }
 
 fn name_of(event: &Event) -> Cow<'_, str> {
-    event.message(mark::LONGEST, mark::registered)
+    event.message(mark::LONGEST, registered)
 }
 
 macro_rules! marks {
@@ -131,17 +132,17 @@ unsafe extern "C" fn domain_pop(domain: Domain) -> c_int {
 }
 
 unsafe extern "C" fn register_a(_domain: Domain, name: Text) -> usize {
-    run(|_| mark::register(&name.read()))
+    run(|_| register(&name.read()))
 }
 
 unsafe extern "C" fn register_w(_domain: Domain, name: Wide) -> usize {
-    run(|_| mark::register(&name.read(mark::LONGEST)))
+    run(|_| register(&name.read(mark::LONGEST)))
 }
 
 unsafe extern "C" fn create_a(name: Text) -> usize {
-    run(|_| mark::register(&name.read()))
+    run(|_| register(&name.read()))
 }
 
 unsafe extern "C" fn create_w(name: Wide) -> usize {
-    run(|_| mark::register(&name.read(mark::LONGEST)))
+    run(|_| register(&name.read(mark::LONGEST)))
 }

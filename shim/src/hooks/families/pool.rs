@@ -15,7 +15,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Definition, DeviceId, Kind, PoolOrigin};
 
-pub(in crate::hooks) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'static KnownPool> {
+pub(in crate::hooks) fn current_pool(
+    p: &'static Process,
+    device: DeviceId,
+) -> Option<&'static KnownPool> {
     if device == DeviceId::UNKNOWN {
         return None;
     }
@@ -55,7 +58,7 @@ pub fn meet(
     if pool.shares_id() {
         static SAID: AtomicBool = AtomicBool::new(false);
         let most = OWN_IDS;
-        say_once(p, &SAID, || {
+        say_once(&p.trace_writer, &SAID, || {
             format!(
                 "more than {most} memory pools exist at one time: the trace has all further ones of a \
                  device as one; a cap counts each"

@@ -3,45 +3,21 @@
 
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::state::Process;
+use crate::model::live_sites::Which;
 use crate::oom;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
-use crate::runtime::lock::Lock;
 use crate::trace_writer::maintenance::ProcessView;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{
     DeviceId, LIVE_SITES, LiveSite, Space, StackId, SummaryHolder, SummaryMoment,
 };
-
-const EVERY_NS: u64 = 100_000_000;
-/// The sums may take 1 / PART of the time.
-const PART: u64 = 100;
-/// Stacks whose library is kept.
-const NAMES_MOST: usize = 1024;
-
-pub struct LiveSites {
-    due_ns: AtomicU64,
-    /// Of stacks that were among the largest. The flag: a framework's blocks.
-    libraries: Lock<Map<(StackId, bool), String>>,
-}
-
-impl Default for LiveSites {
-    fn default() -> LiveSites {
-        LiveSites { due_ns: AtomicU64::new(0), libraries: Lock::new(Map::default()) }
-    }
-}
 
 /// Sums the call sites and stores them in the live page, if that is due.
 #[inline]
 pub fn refresh(p: &'static Process) {
     let now_ns = p.clock.now_ns();
-    let due_ns = p.live_sites.due_ns.load(Relaxed);
-    if now_ns >= due_ns {
-        // One thread at a time.
-        let taken = p.live_sites.due_ns.compare_exchange(due_ns, u64::MAX, Relaxed, Relaxed);
-        if taken.is_ok() {
-            store(p, now_ns);
-        }
+    if p.live_sites.take_due(now_ns) {
+        store(p, now_ns);
     }
 }
 
@@ -50,13 +26,10 @@ fn store(p: &'static Process, now_ns: u64) {
     if let Some(live) = p.trace_writer.live() {
         live.page().update_sites(now_ns, &largest(p));
     }
-    let cost_ns = p.clock.now_ns().saturating_sub(now_ns);
-    let due_ns = now_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(PART)));
-    p.live_sites.due_ns.store(due_ns, Relaxed);
+    p.live_sites.made(now_ns, p.clock.now_ns());
 }
 
-/// Blocks and driver memory are separate: another library may be the requester of the same stack.
-fn which(holder: &SummaryHolder) -> (StackId, bool) {
+fn which(holder: &SummaryHolder) -> Which {
     (holder.stack, holder.of_framework)
 }
 
@@ -75,14 +48,13 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
     all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
     all.truncate(LIVE_SITES);
     name(p, &all);
-    let known = p.live_sites.libraries.lock();
     let site = |holder: &SummaryHolder| LiveSite {
         ordinal: holder.device.0,
         of_framework: holder.of_framework,
         stack: holder.stack,
         bytes: holder.bytes,
         count: holder.count,
-        library: known.get(&which(holder)).cloned().unwrap_or_default(),
+        library: p.live_sites.library(which(holder)),
     };
     list_of(all.len(), all.iter().map(site)).unwrap_or_default()
 }
@@ -160,22 +132,9 @@ fn subtract_paused(p: &'static Process, all: &mut [SummaryHolder]) {
 
 /// Finds the libraries of stacks that were not among the largest before.
 fn name(p: &'static Process, holders: &[SummaryHolder]) {
-    let unknown: Vec<(StackId, bool)> = {
-        let mut known = p.live_sites.libraries.lock();
-        if known.len() > NAMES_MOST {
-            known.clear();
-        }
-        let stacks = holders.iter().map(which);
-        let new = stacks.filter(|stack| !known.contains_key(stack));
-        list_of(holders.len(), new).unwrap_or_default()
-    };
-    if unknown.is_empty() {
-        return;
-    }
-    let found = oom::libraries(sources(p), &unknown);
-    let mut known = p.live_sites.libraries.lock();
-    for (stack, library) in found {
-        // Without memory it has no name here.
-        let _ = known.insert(stack, library);
+    let stacks = list_of(holders.len(), holders.iter().map(which)).unwrap_or_default();
+    let unknown = p.live_sites.unknown(&stacks);
+    if !unknown.is_empty() {
+        p.live_sites.name(oom::libraries(sources(p), &unknown));
     }
 }

@@ -3,11 +3,13 @@
 pub mod at_exit;
 pub mod cost;
 pub mod device_query;
+pub mod early_ranges;
 pub mod graph_reserves;
 pub mod limit_events;
 pub mod live_sites;
 pub mod mark;
 pub mod nvml_reading;
+pub mod nvtx_strings;
 pub mod oom_sources;
 pub mod pool_reserves;
 pub mod process_view;

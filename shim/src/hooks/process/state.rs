@@ -9,8 +9,7 @@ use crate::config::Config;
 use crate::driver::api::Api;
 use crate::hooks::process::cost::HookCost;
 use crate::hooks::process::device_query;
-use crate::hooks::process::live_sites::LiveSites;
-use crate::hooks::process::mark;
+use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
@@ -21,6 +20,7 @@ use crate::model::graphs::Graphs;
 use crate::model::imports::Imports;
 use crate::model::launched_kernels::LaunchedKernels;
 use crate::model::ledger::Ledger;
+use crate::model::live_sites::LiveSites;
 use crate::model::mapped_resources::MappedResources;
 use crate::model::names::Names;
 use crate::model::pools::Pools;
@@ -181,7 +181,7 @@ fn make_now() -> &'static Process {
             crate::runtime::late_binding::bind_loaded();
             process.trace_writer.start();
             record_settings(process);
-            mark::record_early_ranges(process);
+            early_ranges::record(&process.names, &process.trace_writer);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.

@@ -100,7 +100,7 @@ pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device>
         if device_index(id) == device_index(DeviceId::UNKNOWN) {
             static SAID: AtomicBool = AtomicBool::new(false);
             let most = DEVICES - 1;
-            say_once(p, &SAID, || {
+            say_once(&p.trace_writer, &SAID, || {
                 format!("more than {most} devices: the recorder has the totals of all further ones as one")
             });
         }

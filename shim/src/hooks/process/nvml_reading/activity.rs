@@ -174,7 +174,7 @@ impl NvmlReader {
         drop(account);
         if has_overflowed {
             static SAID: AtomicBool = AtomicBool::new(false);
-            say_once(p, &SAID, || {
+            say_once(&p.trace_writer, &SAID, || {
                 format!(
                     "more than {MOST} calls that made the driver take memory: the trace has the cause of \
                      further ones, not their function and stack"
