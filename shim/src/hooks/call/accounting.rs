@@ -16,6 +16,7 @@ use crate::oom;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::log;
 use crate::runtime::reserve;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::physical::{PAGE, Physical, physical};
 use vramtrace_format::size::Bytes;
@@ -106,10 +107,28 @@ pub(in crate::hooks) fn refuse_at(
         _ => 0,
     };
     let refused = record_refusal(p, device, site, size, why, look);
+    if let Why::Warned(refusal) = why {
+        say_that_it_only_warns(p, device, size, refusal);
+    }
     if is_of_memory(&refused) && !reserve::is_used() {
         p.oom.refused(sources(p), device, &refused);
     }
     refused.result
+}
+
+fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refusal: Refusal) {
+    if !p.cap.warns_first() {
+        return;
+    }
+    let Refusal { counted, limit, .. } = refusal;
+    log::line(format_args!(
+        "cuda:{}: a request of {} exceeds the cap of {} ({} counted); the cap only warns, so the \
+         request is granted; this line is printed once, the trace records every such request",
+        device.0,
+        Bytes(size),
+        Bytes(limit),
+        Bytes(counted)
+    ));
 }
 
 /// Whether the request was refused for want of device memory.
@@ -156,26 +175,142 @@ fn record_refusal(
     refused
 }
 
-/// Counts and records a request that a cap which only warns would have refused.
-#[cold]
-pub(in crate::hooks) fn warn(
+/// How a request's bytes are counted under a cap: by themselves ([`Single`]), or as the growth of a pool
+/// (`families/ordered.rs`). [`take`] calls the methods in this order.
+pub(in crate::hooks) trait Account {
+    /// Bytes that are counted while the driver is asked for them.
+    type Promise;
+    fn promise(&self) -> Result<Self::Promise, Refusal>;
+    /// The same, whatever the limit: the cap only warns.
+    fn promise_anyway(&self) -> Self::Promise;
+    /// The driver gave no memory.
+    fn withdraw(&self, promise: Self::Promise);
+    /// The driver gave memory, which the ledger does not have yet.
+    fn given(&self, promise: Self::Promise) -> Self::Promise;
+    /// Enters the memory in the ledger, and counts what it took. `Break`: it is not recorded; the result
+    /// for the program.
+    fn enter(&mut self, entry: &Entry, promise: Self::Promise) -> ControlFlow<CUresult>;
+    /// The event is in the trace.
+    fn recorded(&self, now_ns: u64);
+    /// Counts and records that the request got no memory. Returns the result for the program.
+    fn refuse(&self, why: Why) -> CUresult;
+}
+
+/// The steps of every allocation but nodes of graphs: promise, driver, ledger, trace file. `real` calls the
+/// driver, which writes directly to the program's outputs; `entry` reads them.
+#[inline]
+pub(in crate::hooks) fn take<A: Account>(
     p: &'static Process,
-    device: DeviceId,
-    site: SiteId,
-    size: u64,
-    refusal: Refusal,
-) {
-    refuse_at(p, device, site, size, Why::Warned(refusal));
-    if p.cap.warns_first() {
-        let Refusal { counted, limit, .. } = refusal;
-        log::line(format_args!(
-            "cuda:{}: a request of {} exceeds the cap of {} ({} counted); the cap only warns, so the \
-             request is granted; this line is printed once, the trace records every such request",
-            device.0,
-            Bytes(size),
-            Bytes(limit),
-            Bytes(counted)
-        ));
+    mut account: A,
+    real: impl FnOnce() -> CUresult,
+    entry: impl FnOnce() -> Entry,
+) -> CUresult {
+    let promise = match account.promise() {
+        Ok(promise) => promise,
+        Err(refusal) if p.cap.only_warns() => {
+            account.refuse(Why::Warned(refusal));
+            account.promise_anyway()
+        }
+        Err(refusal) => return account.refuse(Why::Cap(refusal)),
+    };
+    let result = real();
+    if result != 0 {
+        account.withdraw(promise);
+        return account.refuse(Why::Driver(result));
+    }
+    let promise = account.given(promise);
+    let entry = entry();
+    if let ControlFlow::Break(result) = account.enter(&entry, promise) {
+        return result;
+    }
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    account.recorded(entry.time_ns);
+    result
+}
+
+/// A request whose bytes are counted by themselves.
+struct Single<'r, U> {
+    p: &'static Process,
+    request: &'r Request,
+    /// Frees the memory and restores the outputs.
+    undo: Option<U>,
+}
+
+impl<U: FnOnce(u64)> Account for Single<'_, U> {
+    type Promise = Reservation<'static>;
+
+    #[inline]
+    fn promise(&self) -> Result<Reservation<'static>, Refusal> {
+        let mut reservation = promise(self.p, self.request)?;
+        // A thread that is cancelled in the driver does not say whether the driver has given the memory.
+        reservation.taken();
+        Ok(reservation)
+    }
+
+    #[cold]
+    fn promise_anyway(&self) -> Reservation<'static> {
+        let Request { kind, target, .. } = *self.request;
+        let bytes = self.request.upper_bound();
+        let mut reservation = self.p.cap.reserve_anyway(target.device, kind, bytes);
+        reservation.taken();
+        reservation
+    }
+
+    fn withdraw(&self, reservation: Reservation<'static>) {
+        reservation.withdrawn();
+    }
+
+    #[inline]
+    fn given(&self, reservation: Reservation<'static>) -> Reservation<'static> {
+        reservation
+    }
+
+    #[inline]
+    fn enter(
+        &mut self,
+        entry: &Entry,
+        mut reservation: Reservation<'static>,
+    ) -> ControlFlow<CUresult> {
+        let p = self.p;
+        let growth = match p.ledger.insert_or_not(&p.trace_writer, entry) {
+            Ok(growth) => growth,
+            Err(NoMemory) => return ControlFlow::Break(self.not_entered(entry.key, reservation)),
+        };
+        if let Err(refusal) = reservation.commit(growth) {
+            let undo = || self.undo(entry.key);
+            undo_allocation(&p.ledger, &p.trace_writer, entry, growth, undo, reservation);
+            return ControlFlow::Break(self.refuse(Why::Cap(refusal)));
+        }
+        ControlFlow::Continue(())
+    }
+
+    #[inline]
+    fn recorded(&self, _: u64) {}
+
+    fn refuse(&self, why: Why) -> CUresult {
+        refuse(self.p, self.request, why)
+    }
+}
+
+impl<U: FnOnce(u64)> Single<'_, U> {
+    fn undo(&mut self, key: u64) {
+        if let Some(undo) = self.undo.take() {
+            undo(key);
+        }
+    }
+
+    /// The ledger had no host memory for the entry.
+    #[cold]
+    fn not_entered(&mut self, key: u64, reservation: Reservation<'static>) -> CUresult {
+        stop_without_host_memory(self.p);
+        if self.p.cap.must_count(self.request.target.device) && self.request.upper_bound() != 0 {
+            self.undo(key);
+            reservation.withdrawn();
+            return refuse_unrecordable(self.p, self.request);
+        }
+        // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
+        // counted.
+        0
     }
 }
 
@@ -200,50 +335,17 @@ pub fn allocate(
     {
         return refused;
     }
-    let mut reservation = match promise(p, request) {
-        Ok(reservation) => reservation,
-        Err(refusal) if p.cap.only_warns() => {
-            warn(p, request.target.device, request.site(p), request.size, refusal);
-            p.cap.reserve_anyway(request.target.device, request.kind, request.upper_bound())
+    take(p, Single { p, request, undo: Some(undo) }, real, || {
+        let (key, size) = taken();
+        Entry {
+            space: request.space,
+            context: request.target.context,
+            site: request.site(p),
+            stack: crate::hooks::process::stacks::stack(p),
+            time_ns: p.clock.now_ns(),
+            ..Entry::new(request.kind, key, size, request.target.device)
         }
-        Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
-    };
-    // A thread that is cancelled in the driver does not say whether the driver has given the memory.
-    reservation.taken();
-    let result = real();
-    if result != 0 {
-        reservation.withdrawn();
-        return refuse(p, request, Why::Driver(result));
-    }
-    let (key, size) = taken();
-    let entry = Entry {
-        space: request.space,
-        context: request.target.context,
-        site: request.site(p),
-        stack: crate::hooks::process::stacks::stack(p),
-        time_ns: p.clock.now_ns(),
-        ..Entry::new(request.kind, key, size, request.target.device)
-    };
-    let growth = match p.ledger.insert_or_not(&p.trace_writer, &entry) {
-        Ok(growth) => growth,
-        Err(NoMemory) => {
-            stop_without_host_memory(p);
-            if p.cap.must_count(request.target.device) && request.upper_bound() != 0 {
-                undo(key);
-                reservation.withdrawn();
-                return refuse_unrecordable(p, request);
-            }
-            // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
-            // counted.
-            return result;
-        }
-    };
-    if let Err(refusal) = reservation.commit(growth) {
-        undo_allocation(&p.ledger, &p.trace_writer, &entry, growth, || undo(key), reservation);
-        return refuse(p, request, Why::Cap(refusal));
-    }
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
-    result
+    })
 }
 
 /// Under a cap every granted byte must be counted. So the ledger makes room for the entry before the

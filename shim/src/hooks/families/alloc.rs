@@ -37,24 +37,36 @@ fn wanted<T: Copy>(output: Out<T>, size: u64) -> u64 {
     if output.is_null() { 0 } else { size }
 }
 
+/// An allocation of `bytesize` bytes. An address has 32 bits in the first version of the API.
+#[inline]
+fn linear<A: Copy + Into<u64>>(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    kind: Kind,
+    dptr: Out<A>,
+    bytesize: u64,
+) -> CUresult {
+    let old = dptr.get();
+    let size = wanted(dptr, bytesize);
+    let target = current_target(p);
+    allocate(
+        p,
+        &Request::new(call.api, kind, target, size),
+        || call.forward(),
+        || (dptr.get().map_or(0, Into::into), bytesize),
+        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
+        // the program sees it.
+        |address| unsafe { undo(address, dptr, old) },
+    )
+}
+
 pub fn mem_alloc(
     p: &'static Process,
     call: &Call<impl Function>,
     dptr: Out<u64>,
     bytesize: usize,
 ) -> CUresult {
-    let old = dptr.get();
-    let size = wanted(dptr, bytesize as u64);
-    let target = current_target(p);
-    allocate(
-        p,
-        &Request::new(call.api, Kind::Device, target, size),
-        || call.forward(),
-        || (dptr.get().unwrap_or(0), bytesize as u64),
-        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
-        // the program sees it.
-        |address| unsafe { undo(address, dptr, old) },
-    )
+    linear(p, call, Kind::Device, dptr, bytesize as u64)
 }
 
 pub fn mem_alloc_v1(
@@ -63,24 +75,51 @@ pub fn mem_alloc_v1(
     dptr: Out<u32>,
     bytesize: u32,
 ) -> CUresult {
-    let old = dptr.get();
-    let size = wanted(dptr, bytesize.into());
-    let target = current_target(p);
-    allocate(
-        p,
-        &Request::new(call.api, Kind::Device, target, size),
-        || call.forward(),
-        || (dptr.get().unwrap_or(0).into(), bytesize.into()),
-        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
-        // the program sees it.
-        |address| unsafe { undo(address, dptr, old) },
-    )
+    linear(p, call, Kind::Device, dptr, bytesize.into())
+}
+
+pub fn mem_alloc_managed(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    bytesize: usize,
+    _flags: u32,
+) -> CUresult {
+    linear(p, call, Kind::Managed, dptr, bytesize as u64)
 }
 
 /// Bytes by the pitch that was measured: a multiple of 512 B. If the real pitch is larger, the cap is
 /// checked again after the call.
 fn pitched_size(width: u64, height: u64) -> u64 {
     round_up(width, GRAIN).saturating_mul(height)
+}
+
+/// An allocation of `height` rows. Address and pitch have 32 bits in the first version of the API.
+#[inline]
+fn pitched<A: Copy + Into<u64>, R: Copy + TryInto<u64>>(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    (dptr, pitch): (Out<A>, Out<R>),
+    (width, height): (u64, u64),
+) -> CUresult {
+    let old = (dptr.get(), pitch.get());
+    let size = wanted(pitch, wanted(dptr, pitched_size(width, height)));
+    let target = current_target(p);
+    allocate(
+        p,
+        &Request::new(call.api, Kind::Pitched, target, size),
+        || call.forward(),
+        || {
+            let row = pitch.get().and_then(|row| row.try_into().ok()).unwrap_or(width);
+            (dptr.get().map_or(0, Into::into), row.saturating_mul(height))
+        },
+        |address| {
+            // SAFETY: `allocate` calls this only with the address that the driver has just returned,
+            // before the program sees it.
+            unsafe { undo(address, dptr, old.0) };
+            restore(pitch, old.1);
+        },
+    )
 }
 
 pub fn mem_alloc_pitch(
@@ -92,25 +131,7 @@ pub fn mem_alloc_pitch(
     height: usize,
     _element: u32,
 ) -> CUresult {
-    let old = (dptr.get(), pitch.get());
-    let forecast = pitched_size(width as u64, height as u64);
-    let size = wanted(pitch, wanted(dptr, forecast));
-    let target = current_target(p);
-    allocate(
-        p,
-        &Request::new(call.api, Kind::Pitched, target, size),
-        || call.forward(),
-        || {
-            let row = pitch.get().unwrap_or(width) as u64;
-            (dptr.get().unwrap_or(0), row.saturating_mul(height as u64))
-        },
-        |address| {
-            // SAFETY: `allocate` calls this only with the address that the driver has just returned,
-            // before the program sees it.
-            unsafe { undo(address, dptr, old.0) };
-            restore(pitch, old.1);
-        },
-    )
+    pitched(p, call, (dptr, pitch), (width as u64, height as u64))
 }
 
 pub fn mem_alloc_pitch_v1(
@@ -122,46 +143,7 @@ pub fn mem_alloc_pitch_v1(
     height: u32,
     _element: u32,
 ) -> CUresult {
-    let old = (dptr.get(), pitch.get());
-    let forecast = pitched_size(width.into(), height.into());
-    let size = wanted(pitch, wanted(dptr, forecast));
-    let target = current_target(p);
-    allocate(
-        p,
-        &Request::new(call.api, Kind::Pitched, target, size),
-        || call.forward(),
-        || {
-            let row = u64::from(pitch.get().unwrap_or(width));
-            (dptr.get().unwrap_or(0).into(), row.saturating_mul(height.into()))
-        },
-        |address| {
-            // SAFETY: `allocate` calls this only with the address that the driver has just returned,
-            // before the program sees it.
-            unsafe { undo(address, dptr, old.0) };
-            restore(pitch, old.1);
-        },
-    )
-}
-
-pub fn mem_alloc_managed(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    _flags: u32,
-) -> CUresult {
-    let old = dptr.get();
-    let size = wanted(dptr, bytesize as u64);
-    let target = current_target(p);
-    allocate(
-        p,
-        &Request::new(call.api, Kind::Managed, target, size),
-        || call.forward(),
-        || (dptr.get().unwrap_or(0), bytesize as u64),
-        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
-        // the program sees it.
-        |address| unsafe { undo(address, dptr, old) },
-    )
+    pitched(p, call, (dptr, pitch), (width.into(), height.into()))
 }
 
 pub fn mem_free(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {

@@ -5,7 +5,7 @@ use super::launch;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::{Why, refuse_at, site, warn};
+use crate::hooks::call::accounting::{Why, refuse_at, site};
 use crate::hooks::call::attribution;
 use crate::hooks::call::attribution::nameless;
 use crate::hooks::call::{Call, Function};
@@ -334,7 +334,7 @@ pub fn set_limit(
         Ok(promise) => promise,
         Err(refusal) if p.cap.only_warns() => {
             let site = site(p, call.api, None, target, PoolId(0), 0);
-            warn(p, target.device, site, growth, refusal);
+            refuse_at(p, target.device, site, growth, Why::Warned(refusal));
             p.cap.reserve_anyway(target.device, Kind::Device, growth)
         }
         Err(refusal) => {

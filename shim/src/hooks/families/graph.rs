@@ -11,7 +11,7 @@ use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
 use crate::hooks::call::accounting::{Request, Why, refuse};
-use crate::hooks::call::accounting::{freeing_site, refuse_at, site, warn};
+use crate::hooks::call::accounting::{freeing_site, refuse_at, site};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::{nameless, watched};
 use crate::hooks::call::{Call, Function};
@@ -157,7 +157,7 @@ fn with_memory(
                 if !p.cap.only_warns() {
                     return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
                 }
-                warn(p, device, at(), bytes, refusal);
+                refuse_at(p, device, at(), bytes, Why::Warned(refusal));
                 memory.growth.ask_anyway(limited, bytes);
             }
         }

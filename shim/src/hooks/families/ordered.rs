@@ -6,8 +6,8 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::{Request, Why, allocate, free, refuse};
-use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, warn};
+use crate::hooks::call::accounting::{Account, Request, Why, allocate, free, refuse};
+use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, take};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, meet};
@@ -15,12 +15,13 @@ use crate::hooks::process::pool_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, target_of};
-use crate::model::cap::{Budget, InFlight};
+use crate::model::cap::{Budget, InFlight, Refusal};
 use crate::model::ledger::Entry;
 use crate::model::pools::Pool as KnownPool;
 use crate::model::stream_targets::{Key, StreamTarget};
+use std::ops::ControlFlow;
 use std::ptr::null_mut;
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin, Space};
+use vramtrace_format::{DeviceId, Kind, PoolId, PoolOrigin, Space};
 
 /// Streams 0 to 2 are the default ones: legacy by default, legacy, per-thread.
 pub const PER_THREAD_STREAM: u64 = 2;
@@ -104,32 +105,15 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
         return take_other(p, asked, &route, pool.kind(), real);
     }
     p.pools.takes(pool);
-    match p.cap.limited(pool.device()) {
-        Some(budget) if asked.size > 0 && !asked.dptr.is_null() => {
-            take_under_cap(p, asked, &route, pool, budget, real)
-        }
-        _ => take_unlimited(p, asked, &route, real),
-    }
+    let is_counted = asked.size > 0 && !asked.dptr.is_null();
+    let budget = p.cap.limited(pool.device()).filter(|_| is_counted);
+    take_counted(p, OfPool { p, asked, route: &route, pool: Some(pool), budget }, real)
 }
 
-/// A request for a block of a device's pool that no cap limits.
-fn take_unlimited(
-    p: &'static Process,
-    asked: &Asked,
-    route: &StreamTarget,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let result = real();
-    if result != 0 {
-        return refused_by_driver(p, asked, route, result);
-    }
-    let now = booked(p, asked, route);
-    if let Some(pool) = route.pool
-        && (pool.growth.took(asked.size) || pool.is_due(now))
-    {
-        refresh(p, pool);
-    }
-    result
+#[inline]
+fn take_counted(p: &'static Process, account: OfPool, real: impl FnOnce() -> CUresult) -> CUresult {
+    let OfPool { asked, route, .. } = account;
+    take(p, account, real, || entry(p, asked, route))
 }
 
 /// A request for a block of a pool that is not followed, or of none.
@@ -144,40 +128,82 @@ fn take_unfollowed(
         let request = Request::new(asked.api, Kind::Pool, route.target, asked.size);
         return refuse_unrecordable(p, &request);
     }
-    take_unlimited(p, asked, route, real)
+    take_counted(p, OfPool { p, asked, route, pool: None, budget: None }, real)
 }
 
-/// A request for a block of a device's pool under a cap.
-fn take_under_cap(
+/// A block of a device's pool: counted as growth of the pool.
+struct OfPool<'a> {
     p: &'static Process,
-    asked: &Asked,
-    route: &StreamTarget,
-    pool: &'static KnownPool,
-    budget: &Budget,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let size = asked.size;
-    if pool.growth.ask(Some(budget), size).is_err() {
-        refresh_before_refusal(p, pool.device());
-        if let Err(refusal) = pool.growth.ask_again(Some(budget), size) {
-            let device = route.target.device;
-            if !p.cap.only_warns() {
-                return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
-            }
-            warn(p, device, route.site, asked.size, refusal);
-            pool.growth.ask_anyway(budget, size);
+    asked: &'a Asked,
+    route: &'a StreamTarget,
+    /// `None`: the pool is not followed.
+    pool: Option<&'static KnownPool>,
+    /// Of the cap, if one limits the request.
+    budget: Option<&'static Budget>,
+}
+
+impl OfPool<'_> {
+    #[inline]
+    fn limited(&self) -> Option<(&'static KnownPool, &'static Budget)> {
+        self.pool.zip(self.budget)
+    }
+}
+
+impl Account for OfPool<'_> {
+    type Promise = Option<InFlight<'static>>;
+
+    #[inline]
+    fn promise(&self) -> Result<Self::Promise, Refusal> {
+        let Some((pool, budget)) = self.limited() else { return Ok(None) };
+        let size = self.asked.size;
+        if pool.growth.ask(Some(budget), size).is_err() {
+            refresh_before_refusal(self.p, pool.device());
+            pool.growth.ask_again(Some(budget), size)?;
+        }
+        Ok(Some(InFlight::new(&pool.growth, Some(budget), size)))
+    }
+
+    #[cold]
+    fn promise_anyway(&self) -> Self::Promise {
+        let (pool, budget) = self.limited()?;
+        pool.growth.ask_anyway(budget, self.asked.size);
+        Some(InFlight::new(&pool.growth, Some(budget), self.asked.size))
+    }
+
+    fn withdraw(&self, in_flight: Self::Promise) {
+        if let Some(in_flight) = in_flight {
+            in_flight.finish(false, None, |_| ());
         }
     }
-    let under_way = InFlight::new(&pool.growth, Some(budget), size);
-    let result = real();
-    let got = result == 0;
-    let reading = if got { read(p, pool) } else { None };
-    under_way.finish(got, reading, |change| record_change(p, pool, change));
-    if !got {
-        return refused_by_driver(p, asked, route, result);
+
+    #[inline]
+    fn given(&self, in_flight: Self::Promise) -> Self::Promise {
+        let (p, (pool, _)) = (self.p, self.limited()?);
+        let reading = read(p, pool);
+        in_flight?.finish(true, reading, |change| record_change(p, pool, change));
+        None
     }
-    booked(p, asked, route);
-    result
+
+    #[inline]
+    fn enter(&mut self, entry: &Entry, _: Self::Promise) -> ControlFlow<CUresult> {
+        self.p.ledger.insert(&self.p.trace_writer, entry);
+        ControlFlow::Continue(())
+    }
+
+    #[inline]
+    fn recorded(&self, now_ns: u64) {
+        if let (Some(pool), None) = (self.pool, self.budget)
+            && (pool.growth.took(self.asked.size) || pool.is_due(now_ns))
+        {
+            refresh(self.p, pool);
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, why: Why) -> CUresult {
+        let route = self.route;
+        refuse_at(self.p, route.target.device, route.site, self.asked.size, why)
+    }
 }
 
 /// A block from a pool of managed or host memory: each block is counted as an allocation.
@@ -200,34 +226,19 @@ fn take_other(
     allocate(p, &request, real, taken, |address| unsafe { undo(address, asked.dptr, old) })
 }
 
-#[cold]
-fn refused_by_driver(
-    p: &'static Process,
-    asked: &Asked,
-    route: &StreamTarget,
-    result: CUresult,
-) -> CUresult {
-    refuse_at(p, route.target.device, route.site, asked.size, Why::Driver(result))
-}
-
-/// Enters the block in the ledger and the file. Returns the time of the event.
 #[inline]
-fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
+fn entry(p: &'static Process, asked: &Asked, route: &StreamTarget) -> Entry {
     // The driver returned success, so it has written the address.
     let key = asked.dptr.get().unwrap_or(0);
-    let now = p.clock.now_ns();
-    let entry = Entry {
+    Entry {
         context: route.target.context,
         pool: route.pool.map_or(0, KnownPool::number),
         stream: stream_id(asked.stream, asked.per_thread),
         site: route.site,
+        time_ns: p.clock.now_ns(),
         stack: crate::hooks::process::stacks::stack(p),
-        time_ns: now,
         ..Entry::new(Kind::Pool, key, asked.size, route.target.device)
-    };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
-    now
+    }
 }
 
 /// The context, device and pool of the request; cached for streams that were used before.
