@@ -177,7 +177,7 @@ impl TraceWriter {
     }
 
     /// Records an event with a given time, which is also stored elsewhere (in the ledger).
-    #[inline]
+    #[inline(always)]
     pub fn record_at(&self, time_ns: u64, event: &Event) {
         if self.state.load(Ordering::Acquire) != RUNNING && !self.admits(time_ns, event) {
             return;

@@ -454,7 +454,7 @@ pub fn free(
 }
 
 /// After the driver has freed the allocation: subtracts its bytes from the cap's count.
-#[inline]
+#[inline(always)]
 pub(in crate::hooks) fn commit_free(p: &'static Process, removed: &Removed, now: u64) {
     let entry = &removed.entry;
     match entry.kind {
@@ -470,7 +470,7 @@ pub(in crate::hooks) fn commit_free(p: &'static Process, removed: &Removed, now:
 
 /// The site to record for a free. 0 stands for the usual one: the free function that belongs to the
 /// kind, on the allocation's own stream.
-#[inline]
+#[inline(always)]
 pub(in crate::hooks) fn freeing_site(
     p: &'static Process,
     api: Api,

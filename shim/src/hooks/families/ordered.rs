@@ -100,35 +100,29 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
         return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
     }
     let route = route(p, asked);
-    let Some(pool) = route.pool else { return take_unfollowed(p, asked, &route, real) };
-    if !pool.is_device_memory() {
-        return take_other(p, asked, &route, pool.kind(), real);
+    match route.pool {
+        Some(pool) if !pool.is_device_memory() => {
+            return take_other(p, asked, &route, pool.kind(), real);
+        }
+        Some(pool) => p.pools.takes(pool),
+        None => {
+            if let Some(refused) = refuse_unfollowed(p, asked, &route) {
+                return refused;
+            }
+        }
     }
-    p.pools.takes(pool);
     let is_counted = asked.size > 0 && !asked.dptr.is_null();
-    let budget = p.cap.limited(pool.device()).filter(|_| is_counted);
-    take_counted(p, OfPool { p, asked, route: &route, pool: Some(pool), budget }, real)
+    let budget = route.pool.filter(|_| is_counted).and_then(|pool| p.cap.limited(pool.device()));
+    take(p, OfPool { p, asked, route: &route, budget }, real, || entry(p, asked, &route))
 }
 
-#[inline]
-fn take_counted(p: &'static Process, account: OfPool, real: impl FnOnce() -> CUresult) -> CUresult {
-    let OfPool { asked, route, .. } = account;
-    take(p, account, real, || entry(p, asked, route))
-}
-
-/// A request for a block of a pool that is not followed, or of none.
+/// A request for a block of a pool that is not followed, or of none: no cap would hold.
 #[cold]
-fn take_unfollowed(
-    p: &'static Process,
-    asked: &Asked,
-    route: &StreamTarget,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    if p.pools.has_overflowed() && asked.size > 0 && p.cap.must_count(route.target.device) {
-        let request = Request::new(asked.api, Kind::Pool, route.target, asked.size);
-        return refuse_unrecordable(p, &request);
-    }
-    take_counted(p, OfPool { p, asked, route, pool: None, budget: None }, real)
+fn refuse_unfollowed(p: &'static Process, asked: &Asked, route: &StreamTarget) -> Option<CUresult> {
+    let device = route.target.device;
+    (p.pools.has_overflowed() && asked.size > 0 && p.cap.must_count(device)).then(|| {
+        refuse_unrecordable(p, &Request::new(asked.api, Kind::Pool, route.target, asked.size))
+    })
 }
 
 /// A block of a device's pool: counted as growth of the pool.
@@ -136,8 +130,6 @@ struct OfPool<'a> {
     p: &'static Process,
     asked: &'a Asked,
     route: &'a StreamTarget,
-    /// `None`: the pool is not followed.
-    pool: Option<&'static KnownPool>,
     /// Of the cap, if one limits the request.
     budget: Option<&'static Budget>,
 }
@@ -145,14 +137,14 @@ struct OfPool<'a> {
 impl OfPool<'_> {
     #[inline]
     fn limited(&self) -> Option<(&'static KnownPool, &'static Budget)> {
-        self.pool.zip(self.budget)
+        self.route.pool.zip(self.budget)
     }
 }
 
 impl Account for OfPool<'_> {
     type Promise = Option<InFlight<'static>>;
 
-    #[inline]
+    #[inline(always)]
     fn promise(&self) -> Result<Self::Promise, Refusal> {
         let Some((pool, budget)) = self.limited() else { return Ok(None) };
         let size = self.asked.size;
@@ -176,7 +168,7 @@ impl Account for OfPool<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn given(&self, in_flight: Self::Promise) -> Self::Promise {
         let (p, (pool, _)) = (self.p, self.limited()?);
         let reading = read(p, pool);
@@ -184,15 +176,15 @@ impl Account for OfPool<'_> {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, entry: &Entry, _: Self::Promise) -> ControlFlow<CUresult> {
         self.p.ledger.insert(&self.p.trace_writer, entry);
         ControlFlow::Continue(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn recorded(&self, now_ns: u64) {
-        if let (Some(pool), None) = (self.pool, self.budget)
+        if let (Some(pool), None) = (self.route.pool, self.budget)
             && (pool.growth.took(self.asked.size) || pool.is_due(now_ns))
         {
             refresh(self.p, pool);

@@ -20,7 +20,7 @@ use vramtrace_format::{Definition, Event};
 pub const NO_TARGET: Target = Target { context: ContextId(0), device: DeviceId::UNKNOWN };
 
 /// The handle of this thread's current context; 0 = none.
-#[inline]
+#[inline(always)]
 pub fn current_context() -> u64 {
     let mut context = null_mut();
     let ask = driver().ctx_get_current;
@@ -30,13 +30,13 @@ pub fn current_context() -> u64 {
 
 /// The current context and its device, for calls without a stream. Queried each time, since a thread's
 /// context changes in many ways. The query takes nanoseconds, the calls take microseconds.
-#[inline]
+#[inline(always)]
 pub fn current_target(p: &'static Process) -> Target {
     target_of(p, current_context())
 }
 
 /// The context of a handle. It is defined in the trace if it is new.
-#[inline]
+#[inline(always)]
 pub fn target_of(p: &'static Process, handle: u64) -> Target {
     match handle {
         0 => NO_TARGET,

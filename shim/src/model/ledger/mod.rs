@@ -324,7 +324,7 @@ impl Ledger {
 
     /// After the driver's free: the physical bytes that the driver has freed. For a small allocation
     /// these are its page, if the page holds no other allocation that is live or being freed.
-    #[inline]
+    #[inline(always)]
     pub fn left(&self, removed: &Removed) -> u64 {
         let entry = &removed.entry;
         match entry.physical() {

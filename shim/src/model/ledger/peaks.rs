@@ -58,7 +58,8 @@ impl KeptEpoch {
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn keep_first(&self, epoch: u32, kept: &AtomicU64, now: &AtomicU64) {
         let wanted = epoch << 1;
         for _ in 0..TRIES {

@@ -206,6 +206,7 @@ impl Inner {
     }
 
     /// A free has returned. True: it was the last one, and the driver has freed the page.
+    #[inline(always)]
     pub fn leave_page(&mut self, page: u64) -> bool {
         let Some(slot) = self.pages.get_mut(page) else { return false };
         slot.leaving = slot.leaving.saturating_sub(1);
