@@ -3,6 +3,7 @@ cost of N operations without start-up and end. The clock is simulated and advanc
 valgrind real time passes about 50 times faster per operation, and periodic work would be counted too often."""
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -11,7 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BINS = [Path(word).resolve() for word in sys.argv[1:]]
+CHECK = sys.argv[1:2] == ["--check"]
+BINS = [Path(word).resolve() for word in sys.argv[2 if CHECK else 1 :]]
+BOUNDS = ROOT / "scripts/instructions.bounds"
+# A row may be this much above its bound. What the compiler inlines differs by as much between two builds.
+SLACK = 0.02
 PYTHON = sys.executable
 SAMPLES = 2
 
@@ -58,6 +63,9 @@ OPERATIONS = [
     ("  recorded, no stacks", "Python", "block", 4000, [OUT, NONE]),
     ("  recorded, 20 Python frames", "Python", "block", 4000, [OUT]),
     ("  recorded, native and Python", "Python", "block", 4000, [OUT, "VRAMTRACE_TENSORS=full"]),
+    # From C: the addresses that Python takes differ, and with them the collisions in tables.
+    ("PyTorch block from C: bare", "C", "block", 4000, None),
+    ("  recorded, no stacks", "C", "block", 4000, [OUT, NONE]),
     ("refused cuMemAlloc: bare", "C", "refused", 2000, None),
     ("  by the driver, recorded", "C", "refused", 2000, [OUT]),
     ("  by the cap, recorded", "C", "refused", 2000, [OUT, SMALL_CAP]),
@@ -90,6 +98,8 @@ class Build:
     def environment(self, variables, trace):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("VRAMTRACE_") and k != "LD_PRELOAD"}
         clean.update(LD_LIBRARY_PATH=str(self.work / "sim"), PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1")
+        # The C library's functions on strings have variants for processors.
+        clean["GLIBC_TUNABLES"] = "glibc.cpu.hwcaps=-AVX,-AVX2,-ERMS,-FSRM,-BMI2,-RTM"
         clean["VRAMTRACE_OOM_REPORT"] = "off"
         if variables is None:
             return clean
@@ -186,6 +196,53 @@ def head(what, builds):
     print("|---|" + "---:|" * len(names))
 
 
+def toolchain():
+    """What the counts depend on beside the sources."""
+    rustc = subprocess.run(["rustc", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+    gcc = subprocess.run(["gcc", "-dumpversion"], check=True, capture_output=True, text=True).stdout.strip()
+    valgrind = subprocess.run(["valgrind", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    return f"{platform.machine()} rustc-{rustc} glibc-{platform.libc_ver()[1]} gcc-{gcc} {valgrind}"
+
+
+def check():
+    """Compares with the bounds. On another toolchain than theirs it prints the table, and nothing fails."""
+    lines = [line for line in BOUNDS.read_text().splitlines() if line and not line.startswith("#")]
+    theirs, bounds = lines[0], {}
+    for line in lines[1:]:
+        name, bound, commit, why = (cell.strip() for cell in line.split("|"))
+        bounds[name] = float(bound)
+    rows, group = [], ""
+    for row in OPERATIONS:
+        group = row[0].split(":")[0] if not row[0].startswith(" ") else group
+        name = row[0] if not row[0].startswith(" ") else f"{group}, {row[0].strip()}"
+        if name in bounds:
+            rows.append((name, row))
+    if len(rows) != len(bounds):
+        unknown = sorted(set(bounds) - {name for name, _ in rows})
+        raise SystemExit(f"instructions: {BOUNDS}: no such rows: {', '.join(unknown)}")
+    with tempfile.TemporaryDirectory(prefix="vramtrace-instructions-") as name:
+        work = Path(name)
+        compiled(work)
+        build = Build(0, BINS[0], work)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            counts = [pool.submit(each, build.operation, row, row[3]) for _, row in rows]
+            print("| an operation | instructions | bound | ratio |\n|---|---:|---:|---:|")
+            ratios = []
+            for (name, _), count in zip(rows, counts):
+                ratio = count.result() / bounds[name]
+                print(f"| {name} | {count.result():,.1f} | {bounds[name]:,.0f} | {ratio:.4f} |", flush=True)
+                ratios.append((ratio, name))
+    if toolchain() != theirs:
+        print(f"not compared: this is {toolchain()}; the bounds are of {theirs}")
+        return
+    for ratio, name in ratios:
+        if ratio < 1 - SLACK:
+            print(f"{name}: {ratio:.4f} of its bound: lower the bound in {BOUNDS.name}")
+    above = [f"{name} ({ratio:.4f})" for ratio, name in ratios if ratio > 1 + SLACK]
+    if above:
+        raise SystemExit(f"instructions: above the bounds of {BOUNDS.name}: {', '.join(above)}")
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="vramtrace-instructions-") as name:
         work = Path(name)
@@ -212,4 +269,7 @@ def main():
                 shown(row[0], [future.result() for future in found])
 
 
-main()
+if CHECK:
+    check()
+else:
+    main()

@@ -27,6 +27,7 @@ need python3 python3-venv
 
 if [ "${1-}" = build ]; then
     cargo build --quiet --release -p vramtrace-shim -p vramtrace-sim
+    scripts/instructions.sh --build
     cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
     exec scripts/fuzz.sh build
 fi
@@ -46,6 +47,10 @@ if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/
 else
     skip "aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
 fi
+
+say "instructions of the path of an event, against their bounds"
+need valgrind valgrind
+scripts/instructions.sh --check
 
 say "the book"
 scripts/book.sh
