@@ -2,11 +2,11 @@
 //! above they take whole ones.
 
 use crate::abi::*;
-use crate::context;
+use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{next_id, round_up};
-use crate::stream;
+use crate::streams;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -106,12 +106,12 @@ fn check(desc: &Array3dDesc) -> Done {
 }
 
 fn create_any(out: Out<Handle>, desc: Array3dDesc) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     check(&desc)?;
-    stream::refuse_while_capturing()?;
+    streams::refuse_while_capturing()?;
     let size = bytes(&desc)?;
     let address = match desc.flags & NO_MEMORY {
         0 => driver().memory(context.device).lock().allocate(size, context.id)?,
@@ -220,7 +220,7 @@ pub fn requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) ->
 }
 
 pub fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let desc = desc.get()?;
     check(&desc)?;
     if out.is_null() || levels == 0 {
@@ -246,7 +246,7 @@ pub fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) ->
         total =
             total.checked_add(bytes(&one)?.next_multiple_of(512)).ok_or(Error::OUT_OF_MEMORY)?;
     }
-    stream::refuse_while_capturing()?;
+    streams::refuse_while_capturing()?;
     let size = total;
     let address = match desc.flags & NO_MEMORY {
         0 => driver().memory(context.device).lock().allocate(size, context.id)?,

@@ -2,105 +2,21 @@
 //! to one chain, in the order of the calls, which keeps every order that the program asked for.
 
 use crate::abi::*;
+use crate::captures::*;
 use crate::error::{Done, Error};
-use crate::graph::{self, Work};
-use crate::memory::{Memory, next_id};
-use crate::stream;
-use std::cell::Cell;
+use crate::memory::next_id;
+use crate::{graphs, streams};
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex};
-
-const ACTIVE: u8 = 1;
-const INVALID: u8 = 2;
-const ENDED: u8 = 3;
-
-pub struct Capture {
-    pub origin: usize,
-    id: u64,
-    graph: usize,
-    status: AtomicU8,
-    last: Mutex<Vec<usize>>,
-    mode: i32,
-    thread: std::thread::ThreadId,
-}
-
-const GLOBAL: i32 = 0;
-const RELAXED: i32 = 2;
-
-thread_local! {
-    /// How this thread looks at captures, other threads' ones included.
-    static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
-}
-
-impl Capture {
-    pub fn is_active(&self) -> bool {
-        self.status.load(Acquire) != ENDED
-    }
-
-    /// May the calling thread not make calls that wait?
-    pub fn forbids_waiting(&self) -> bool {
-        let own = self.thread == std::thread::current().id();
-        self.status.load(Acquire) == ACTIVE
-            && match MODE.get() {
-                RELAXED => false,
-                GLOBAL => self.mode == GLOBAL || (own && self.mode != RELAXED),
-                _ => own && self.mode != RELAXED,
-            }
-    }
-
-    pub fn invalidate(&self) {
-        let _ = self.status.compare_exchange(ACTIVE, INVALID, AcqRel, Acquire);
-    }
-
-    /// Its stream or context was destroyed.
-    pub fn ended(&self) {
-        self.status.store(ENDED, Release);
-    }
-
-    pub fn add(&self, work: Work) -> Done<usize> {
-        if self.status.load(Acquire) != ACTIVE {
-            return Err(Error::CAPTURE_INVALIDATED);
-        }
-        let mut last = self.last.lock().unwrap();
-        let node = graph::add(self.graph, &last, work)?;
-        *last = vec![node];
-        Ok(node)
-    }
-
-    pub fn add_work(&self, kind: i32, run: Box<dyn Fn() -> Done + Send + Sync>) -> Done {
-        self.add(Work::Run { kind, run: run.into() }).map(|_| ())
-    }
-
-    pub fn add_kernel(&self) -> Done {
-        self.add(Work::Kernel).map(|_| ())
-    }
-
-    pub fn add_host(&self, function: HostFunction, data: usize) -> Done {
-        self.add(Work::host(function, data)).map(|_| ())
-    }
-
-    pub fn add_alloc(&self, memory: &'static Memory, size: u64) -> Done<Pointer> {
-        let (work, pointer) = Work::alloc(memory, size)?;
-        self.add(work)?;
-        Ok(pointer)
-    }
-
-    pub fn add_free(&self, pointer: Pointer) -> Done {
-        if !graph::allocates(self.graph, pointer) {
-            return Err(Error::INVALID_VALUE);
-        }
-        self.add(Work::Free(pointer)).map(|_| ())
-    }
-}
 
 pub fn begin(stream: StreamArg, mode: i32) -> Done {
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
     // Only a stream that can capture gets a graph.
-    stream::place(stream)?;
-    let graph = graph::new_graph();
-    begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graph::discard(graph))
+    streams::place(stream)?;
+    let graph = graphs::new_graph();
+    begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graphs::discard(graph))
 }
 
 pub fn begin_v1(stream: StreamArg) -> Done {
@@ -118,8 +34,8 @@ pub fn begin_to_graph(
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
-    let after = graph::handles(dependencies, count)?;
-    graph::check(graph as usize)?;
+    let after = graphs::handles(dependencies, count)?;
+    graphs::check(graph as usize)?;
     begin_in(stream, graph as usize, after, mode)
 }
 
@@ -133,18 +49,18 @@ fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>, mode: i32) -> Do
         mode,
         thread: std::thread::current().id(),
     };
-    stream::begin(stream, Arc::new(capture))
+    streams::begin(stream, Arc::new(capture))
 }
 
 pub fn end(stream: StreamArg, out: Out<Handle>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let capture = stream::end(stream)?;
+    let capture = streams::end(stream)?;
     let was = capture.status.swap(ENDED, AcqRel);
     if was != ACTIVE {
         out.set(std::ptr::null_mut());
-        graph::discard(capture.graph);
+        graphs::discard(capture.graph);
         return Err(Error::CAPTURE_INVALIDATED);
     }
     out.set(capture.graph as Handle);
@@ -152,7 +68,7 @@ pub fn end(stream: StreamArg, out: Out<Handle>) -> Done {
 }
 
 fn status(stream: StreamArg) -> Done<(i32, Option<Arc<Capture>>)> {
-    let capture = stream::place(stream)?.capture;
+    let capture = streams::place(stream)?.capture;
     let status = capture.as_ref().map_or(0, |capture| match capture.status.load(Acquire) {
         ACTIVE => 1,
         INVALID => 2,
@@ -215,7 +131,7 @@ pub fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) ->
     let Some(capture) = capture.filter(|_| status == 1) else {
         return Err(Error::ILLEGAL_STATE);
     };
-    let nodes = graph::handles(list.input(), count)?;
+    let nodes = graphs::handles(list.input(), count)?;
     let mut last = capture.last.lock().unwrap();
     match flags {
         0 => last.extend(nodes),

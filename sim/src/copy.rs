@@ -2,11 +2,11 @@
 
 use crate::abi::*;
 use crate::array;
-use crate::context;
+use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::managed;
-use crate::stream;
+use crate::streams;
 use crate::vmm;
 
 /// Checks that the device may use a range, and notes that it did.
@@ -62,7 +62,7 @@ fn check(side: Side, address: Pointer, size: u64, writes: bool) -> Done {
 }
 
 fn flat(to: (Side, Pointer), from: (Side, Pointer), size: usize) -> Done {
-    context::current()?;
+    contexts::current()?;
     check(to.0, to.1, size as u64, true)?;
     check(from.0, from.1, size as u64, false)?;
     move_bytes(from.1, to.1, size);
@@ -78,7 +78,7 @@ fn move_bytes(from: Pointer, to: Pointer, size: usize) {
 
 /// Runs work now, or makes it a node of the graph that the stream captures.
 fn enqueue(stream: StreamArg, kind: i32, work: impl Fn() -> Done + Send + Sync + 'static) -> Done {
-    match stream::place(stream)?.capture {
+    match streams::place(stream)?.capture {
         Some(capture) => capture.add_work(kind, Box::new(work)),
         None => work(),
     }
@@ -151,7 +151,7 @@ struct Fill {
 
 impl Fill {
     fn run(self) -> Done {
-        context::current()?;
+        contexts::current()?;
         let row = self.width.checked_mul(self.element).ok_or(Error::INVALID_VALUE)?;
         if !self.at.is_multiple_of(self.element) || (self.height > 1 && self.pitch < row) {
             return Err(Error::INVALID_VALUE);
@@ -283,7 +283,7 @@ fn region(side: &Side3d, width: u64, height: u64) -> Done<Region> {
 }
 
 fn copy_box(copy: &Copy3d) -> Done {
-    context::current()?;
+    contexts::current()?;
     let (width, height, depth) = (copy.width as u64, copy.height as u64, copy.depth as u64);
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());

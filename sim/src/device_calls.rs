@@ -126,7 +126,7 @@ pub fn export_table(_out: Out<In<c_void>>, _id: In<Uuid>) -> Done {
 }
 
 pub fn flush_writes(_target: i32, _scope: i32) -> Done {
-    crate::context::current().map(|_| ())
+    crate::contexts::current().map(|_| ())
 }
 
 // Textures and surfaces are names only: kernels that would read them do not run.
@@ -137,7 +137,7 @@ pub fn texture_create(
     _texture: In<c_void>,
     _view: In<c_void>,
 ) -> Done {
-    crate::context::current()?;
+    crate::contexts::current()?;
     if resource.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -145,7 +145,7 @@ pub fn texture_create(
 }
 
 pub fn texture_destroy(_object: u64) -> Done {
-    crate::context::current().map(|_| ())
+    crate::contexts::current().map(|_| ())
 }
 
 pub fn surface_create(out: Out<u64>, resource: In<c_void>) -> Done {

@@ -53,7 +53,7 @@ pub fn init(flags: u32) -> Done {
         }
         let memory = |index, bytes| {
             Aperture::new(index, bytes)
-                .map(|aperture| Memory::new(index, aperture))
+                .map(|aperture| Memory::new(index, aperture, &devices.shared))
                 .ok_or(Error::OUT_OF_MEMORY)
         };
         let driver = Driver {

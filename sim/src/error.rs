@@ -1,6 +1,5 @@
 //! The driver's result codes, their names and texts.
 
-use crate::abi::{In, Name, Out};
 use std::ffi::CStr;
 
 /// A driver result other than success.
@@ -14,7 +13,8 @@ macro_rules! errors {
         #[allow(dead_code)]
         impl Error { $(pub const $short: Error = Error($code);)* }
 
-        fn entry(code: i32) -> Option<(&'static CStr, &'static CStr)> {
+        /// The name and the text of a code.
+        pub fn entry(code: i32) -> Option<(&'static CStr, &'static CStr)> {
             match code { $($code => Some(($name, $text)),)* _ => None }
         }
     };
@@ -60,32 +60,4 @@ errors! {
     906 CAPTURE_IMPLICIT c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT" c"operation would make the legacy stream depend on a capturing blocking stream";
     907 CAPTURED_EVENT c"CUDA_ERROR_CAPTURED_EVENT" c"operation not permitted on an event last recorded in a capturing stream";
     999 UNKNOWN c"CUDA_ERROR_UNKNOWN" c"unknown error";
-}
-
-fn text_out(
-    code: i32,
-    out: Out<Name>,
-    pick: fn((&'static CStr, &'static CStr)) -> &'static CStr,
-) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    match entry(code) {
-        Some(both) => {
-            out.set(In::of_text(pick(both)));
-            Ok(())
-        }
-        None => {
-            out.set(In::none());
-            Err(Error::INVALID_VALUE)
-        }
-    }
-}
-
-pub fn name(code: i32, out: Out<Name>) -> Done {
-    text_out(code, out, |both| both.0)
-}
-
-pub fn string(code: i32, out: Out<Name>) -> Done {
-    text_out(code, out, |both| both.1)
 }

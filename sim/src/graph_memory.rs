@@ -2,8 +2,6 @@
 //! 32 MiB, shared by all graphs of the device, and stays until it is trimmed.
 
 use crate::abi::POOL_STEP;
-use crate::error::{Done, Error};
-use crate::memory::Locked;
 
 #[derive(Default)]
 pub struct GraphMemory {
@@ -29,21 +27,5 @@ impl GraphMemory {
         let given = self.reserved - floor;
         self.reserved = floor;
         given
-    }
-}
-
-impl Locked<'_> {
-    /// Makes room for a graph that has `need` bytes live at once.
-    pub fn graph_reserve(&mut self, need: u64) -> Done {
-        let want = self.state.graph.used.checked_add(need).ok_or(Error::OUT_OF_MEMORY)?;
-        if want > self.state.graph.reserved {
-            let missing = want - self.state.graph.reserved;
-            let grow = missing.checked_next_multiple_of(POOL_STEP).ok_or(Error::OUT_OF_MEMORY)?;
-            self.charge(grow, grow)?;
-            let graph = &mut self.state.graph;
-            graph.reserved += grow;
-            graph.reserved_high = graph.reserved_high.max(graph.reserved);
-        }
-        Ok(())
     }
 }

@@ -2,23 +2,23 @@
 
 use crate::abi::*;
 use crate::aperture::HOST;
-use crate::context;
+use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{Owner, round_up};
-use crate::{host, pool, stream, vmm};
+use crate::{host, pool, streams, vmm};
 use std::ffi::c_void;
 
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: usize = 512;
 
 pub fn alloc(out: Out<Pointer>, size: usize) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    stream::refuse_while_capturing()?;
+    streams::refuse_while_capturing()?;
     let address = driver().memory(context.device).lock().allocate(size as u64, context.id)?;
     out.set(address);
     Ok(())
@@ -31,14 +31,14 @@ pub fn alloc_pitch(
     height: usize,
     element: u32,
 ) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     if out.is_null() || pitch_out.is_null() || width == 0 || height == 0 {
         return Err(Error::INVALID_VALUE);
     }
     if !matches!(element, 4 | 8 | 16) {
         return Err(Error::INVALID_VALUE);
     }
-    stream::refuse_while_capturing()?;
+    streams::refuse_while_capturing()?;
     let pitch = width.checked_next_multiple_of(PITCH).ok_or(Error::OUT_OF_MEMORY)?;
     let size = pitch.checked_mul(height).ok_or(Error::OUT_OF_MEMORY)?;
     let address = driver().memory(context.device).lock().allocate(size as u64, context.id)?;
@@ -51,8 +51,8 @@ pub fn free(address: Pointer) -> Done {
     if address == 0 {
         return Ok(());
     }
-    context::current()?;
-    stream::refuse_while_capturing()?;
+    contexts::current()?;
+    streams::refuse_while_capturing()?;
     let memory = driver().at(address).ok_or(Error::INVALID_VALUE)?;
     if memory.index == HOST && !memory.lock().is_pool_block(address) {
         return Err(Error::INVALID_VALUE);
@@ -65,7 +65,7 @@ pub fn free(address: Pointer) -> Done {
 }
 
 pub fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let (devices, index) = (driver().devices, context.device);
     free.set((devices.bytes - devices.shared.used(index)) as usize);
     total.set(devices.bytes as usize);
@@ -74,7 +74,7 @@ pub fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
 
 /// The first version of the call: 32 bits, as much as fits.
 pub fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let (devices, index) = (driver().devices, context.device);
     let fit = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     free.set(fit(devices.bytes - devices.shared.used(index)));
@@ -83,7 +83,7 @@ pub fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
 }
 
 pub fn address_range(base: Out<Pointer>, size: Out<usize>, address: Pointer) -> Done {
-    context::current()?;
+    contexts::current()?;
     if base.is_null() && size.is_null() {
         return Ok(());
     }
@@ -172,7 +172,7 @@ impl Known {
         let flag = |value: bool| i32::from(value);
         match attribute {
             1 => {
-                let context = context::by_id(self.context);
+                let context = contexts::by_id(self.context);
                 let handle = context.map_or(std::ptr::null_mut(), |context| context.handle());
                 data.cast().set(handle);
             }

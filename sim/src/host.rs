@@ -1,7 +1,7 @@
 //! Pinned and registered host memory.
 
 use crate::abi::*;
-use crate::context;
+use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{Locked, Owner, next_id};
@@ -39,7 +39,7 @@ pub fn alloc_v1(out: Out<Handle>, size: u32) -> Done {
 }
 
 pub fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     // Portable, device map, write combined.
     if out.is_null() || size == 0 || flags & !7 != 0 {
         return Err(Error::INVALID_VALUE);
@@ -53,7 +53,7 @@ pub fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
 }
 
 pub fn free(pointer: Handle) -> Done {
-    context::current()?;
+    contexts::current()?;
     if pointer.is_null() {
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub fn free(pointer: Handle) -> Done {
 }
 
 pub fn register(pointer: Handle, size: usize, flags: u32) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     if pointer.is_null() || size == 0 || flags & !0xf != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -95,7 +95,7 @@ pub fn register(pointer: Handle, size: usize, flags: u32) -> Done {
 }
 
 pub fn unregister(pointer: Handle) -> Done {
-    context::current()?;
+    contexts::current()?;
     if pointer.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -104,7 +104,7 @@ pub fn unregister(pointer: Handle) -> Done {
 }
 
 pub fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
-    context::current()?;
+    contexts::current()?;
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -117,7 +117,7 @@ pub fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
 }
 
 pub fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
-    context::current()?;
+    contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }

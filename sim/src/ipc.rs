@@ -5,14 +5,15 @@
 //! bytes; the descriptor alone is then enough. The owner is charged, the opener is not.
 
 use crate::abi::*;
-use crate::aperture::{Aperture, FileRange, HOST, memory_file};
-use crate::context;
+use crate::aperture::{FileRange, HOST, memory_file};
+use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{Block, Locked, Memory, Owner, next_id};
 use crate::pool;
 use crate::shared::start_time;
+use crate::shared_file::{DESCRIPTION, Description, describe, map_at};
 use crate::system;
 use crate::vmm::{self, Object};
 use std::collections::HashMap;
@@ -21,8 +22,9 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::Mutex;
 
 const MEMORY: u64 = 0x5349_4d49_5043_0001;
+
 const POOL_POINTER: u64 = 0x5349_4d49_5043_0002;
-const DESCRIPTION: u64 = 0x5349_4d49_5043_0003;
+
 const POSIX_FD: i32 = 1;
 
 /// What is opened: for a second open of the same handle.
@@ -59,22 +61,6 @@ fn open_file(seal: &[u64; 8]) -> Done<i32> {
     Ok(file.into_raw_fd())
 }
 
-fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
-    // SAFETY: the range lies in an aperture or is an object's place in one: whatever was mapped there
-    // before is memory of the simulated device, of which nothing holds a reference.
-    let got = unsafe {
-        libc::mmap(
-            address as *mut c_void,
-            size as usize,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-            fd,
-            offset as i64,
-        )
-    };
-    if got == libc::MAP_FAILED { Err(Error::MAP_FAILED) } else { Ok(()) }
-}
-
 /// Maps part of another process's memory and books it as imported.
 fn import(memory: &Memory, fd: i32, offset: u64, size: u64, kind: Imported) -> Done<Pointer> {
     let start = offset / PAGE * PAGE;
@@ -100,7 +86,7 @@ enum Imported {
 }
 
 pub fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
-    context::current()?;
+    contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -122,7 +108,7 @@ pub fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
 }
 
 pub fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let seal = handle.0;
     let index = (seal[1] & 0xffff_ffff) as usize;
     // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is the only flag.
@@ -153,7 +139,7 @@ pub fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
 }
 
 pub fn close_handle(pointer: Pointer) -> Done {
-    context::current()?;
+    contexts::current()?;
     let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
     let mut opened = OPENED.lock().unwrap();
     let mut locked = memory.lock();
@@ -176,42 +162,6 @@ pub fn close_handle(pointer: Pointer) -> Done {
 }
 
 // Shareable descriptors.
-
-/// Behind the bytes of an exportable object's file.
-#[repr(C)]
-struct Description {
-    magic: u64,
-    size: u64,
-    place: u64,
-    multicast_devices: u64,
-    prop: AllocationProp,
-}
-
-fn describe(fd: i32, at: u64, description: &Description) -> bool {
-    let length = size_of::<Description>();
-    let from = description as *const Description as *const c_void;
-    // SAFETY: it reads the bytes of the description, which outlives the call.
-    unsafe { libc::pwrite(fd, from, length, at as i64) == length as isize }
-}
-
-/// Moves an exportable object into a memory file, which is mapped at the same address. Returns the file.
-pub fn own_file(
-    aperture: &Aperture,
-    backing: Pointer,
-    size: u64,
-    prop: &AllocationProp,
-) -> Option<i32> {
-    let (fd, _) = memory_file(c"vramtrace-sim-share", size + 4 * KIB)?;
-    let place = driver().at(backing).map_or(HOST, |memory| memory.index) as u64;
-    let description =
-        Description { magic: DESCRIPTION, size, place, multicast_devices: 0, prop: *prop };
-    if !describe(fd, size, &description) || map_at(backing, size, fd, 0).is_err() {
-        aperture.restore(backing, size);
-        system::close(fd);
-        return None;
-    }
-    Some(fd)
-}
 
 pub fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Done {
     if out.is_null() || flags != 0 {
@@ -296,7 +246,7 @@ pub fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> Done {
 // Pools.
 
 impl Locked<'_> {
-    fn exportable(&self, id: pool::PoolId) -> Done {
+    fn exportable(&self, id: crate::pool_state::PoolId) -> Done {
         let pool = self.state.pools.get(&id).ok_or(Error::INVALID_VALUE)?;
         if pool.handle_types & POSIX_FD == 0 { Err(Error::INVALID_VALUE) } else { Ok(()) }
     }
@@ -320,7 +270,7 @@ pub fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags: u64) -
         return Err(Error::INVALID_VALUE);
     }
     let fd = system::duplicate(os_handle as usize as i32, 700).ok_or(Error::INVALID_VALUE)?;
-    let index = context::current().map_or(driver().devices.visible[0], |context| context.device);
+    let index = contexts::current().map_or(driver().devices.visible[0], |context| context.device);
     let location = Location { kind: LOCATION_DEVICE, id: device::ordinal(index) };
     let props = PoolProps {
         kind: 1,

@@ -1,13 +1,13 @@
 //! Instantiating, uploading and launching graphs, and the memory that a device holds for them.
 
 use crate::abi::*;
-use crate::context;
+use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::graph::{Exec, Work, give_back_orphans, graphs, new_handle};
+use crate::graphs::{Exec, Work, give_back_orphans, graphs, new_handle};
 use crate::memory::{Block, Memory, Owner, next_id};
-use crate::stream;
+use crate::streams;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
 
 pub fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
-    context::current()?;
+    contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -137,7 +137,7 @@ fn reserve(exec: &Exec) -> Done {
 }
 
 pub fn upload(handle: Handle, stream: StreamArg) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
     }
@@ -187,7 +187,7 @@ fn still_live(work: &[Work]) -> Vec<(&'static Memory, Pointer)> {
 }
 
 pub fn launch(handle: Handle, stream: StreamArg) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     let exec = exec(handle)?;
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);

@@ -2,31 +2,20 @@
 //! them. NVML's per-process figure leaves it out.
 
 use crate::abi::*;
-use crate::context;
+use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{Block, Owner, next_id, round_up};
-
-/// Which pages are on the device.
-pub struct Touched {
-    pages: Box<[bool]>,
-    bytes: u64,
-}
-
-impl Touched {
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
+use crate::touched::Touched;
 
 pub fn alloc(out: Out<Pointer>, size: usize, flags: u32) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST.
     if out.is_null() || size == 0 || !matches!(flags, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
-    crate::stream::refuse_while_capturing()?;
+    crate::streams::refuse_while_capturing()?;
     let span = round_up(size as u64, PAGE)?;
     let mut locked = driver().memory(context.device).lock();
     let address = locked.take_pages(span, PAGE)?;
@@ -80,7 +69,7 @@ pub fn prefetch_to(
     _flags: u32,
     stream: StreamArg,
 ) -> Done {
-    crate::stream::place(stream)?;
+    crate::streams::place(stream)?;
     check(address, size as u64)?;
     if location.kind == LOCATION_DEVICE {
         device::by_ordinal(location.id)?;

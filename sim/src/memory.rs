@@ -4,15 +4,15 @@
 //! and the page is taken from the device while anything in it is live. Larger ones take whole
 //! pages. Pinned host memory is the same machine without a device to charge.
 
-use crate::abi::{MIB, PAGE, Pointer};
+use crate::abi::{MIB, PAGE, POOL_STEP, Pointer};
 use crate::aperture::{Aperture, HOST};
-use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::graph::NodeMemory;
 use crate::graph_memory::GraphMemory;
-use crate::managed::Touched;
-use crate::pool::{Pool, PoolId};
+use crate::pool_state::{Pool, PoolId};
 use crate::ranges::Ranges;
+use crate::shared::Shared;
+use crate::touched::Touched;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,6 +27,8 @@ pub struct Memory {
     /// A pool may hold more than its threshold until the next synchronisation.
     pub excess: AtomicBool,
     state: Mutex<State>,
+    /// What the processes of the machine share: it has the sums of the device.
+    shared: &'static Shared,
 }
 
 pub struct State {
@@ -58,9 +60,9 @@ pub enum Owner {
     Pages,
     Managed(Touched),
     Pool(PoolId),
-    /// Memory of a graph's allocation node, live after a launch; it keeps the node's addresses.
+    /// Memory of a graph's allocation node, live after a launch. The node keeps the addresses.
     #[allow(dead_code)]
-    Graph(Arc<NodeMemory>),
+    Graph(Arc<dyn Any + Send + Sync>),
     /// Another process's memory, mapped here; one opened twice is closed twice.
     Imported {
         opens: u32,
@@ -84,7 +86,7 @@ pub fn next_id() -> u64 {
 }
 
 impl Memory {
-    pub fn new(index: usize, aperture: Aperture) -> Memory {
+    pub fn new(index: usize, aperture: Aperture, shared: &'static Shared) -> Memory {
         let mut pages = Ranges::new(0);
         pages.give(aperture.base, aperture.size);
         let state = State {
@@ -96,7 +98,7 @@ impl Memory {
             next_pool: 1,
             graph: GraphMemory::default(),
         };
-        Memory { index, aperture, excess: AtomicBool::new(false), state: Mutex::new(state) }
+        Memory { index, aperture, excess: AtomicBool::new(false), state: Mutex::new(state), shared }
     }
 
     pub fn lock(&self) -> Locked<'_> {
@@ -110,12 +112,12 @@ impl Memory {
 
     pub fn release(&self, used: u64, shown: u64) {
         if !self.is_host() {
-            driver().devices.shared.release(self.index, used, shown);
+            self.shared.release(self.index, used, shown);
         }
     }
 
     fn try_charge(&self, used: u64, shown: u64) -> bool {
-        self.is_host() || driver().devices.shared.charge(self.index, used, shown)
+        self.is_host() || self.shared.charge(self.index, used, shown)
     }
 
     /// Charges the device and tries nothing else.
@@ -251,5 +253,19 @@ impl Locked<'_> {
                 self.give_back(address, block);
             }
         }
+    }
+
+    /// Makes room for a graph that has `need` bytes live at once.
+    pub fn graph_reserve(&mut self, need: u64) -> Done {
+        let want = self.state.graph.used.checked_add(need).ok_or(Error::OUT_OF_MEMORY)?;
+        if want > self.state.graph.reserved {
+            let missing = want - self.state.graph.reserved;
+            let grow = missing.checked_next_multiple_of(POOL_STEP).ok_or(Error::OUT_OF_MEMORY)?;
+            self.charge(grow, grow)?;
+            let graph = &mut self.state.graph;
+            graph.reserved += grow;
+            graph.reserved_high = graph.reserved_high.max(graph.reserved);
+        }
+        Ok(())
     }
 }

@@ -3,12 +3,12 @@
 //! launch takes the local memory and the heap that the kernel needs.
 
 use crate::abi::*;
-use crate::context;
+use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::image::Image;
 use crate::memory::next_id;
-use crate::stream;
+use crate::streams;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -70,7 +70,7 @@ fn add(out: Out<Handle>, image: Image, context: Option<u32>) -> Done {
 }
 
 pub fn load_data(out: Out<Handle>, image: In<c_void>) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     add(out, Image::read(image)?, Some(context.id))
 }
 
@@ -85,7 +85,7 @@ pub fn load_data_ex(
 }
 
 pub fn load_file(out: Out<Handle>, path: Name) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let bytes = std::fs::read(path.text()?).map_err(|_| Error::FILE_NOT_FOUND)?;
     add(out, Image::from_bytes(&bytes), Some(context.id))
 }
@@ -128,7 +128,7 @@ fn remove(handle: Handle, library: bool) -> Done {
         code.entries.retain(|_, entry| entry.module != handle as usize);
         code.modules.remove(&(handle as usize)).ok_or(Error::INVALID_HANDLE)
     })?;
-    for context in gone.loaded.iter().filter_map(|&id| context::by_id(id)) {
+    for context in gone.loaded.iter().filter_map(|&id| contexts::by_id(id)) {
         if context.is_alive() {
             context.shrink(CODE);
         }
@@ -142,7 +142,7 @@ fn remove(handle: Handle, library: bool) -> Done {
 }
 
 pub fn unload(handle: Handle) -> Done {
-    context::current()?;
+    contexts::current()?;
     remove(handle, false)
 }
 
@@ -214,7 +214,7 @@ pub fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
 
 /// Memory for a global variable, made when it is first asked for.
 pub fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Name) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let name = name.text()?;
     let (pointer, size) = with(|code| {
         let found = code.modules.get_mut(&(module as usize)).ok_or(Error::INVALID_HANDLE)?;
@@ -243,7 +243,7 @@ pub fn library_module(out: Out<Handle>, library: Handle) -> Done {
 
 /// A library's kernel is its own function in every context; asking for it loads it.
 pub fn kernel_function(out: Out<Handle>, kernel: Handle) -> Done {
-    context::current()?;
+    contexts::current()?;
     find(kernel)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -337,7 +337,7 @@ pub fn set_kernel_cache_config(kernel: Handle, _config: i32, _device: i32) -> Do
 }
 
 pub fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let entry = find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -351,7 +351,7 @@ pub fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
 
 /// Takes the module's memory in this context, once.
 pub fn load(entry: Handle) -> Done {
-    let context = context::current()?;
+    let context = contexts::current()?;
     let entry = find(entry)?;
     let first = with(|code| {
         let loaded = &mut code.modules.get_mut(&entry.module).ok_or(Error::INVALID_HANDLE)?.loaded;
@@ -383,7 +383,7 @@ pub fn loading_mode(out: Out<i32>) -> Done {
 }
 
 fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: StreamArg) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     let threads = block.iter().map(|&side| side as u64).product::<u64>();
     if grid.contains(&0) || threads == 0 || threads > 1024 {
         return Err(Error::INVALID_VALUE);
@@ -521,7 +521,7 @@ pub fn link_create(
     _values: Out<Handle>,
     out: Out<Handle>,
 ) -> Done {
-    context::current()?;
+    contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }

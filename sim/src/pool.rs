@@ -9,102 +9,12 @@ use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::memory::{Block, Locked, Memory, Owner, next_id, round_up};
-use crate::ranges::Ranges;
-use crate::stream;
+use crate::pool_state::{GRAIN, Pool, PoolId};
+use crate::streams;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub type PoolId = u32;
-
-const GRAIN: u64 = 512;
-const RECENT: usize = 8;
 const TAG: u64 = 0x00b0_0000_0000;
-
-pub struct Pool {
-    free: Ranges,
-    /// Freed last, not yet joined with their neighbours: most programs ask for the same sizes
-    /// again.
-    recent: [(Pointer, u64); RECENT],
-    /// Address ranges that the pool owns.
-    arenas: Vec<(Pointer, u64)>,
-    pub reserved: u64,
-    pub reserved_high: u64,
-    /// Bytes of live blocks, each rounded up: what `reserved` must hold.
-    pub used: u64,
-    /// The same as they were asked for: what the attribute tells.
-    asked: u64,
-    asked_high: u64,
-    threshold: u64,
-    reuse: [i32; 3],
-    max: u64,
-    pub handle_types: i32,
-    destroyed: bool,
-    /// Another process's: the file that its blocks are in.
-    pub imported: Option<i32>,
-}
-
-impl Pool {
-    pub fn default_of_device() -> Pool {
-        Pool {
-            free: Ranges::new(0),
-            arenas: Vec::new(),
-            reserved: 0,
-            reserved_high: 0,
-            used: 0,
-            asked: 0,
-            asked_high: 0,
-            threshold: 0,
-            reuse: [1; 3],
-            max: 0,
-            handle_types: 0,
-            destroyed: false,
-            imported: None,
-            recent: [(0, 0); RECENT],
-        }
-    }
-
-    fn take(&mut self, size: u64, span: u64) -> Option<Pointer> {
-        let again = self.recent.iter_mut().find(|(_, length)| *length == span);
-        let address = match again {
-            Some(slot) => std::mem::take(slot).0,
-            None => match self.free.take(span, GRAIN) {
-                Some(address) => address,
-                None => {
-                    self.forget_recent();
-                    self.free.take(span, GRAIN)?
-                }
-            },
-        };
-        self.used += span;
-        self.asked += size;
-        self.asked_high = self.asked_high.max(self.asked);
-        Some(address)
-    }
-
-    fn give(&mut self, address: Pointer, size: u64, span: u64) {
-        match self.recent.iter_mut().find(|(_, length)| *length == 0) {
-            Some(slot) => *slot = (address, span),
-            None => {
-                self.free.give(address, span);
-            }
-        }
-        self.used = self.used.saturating_sub(span);
-        self.asked = self.asked.saturating_sub(size);
-    }
-
-    fn forget_recent(&mut self) {
-        for (address, span) in std::mem::take(&mut self.recent) {
-            if span != 0 {
-                self.free.give(address, span);
-            }
-        }
-    }
-
-    fn add_reserved(&mut self, bytes: u64) {
-        self.reserved += bytes;
-        self.reserved_high = self.reserved_high.max(self.reserved);
-    }
-}
 
 fn handle(device: usize, pool: PoolId) -> Handle {
     (TAG | (device as u64) << 24 | pool as u64) as Handle
@@ -244,7 +154,7 @@ pub fn settle(memory: &Memory) {
 }
 
 pub fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -269,7 +179,7 @@ pub fn alloc_from_pool_async(
     pool: Handle,
     stream: StreamArg,
 ) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -286,7 +196,7 @@ pub fn alloc_from_pool_async(
 }
 
 pub fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
-    let place = stream::place(stream)?;
+    let place = streams::place(stream)?;
     if pointer == 0 {
         return Ok(());
     }
@@ -370,7 +280,7 @@ pub fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
 }
 
 pub fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
-    stream::refuse_while_capturing()?;
+    streams::refuse_while_capturing()?;
     let (memory, id) = decode(pool)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);

@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::driver::driver;
-use crate::table::*;
+use crate::entry::table::*;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard};
@@ -407,7 +407,7 @@ fn look_ups_as_measured() {
 
 #[test]
 fn no_two_exports_share_an_address() {
-    let mut all = crate::table::exports();
+    let mut all = crate::entry::table::exports();
     assert!(all.len() > 380, "{}", all.len());
     all.sort_by_key(|export| export.address);
     for pair in all.windows(2) {

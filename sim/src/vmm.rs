@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::aperture::{self, HOST, RESERVABLE};
-use crate::context;
+use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
@@ -168,7 +168,7 @@ pub fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags: u64) 
     let mut object = Object::new(size, prop, memory.index, backing);
     object.charged = if memory.index == HOST { 0 } else { size };
     if prop.handle_types & 1 != 0 {
-        object.fd = crate::ipc::own_file(&memory.aperture, backing, size, &prop);
+        object.fd = crate::shared_file::own_file(&memory.aperture, backing, size, &prop);
     }
     // Mapped memory can be written to directly.
     memory.aperture.mark_dirty(backing, size);
@@ -497,7 +497,7 @@ pub fn multicast_bind_address(
     size: usize,
     flags: u64,
 ) -> Done {
-    context::current()?;
+    contexts::current()?;
     let (member, offset) = {
         let vmm = vmm();
         let (&start, mapping) =

@@ -99,6 +99,32 @@ const READER: Layout = Layout {
     largest_cycle: 3,
 };
 
+const SIM: Layout = Layout {
+    folder: "sim/src",
+    library: "vramtrace_sim",
+    divided: &[],
+    layers: &[
+        &["system", "ranges", "error"],
+        &["fault", "param", "host_function"],
+        &["abi"],
+        &["aperture", "error_text", "image", "pool_state", "graph_memory", "touched"],
+        &["shared"],
+        &["device"],
+        &["memory"],
+        &["driver"],
+        &["contexts", "graphs", "shared_file"],
+        &["captures"],
+        &["streams"],
+        &["array", "capture", "host", "managed", "module", "pool", "device_calls"],
+        &["launch", "stream", "vmm"],
+        &["context", "copy", "heap", "ipc", "nvml"],
+        &["graph"],
+        &["entry"],
+    ],
+    apart: &[],
+    largest_cycle: 2,
+};
+
 #[test]
 fn format_imports_run_downwards() {
     check(&FORMAT);
@@ -107,6 +133,11 @@ fn format_imports_run_downwards() {
 #[test]
 fn shim_imports_run_downwards() {
     check(&SHIM);
+}
+
+#[test]
+fn sim_imports_run_downwards() {
+    check(&SIM);
 }
 
 #[test]

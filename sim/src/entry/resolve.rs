@@ -80,7 +80,7 @@ macro_rules! export {
 
             #[unsafe(export_name = stringify!($symbol))]
             pub extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::resolve::call(stringify!($symbol), $early, || $path($($arg),*))
+                $crate::entry::resolve::call(stringify!($symbol), $early, || $path($($arg),*))
             }
         }
     };
@@ -91,14 +91,14 @@ macro_rules! export {
 
             #[unsafe(export_name = stringify!($symbol))]
             pub extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::resolve::call(stringify!($symbol), false, || $path($($arg),*))
+                $crate::entry::resolve::call(stringify!($symbol), false, || $path($($arg),*))
             }
 
             #[unsafe(export_name = concat!(stringify!($symbol), $suffix))]
             pub extern "C" fn twin($($arg: $type),*) -> i32 {
                 #[allow(unused_imports)]
-                use $crate::resolve::Argument;
-                $crate::resolve::call(concat!(stringify!($symbol), $suffix), false, || {
+                use $crate::entry::resolve::Argument;
+                $crate::entry::resolve::call(concat!(stringify!($symbol), $suffix), false, || {
                     $path($(Argument::per_thread($arg)),*)
                 })
             }
@@ -113,7 +113,7 @@ macro_rules! export {
 /// The same line as entries of the list of exports.
 macro_rules! entries {
     (@plain $list:ident $since:literal $symbol:ident) => {
-        $list.push($crate::resolve::Export {
+        $list.push($crate::entry::resolve::Export {
             symbol: stringify!($symbol),
             since: $since,
             per_thread: false,
@@ -122,7 +122,7 @@ macro_rules! entries {
     };
     (@twin $list:ident $since:literal $symbol:ident $suffix:literal) => {
         entries!(@plain $list $since $symbol);
-        $list.push($crate::resolve::Export {
+        $list.push($crate::entry::resolve::Export {
             symbol: concat!(stringify!($symbol), $suffix),
             // The per-thread default stream came with 7.0.
             since: if $since < 7000 { 7000 } else { $since },
@@ -153,7 +153,7 @@ fn by_name() -> &'static HashMap<&'static str, Vec<Export>> {
     static MAP: OnceLock<HashMap<&'static str, Vec<Export>>> = OnceLock::new();
     MAP.get_or_init(|| {
         let mut map: HashMap<&'static str, Vec<Export>> = HashMap::new();
-        for export in crate::table::exports() {
+        for export in crate::entry::table::exports() {
             map.entry(base(export.symbol)).or_default().push(export);
         }
         map

@@ -3,10 +3,10 @@
 //! that suffix for the per-thread default stream.
 
 use crate::abi::*;
-use crate::resolve::{self, Export, entries, export};
+use crate::entry::resolve::{self, Export, entries, export};
 use crate::{
-    array, capture, context, copy, device_calls, driver, error, graph, heap, host, ipc, launch,
-    managed, module, pool, stream, vmm,
+    array, capture, context, copy, device_calls, driver, error_text, graph, heap, host, ipc,
+    launch, managed, module, pool, stream, vmm,
 };
 use std::ffi::{c_char, c_void};
 
@@ -30,8 +30,8 @@ table! {
     early 11030 cuGetProcAddress(name: Name, out: Out<Handle>, version: i32, flags: u64) = resolve::get_proc_address;
     early 12000 cuGetProcAddress_v2(name: Name, out: Out<Handle>, version: i32, flags: u64, status: Out<i32>) = resolve::get_proc_address_v2;
     early 3000 cuGetExportTable(out: Out<In<c_void>>, id: In<Uuid>) = device_calls::export_table;
-    early 6000 cuGetErrorName(code: i32, out: Out<Name>) = error::name;
-    early 6000 cuGetErrorString(code: i32, out: Out<Name>) = error::string;
+    early 6000 cuGetErrorName(code: i32, out: Out<Name>) = error_text::name;
+    early 6000 cuGetErrorString(code: i32, out: Out<Name>) = error_text::string;
     // Devices.
     call 2000 cuDeviceGet(out: Out<i32>, ordinal: i32) = device_calls::get;
     call 2000 cuDeviceGetCount(out: Out<i32>) = device_calls::count;

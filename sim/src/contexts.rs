@@ -1,0 +1,221 @@
+//! The contexts of the process, what they cost, and which is current on a thread.
+
+use crate::abi::*;
+use crate::device::{SM_COUNT, THREADS_PER_SM};
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, RwLock};
+
+/// A process's first context on a device by cuMemGetInfo: 526.8125 MiB.
+pub const COST: u64 = 526 * MIB + 832 * KIB;
+
+/// What each further one takes: 523.5625 MiB.
+pub const COST_NEXT: u64 = 523 * MIB + 576 * KIB;
+
+/// The same by NVML per process.
+pub const COST_SHOWN: u64 = 518 * MIB;
+
+pub const DEFAULT_STACK: usize = 1024;
+
+/// What a heap takes beside its size.
+pub const HEAP_BESIDE: u64 = 2 * MIB;
+
+/// 128 streams took 34 pages, 52 took 13.
+pub const STREAMS_A_PAGE: u64 = 4;
+
+pub struct Context {
+    pub id: u32,
+    pub device: usize,
+    pub primary: bool,
+    pub flags: AtomicU32,
+    pub alive: AtomicBool,
+    /// Retains of a primary context, attachments of another.
+    pub references: Mutex<u32>,
+    pub cost: AtomicU64,
+    /// Device bytes beyond that: stacks, code.
+    pub extra: AtomicU64,
+    pub limits: Mutex<[usize; 16]>,
+    /// Local memory of a thread, as high as it was: the stack's limit, or what a kernel needed.
+    pub local: Mutex<u64>,
+    /// Some kernel used the heap.
+    pub heap: AtomicBool,
+    /// Streams that live, and for how many there is room.
+    pub streams: Mutex<(u64, u64)>,
+    pub cache_config: AtomicU32,
+    pub peers: Mutex<Vec<u32>>,
+}
+
+/// Contexts are never freed: a handle that outlived its context is found dead, not dangling.
+pub static ALL: RwLock<Vec<&'static Context>> = RwLock::new(Vec::new());
+
+pub static PRIMARY: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
+
+thread_local! {
+    pub static TOP: Cell<Option<&'static Context>> = const { Cell::new(None) };
+    pub static BELOW: RefCell<Vec<Option<&'static Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    pub fn new(device: usize, primary: bool, flags: u32) -> &'static Context {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let context = Box::leak(Box::new(Context {
+            id: NEXT.fetch_add(1, Relaxed),
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(false),
+            references: Mutex::new(0),
+            cost: AtomicU64::new(0),
+            extra: AtomicU64::new(0),
+            limits: Mutex::new(default_limits()),
+            local: Mutex::new(DEFAULT_STACK as u64),
+            heap: AtomicBool::new(false),
+            streams: Mutex::new((0, 0)),
+            cache_config: AtomicU32::new(0),
+            peers: Mutex::new(Vec::new()),
+        }));
+        ALL.write().unwrap().push(context);
+        context
+    }
+
+    pub fn handle(&'static self) -> Handle {
+        self as *const Context as Handle
+    }
+
+    #[inline]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Acquire)
+    }
+
+    pub fn start(&self) -> Done {
+        let others = ALL.read().unwrap().iter().any(|c| c.device == self.device && c.is_alive());
+        let cost = if others { COST_NEXT } else { COST };
+        driver().memory(self.device).charge(cost, COST_SHOWN)?;
+        self.cost.store(cost, Relaxed);
+        *self.limits.lock().unwrap() = default_limits();
+        *self.local.lock().unwrap() = DEFAULT_STACK as u64;
+        self.heap.store(false, Relaxed);
+        *self.streams.lock().unwrap() = (0, 0);
+        self.alive.store(true, Release);
+        Ok(())
+    }
+
+    /// Device memory that belongs to the context as such.
+    pub fn grow(&self, bytes: u64) -> Done {
+        driver().memory(self.device).charge(bytes, bytes)?;
+        self.extra.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    pub fn shrink(&self, bytes: u64) {
+        self.extra.fetch_sub(bytes, Relaxed);
+        driver().memory(self.device).release(bytes, bytes);
+    }
+
+    /// A kernel with so much local memory a thread is launched: every thread that can be resident
+    /// gets it, at once, and it stays.
+    pub fn need_local(&self, bytes: u64) -> Done {
+        let mut local = self.local.lock().unwrap();
+        if bytes > *local {
+            self.grow(all_threads(bytes) - all_threads(*local))?;
+            *local = bytes;
+        }
+        Ok(())
+    }
+
+    /// A kernel that calls malloc is launched.
+    pub fn need_heap(&self) -> Done {
+        let size = self.limits.lock().unwrap()[2] as u64;
+        if !self.heap.swap(true, Relaxed) {
+            self.grow(size + HEAP_BESIDE).inspect_err(|_| self.heap.store(false, Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// One more stream: some of them share a page, which stays.
+    pub fn need_stream(&self) -> Done {
+        let mut streams = self.streams.lock().unwrap();
+        if streams.0 == streams.1 {
+            self.grow(PAGE)?;
+            streams.1 += STREAMS_A_PAGE;
+        }
+        streams.0 += 1;
+        Ok(())
+    }
+
+    pub fn stream_ended(&self) {
+        let mut streams = self.streams.lock().unwrap();
+        streams.0 = streams.0.saturating_sub(1);
+    }
+
+    /// Gives back what the context took of the device.
+    pub fn release(&self) {
+        for memory in driver().all() {
+            memory.lock().free_context(self.id);
+        }
+        self.peers.lock().unwrap().clear();
+        let extra = self.extra.swap(0, Relaxed);
+        let cost = self.cost.load(Relaxed);
+        driver().memory(self.device).release(cost + extra, COST_SHOWN + extra);
+    }
+}
+
+pub fn all_threads(bytes: u64) -> u64 {
+    SM_COUNT * THREADS_PER_SM * bytes
+}
+
+pub fn default_limits() -> [usize; 16] {
+    let mut limits = [0; 16];
+    limits[0] = DEFAULT_STACK;
+    limits[1] = 8 << 20;
+    limits[2] = 8 << 20;
+    limits[3] = 2;
+    limits[4] = 2048;
+    limits[5] = 64;
+    limits
+}
+
+/// The calling thread's context.
+#[inline]
+pub fn current() -> Done<&'static Context> {
+    match TOP.get() {
+        Some(context) if context.is_alive() => Ok(context),
+        Some(_) => Err(Error::CONTEXT_IS_DESTROYED),
+        None => Err(Error::INVALID_CONTEXT),
+    }
+}
+
+pub fn find(handle: Handle) -> Done<&'static Context> {
+    let all = ALL.read().unwrap();
+    all.iter()
+        .copied()
+        .find(|context| context.handle() == handle && context.is_alive())
+        .ok_or(Error::INVALID_CONTEXT)
+}
+
+/// The context of a call that names one or means the current.
+pub fn named_or_current(handle: Handle) -> Done<&'static Context> {
+    if handle.is_null() { current() } else { find(handle) }
+}
+
+pub fn push(context: Option<&'static Context>) {
+    // A thread that is ending has no stack any more; the top alone still works.
+    let _ = BELOW.try_with(|below| below.borrow_mut().push(TOP.get()));
+    TOP.set(context);
+}
+
+pub fn pop() {
+    TOP.set(BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().flatten());
+}
+
+pub fn primary(index: usize) -> &'static Context {
+    let mut map = PRIMARY.lock().unwrap();
+    map.get_or_insert_default().entry(index).or_insert_with(|| Context::new(index, true, 0))
+}
+
+pub fn by_id(id: u32) -> Option<&'static Context> {
+    ALL.read().unwrap().iter().copied().find(|context| context.id == id)
+}

@@ -1,0 +1,96 @@
+//! A pool of a device: the addresses and the bytes that it holds.
+
+use crate::abi::Pointer;
+use crate::ranges::Ranges;
+
+pub type PoolId = u32;
+
+pub const GRAIN: u64 = 512;
+
+pub const RECENT: usize = 8;
+
+pub struct Pool {
+    pub free: Ranges,
+    /// Freed last, not yet joined with their neighbours: most programs ask for the same sizes
+    /// again.
+    pub recent: [(Pointer, u64); RECENT],
+    /// Address ranges that the pool owns.
+    pub arenas: Vec<(Pointer, u64)>,
+    pub reserved: u64,
+    pub reserved_high: u64,
+    /// Bytes of live blocks, each rounded up: what `reserved` must hold.
+    pub used: u64,
+    /// The same as they were asked for: what the attribute tells.
+    pub asked: u64,
+    pub asked_high: u64,
+    pub threshold: u64,
+    pub reuse: [i32; 3],
+    pub max: u64,
+    pub handle_types: i32,
+    pub destroyed: bool,
+    /// Another process's: the file that its blocks are in.
+    pub imported: Option<i32>,
+}
+
+impl Pool {
+    pub fn default_of_device() -> Pool {
+        Pool {
+            free: Ranges::new(0),
+            arenas: Vec::new(),
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            asked: 0,
+            asked_high: 0,
+            threshold: 0,
+            reuse: [1; 3],
+            max: 0,
+            handle_types: 0,
+            destroyed: false,
+            imported: None,
+            recent: [(0, 0); RECENT],
+        }
+    }
+
+    pub fn take(&mut self, size: u64, span: u64) -> Option<Pointer> {
+        let again = self.recent.iter_mut().find(|(_, length)| *length == span);
+        let address = match again {
+            Some(slot) => std::mem::take(slot).0,
+            None => match self.free.take(span, GRAIN) {
+                Some(address) => address,
+                None => {
+                    self.forget_recent();
+                    self.free.take(span, GRAIN)?
+                }
+            },
+        };
+        self.used += span;
+        self.asked += size;
+        self.asked_high = self.asked_high.max(self.asked);
+        Some(address)
+    }
+
+    pub fn give(&mut self, address: Pointer, size: u64, span: u64) {
+        match self.recent.iter_mut().find(|(_, length)| *length == 0) {
+            Some(slot) => *slot = (address, span),
+            None => {
+                self.free.give(address, span);
+            }
+        }
+        self.used = self.used.saturating_sub(span);
+        self.asked = self.asked.saturating_sub(size);
+    }
+
+    pub fn forget_recent(&mut self) {
+        for (address, span) in std::mem::take(&mut self.recent) {
+            if span != 0 {
+                self.free.give(address, span);
+            }
+        }
+    }
+
+    pub fn add_reserved(&mut self, bytes: u64) {
+        self.reserved += bytes;
+        self.reserved_high = self.reserved_high.max(self.reserved);
+    }
+}
