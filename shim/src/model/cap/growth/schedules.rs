@@ -6,7 +6,7 @@
 
 use super::*;
 use std::collections::HashSet;
-use vramtrace_format::physical::MIB;
+use vramtrace_format::physical::{MIB, POOL_STEP, round_up};
 
 /// The driver's pool: grows in steps, gives back when it is synchronised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,0 +1,158 @@
+//! The figures of one allocator of the driver, the forecast of its growth, and what of it is charged. The
+//! caller holds the lock: see [`super::Growth`].
+
+use crate::model::cap::budget::Budget;
+use crate::model::cap::most_in_use::MostInUse;
+use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+#[repr(C)]
+pub(in crate::model::cap) struct State {
+    /// Reserved bytes as last read from the driver; charged.
+    pub(super) reserved: u64,
+    /// Occupied bytes of live blocks by the ledger, and the part of them that rounding added to the
+    /// requested sizes.
+    pub(super) booked: i64,
+    pub(super) padding: i64,
+    /// The part of both that is in the cells, as last read. In closed cells it changes no more, but for
+    /// threads that were adding when they were closed: those are read at each `RARELY`th lock.
+    pub(super) striped: (i64, i64),
+    pub(super) locks: u8,
+    /// Bytes of requests in the driver now.
+    pub(super) in_flight: u64,
+    /// The growth that those may cause; charged. It is shared by all of them, so that one that fails
+    /// does not release what another one needs.
+    pub(super) pending: u64,
+    /// The number of read-backs started, and the latest one applied.
+    pub(super) asked: u64,
+    pub(super) applied: u64,
+    /// The driver's figure of used bytes at the last reading, plus requests granted since; frees lower
+    /// it only at the next reading. It does not include padding.
+    pub(super) driver_used: u64,
+    /// The most bytes that were in use or in flight since the latest applied read-back began. The
+    /// driver may have grown up to this, whatever was freed since.
+    pub(super) most: MostInUse,
+}
+
+/// Taken before the driver's figures are read. Of two readings, the one that started later is more
+/// recent, whichever finishes first.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket(pub(super) u64);
+
+/// The driver's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub reserved: u64,
+    pub used: u64,
+}
+
+/// A change of reserved bytes, for the ledger and the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub delta: i64,
+    pub reserved: u64,
+    pub used: u64,
+}
+
+impl State {
+    pub(super) fn used(&self) -> u64 {
+        self.booked.max(0) as u64
+    }
+
+    /// The driver's used bytes, never too low: padding of blocks that the driver has already freed may
+    /// still be included.
+    pub(super) fn used_in_driver(&self) -> u64 {
+        self.driver_used.saturating_add(self.padding.max(0) as u64)
+    }
+
+    pub(super) fn book(&mut self, size: u64) {
+        self.booked = self.booked.saturating_add_unsigned(block(size));
+        self.padding = self.padding.saturating_add_unsigned(padding(size));
+    }
+
+    /// The cells as they are now.
+    pub(super) fn note(&mut self, striped: (i64, i64)) {
+        self.booked = self.booked.wrapping_add(striped.0.wrapping_sub(self.striped.0));
+        self.padding = self.padding.wrapping_add(striped.1.wrapping_sub(self.striped.1));
+        self.striped = striped;
+    }
+
+    pub(super) fn wanted(&self, used: u64, more: u64) -> u64 {
+        used.saturating_add(self.in_flight).saturating_add(more)
+    }
+
+    /// The growth needed to hold `bytes`.
+    pub(super) fn short_of(&self, bytes: u64) -> u64 {
+        round_up(bytes.saturating_sub(self.reserved), POOL_STEP)
+    }
+
+    /// Notes that a request enters the driver, after which `wanted` bytes may be in use.
+    pub(super) fn begin(&mut self, size: u64, wanted: u64) {
+        self.in_flight = self.in_flight.saturating_add(size);
+        self.most.note(self.asked, wanted);
+    }
+
+    /// Keeps reserved what requests in flight may still need or have used already, up to what was
+    /// charged before: also if the driver released memory in between, or blocks were freed.
+    pub(super) fn settle(&mut self, charged: i64) {
+        let needed = if self.in_flight == 0 { 0 } else { self.short_of(self.most.get()) };
+        let left = (charged.max(0) as u64).saturating_sub(self.reserved);
+        self.pending = needed.min(left);
+    }
+
+    pub(super) fn charged(&self) -> i64 {
+        self.reserved.saturating_add(self.pending) as i64
+    }
+
+    pub(super) fn apply(&mut self, ticket: Ticket, reading: Reading) {
+        if ticket.0 > self.applied {
+            self.applied = ticket.0;
+            self.most.forget_before(ticket.0);
+            self.reserved = reading.reserved;
+            self.driver_used = reading.used;
+        }
+    }
+
+    /// Charges and reports the difference. Under the lock, so that the file has the changes of one
+    /// allocator in their order.
+    pub(super) fn tell(
+        &self,
+        budget: Option<&Budget>,
+        reserved: u64,
+        charged: i64,
+        tell: impl FnOnce(Change),
+    ) {
+        let charge = self.charged().saturating_sub(charged);
+        let delta = self.reserved as i64 - reserved as i64;
+        let change = Change { delta, reserved: self.reserved, used: self.used() };
+        // A decrease is reported before it is released to others, an increase after it was charged: so
+        // the file never shows more than was counted.
+        if delta < 0 {
+            tell(change);
+            charge_budget(budget, charge);
+        } else {
+            charge_budget(budget, charge);
+            if delta > 0 {
+                tell(change);
+            }
+        }
+    }
+}
+
+/// The bytes that a block of this requested size occupies.
+pub(super) fn block(size: u64) -> u64 {
+    round_up(size, GRAIN)
+}
+
+/// The part of them that rounding adds.
+pub(super) fn padding(size: u64) -> u64 {
+    block(size).saturating_sub(size)
+}
+
+/// Adds to the device's count; does nothing for the unknown device, which has no budget.
+fn charge_budget(budget: Option<&Budget>, charge: i64) {
+    if let Some(budget) = budget {
+        budget.charge(charge);
+    }
+}

@@ -1,0 +1,204 @@
+use super::*;
+use vramtrace_format::physical::MIB;
+
+fn capped(limit: u64) -> Budget {
+    let budget = Budget::default();
+    budget.set_limit(Some(limit));
+    budget
+}
+
+fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> {
+    Some((growth.ticket(), Reading { reserved, used }))
+}
+
+#[test]
+fn growth_goes_in_steps_of_32_mib() {
+    let (budget, pool) = (capped(1 << 30), Growth::default());
+    pool.ask(Some(&budget), 1000).unwrap();
+    assert_eq!(budget.counted(), 32 * MIB);
+    let mut reported = None;
+    pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| reported = Some(c));
+    let grown = Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1024 };
+    assert_eq!(reported, Some(grown));
+    assert_eq!(budget.counted(), 32 * MIB);
+    pool.ask(Some(&budget), 100 * MIB).unwrap();
+    assert_eq!(budget.counted(), 128 * MIB);
+    pool.finish(Some(&budget), 100 * MIB, false, None, |_| ());
+    assert_eq!(budget.counted(), 32 * MIB);
+}
+
+/// A cap that came while the program ran costs what one from its start costs: the cells of the time
+/// without a cap are seldom read.
+#[test]
+fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
+    let (budget, pool) = (capped(1 << 30), Growth::default());
+    for _ in 0..10 {
+        pool.took(MIB + 1);
+    }
+    for _ in 0..1000 {
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+        pool.freed(MIB);
+    }
+    let readings = pool.striped.readings.load(Ordering::Relaxed);
+    assert!(readings < 100, "{readings}");
+    assert_eq!(pool.known().1, 10 * (MIB + 512));
+    for _ in 0..10 {
+        pool.freed(MIB + 1);
+    }
+    assert!(pool.is_unused());
+    // The cap is taken away, and comes again.
+    for _ in 0..10 {
+        pool.took(MIB);
+    }
+    assert!(pool.striped.is_open());
+    pool.freed(MIB);
+    pool.ask(Some(&budget), MIB).unwrap();
+    pool.finish(Some(&budget), MIB, true, None, |_| ());
+    assert!(!pool.striped.is_open());
+    assert_eq!(pool.known().1, 10 * MIB);
+}
+
+#[test]
+fn what_it_holds_is_never_refused() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    pool.ask(Some(&budget), MIB).unwrap();
+    pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+    budget.charge(MIB as i64); // above the cap now
+    for _ in 0..31 {
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, None, |_| ());
+    }
+    assert!(pool.ask(Some(&budget), 1).is_err());
+    pool.freed(MIB);
+    assert!(pool.ask(Some(&budget), MIB).is_ok());
+}
+
+#[test]
+fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    pool.ask(Some(&budget), MIB).unwrap();
+    pool.ask(Some(&budget), MIB).unwrap();
+    assert_eq!(budget.counted(), 32 * MIB);
+    pool.finish(Some(&budget), MIB, false, None, |_| ());
+    assert_eq!(budget.counted(), 32 * MIB, "the second still needs it");
+    pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+    assert_eq!(budget.counted(), 32 * MIB);
+    let ticket = pool.ticket();
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    assert_eq!(budget.counted(), 0);
+}
+
+#[test]
+fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
+    let (budget, pool) = (capped(64 * MIB), Growth::default());
+    pool.ask(Some(&budget), 40 * MIB).unwrap();
+    let reading = read(&pool, 64 * MIB, 40 * MIB);
+    pool.finish(Some(&budget), 40 * MIB, true, reading, |_| ());
+    pool.freed(40 * MIB);
+    // Forecast to be served from what is held; then a synchronisation takes that away.
+    pool.ask(Some(&budget), 20 * MIB).unwrap();
+    let ticket = pool.ticket();
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    assert_eq!(budget.counted(), 32 * MIB);
+    assert!(budget.try_take(33 * MIB).is_err());
+    pool.finish(Some(&budget), 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
+    assert_eq!(budget.counted(), 32 * MIB);
+}
+
+#[test]
+fn an_older_reading_does_not_undo_a_younger_one() {
+    let (budget, pool) = (capped(1 << 30), Growth::default());
+    let (old, young) = (pool.ticket(), pool.ticket());
+    pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: 0 }, |_| ());
+    pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: 0 }, |_| ());
+    assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
+}
+
+#[test]
+fn a_low_forecast_is_charged_when_seen() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    pool.ask(Some(&budget), MIB).unwrap();
+    pool.finish(Some(&budget), MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
+    assert_eq!(budget.counted(), 64 * MIB);
+    assert!(budget.try_take(0).is_err());
+}
+
+#[test]
+fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    pool.ask(Some(&budget), 32 * MIB).unwrap();
+    pool.finish(Some(&budget), 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
+    assert!(pool.ask(Some(&budget), MIB).is_err());
+    let ticket = pool.ticket();
+    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: 8 * MIB }, |_| ());
+    assert!(pool.ask_again(Some(&budget), MIB).is_ok());
+}
+
+/// Two blocks fill a step to the last byte. The driver's figure is 1022 bytes lower, and by it
+/// a third block would fit: the pool would grow past the cap.
+#[test]
+fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let size = 16 * MIB - 511;
+    for blocks in 1..=2 {
+        pool.ask(Some(&budget), size).unwrap();
+        let reading = read(&pool, 32 * MIB, blocks * size);
+        pool.finish(Some(&budget), size, true, reading, |_| ());
+    }
+    let ticket = pool.ticket();
+    let reading = Reading { reserved: 32 * MIB, used: 2 * size };
+    pool.observe(Some(&budget), ticket, reading, |_| ());
+    assert!(pool.ask(Some(&budget), 1).is_err());
+    assert!(pool.ask_again(Some(&budget), 1).is_err());
+    // The driver has freed one, which is not reported here yet.
+    let ticket = pool.ticket();
+    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: size }, |_| ());
+    assert!(pool.ask_again(Some(&budget), 1).is_ok());
+}
+
+#[test]
+fn padding_goes_with_its_block_whichever_thread_took_it() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let held = |used: u64| pool.lock().used_in_driver() - used;
+    pool.took(100);
+    pool.ask(Some(&budget), 513).unwrap();
+    pool.finish(Some(&budget), 513, true, read(&pool, 32 * MIB, 613), |_| ());
+    assert_eq!(held(613), 412 + 511);
+    pool.freed(100);
+    assert_eq!(held(613), 511);
+    pool.freed(513);
+    assert_eq!((held(613), pool.known().1), (0, 0));
+}
+
+#[test]
+fn threads_lose_nothing() {
+    let (budget, pool) = (capped(96 * MIB), Growth::default());
+    let refused = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (budget, pool, refused) = (&budget, &pool, &refused);
+            scope.spawn(move || {
+                for turn in 0..20_000u64 {
+                    let size = ((turn * 7 + thread) % 20 + 1) * MIB;
+                    match pool.ask(Some(budget), size) {
+                        Err(_) => {
+                            refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        }
+                        Ok(()) => {
+                            assert!(budget.counted() <= 96 * MIB);
+                            let got = turn % 5 != 0;
+                            pool.finish(Some(budget), size, got, None, |_| ());
+                            if got {
+                                pool.freed(size);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let ticket = pool.ticket();
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
+}
