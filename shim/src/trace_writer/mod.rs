@@ -7,6 +7,7 @@
 mod failure;
 mod file;
 mod forked_child;
+mod grid;
 mod identity;
 pub mod live;
 pub mod maintenance;
@@ -19,6 +20,7 @@ mod slots;
 mod tail;
 mod tail_place;
 mod trace;
+mod window;
 mod write_credit;
 
 #[cfg(test)]

@@ -9,23 +9,25 @@
 
 use super::failure::Failure;
 use super::file::{File, OpenFile};
+use super::grid::{Grid, NO_MEMORY, make_room, new_window};
 use super::means::Means;
 use super::slots::Slots;
 use super::tail::Tail;
+use super::window::{Lane, Window};
 use super::write_credit::WriteCredit;
 use crate::runtime::clock;
-use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
+use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::{self, NoMemory};
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
     Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, TailPlace,
-    ThreadId, WindowHeader, WindowKind, WindowWriter, slot_offset,
+    ThreadId, WindowKind, WindowWriter, slot_offset,
 };
 
 /// Event windows of one slot at the start, so that a short run leaves a small file.
@@ -34,124 +36,6 @@ const SMALL_WINDOWS: u64 = 4;
 const LARGE: u16 = 4;
 /// Later windows for which room is made at one time, where the file has no limit.
 const AHEAD: u16 = 4;
-
-/// A window and its memory. Never freed: a thread that still holds a reference when the window becomes
-/// full can only find it full, however late.
-struct Window {
-    writer: WindowWriter<'static>,
-    memory: *mut u8,
-    bytes: usize,
-    /// Whether the memory is the tail's.
-    in_tail: bool,
-    /// Bytes at its beginning that are in the trace in their final form.
-    written: AtomicUsize,
-    /// The published bytes at the last write.
-    stored: AtomicUsize,
-}
-
-impl Window {
-    fn offset(&self) -> u64 {
-        slot_offset(u64::from(self.writer.header().slot))
-    }
-
-    /// A range of the window's memory, for a write.
-    fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
-        (self.memory.wrapping_add(from), end - from)
-    }
-
-    /// The header with this published count. (A count higher than the records in the file would name
-    /// records that are not there.)
-    fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
-        let mut begin = [0; WINDOW_HEADER];
-        // SAFETY: what is copied does not change after the window's begin.
-        unsafe { begin.as_mut_ptr().copy_from(self.memory, WINDOW_HEADER - 8) };
-        begin[WINDOW_HEADER - 8..].copy_from_slice(&(published as u64).to_le_bytes());
-        begin
-    }
-
-    /// Whether everything published is in the trace.
-    fn is_stored(&self) -> bool {
-        let published = self.writer.published();
-        published == self.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER
-    }
-
-    /// Releases its memory. The window is complete and in the trace: no thread stores into it, and
-    /// later appends fail at its cursor.
-    fn release(&self, tail: &mut Option<Tail>) {
-        match tail {
-            Some(tail) if self.in_tail => tail.give(self.memory, self.bytes),
-            _ => hash_table::unmap(self.memory, self.bytes),
-        }
-    }
-}
-
-/// Windows of one kind, in a row.
-struct Lane {
-    kind: WindowKind,
-    current: AtomicPtr<Window>,
-    /// Prepared by the thread that passed the middle of the current one.
-    next: AtomicPtr<Window>,
-}
-
-impl Lane {
-    fn new(kind: WindowKind) -> Lane {
-        Lane { kind, current: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
-    }
-
-    fn current(&self) -> &'static Window {
-        // SAFETY: set when the trace opened, and windows are never freed.
-        unsafe { &*self.current.load(Ordering::Acquire) }
-    }
-}
-
-/// The state of the file's grid; changed under its lock.
-struct Grid {
-    slots: Slots,
-    /// Of the definition windows.
-    definitions: Vec<u32>,
-    /// Next sequence of event and definition windows.
-    sequences: [u64; 2],
-    /// Bytes of records in windows that are complete and in the trace.
-    retired_bytes: u64,
-    /// Windows that are not completely in the trace.
-    open: Vec<&'static Window>,
-    /// Ranges of slots that are reserved in the file for the next windows.
-    reserved: Vec<Reserved>,
-    tail: Option<Tail>,
-    /// For writes without a tail.
-    credit: WriteCredit,
-    pub retention: Retention,
-}
-
-#[derive(Clone, Copy)]
-struct Reserved {
-    slot: u32,
-    slots: u16,
-}
-
-impl Grid {
-    /// Whether a window of so many slots can begin without a task.
-    fn has_room(&self, slots: u16) -> bool {
-        let is_reserved = self.reserved.iter().any(|reserved| reserved.slots == slots);
-        is_reserved && self.tail.as_ref().is_some_and(|tail| tail.has(slots as usize * SLOT, 1))
-    }
-
-    fn take_reserved(&mut self, slots: u16) -> Option<u32> {
-        let at = self.reserved.iter().position(|reserved| reserved.slots == slots)?;
-        Some(self.reserved.remove(at).slot)
-    }
-
-    /// Makes room for one more window in all lists.
-    fn make_room(&mut self) -> Result<(), NoMemory> {
-        self.slots.make_room()?;
-        self.definitions.make_room()?;
-        self.open.make_room()?;
-        self.reserved.make_room()?;
-        self.retention.make_list_room()
-    }
-}
-
-const NO_MEMORY: Failure = Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM };
 
 pub struct Trace {
     file: File,
@@ -613,67 +497,4 @@ impl Trace {
 fn in_task<R>(work: impl FnOnce(&Table) -> Result<R, Failure>) -> Result<R, Failure> {
     private_table::run(work)
         .unwrap_or_else(|NoTask { errno }| Err(Failure { reason: StopReason::NoTask, errno }))
-}
-
-/// Reserves places in the file for so many windows, each of so many slots, and memory in the tail.
-fn make_room(file: &OpenFile, grid: &mut Grid, windows: u16, slots: u16) -> Result<(), Failure> {
-    let bytes = slots as usize * SLOT;
-    if grid.reserved.iter().all(|reserved| reserved.slots != slots) {
-        grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
-        let first = grid.slots.take(windows * slots);
-        file.reserve(slot_offset(u64::from(first)), u64::from(windows) * bytes as u64)
-            .inspect_err(|_| grid.slots.give(first, windows * slots))?;
-        for window in 0..windows {
-            let slot = first + u32::from(window * slots);
-            let _ = grid.reserved.try_push(Reserved { slot, slots });
-        }
-    }
-    if let Some(tail) = &mut grid.tail {
-        // Without memory of the tail, windows get private memory.
-        let _ = tail.provide(file.table(), bytes, windows.into());
-    }
-    Ok(())
-}
-
-/// Begins a window at a reserved place.
-fn new_window(
-    tag: u64,
-    grid: &mut Grid,
-    kind: WindowKind,
-    slots: u16,
-    now_ns: u64,
-) -> Result<*mut Window, Failure> {
-    let bytes = slots as usize * SLOT;
-    grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
-    let (memory, in_tail) = window_memory(&mut grid.tail, bytes)?;
-    let slot = grid.take_reserved(slots).ok_or(NO_MEMORY)?;
-    let lane = match kind {
-        WindowKind::Events => 0,
-        WindowKind::Definitions => 1,
-    };
-    let sequence = grid.sequences[lane];
-    let header = WindowHeader { kind, slots, sequence, slot, base_time_ns: now_ns, file: tag };
-    // SAFETY: the memory is mapped, zero, aligned to a page, and used through atomics alone until
-    // the window is complete; `Window::release` says why nobody comes after that.
-    let words = unsafe { std::slice::from_raw_parts(memory as *const AtomicU64, bytes / 8) };
-    let writer = WindowWriter::begin(words, header);
-    grid.retention.placed(kind, header.sequence, slot, slots);
-    if kind == WindowKind::Definitions {
-        let _ = grid.definitions.try_push(slot);
-    }
-    grid.sequences[lane] += 1;
-    let (written, stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let made = Box::into_raw(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
-    // SAFETY: never freed, and shared from here on.
-    let _ = grid.open.try_push(unsafe { &*made });
-    Ok(made)
-}
-
-/// Memory of the tail, or private memory if the tail has none, whose contents are lost at a kill unless
-/// they are in the trace. True: the tail's.
-fn window_memory(tail: &mut Option<Tail>, bytes: usize) -> Result<(*mut u8, bool), Failure> {
-    if let Some(memory) = tail.as_mut().and_then(|tail| tail.take(bytes)) {
-        return Ok((memory, true));
-    }
-    hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|NoMemory| NO_MEMORY)
 }

@@ -1,0 +1,77 @@
+//! A window of an open trace with its memory, and the lane of the windows of one kind.
+
+use super::tail::Tail;
+use crate::runtime::hash_table;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use vramtrace_format::window::WINDOW_HEADER;
+use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
+
+/// A window and its memory. Never freed: a thread that still holds a reference when the window becomes
+/// full can only find it full, however late.
+pub(super) struct Window {
+    pub(super) writer: WindowWriter<'static>,
+    pub(super) memory: *mut u8,
+    pub(super) bytes: usize,
+    /// Whether the memory is the tail's.
+    pub(super) in_tail: bool,
+    /// Bytes at its beginning that are in the trace in their final form.
+    pub(super) written: AtomicUsize,
+    /// The published bytes at the last write.
+    pub(super) stored: AtomicUsize,
+}
+
+impl Window {
+    pub(super) fn offset(&self) -> u64 {
+        slot_offset(u64::from(self.writer.header().slot))
+    }
+
+    /// A range of the window's memory, for a write.
+    pub(super) fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
+        (self.memory.wrapping_add(from), end - from)
+    }
+
+    /// The header with this published count. (A count higher than the records in the file would name
+    /// records that are not there.)
+    pub(super) fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
+        let mut begin = [0; WINDOW_HEADER];
+        // SAFETY: what is copied does not change after the window's begin.
+        unsafe { begin.as_mut_ptr().copy_from(self.memory, WINDOW_HEADER - 8) };
+        begin[WINDOW_HEADER - 8..].copy_from_slice(&(published as u64).to_le_bytes());
+        begin
+    }
+
+    /// Whether everything published is in the trace.
+    pub(super) fn is_stored(&self) -> bool {
+        let published = self.writer.published();
+        published == self.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER
+    }
+
+    /// Releases its memory. The window is complete and in the trace: no thread stores into it, and
+    /// later appends fail at its cursor.
+    pub(super) fn release(&self, tail: &mut Option<Tail>) {
+        match tail {
+            Some(tail) if self.in_tail => tail.give(self.memory, self.bytes),
+            _ => hash_table::unmap(self.memory, self.bytes),
+        }
+    }
+}
+
+/// Windows of one kind, in a row.
+pub(super) struct Lane {
+    pub(super) kind: WindowKind,
+    pub(super) current: AtomicPtr<Window>,
+    /// Prepared by the thread that passed the middle of the current one.
+    pub(super) next: AtomicPtr<Window>,
+}
+
+impl Lane {
+    pub(super) fn new(kind: WindowKind) -> Lane {
+        Lane { kind, current: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
+    }
+
+    pub(super) fn current(&self) -> &'static Window {
+        // SAFETY: set when the trace opened, and windows are never freed.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+}
