@@ -1,4 +1,10 @@
-//! The loaded programs and libraries, where the C library has no `_dl_find_object` (glibc 2.28 to 2.34).
+//! The loaded programs and libraries, where the C library has no `_dl_find_object`: glibc 2.28 to 2.34, as in
+//! RHEL 8 and 9, Debian 11 and Ubuntu 20.04. From glibc 2.35 on nothing of this file runs.
+//!
+//! A native stack needs the object of each address, and its table of frames. The other way to it is
+//! `dl_iterate_phdr`, which waits for a lock of the loader. A hook must not wait for it: another thread
+//! may call the driver from a library's constructor while it holds that lock, and in a forked child the
+//! holder may no longer exist.
 //!
 //! A table of all of them is read without any lock. Each look-up compares it with two counters of the
 //! loader: objects ever loaded, and objects loaded now. If one differs, the table is rebuilt under the
