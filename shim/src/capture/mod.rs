@@ -33,7 +33,7 @@ use crate::interpose::dlopen::opened;
 use crate::runtime::lock::{Guard, Lock, debug_assert_none_held};
 use crate::runtime::log;
 use crate::runtime::mapped_modules;
-use crate::runtime::mapped_modules::Met;
+use crate::runtime::mapped_modules::Seen;
 use crate::runtime::{own_stack, stack_bounds};
 use native::Registers;
 use python::walk::{Frames, Group, Walked};
@@ -170,7 +170,7 @@ impl Capture {
             walker.forget();
             *changes = now;
         }
-        let met = |met: Met| self.define_found(sink, met);
+        let seen = |seen: Seen| self.define_found(sink, seen);
 
         let frame_cache = match self.wants.python {
             true => self
@@ -181,14 +181,14 @@ impl Capture {
         };
         let mut walk_python =
             || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
-        let asked = self.wants.python && enough == Enough::Python && frame_cache.is_none();
-        let first = (asked && self.python.is_met()).then(&mut walk_python);
+        let wanted = self.wants.python && enough == Enough::Python && frame_cache.is_none();
+        let first = (wanted && self.python.is_seen()).then(&mut walk_python);
         let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
             || (frame_cache.is_some() && enough == Enough::Python);
         let mut frames = &native[..0];
         let mut end = high;
         if self.wants.native && !has_python && self.can_unwind(sink) {
-            let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], met);
+            let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], seen);
             frames = &native[..walked.frames];
             end = walked.high;
             if walked.cut {
@@ -196,8 +196,8 @@ impl Capture {
             }
         } else {
             flags.add(StackFlags::NATIVE_OFF);
-            if self.wants.python && !self.python.is_met() && self.is_probe_due() {
-                walker.walk(from, high, native, met);
+            if self.wants.python && !self.python.is_seen() && self.is_probe_due() {
+                walker.walk(from, high, native, seen);
                 frames = &[];
             }
         }
@@ -275,7 +275,7 @@ impl Capture {
         let interpreter = self.python.interpreter();
         let interned = self.interner.lock().stack(fingerprint, stack, interpreter, define);
         if interned.full {
-            tell(
+            define_note(
                 sink,
                 "too many different stacks: all further ones are recorded as one".to_string(),
             );
@@ -290,12 +290,12 @@ impl Capture {
 
     /// Defines code that a walk found for the first time.
     #[cold]
-    fn define_found(&self, sink: &impl DefinitionSink, met: Met) {
+    fn define_found(&self, sink: &impl DefinitionSink, seen: Seen) {
         let define = |definition: &Definition| sink.define_located(definition);
-        let replaced = match met {
-            Met::Made(_) if !self.wants.native => false,
-            Met::Made(code) => self.interner.lock().made(code, define),
-            Met::Library(loaded, headers) => {
+        let replaced = match seen {
+            Seen::Made(_) if !self.wants.native => false,
+            Seen::Made(code) => self.interner.lock().made(code, define),
+            Seen::Library(loaded, headers) => {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
                 if self.wants.python
@@ -320,7 +320,7 @@ impl Capture {
         if !self.native_off_reported.swap(true, Ordering::Relaxed) {
             let why =
                 "native stacks are off: they need glibc 2.28 or later with a known loader layout";
-            tell(sink, why.to_string());
+            define_note(sink, why.to_string());
         }
         false
     }
@@ -332,14 +332,14 @@ impl Capture {
 
     #[cold]
     fn give_up(&self, sink: &impl DefinitionSink, why: &str) -> Found {
-        tell(sink, format!("Python stacks are off: {why}"));
+        define_note(sink, format!("Python stacks are off: {why}"));
         Found::Off
     }
 }
 
 /// Prints a line on stderr and writes it to the trace.
 #[cold]
-fn tell(sink: &impl DefinitionSink, text: String) {
+fn define_note(sink: &impl DefinitionSink, text: String) {
     log::line(format_args!("{text}"));
     sink.define_located(&Definition::Note { text });
 }

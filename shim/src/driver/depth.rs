@@ -3,7 +3,7 @@
 //!
 //! A `longjmp` across a driver call (out of a callback, or out of a signal handler) runs no
 //! destructors, so the depth would stay raised forever. So the outermost guard has a mark in its stack
-//! frame, and a later call checks whether that frame still exists ([`Outermost::is_gone`]).
+//! frame, and a later call checks whether that frame still exists ([`Outermost::has_ended`]).
 //!
 //! A signal handler that leaves the recorder's own code waits for the end of the hook
 //! (`hooks/call/handler_exits.rs`). For this the thread's block also says whether the driver is being called.
@@ -29,7 +29,7 @@ struct Slot {
     /// The outermost hook is calling the driver for the program: no lock of the recorder is held.
     in_driver: bool,
     /// A signal handler wants to leave the outermost hook, at the hook's end.
-    is_asked: bool,
+    is_requested: bool,
 }
 
 const ONE: u64 = 4;
@@ -78,18 +78,18 @@ pub fn is_plain() -> bool {
     unsafe { (*slot()).state == 0 }
 }
 
-/// Whether the frame of the outermost guard is gone. Then no call is in progress on this thread.
+/// Whether the frame of the outermost guard has ended. Then no call is in progress on this thread.
 #[cold]
 fn left_behind() -> bool {
     // SAFETY: this thread's own.
     let slot = unsafe { &mut *slot() };
     let (here, kept) = (0u8, errno::get());
-    let gone = slot.outermost.is_gone(&raw const here as usize);
+    let ended = slot.outermost.has_ended(&raw const here as usize);
     errno::set(kept);
-    if gone {
+    if ended {
         slot.left();
     }
-    gone
+    ended
 }
 
 impl Slot {
@@ -148,17 +148,17 @@ impl Guard {
         // SAFETY: this thread's own.
         let slot = unsafe { &mut *self.slot };
         core::mem::forget(self);
-        if slot.is_asked {
-            slot.is_asked = false;
+        if slot.is_requested {
+            slot.is_requested = false;
             handler_exit::perform();
         }
     }
 
     /// The same before the hook calls the driver, where the hook has nothing to undo.
     #[inline]
-    pub fn leave_if_asked(&self) {
+    pub fn leave_if_requested(&self) {
         // SAFETY: this thread's own.
-        if unsafe { (*self.slot).is_asked } {
+        if unsafe { (*self.slot).is_requested } {
             let Guard { slot, ref mark, .. } = *self;
             Guard { slot, mark: mark.clone(), _local: PhantomData }.leave();
         }
@@ -169,7 +169,7 @@ impl Guard {
         // SAFETY: this thread's own.
         let slot = unsafe { &mut *self.slot };
         compiler_fence(Ordering::SeqCst);
-        // A guard that was wrongly considered gone lowers nothing.
+        // A guard that was wrongly considered ended lowers nothing.
         if slot.outermost.mark == self.mark.get() {
             slot.state &= ONE - 1;
         }
@@ -209,8 +209,8 @@ pub struct Raised {
 pub fn raised(sp: usize) -> Option<Raised> {
     // SAFETY: this thread's own.
     let slot = unsafe { &*slot() };
-    let is_there = slot.state >= ONE && !slot.outermost.is_gone(sp);
-    let must_end = !slot.in_driver && !slot.is_asked;
+    let is_there = slot.state >= ONE && !slot.outermost.has_ended(sp);
+    let must_end = !slot.in_driver && !slot.is_requested;
     is_there.then_some(Raised { frame: slot.outermost.at, must_end })
 }
 
@@ -223,7 +223,7 @@ pub fn left() {
 /// The outermost hook on this thread is to be left at its end: see [`Guard::leave`].
 pub fn ask_to_leave() {
     // SAFETY: this thread's own.
-    unsafe { (*slot()).is_asked = true };
+    unsafe { (*slot()).is_requested = true };
 }
 
 /// Whether the program has made the cancellation of this thread asynchronous.
@@ -252,10 +252,10 @@ pub fn set_deferring(on: bool) {
 }
 
 impl Outermost {
-    /// Whether its frame is gone, seen from a call at `sp`. Only what is certain counts: the frame
+    /// Whether its frame has ended, seen from a call at `sp`. Only what is certain counts: the frame
     /// lies below the stack pointer on the same stack, or something else lies in its place.
     #[cold]
-    fn is_gone(&self, sp: usize) -> bool {
+    fn has_ended(&self, sp: usize) -> bool {
         let Outermost { at, mark } = *self;
         match stack_pages::signal_stack() {
             // A signal handler runs on its own stack, on top of a call on the other stack.

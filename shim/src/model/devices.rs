@@ -34,21 +34,21 @@ impl Device {
 
 /// The devices used so far, each queried once.
 pub struct Devices {
-    met: [AtomicPtr<Device>; DeviceId::UNKNOWN.0 as usize],
+    known: [AtomicPtr<Device>; DeviceId::UNKNOWN.0 as usize],
 }
 
 impl Default for Devices {
     fn default() -> Self {
-        Devices { met: [const { AtomicPtr::new(null_mut()) }; DeviceId::UNKNOWN.0 as usize] }
+        Devices { known: [const { AtomicPtr::new(null_mut()) }; DeviceId::UNKNOWN.0 as usize] }
     }
 }
 
 impl Devices {
     /// The device, if it is known.
     pub fn known(&self, id: DeviceId) -> Option<&Device> {
-        let met = self.met.get(id.0 as usize)?.load(Ordering::Acquire);
+        let known = self.known.get(id.0 as usize)?.load(Ordering::Acquire);
         // SAFETY: null, or a device that lives as long as the process's state.
-        unsafe { met.as_ref() }
+        unsafe { known.as_ref() }
     }
 
     /// The device. At its first use `ask` queries the driver; `define` is called once for each device,
@@ -62,17 +62,17 @@ impl Devices {
         if let Some(known) = self.known(id) {
             return Some(known);
         }
-        let slot = self.met.get(id.0 as usize)?;
-        let asked = Box::into_raw(Box::new(ask(id)?));
+        let slot = self.known.get(id.0 as usize)?;
+        let queried = Box::into_raw(Box::new(ask(id)?));
         // SAFETY: either ours, or the winner's, which is never freed.
         unsafe {
-            match slot.compare_exchange(null_mut(), asked, Ordering::AcqRel, Ordering::Acquire) {
+            match slot.compare_exchange(null_mut(), queried, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    define(&*asked);
-                    Some(&*asked)
+                    define(&*queried);
+                    Some(&*queried)
                 }
                 Err(winner) => {
-                    drop(Box::from_raw(asked));
+                    drop(Box::from_raw(queried));
                     Some(&*winner)
                 }
             }

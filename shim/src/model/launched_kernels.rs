@@ -49,7 +49,7 @@ impl LaunchedKernels {
         self.loaded.add(key);
     }
 
-    pub fn met_context(&self) {
+    pub fn context_seen(&self) {
         if self.contexts.fetch_add(1, Ordering::Relaxed) > 0 {
             self.several.store(true, Ordering::Relaxed);
         }

@@ -45,7 +45,7 @@ pub struct Pool {
     /// Time of the last reading of the driver's figures.
     looked_ns: AtomicU64,
     /// Its part of the figures that were recorded for a shared id.
-    told: [AtomicU64; 2],
+    reported: [AtomicU64; 2],
 }
 
 /// Least time between two readings of a pool that is not known to have grown.
@@ -118,7 +118,7 @@ impl Pool {
                 .is_ok()
     }
 
-    /// Whether it is destroyed and holds nothing any more. To be asked after each free, and after its
+    /// Whether it is destroyed and holds nothing any more. To be checked after each free, and after its
     /// destruction. (A thread that frees the last block may miss a destruction on another one, and the
     /// other one that free: the next reading of all pools asks again.)
     #[inline]
@@ -212,7 +212,7 @@ impl Default for Pools {
 }
 
 /// A pool that a call named.
-pub struct Met<'a> {
+pub struct Seen<'a> {
     pub pool: &'a Pool,
     /// Its id must be defined in the trace.
     pub define: bool,
@@ -247,10 +247,10 @@ impl Pools {
         device: DeviceId,
         kind: Kind,
         origin: PoolOrigin,
-    ) -> Option<Met<'_>> {
+    ) -> Option<Seen<'_>> {
         let mut known = self.known.lock();
         if let Some(slot) = known.handles.get(handle) {
-            return self.by_number(slot.value).map(|pool| Met { pool, define: false });
+            return self.by_number(slot.value).map(|pool| Seen { pool, define: false });
         }
         let pool = self.unused(&mut known, device, kind, origin);
         let pool = pool.filter(|pool| {
@@ -277,7 +277,7 @@ impl Pools {
             let is_new = !shared.contains_key(&pool.id().0);
             is_new && shared.insert(pool.id().0, [0; 2]).is_ok()
         };
-        Some(Met { pool, define })
+        Some(Seen { pool, define })
     }
 
     /// A pool of the group that is not in use: one that was, or else the next that never was.
@@ -478,8 +478,8 @@ impl Pools {
         }
         let mut shared = self.shared.lock();
         let Some(sums) = shared.get_mut(&pool.id().0) else { return };
-        for ((sum, told), now) in sums.iter_mut().zip(&pool.told).zip(now) {
-            let before = told.swap(now, Ordering::Relaxed);
+        for ((sum, reported), now) in sums.iter_mut().zip(&pool.reported).zip(now) {
+            let before = reported.swap(now, Ordering::Relaxed);
             *sum = sum.saturating_sub(before).saturating_add(now);
         }
         record(*sums);
@@ -514,9 +514,9 @@ mod tests {
     use super::*;
 
     fn meet(pools: &Pools, handle: u64) -> &Pool {
-        let met = pools.meet(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
-        assert!(met.define || met.pool.shares_id());
-        met.pool
+        let seen = pools.meet(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
+        assert!(seen.define || seen.pool.shares_id());
+        seen.pool
     }
 
     fn destroy(pools: &Pools, handle: u64) {
@@ -530,15 +530,15 @@ mod tests {
     #[test]
     fn a_reused_handle_is_another_pool() {
         let pools = Pools::default();
-        let met = pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
-        let first = met.pool;
-        assert!(met.define);
+        let seen = pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
+        let first = seen.pool;
+        assert!(seen.define);
         assert!(!pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define);
         assert_eq!(
             (first.id(), first.device(), first.handle()),
             (PoolId(1), DeviceId(2), Some(0x10))
         );
-        first.growth.took(100);
+        first.growth.allocated(100);
         pools.destroyed(pools.begin_destroy(0x10).unwrap());
         assert!(pools.find(0x10).is_none() && first.handle().is_none());
         let second =
@@ -553,8 +553,8 @@ mod tests {
     fn a_destroyed_pool_ends_with_its_last_block_and_its_number_is_free() {
         let pools = Pools::default();
         let pool = meet(&pools, 0x10);
-        pool.growth.took(100);
-        pool.growth.took(600);
+        pool.growth.allocated(100);
+        pool.growth.allocated(600);
         pool.growth.freed(100);
         assert!(!pool.is_over());
         destroy(&pools, 0x10);
@@ -595,7 +595,7 @@ mod tests {
         assert!(numbers().is_empty());
         for at in [199, 0, 63, 64, 63] {
             pools.takes(all[at]);
-            all[at].growth.took(600);
+            all[at].growth.allocated(600);
         }
         assert_eq!(numbers(), [1, 64, 65, 200]);
         all[0].growth.freed(600);
@@ -612,7 +612,7 @@ mod tests {
     fn a_checkpoint_has_what_holds_something() {
         let pools = Pools::default();
         meet(&pools, 0x10);
-        meet(&pools, 0x20).growth.took(512);
+        meet(&pools, 0x20).growth.allocated(512);
         let mut events = Vec::new();
         pools.checkpoint(7, &mut |event| events.push(*event));
         let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
@@ -647,15 +647,15 @@ mod tests {
         let [.., own, first, second] = all[..] else { panic!() };
         assert_eq!(own.id(), PoolId(OWN_IDS as u16));
         assert_eq!((first.id(), second.id()), (PoolId(OWN_IDS as u16 + 1), first.id()));
-        let told = |pool, now| {
-            let mut told = None;
-            pools.record(pool, now, |sums| told = Some(sums));
-            told.unwrap()
+        let reported = |pool, now| {
+            let mut reported = None;
+            pools.record(pool, now, |sums| reported = Some(sums));
+            reported.unwrap()
         };
-        assert_eq!(told(own, [7, 7]), [7, 7]);
-        assert_eq!(told(first, [100, 10]), [100, 10]);
-        assert_eq!(told(second, [30, 3]), [130, 13]);
-        assert_eq!(told(first, [0, 0]), [30, 3]);
+        assert_eq!(reported(own, [7, 7]), [7, 7]);
+        assert_eq!(reported(first, [100, 10]), [100, 10]);
+        assert_eq!(reported(second, [30, 3]), [130, 13]);
+        assert_eq!(reported(first, [0, 0]), [30, 3]);
         let mut events = Vec::new();
         pools.checkpoint(7, &mut |event| events.push(*event));
         let rest = Event::CheckpointPool { id: 7, pool: first.id(), reserved: 30, used: 3 };

@@ -37,7 +37,7 @@ pub struct StreamTarget {
 struct Line {
     generation: u64,
     stream: u64,
-    pool_asked: u64,
+    pool_wanted: u64,
     context_handle: u64,
     pool: *const Pool,
     site: u32,
@@ -88,12 +88,12 @@ impl StreamTargets {
 
     #[inline]
     pub fn find(&self, key: &Key) -> Option<StreamTarget> {
-        // SAFETY: this thread's own line; a pool once met lives as long as the process's state.
+        // SAFETY: this thread's own line; a pool once seen lives as long as the process's state.
         unsafe {
             let line = &*line(key);
             let known = line.generation == self.generation()
                 && line.stream == key.stream
-                && line.pool_asked == key.pool
+                && line.pool_wanted == key.pool
                 && line.context_handle == key.context
                 && line.api == key.api;
             if !known {
@@ -111,7 +111,7 @@ impl StreamTargets {
         let fresh = Line {
             generation,
             stream: key.stream,
-            pool_asked: key.pool,
+            pool_wanted: key.pool,
             context_handle: key.context,
             pool: route.pool.map_or(std::ptr::null(), |pool| pool),
             site: route.site.0,

@@ -62,14 +62,14 @@ impl TorchTotals {
     #[inline]
     pub fn site(&self, device: DeviceId, api: u16, find: impl FnOnce() -> SiteId) -> SiteId {
         let known = &self.devices[device_index(device)].site;
-        let (asked, last) = (u64::from(api) + 1, known.load(Relaxed));
+        let (wanted, last) = (u64::from(api) + 1, known.load(Relaxed));
         // Ordinals beyond the table share its last entry, whose site is not cached.
-        if last >> 32 == asked && device_at(device_index(device)) == device {
+        if last >> 32 == wanted && device_at(device_index(device)) == device {
             return SiteId(last as u32);
         }
         let site = find();
         if site != SiteId(0) {
-            known.store(asked << 32 | u64::from(site.0), Relaxed);
+            known.store(wanted << 32 | u64::from(site.0), Relaxed);
         }
         site
     }

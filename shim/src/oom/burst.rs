@@ -44,13 +44,13 @@ pub struct CardReading {
     /// Other processes and their bytes. `None`: not read, since it was not the driver that refused.
     pub neighbours: Option<Vec<(u32, Option<u64>)>>,
     pub began_ns: u64,
-    pub took_ns: u64,
+    pub duration_ns: u64,
 }
 
 impl CardReading {
     fn is_fresh(&self, now_ns: u64) -> bool {
-        let age = now_ns.saturating_sub(self.began_ns + self.took_ns);
-        age < FRESH_NS.max(self.took_ns.saturating_mul(FRESH_SHARE))
+        let age = now_ns.saturating_sub(self.began_ns + self.duration_ns);
+        age < FRESH_NS.max(self.duration_ns.saturating_mul(FRESH_SHARE))
     }
 }
 
@@ -128,22 +128,22 @@ impl Burst {
         !self.reported && refusal.time_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
     }
 
-    /// A framework gave up on `asked`. Finds the refusal of its request, if there was one.
-    pub fn gave_up(&mut self, asked: Refusal, given: bool) -> Refusal {
+    /// A framework gave up on `requested`. Finds the refusal of its request, if there was one.
+    pub fn gave_up(&mut self, requested: Refusal, given: bool) -> Refusal {
         let by_driver = self.last.filter(|last| {
-            last.thread == asked.thread
-                && asked.time_ns.saturating_sub(last.time_ns) < BEFORE_NS
+            last.thread == requested.thread
+                && requested.time_ns.saturating_sub(last.time_ns) < BEFORE_NS
                 // Another thread may have been granted a request meanwhile.
-                && (!given || last.size >= asked.size)
+                && (!given || last.size >= requested.size)
         });
         if by_driver.is_none() && given {
             self.absorb();
         }
         let known = match by_driver {
             Some(Refusal { by, whole, counted, limit, .. }) => {
-                Refusal { by, whole, counted, limit, ..asked }
+                Refusal { by, whole, counted, limit, ..requested }
             }
-            None => asked,
+            None => requested,
         };
         self.run = self.run.max(1);
         self.last = Some(known);
@@ -156,7 +156,7 @@ impl Burst {
     }
 
     /// Marks these refusals as reported. Returns those that were absorbed before.
-    pub fn tell(&mut self) -> u64 {
+    pub fn report(&mut self) -> u64 {
         self.reported = true;
         std::mem::take(&mut self.absorbed)
     }
@@ -209,12 +209,12 @@ mod tests {
         assert!(!refused(&mut burst, 5 * SECOND, true), "something was given in between");
         assert_eq!(burst.at_exit(true), None);
         assert_eq!(burst.at_exit(false), Some(refusal(5 * SECOND)));
-        assert_eq!(burst.tell(), 2);
+        assert_eq!(burst.report(), 2);
         assert_eq!(burst.at_exit(false), None, "reported");
     }
 
     fn card(neighbours: Option<Vec<(u32, Option<u64>)>>) -> CardReading {
-        CardReading { driver_free: Some(5), neighbours, began_ns: SECOND, took_ns: 9_000 }
+        CardReading { driver_free: Some(5), neighbours, began_ns: SECOND, duration_ns: 9_000 }
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             (Some(vec![]), soon - 1, true, true),
             (Some(vec![]), soon, true, false),
             (None, soon - 1, false, true),
-            // The driver refuses now: who else is on the card was not asked for.
+            // The driver refuses now: who else is on the card was not queried.
             (None, soon - 1, true, false),
         ] {
             let mut burst = Burst::default();
@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(free, known.then_some(Some(5)), "{now_ns} {by_driver}");
         }
         let mut slow = Burst::default();
-        slow.see(CardReading { took_ns: SECOND, ..card(None) });
+        slow.see(CardReading { duration_ns: SECOND, ..card(None) });
         assert_eq!(slow.begin(true, 11 * SECOND, false), Some(Some(5)), "a reading takes a second");
     }
 
@@ -258,19 +258,19 @@ mod tests {
         assert!(!refused(&mut burst, 2 * SECOND - 1, false));
         assert!(refused(&mut burst, 2 * SECOND, false));
         assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is reported");
-        burst.tell();
+        burst.report();
         assert!(!refused(&mut burst, 9 * SECOND, false));
         assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");
         assert!(refused(&mut burst, 11 * SECOND, false));
-        assert_eq!(burst.tell(), 5);
+        assert_eq!(burst.report(), 5);
     }
 
     #[test]
     fn who_refused_what_a_framework_gives_up() {
-        let asked = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
+        let requested = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
         let mut burst = Burst::default();
         refused(&mut burst, SECOND, true);
-        let known = burst.gave_up(Refusal { size: 90, whole: 90, ..asked(SECOND + 5) }, false);
+        let known = burst.gave_up(Refusal { size: 90, whole: 90, ..requested(SECOND + 5) }, false);
         assert_eq!((known.by, known.counted), (Some(RefusedBy::Cap), 950));
         assert_eq!((known.size, known.whole), (90, 100));
         // Of another thread, or long ago, or smaller with something given since: not this one.
@@ -279,21 +279,21 @@ mod tests {
         {
             let mut burst = Burst::default();
             refused(&mut burst, SECOND, true);
-            let known = burst.gave_up(Refusal { thread, size, ..asked(time_ns) }, given);
+            let known = burst.gave_up(Refusal { thread, size, ..requested(time_ns) }, given);
             assert_eq!(known.by, None);
         }
         let mut other = Burst::default();
         refused(&mut other, SECOND, true);
-        let known = other.gave_up(asked(SECOND + 5), true);
+        let known = other.gave_up(requested(SECOND + 5), true);
         assert_eq!(known.by, Some(RefusedBy::Cap), "another thread was given something");
     }
 
     #[test]
     fn one_that_was_not_reported_is_reported_at_the_exit() {
         let mut burst = Burst::default();
-        let asked = Refusal { by: None, ..refusal(SECOND) };
-        burst.gave_up(asked, true);
-        assert_eq!(burst.at_exit(false), Some(asked));
+        let requested = Refusal { by: None, ..refusal(SECOND) };
+        burst.gave_up(requested, true);
+        assert_eq!(burst.at_exit(false), Some(requested));
         assert_eq!(burst.at_exit(true), None);
     }
 }

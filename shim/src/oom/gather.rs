@@ -18,7 +18,7 @@ const HOLDERS_MOST: usize = 4;
 /// Libraries that are listed separately.
 const TITLES_MOST: usize = 4;
 
-pub struct Asked {
+pub struct Request {
     pub device: DeviceId,
     pub evidence: OomEvidence,
     pub refusal: Refusal,
@@ -39,34 +39,35 @@ pub enum Holding {
 
 pub type Libraries = Map<StackId, Library>;
 
-pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
+pub fn gather(p: Sources, header: &Header, request: &Request) -> Findings {
     let mut findings = None;
     p.trace_writer.look_up(|read| {
-        findings = Some(find(p, asked, Names::new(p, header, read)));
+        findings = Some(find(p, request, Names::new(p, header, read)));
     });
     let mut nothing = |_, _, _| -> Option<Definition> { None };
-    let mut found = findings.unwrap_or_else(|| find(p, asked, Names::new(p, header, &mut nothing)));
+    let mut found =
+        findings.unwrap_or_else(|| find(p, request, Names::new(p, header, &mut nothing)));
     found.rank = header.rank;
     found.pid = header.pid;
     found
 }
 
-fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
-    let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
-    let (held, libraries) = held(p, asked, &mut names);
+fn find(p: Sources, request: &Request, mut names: Names) -> Findings {
+    let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = request.refusal;
+    let (held, libraries) = held(p, request, &mut names);
     let Held { rows, holes, paused } = held;
     // The holders of another moment would not add up to this sum.
-    let named = match asked.holding {
+    let named = match request.holding {
         Holding::Before(_) => Vec::new(),
         _ => largest_libraries(&rows, &libraries, sums.cache.is_some()),
     };
-    let asked_at = names.place(stack);
+    let requested_at = names.place(stack);
     let holders = holders(&rows, &mut names);
     Findings {
         event: PostMortem {
-            device: asked.device,
+            device: request.device,
             by,
-            evidence: asked.evidence,
+            evidence: request.evidence,
             size,
             stack,
             counted,
@@ -74,24 +75,24 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
             driver_free,
             cache: sums.cache,
             largest_hole: holes.map(|holes| holes.largest),
-            absorbed: asked.absorbed,
+            absorbed: request.absorbed,
         },
         whole: whole.max(size),
         rank: None,
         pid: 0,
-        asked_at,
+        requested_at,
         limit: match by {
             Some(RefusedBy::Group) => {
                 Limit::Group(p.cap.group_name().unwrap_or_default().to_string())
             }
-            _ if p.cap.is_ordered(asked.device) => Limit::Ordered,
+            _ if p.cap.is_ordered(request.device) => Limit::Ordered,
             _ => Limit::Cap,
         },
         parts: sums.parts(named, paused),
         free_inside: sums.free_inside().or(holes.map(|holes| holes.free)).unwrap_or(0),
         holders,
-        held_before_ns: match &asked.holding {
-            Holding::Before(kept) => Some(asked.refusal.time_ns.saturating_sub(kept.time_ns)),
+        held_before_ns: match &request.holding {
+            Holding::Before(kept) => Some(request.refusal.time_ns.saturating_sub(kept.time_ns)),
             _ => None,
         },
         neighbours: Vec::new(),
@@ -102,14 +103,14 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
     }
 }
 
-fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
-    match &asked.holding {
-        Holding::Now => held_now(p, asked.device, names, held::OF_BLOCKS_MOST),
+fn held(p: Sources, request: &Request, names: &mut Names) -> (Held, Libraries) {
+    match &request.holding {
+        Holding::Now => held_now(p, request.device, names, held::OF_BLOCKS_MOST),
         Holding::Then(kept) | Holding::Before(kept) => {
             let mut held = kept.held.clone();
             let of_driver = held.rows.iter().filter(|row| !row.of_framework);
             let libraries = libraries(of_driver.map(|row| row.stack).collect(), names);
-            if asked.refusal.sums.cache.is_some() {
+            if request.refusal.sums.cache.is_some() {
                 // Empty segments were not recognised when the rows were summed.
                 held.rows.retain(|row| row.of_framework || !of_cache(&libraries, row.stack));
                 held.holes = None;

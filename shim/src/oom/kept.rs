@@ -13,7 +13,7 @@ pub struct Budget {
     debt_ns: u64,
     since_ns: u64,
     /// The duration of the last walk.
-    took_ns: u64,
+    duration_ns: u64,
 }
 
 impl Budget {
@@ -24,12 +24,12 @@ impl Budget {
     /// Two walks in a row are permitted: a library empties its cache after a first refusal, and the
     /// second refusal is the one that matters.
     pub fn allows(&self, now_ns: u64) -> bool {
-        self.debt(now_ns) <= self.took_ns
+        self.debt(now_ns) <= self.duration_ns
     }
 
-    pub fn spend(&mut self, now_ns: u64, took_ns: u64) {
-        self.debt_ns = self.debt(now_ns).saturating_add(took_ns);
-        (self.since_ns, self.took_ns) = (now_ns, took_ns);
+    pub fn spend(&mut self, now_ns: u64, duration_ns: u64) {
+        self.debt_ns = self.debt(now_ns).saturating_add(duration_ns);
+        (self.since_ns, self.duration_ns) = (now_ns, duration_ns);
     }
 }
 

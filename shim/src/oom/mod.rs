@@ -59,7 +59,7 @@ use crate::runtime::uncancelled::uncancelled;
 use aftermath::Aftermath;
 pub use aftermath::keep_exit_status;
 use burst::{Burst, CardReading, Refusal};
-use gather::{Asked, Holding};
+use gather::{Holding, Request};
 use kept::{Budget, Kept};
 use sources::Sources;
 use std::path::Path;
@@ -111,13 +111,13 @@ impl State {
     }
 
     /// Marks it as reported. Returns what was absorbed before.
-    fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
+    fn report(&mut self, device: DeviceId, now_ns: u64) -> u64 {
         self.reported_ns = Some(now_ns);
-        self.bursts[device_index(device)].tell()
+        self.bursts[device_index(device)].report()
     }
 
     /// What is to be reported at the end, and the other processes on the card.
-    fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<(Asked, Neighbours)> {
+    fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<(Request, Neighbours)> {
         let burst = &self.bursts[device_index(device)];
         let refusal = burst.at_exit(given)?;
         let same = burst.is_looked_at(refusal.sums.live);
@@ -127,9 +127,9 @@ impl State {
             Some(kept) => Holding::Before(kept),
             None => Holding::Unknown,
         };
-        let absorbed = self.tell(device, refusal.time_ns);
+        let absorbed = self.report(device, refusal.time_ns);
         Some((
-            Asked { device, evidence: OomEvidence::EndedRefused, refusal, absorbed, holding },
+            Request { device, evidence: OomEvidence::EndedRefused, refusal, absorbed, holding },
             neighbours,
         ))
     }
@@ -181,8 +181,8 @@ impl OomReporter {
         }
         let driver_free = driver_free(p, device);
         let neighbours = by_driver.then(|| neighbours(p, device));
-        let took_ns = p.clock.now_ns().saturating_sub(began_ns);
-        let card = CardReading { driver_free, neighbours, began_ns, took_ns };
+        let duration_ns = p.clock.now_ns().saturating_sub(began_ns);
+        let card = CardReading { driver_free, neighbours, began_ns, duration_ns };
         // The reading that it replaces is freed after the lock is released.
         let _before = self.state.lock().bursts[index].see(card);
         driver_free
@@ -210,13 +210,13 @@ impl OomReporter {
             let too_long = state.bursts[device_index(device)].refused(refusal);
             // PyTorch reports its own out-of-memory.
             let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
-            now.then(|| state.tell(device, now_ns))
+            now.then(|| state.report(device, now_ns))
         };
         let Some(absorbed) = report else { return self.keep(p, device, &refusal) };
         let holding = Holding::Now;
-        let asked =
-            Asked { device, evidence: OomEvidence::StillRefused, refusal, absorbed, holding };
-        tell(p, &asked, neighbours(p, device));
+        let request =
+            Request { device, evidence: OomEvidence::StillRefused, refusal, absorbed, holding };
+        write(p, &request, neighbours(p, device));
     }
 
     /// PyTorch gives up on a request: called with its lock held.
@@ -230,7 +230,7 @@ impl OomReporter {
         figures: CacheTotals,
     ) {
         let now_ns = p.clock.now_ns();
-        let asked = Refusal {
+        let requested = Refusal {
             time_ns: now_ns,
             thread: this_thread(),
             by: None,
@@ -247,16 +247,16 @@ impl OomReporter {
         let (known, report) = {
             let mut state = self.state.lock();
             state.cache_ooms = state.cache_ooms.saturating_add(1);
-            let known = state.bursts[device_index(device)].gave_up(asked, given);
+            let known = state.bursts[device_index(device)].gave_up(requested, given);
             let now = !state.is_quiet(now_ns);
-            (known, now.then(|| state.tell(device, now_ns)))
+            (known, now.then(|| state.report(device, now_ns)))
         };
         let Some(absorbed) = report else { return self.keep(p, device, &known) };
         let refusal = Refusal { driver_free: driver_free(p, device), ..known };
         let holding = Holding::Now;
-        let asked =
-            Asked { device, evidence: OomEvidence::FrameworkGaveUp, refusal, absorbed, holding };
-        tell(p, &asked, neighbours(p, device));
+        let request =
+            Request { device, evidence: OomEvidence::FrameworkGaveUp, refusal, absorbed, holding };
+        write(p, &request, neighbours(p, device));
     }
 
     /// Requests on which a framework's cache gave up.
@@ -296,8 +296,8 @@ impl OomReporter {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_allocated(device);
             let found = self.state.lock().at_exit(device, given);
-            if let Some((asked, neighbours)) = found {
-                tell(p, &asked, neighbours);
+            if let Some((request, neighbours)) = found {
+                write(p, &request, neighbours);
             }
         }
         own_stack::run(|| uncancelled(|| self.aftermath.at_exit(p)));
@@ -316,17 +316,17 @@ fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
 
 /// Writes the post-mortem to the trace and to stderr.
 #[cold]
-fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
-    let tell = || {
-        let mut found = gather::gather(p, &p.trace_writer.this_process(), asked);
+fn write(p: Sources, request: &Request, neighbours: Vec<(u32, Option<u64>)>) {
+    let write_all = || {
+        let mut found = gather::gather(p, &p.trace_writer.this_process(), request);
         let trace = p.trace_writer.path();
         found.neighbours = neighbours;
         found.quiet_s =
-            (asked.evidence != OomEvidence::EndedRefused).then_some(QUIET_NS / 1_000_000_000);
+            (request.evidence != OomEvidence::EndedRefused).then_some(QUIET_NS / 1_000_000_000);
         found.trace = trace.as_deref().map(shown);
         p.trace_writer.record(&Event::PostMortem(found.event));
         for &(pid, bytes) in &found.neighbours {
-            p.trace_writer.record(&Event::Neighbour { device: asked.device, pid, bytes });
+            p.trace_writer.record(&Event::Neighbour { device: request.device, pid, bytes });
         }
         match (p.config.oom_report, trace) {
             (OomReport::Off, _) => {}
@@ -343,7 +343,7 @@ fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
             _ => log::text(&words::summary(&found)),
         }
     };
-    own_stack::run(|| uncancelled(tell));
+    own_stack::run(|| uncancelled(write_all));
 }
 
 /// The path as a user would type it.

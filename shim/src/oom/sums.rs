@@ -35,12 +35,12 @@ pub struct Sums {
 
 impl Sums {
     pub fn now(p: Sources, device: DeviceId, cache: Option<CacheBytes>) -> Sums {
-        let mut took = p.card.driver_internal(device);
+        let mut taken = p.card.driver_internal(device);
         // The growth by cuCtxSetLimit is known even without NVML's figure.
-        let local = &mut took[Cause::LocalMemory as usize];
+        let local = &mut taken[Cause::LocalMemory as usize];
         *local = p.contexts.growth_on(device).max(*local);
-        let context = p.contexts.bytes_on(device).saturating_add(took[Cause::Context as usize]);
-        let causes = CAUSES.map(|(cause, _)| took[cause as usize]);
+        let context = p.contexts.bytes_on(device).saturating_add(taken[Cause::Context as usize]);
+        let causes = CAUSES.map(|(cause, _)| taken[cause as usize]);
         let known = causes.iter().fold(context, |sum, bytes| sum.saturating_add(*bytes));
         let live = p.ledger.live(device);
         Sums {

@@ -17,7 +17,7 @@ pub struct Findings {
     pub rank: Option<u32>,
     pub pid: u32,
     /// The source line of the request.
-    pub asked_at: Option<String>,
+    pub requested_at: Option<String>,
     /// Where the limit comes from.
     pub limit: Limit,
     /// The parts that make up the use, in the order of the message.
@@ -123,7 +123,7 @@ fn head(found: &Findings) -> String {
         OomEvidence::StillRefused => "out of memory for a second now:",
     };
     let _ = write!(text, "pid {}: {what} {}", found.pid, Bytes(found.event.size));
-    if let Some(place) = &found.asked_at {
+    if let Some(place) = &found.requested_at {
         let _ = write!(text, " at {place}");
     }
     text

@@ -10,9 +10,9 @@ const NAME_AT: usize = 19;
 #[repr(C, align(8))]
 struct Entries([MaybeUninit<u8>; 2048]);
 
-/// Calls `tell` with the name and inode of each entry of an open directory, from its current position
+/// Calls `report` with the name and inode of each entry of an open directory, from its current position
 /// on; also for `.` and `..`.
-pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr, u64)) {
+pub fn each_name(directory: i32, mut report: impl FnMut(&CStr, u64)) {
     let mut room = Entries([MaybeUninit::uninit(); 2048]);
     loop {
         // SAFETY: room of that size for the kernel's answer.
@@ -28,7 +28,7 @@ pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr, u64)) {
             let Some(entry) = rest.get(NAME_AT..length) else { return };
             let inode = rest.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
             if let Ok(name) = CStr::from_bytes_until_nul(entry) {
-                tell(name, inode);
+                report(name, inode);
             }
             rest = &rest[length..];
         }

@@ -54,7 +54,7 @@ impl<T> TryPush<T> for Vec<T> {
     }
 }
 
-/// What an iterator gives, in a new list. It is asked for no more values than `most`.
+/// What an iterator gives, in a new list. No more values are taken from it than `most`.
 pub fn list_of<T>(most: usize, values: impl Iterator<Item = T>) -> Result<Vec<T>, NoMemory> {
     let mut list = vec_of(most)?;
     for value in values.take(most) {

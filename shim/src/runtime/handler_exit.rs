@@ -27,7 +27,7 @@ pub struct JumpBuffer {
 pub type Jump = unsafe extern "C-unwind" fn(*mut JumpBuffer, c_int) -> !;
 pub type Exit = unsafe extern "C-unwind" fn(*mut c_void) -> !;
 
-/// What a signal handler asked for.
+/// What a signal handler requested.
 #[derive(Clone, Copy)]
 pub enum Request {
     /// With the real function.
@@ -158,7 +158,7 @@ unsafe extern "C" fn save(buffer: *mut JumpBuffer) -> usize {
         "push rbp",
         ".cfi_adjust_cfa_offset 8",
         "call [rip + {setjmp}@GOTPCREL]",
-        // Where `setjmp` returns twice, a shadow stack wants to be told.
+        // Where `setjmp` returns twice, a shadow stack must be adjusted.
         "mov rax, rsp",
         "pop rbp",
         ".cfi_adjust_cfa_offset -8",
@@ -262,7 +262,7 @@ fn has_unwinder() -> bool {
 /// A walk over the frames of this thread, from the innermost out.
 struct Search {
     until: Until,
-    /// The frame met before: code address and stack pointer.
+    /// The frame seen before: code address and stack pointer.
     previous: Option<SignalReturn>,
     /// Of the outermost handler so far.
     last: Option<SignalReturn>,

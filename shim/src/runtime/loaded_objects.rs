@@ -100,7 +100,7 @@ impl Variables {
         }
         // SAFETY: `counters` has the callback's type, and its data is `counts`.
         unsafe { iterate(counters, (&raw mut counts).cast()) };
-        let (ever, gone) = counts;
+        let (ever, unloaded) = counts;
         // SAFETY: the loader's variable, of that size, which holds pointers and so is aligned to words. Atomics,
         // since the loader may be writing it.
         let words = unsafe { core::slice::from_raw_parts(global as *const AtomicU64, bytes / 8) };
@@ -109,7 +109,7 @@ impl Variables {
         if ever == 0 || words.len() < 2 || word(0) as usize != elf::first_object() {
             return None;
         }
-        if u64::from(word(1) as u32) != ever.wrapping_sub(gone) {
+        if u64::from(word(1) as u32) != ever.wrapping_sub(unloaded) {
             return None;
         }
         // A count of namespaces, two locks or three, the counter. A lock's kind is its fifth number.
@@ -264,7 +264,7 @@ impl LoadedObjects {
         let taken = match self.writer.compare_exchange(0, me, order.0, order.1) {
             Ok(_) => true,
             Err(other) if other == me => false,
-            Err(gone) => self.writer.compare_exchange(gone, me, order.0, order.1).is_ok(),
+            Err(ended) => self.writer.compare_exchange(ended, me, order.0, order.1).is_ok(),
         };
         // `then`, not `then_some`: dropping an unused guard would clear the flag of the current writer.
         #[allow(clippy::unnecessary_lazy_evaluations)]
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn a_library_that_comes_and_goes() {
         let all = LoadedObjects::new();
-        let (mut met, mut gone) = (0, 0);
+        let (mut found, mut missing) = (0, 0);
         for name in [c"libBrokenLocale.so.1", c"libnsl.so.1", c"libutil.so.1", c"libanl.so.1"] {
             // SAFETY: libraries of the system without initialisers of note.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
@@ -471,12 +471,12 @@ mod tests {
             let code = object.base();
             let entry = all.holding(code).expect("it is loaded");
             assert_eq!(entry.link_map, handle as usize);
-            met += 1;
+            found += 1;
             // SAFETY: opened above.
             unsafe { libc::dlclose(handle) };
-            gone += usize::from(all.holding(code).is_none());
+            missing += usize::from(all.holding(code).is_none());
         }
-        assert!(met > 0 && gone > 0, "{met} met, {gone} gone");
+        assert!(found > 0 && missing > 0, "{found} found, {missing} missing");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub fn holding(address: usize) -> Option<Loaded> {
 }
 
 /// Code that a walk finds for the first time.
-pub enum Met<'a> {
+pub enum Seen<'a> {
     Library(&'a Loaded, &'a Headers),
     /// Generated code at this address, which belongs to no library.
     Made(usize),

@@ -10,7 +10,7 @@
 //! while the calling thread waits. It uses the calling thread's thread-local storage, so it is that
 //! thread to everything that runs in it: locks, errno, the state of cancellation. The C library does not
 //! know it, so it is never the last thread, and runs no handler of the program's. It is not seen by
-//! `wait`, and a program with one thread never sees two, since the call returns after the task is gone.
+//! `wait`, and a program with one thread never sees two, since the call returns after the task has ended.
 //!
 //! Costs about 40 us, however many files are open: the kernel copies at most the first 64 descriptors
 //! before it empties the new table. Closing those copies has what effect the file system gives to each
@@ -354,7 +354,7 @@ unsafe fn clone_and_wait(
                 while is() {
                     futex::wait_for_kernel(&number, task, Duration::from_secs(1));
                 }
-                task::wait_until_gone(task);
+                task::wait_for_end(task);
                 return Ok(());
             }
             (_, libc::EAGAIN | libc::ENOMEM) if left > 0 => {

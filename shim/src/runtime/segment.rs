@@ -2,7 +2,7 @@
 //! be truncated. (A process that touches a truncated mapping dies by SIGBUS.)
 //!
 //! A segment is marked for removal as soon as it is attached: the kernel frees it when the last process
-//! that has it is gone, however that ends, and until then others may attach it by its id. So if no
+//! that has it has ended, however it ends, and until then others may attach it by its id. So if no
 //! process has an id attached, its owner has exited, in whatever pid namespace it was.
 //!
 //! System calls are made directly: some libraries interpose `shmat` and run their own code in it.
@@ -75,7 +75,7 @@ impl<const WORDS: usize> Segment<WORDS> {
 /// Whether this user's segment of this id no longer exists: it was removed, or the id is another user's
 /// by now. False if that cannot be determined. Other versions of this library may have made it in
 /// another size.
-pub fn is_gone(id: i32) -> bool {
+pub fn is_removed(id: i32) -> bool {
     match own_stat(id) {
         Ok(stat) => stat.shm_nattch == 0,
         Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
@@ -83,7 +83,7 @@ pub fn is_gone(id: i32) -> bool {
     }
 }
 
-/// The first words of this user's segment of this id, whatever its size. `None`: it is gone, too
+/// The first words of this user's segment of this id, whatever its size. `None`: it is removed, too
 /// short, or not this user's alone.
 pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
     let segment = Segment::<WORDS>::attached(id).ok()?;
@@ -142,17 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shared_while_somebody_has_it_and_gone_then() {
+    fn it_is_shared_while_somebody_has_it_and_removed_then() {
         let ours = Page::create().unwrap();
         ours.words[5].store(7, SeqCst);
-        assert!(!is_gone(ours.id));
+        assert!(!is_removed(ours.id));
         assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
         assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
         ours.words[0].store(5, SeqCst);
         assert_eq!(first_words::<1>(ours.id), Some([5]));
         assert_eq!(first_words::<65>(ours.id), None, "it is shorter");
         let theirs = id_of_child(|| Page::create().map_or(-1, |segment| segment.id));
-        assert!(theirs >= 0 && is_gone(theirs), "it went with its process");
+        assert!(theirs >= 0 && is_removed(theirs), "it went with its process");
         assert!(Page::attach(theirs).is_err());
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let wide = unsafe { libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o660) };
         let refused = [given, wide].map(|id| Page::attach(id).err());
         assert_eq!(refused, [Some(Wrong::Owner(65534)), Some(Wrong::Mode(0o660))]);
-        assert!(is_gone(given) && is_gone(wide));
+        assert!(is_removed(given) && is_removed(wide));
         for id in [given, wide] {
             // SAFETY: a segment of this test, which is attached nowhere.
             unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };

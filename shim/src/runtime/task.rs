@@ -68,7 +68,7 @@ pub struct Storage {
 /// What the task calls, and with what.
 type Work = (fn(*mut c_void), *mut c_void);
 
-/// What a new thread tells of itself.
+/// What a new thread states about itself.
 #[derive(Default)]
 struct Birth {
     thread_pointer: AtomicUsize,
@@ -98,7 +98,7 @@ impl Storage {
         if !sleep_until(until, || cleared().is_some()) {
             return None;
         }
-        wait_until_gone(birth.number.load(Ordering::Relaxed));
+        wait_for_end(birth.number.load(Ordering::Relaxed));
         let thread_pointer = birth.thread_pointer.load(Ordering::Relaxed);
         let stack = (birth.frame.load(Ordering::Relaxed) - BELOW) & !63;
         let sequences = sequences(thread_pointer);
@@ -146,7 +146,7 @@ impl Storage {
             }
             futex::wait_for_kernel(self.number, task, left);
         }
-        wait_until_gone(task);
+        wait_for_end(task);
         true
     }
 }
@@ -174,7 +174,7 @@ impl Birth {
     }
 }
 
-/// All that the thread does: it tells where its storage is.
+/// All that the thread does: it states where its storage is.
 extern "C" fn be_born(birth: *mut c_void) -> *mut c_void {
     // SAFETY: leaked by `Storage::make`.
     let birth = unsafe { &*birth.cast::<Birth>() };
@@ -250,7 +250,7 @@ fn sleep_until(until: Instant, is: impl Fn() -> bool) -> bool {
 }
 
 /// A task that runs no more is counted until the kernel has removed it, a few microseconds later.
-pub fn wait_until_gone(task: u32) {
+pub fn wait_for_end(task: u32) {
     for look in 0..LOOKS {
         // SAFETY: signal 0 is not sent.
         if unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), task, 0) } != 0 {
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_has_storage_of_its_own_and_is_gone_when_it_was_waited_for() {
+    fn a_task_has_storage_of_its_own_and_has_ended_when_it_was_waited_for() {
         let storage: &'static Storage = Box::leak(Box::new(Storage::make().unwrap()));
         let mut tasks = Vec::new();
         for _ in 0..100 {
@@ -434,8 +434,8 @@ mod tests {
             assert_eq!(seen.pointer.load(Ordering::Relaxed), storage.thread_pointer);
             assert_ne!(storage.thread_pointer, thread_pointer());
             // On a busy machine the kernel may remove it after the last look.
-            let gone = || !std::path::Path::new(&format!("/proc/self/task/{task}")).exists();
-            assert!(sleep_until(Instant::now() + PATIENCE, gone));
+            let ended = || !std::path::Path::new(&format!("/proc/self/task/{task}")).exists();
+            assert!(sleep_until(Instant::now() + PATIENCE, ended));
             tasks.push(task);
         }
         tasks.dedup();

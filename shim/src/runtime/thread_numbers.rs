@@ -2,7 +2,7 @@
 //!
 //! The first [`OWN`] threads get the numbers below it. A later one takes the number of a thread that has
 //! ended, if it finds one; else it gets a number that says only that it has none of its own. Whether a
-//! thread has ended is asked of the kernel, since a thread's end must run nothing of this library: a
+//! thread has ended is queried from the kernel, since a thread's end must run nothing of this library: a
 //! destructor would change the order of the program's. This is done at a thread's first use only.
 //!
 //! In a forked child one thread goes on, with its number. The owners are on a page that the kernel empties

@@ -242,7 +242,7 @@ fn remove_stale(directory: &Opened, own: &PageName) {
         let before_exec = name != *own
             && name.same_pids(here)
             && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
-        if name != *own && (before_exec || name.is_stale(here, segment::is_gone)) {
+        if name != *own && (before_exec || name.is_stale(here, segment::is_removed)) {
             let _ = secure_dir::remove(directory, file);
         }
     });

@@ -49,7 +49,7 @@ pub struct Retention {
     /// where nothing was live.
     marks: Vec<Mark>,
     peaks: Vec<Peak>,
-    /// Devices whose peak was given up since it was asked last.
+    /// Devices whose peak was given up since the last query.
     lost: Vec<DeviceId>,
 }
 

@@ -216,8 +216,8 @@ mod tests {
         remove(4 << 20);
         assert_eq!(scratch.names(), before);
         remove((3 << 20) - 1);
-        let gone = [tail::name_end(1), tail::name_end(2)];
-        let left: Vec<String> = before.into_iter().filter(|name| !gone.contains(name)).collect();
+        let removed = [tail::name_end(1), tail::name_end(2)];
+        let left: Vec<String> = before.into_iter().filter(|name| !removed.contains(name)).collect();
         assert_eq!(scratch.names(), left);
     }
 }

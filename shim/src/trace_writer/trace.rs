@@ -259,7 +259,7 @@ impl Trace {
         })
     }
 
-    /// The trace is gone: removes the tail, which is of no use without it.
+    /// The trace was removed: removes the tail, which is of no use without it.
     pub fn abandon(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         self.grid.lock().tail.take().into_iter().for_each(Tail::remove);

@@ -20,7 +20,7 @@ pub mod tables;
 
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::mapped_modules;
-use crate::runtime::mapped_modules::{Loaded, Mark, Met};
+use crate::runtime::mapped_modules::{Loaded, Mark, Seen};
 use rules::{Rule, Rules, State, UnwindStep};
 use std::ops::Range;
 use tables::Tables;
@@ -111,7 +111,7 @@ pub struct Walked {
 }
 
 /// Rules for unwinding, and the libraries that they come from: each is added when the first
-/// address in it is met.
+/// address in it is seen.
 ///
 /// Libraries can be unloaded without notice. So every walk checks with the loader, once for each
 /// library that it passes, that it is still the known one; if not, all rules are discarded. Libraries
@@ -168,14 +168,14 @@ impl Walker {
     }
 
     /// Fills `frames`, beginning with the innermost frame outside this library. `high`: end of this
-    /// thread's stack. `met` is called for each library that is found for the first time.
+    /// thread's stack. `seen` is called for each library that is found for the first time.
     #[inline]
     pub fn walk(
         &mut self,
         from: Registers,
         high: usize,
         frames: &mut [Frame],
-        mut met: impl FnMut(Met),
+        mut seen: impl FnMut(Seen),
     ) -> Walked {
         let low = from.sp;
         let last = high - 8;
@@ -195,7 +195,7 @@ impl Walker {
         self.walk += 1;
         loop {
             if !in_known.contains(&code) {
-                in_known = self.know(code, &mut met);
+                in_known = self.know(code, &mut seen);
             }
             let rule = match self.rules.get(code) {
                 Some(rule) => rule,
@@ -236,7 +236,7 @@ impl Walker {
 
     /// The known range that contains an address; empty if there is none.
     #[inline]
-    fn know(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
+    fn know(&mut self, code: usize, seen: &mut impl FnMut(Seen)) -> Range<usize> {
         let walk = self.walk;
         if let Some(known) = self.holding(code) {
             if known.seen == walk || known.is_there() {
@@ -245,7 +245,7 @@ impl Walker {
             }
             self.forget();
         }
-        self.meet(code, met)
+        self.meet(code, seen)
     }
 
     #[inline]
@@ -255,9 +255,9 @@ impl Walker {
     }
 
     #[cold]
-    fn meet(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
+    fn meet(&mut self, code: usize, seen: &mut impl FnMut(Seen)) -> Range<usize> {
         let Some(loaded) = mapped_modules::holding(code) else {
-            met(Met::Made(code));
+            seen(Seen::Made(code));
             return NOWHERE;
         };
         let range = loaded.start..loaded.end;
@@ -277,7 +277,7 @@ impl Walker {
         let mark = headers.mark();
         #[allow(clippy::disallowed_methods)] // there is room
         self.known.insert(at, Known { loaded, mark, tables, seen: self.walk });
-        met(Met::Library(&loaded, &headers));
+        seen(Seen::Library(&loaded, &headers));
         range
     }
 

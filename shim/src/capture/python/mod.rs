@@ -62,7 +62,7 @@ pub enum Found {
 
 impl Python {
     /// Whether the interpreter is known, or Python stacks are off.
-    pub fn is_met(&self) -> bool {
+    pub fn is_seen(&self) -> bool {
         !self.interpreter.load(Ordering::Relaxed).is_null()
             || self.state.load(Ordering::Relaxed) == OFF
     }
@@ -76,7 +76,7 @@ impl Python {
     /// whose frames cannot be read; Python stacks are then off.
     #[cold]
     pub fn meet(&self, object: &Object) -> Result<(), LayoutError> {
-        if self.is_met() {
+        if self.is_seen() {
             return Ok(());
         }
         match Interpreter::of(object) {
@@ -288,7 +288,7 @@ mod tests {
         let object = crate::runtime::elf::object_at(libc::getppid as *const () as usize).unwrap();
         let python = Python::default();
         assert_eq!(python.meet(&object), Ok(()));
-        assert!(!python.is_met());
+        assert!(!python.is_seen());
         let out = Frames { frames: &mut [], groups: &mut [] };
         assert_eq!(python.walk(out), Ok(Found::NoThread));
     }

@@ -142,8 +142,8 @@ impl<F: Function> Call<F> {
 
     /// Where a signal handler wants to leave the hook, which has not begun its work: leaves it.
     #[inline]
-    pub fn leave_if_asked(&self) {
-        self.depth.leave_if_asked();
+    pub fn leave_if_requested(&self) {
+        self.depth.leave_if_requested();
     }
 
     /// The time at which the driver is entered; 0: this call is not timed.
@@ -154,8 +154,8 @@ impl<F: Function> Call<F> {
 
     #[cold]
     fn left_driver(&self, entered: u64) {
-        let took = clock::elapsed_ns(entered);
-        self.driver_ns.set(self.driver_ns.get() + took);
+        let duration = clock::elapsed_ns(entered);
+        self.driver_ns.set(self.driver_ns.get() + duration);
     }
 
     #[inline]
@@ -248,7 +248,7 @@ pub(in crate::hooks) fn run<F: Function>(
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if began != 0 {
-            process.cost.took(clock::elapsed_ns(began), call.driver_ns.get());
+            process.cost.add(clock::elapsed_ns(began), call.driver_ns.get());
         }
         Some(result)
     });

@@ -169,12 +169,12 @@ macro_rules! export {
 macro_rules! body {
     ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
         $process.usage.count($call.api);
-        $call.leave_if_asked();
+        $call.leave_if_requested();
         $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
         $process.usage.note(&$process.trace_writer, $call.api);
-        $call.leave_if_asked();
+        $call.leave_if_requested();
         $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{

@@ -101,13 +101,13 @@ fn created(
         // The driver returned a handle that the model holds as live: that context was destroyed by a
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
-            let gone = take_all(p, &stale);
+            let freed = take_all(p, &stale);
             has_ended(p, &stale);
-            uncount(p, gone, stale.context.device);
+            uncount(p, freed, stale.context.device);
         }
         let arrival = arrival(p, handle, device_id(device));
-        let met = p.contexts.created(arrival, |context| announce(p, context));
-        watch.made(p, call.api, met.target, taking);
+        let seen = p.contexts.created(arrival, |context| announce(p, context));
+        watch.made(p, call.api, seen.target, taking);
     }
     result
 }
@@ -138,9 +138,9 @@ pub fn primary_retain(
         && let Some(ctx) = ctx.get()
     {
         let arrival = arrival(p, ctx as u64, id);
-        let met = p.contexts.retained(arrival, |context| announce(p, context));
-        if met.new {
-            watch.made(p, call.api, met.target, taking);
+        let seen = p.contexts.retained(arrival, |context| announce(p, context));
+        if seen.new {
+            watch.made(p, call.api, seen.target, taking);
         }
     }
     result
@@ -211,10 +211,10 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
         // The driver destroyed it although by our count it is still retained.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
             let (device, captures) = (ending.context.device, captures_of(p, &ending));
-            let gone = take_all(p, &ending);
+            let freed = take_all(p, &ending);
             p.stream_captures.ended(captures);
             has_ended(p, &ending);
-            return_to_cap(p, gone, device);
+            return_to_cap(p, freed, device);
         }
     }
     result
@@ -233,9 +233,9 @@ pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i3
         && let Some((handle, bytes)) = handle_and_bytes
         && !is_inactive(device)
     {
-        let met = p.contexts.meet(arrival(p, handle, id), |context| announce(p, context));
-        if met.new {
-            p.contexts.set_bytes(met.target.context, bytes);
+        let seen = p.contexts.meet(arrival(p, handle, id), |context| announce(p, context));
+        if seen.new {
+            p.contexts.set_bytes(seen.target.context, bytes);
         }
     }
     result
@@ -267,7 +267,7 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
     };
     let device = ending.context.device;
     let captures = captures_of(p, ending);
-    let gone = take_all(p, ending);
+    let freed = take_all(p, ending);
     let result = real();
     if result == CUDA_SUCCESS {
         p.stream_captures.ended(captures);
@@ -276,7 +276,7 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
-    return_to_cap(p, gone, device);
+    return_to_cap(p, freed, device);
     result
 }
 
@@ -297,19 +297,19 @@ fn has_ended(p: &Process, ending: &Ending) {
 fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
     // Its streams end with it, and its handle may be given out again.
     p.stream_targets.forget();
-    let gone = p.ledger.remove_context(&p.trace_writer, ending.context.id);
+    let freed = p.ledger.remove_context(&p.trace_writer, ending.context.id);
     p.trace_writer.record(&Event::ContextDestroyed { context: ending.context.id });
-    gone
+    freed
 }
 
-fn uncount(p: &Process, gone: ContextTotals, device: DeviceId) {
-    p.cap.release(device, gone.bytes.saturating_sub(gone.managed));
-    p.cap.went(device, Kind::Managed, gone.managed);
+fn uncount(p: &Process, freed: ContextTotals, device: DeviceId) {
+    p.cap.release(device, freed.bytes.saturating_sub(freed.managed));
+    p.cap.went(device, Kind::Managed, freed.managed);
 }
 
 /// After the driver's answer.
-fn return_to_cap(p: &'static Process, gone: ContextTotals, device: DeviceId) {
-    uncount(p, gone, device);
+fn return_to_cap(p: &'static Process, freed: ContextTotals, device: DeviceId) {
+    uncount(p, freed, device);
     refresh_usage(p, device);
 }
 
@@ -435,7 +435,7 @@ impl Measured {
         target: Target,
         taking: attribution::TrackedCall,
     ) {
-        p.launched_kernels.met_context();
+        p.launched_kernels.context_seen();
         p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
         taking.end(p, api, target, nameless);
     }

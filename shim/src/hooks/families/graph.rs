@@ -146,7 +146,7 @@ fn with_memory(
     let at = || site(p, api, Some(Kind::Graph), target, PoolId(0), 0);
     let fresh = !plan.is_resident(memory);
     let limited = p.cap.limited(device).filter(|_| fresh);
-    let asked = limited.is_some();
+    let is_limited = limited.is_some();
     if let Some(limited) = limited {
         // Reserved memory that no graph uses serves this launch: the driver's figure of used bytes is
         // needed.
@@ -162,7 +162,7 @@ fn with_memory(
             }
         }
     }
-    let under_way = asked.then(|| InFlight::new(&memory.growth, budget, bytes));
+    let under_way = is_limited.then(|| InFlight::new(&memory.growth, budget, bytes));
     let result = real();
     if let Some(under_way) = under_way {
         under_way.finish(false, read(device, memory), |change| record_change(p, device, change));

@@ -201,18 +201,18 @@ fn entry(
 pub(in crate::hooks) fn size_at(address: u64) -> u64 {
     let (mut base, mut size) = (0, 0);
     let ask = driver().mem_get_address_range;
-    let asked = ask.map(|ask| inside(|| ask(&mut base, &mut size, address)));
-    if asked == Some(CUDA_SUCCESS) { size as u64 } else { 0 }
+    let result = ask.map(|ask| inside(|| ask(&mut base, &mut size, address)));
+    if result == Some(CUDA_SUCCESS) { size as u64 } else { 0 }
 }
 
 fn device_of(address: u64) -> DeviceId {
     let mut ordinal = -1i32;
-    let asked = driver().pointer_get_attribute.map(|ask| {
+    let result = driver().pointer_get_attribute.map(|ask| {
         let room = (&raw mut ordinal).cast();
         // SAFETY: room for the answer.
         inside(|| unsafe { ask(room, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) })
     });
-    match asked {
+    match result {
         Some(CUDA_SUCCESS) => crate::hooks::process::target::device_id(ordinal),
         _ => DeviceId::UNKNOWN,
     }

@@ -147,8 +147,8 @@ pub(in crate::hooks) fn name_of(p: &'static Process, function: u64) -> u32 {
 /// A limit of the current context.
 pub(in crate::hooks) fn limit(which: CUlimit) -> Option<u64> {
     let mut value = 0;
-    let asked = inside(|| driver().ctx_get_limit.map(|get| get(&mut value, which)));
-    (asked == Some(CUDA_SUCCESS)).then_some(value as u64)
+    let result = inside(|| driver().ctx_get_limit.map(|get| get(&mut value, which)));
+    (result == Some(CUDA_SUCCESS)).then_some(value as u64)
 }
 
 /// Threads that can be resident on the device: the driver holds local memory for each of them.

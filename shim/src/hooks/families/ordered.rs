@@ -33,7 +33,7 @@ pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
 }
 
 /// A request for a block: the entry point and its arguments.
-struct Asked {
+struct Wanted {
     api: Api,
     per_thread: bool,
     stream: Stream,
@@ -52,8 +52,8 @@ pub fn alloc_async(
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
     let size = bytesize as u64;
-    let asked = Asked { api: call.api, per_thread, stream, pool: 0, dptr, size };
-    take_block(p, &asked, || call.forward())
+    let wanted = Wanted { api: call.api, per_thread, stream, pool: 0, dptr, size };
+    take_block(p, &wanted, || call.forward())
 }
 
 pub fn alloc_from_pool_async(
@@ -65,9 +65,9 @@ pub fn alloc_from_pool_async(
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
-    let (pool_asked, size) = (pool as u64, bytesize as u64);
-    let asked = Asked { api: call.api, per_thread, stream, pool: pool_asked, dptr, size };
-    take_block(p, &asked, || call.forward())
+    let (pool_wanted, size) = (pool as u64, bytesize as u64);
+    let wanted = Wanted { api: call.api, per_thread, stream, pool: pool_wanted, dptr, size };
+    take_block(p, &wanted, || call.forward())
 }
 
 pub fn free_async(
@@ -86,49 +86,53 @@ pub fn free_async(
 }
 
 #[inline]
-fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresult) -> CUresult {
+fn take_block(p: &'static Process, wanted: &Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
     if p.cap.is_bad() {
         let request = Request::new(
-            asked.api,
+            wanted.api,
             Kind::Pool,
             crate::hooks::process::target::NO_TARGET,
-            asked.size,
+            wanted.size,
         );
         return refuse(p, &request, Why::BadCap);
     }
-    if p.stream_captures.takes(|| is_capturing(asked.stream, asked.per_thread)) {
-        return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
+    if p.stream_captures.takes(|| is_capturing(wanted.stream, wanted.per_thread)) {
+        return super::graph::take_captured(p, wanted.api, wanted.dptr, wanted.size, real);
     }
-    let route = route(p, asked);
+    let route = route(p, wanted);
     match route.pool {
         Some(pool) if !pool.is_device_memory() => {
-            return take_other(p, asked, &route, pool.kind(), real);
+            return take_other(p, wanted, &route, pool.kind(), real);
         }
         Some(pool) => p.pools.takes(pool),
         None => {
-            if let Some(refused) = refuse_unfollowed(p, asked, &route) {
+            if let Some(refused) = refuse_unfollowed(p, wanted, &route) {
                 return refused;
             }
         }
     }
-    let is_counted = asked.size > 0 && !asked.dptr.is_null();
+    let is_counted = wanted.size > 0 && !wanted.dptr.is_null();
     let budget = route.pool.filter(|_| is_counted).and_then(|pool| p.cap.limited(pool.device()));
-    take(p, OfPool { p, asked, route: &route, budget }, real, || entry(p, asked, &route))
+    take(p, OfPool { p, wanted, route: &route, budget }, real, || entry(p, wanted, &route))
 }
 
 /// A request for a block of a pool that is not followed, or of none: no cap would hold.
 #[cold]
-fn refuse_unfollowed(p: &'static Process, asked: &Asked, route: &StreamTarget) -> Option<CUresult> {
+fn refuse_unfollowed(
+    p: &'static Process,
+    wanted: &Wanted,
+    route: &StreamTarget,
+) -> Option<CUresult> {
     let device = route.target.device;
-    (p.pools.has_overflowed() && asked.size > 0 && p.cap.must_count(device)).then(|| {
-        refuse_unrecordable(p, &Request::new(asked.api, Kind::Pool, route.target, asked.size))
+    (p.pools.has_overflowed() && wanted.size > 0 && p.cap.must_count(device)).then(|| {
+        refuse_unrecordable(p, &Request::new(wanted.api, Kind::Pool, route.target, wanted.size))
     })
 }
 
 /// A block of a device's pool: counted as growth of the pool.
 struct OfPool<'a> {
     p: &'static Process,
-    asked: &'a Asked,
+    wanted: &'a Wanted,
     route: &'a StreamTarget,
     /// Of the cap, if one limits the request.
     budget: Option<&'static Budget>,
@@ -147,7 +151,7 @@ impl Account for OfPool<'_> {
     #[inline(always)]
     fn promise(&self) -> Result<Self::Promise, Refusal> {
         let Some((pool, budget)) = self.limited() else { return Ok(None) };
-        let size = self.asked.size;
+        let size = self.wanted.size;
         if pool.growth.ask(Some(budget), size).is_err() {
             refresh_before_refusal(self.p, pool.device());
             pool.growth.ask_again(Some(budget), size)?;
@@ -158,8 +162,8 @@ impl Account for OfPool<'_> {
     #[cold]
     fn promise_anyway(&self) -> Self::Promise {
         let (pool, budget) = self.limited()?;
-        pool.growth.ask_anyway(budget, self.asked.size);
-        Some(InFlight::new(&pool.growth, Some(budget), self.asked.size))
+        pool.growth.ask_anyway(budget, self.wanted.size);
+        Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size))
     }
 
     fn withdraw(&self, in_flight: Self::Promise) {
@@ -185,7 +189,7 @@ impl Account for OfPool<'_> {
     #[inline(always)]
     fn recorded(&self, now_ns: u64) {
         if let (Some(pool), None) = (self.route.pool, self.budget)
-            && (pool.growth.took(self.asked.size) || pool.is_due(now_ns))
+            && (pool.growth.allocated(self.wanted.size) || pool.is_due(now_ns))
         {
             refresh(self.p, pool);
         }
@@ -194,7 +198,7 @@ impl Account for OfPool<'_> {
     #[cold]
     fn refuse(&self, why: Why) -> CUresult {
         let route = self.route;
-        refuse_at(self.p, route.target.device, route.site, self.asked.size, why)
+        refuse_at(self.p, route.target.device, route.site, self.wanted.size, why)
     }
 }
 
@@ -202,57 +206,57 @@ impl Account for OfPool<'_> {
 #[cold]
 fn take_other(
     p: &'static Process,
-    asked: &Asked,
+    wanted: &Wanted,
     route: &StreamTarget,
     kind: Kind,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let mut request = Request::new(asked.api, kind, route.target, asked.size);
+    let mut request = Request::new(wanted.api, kind, route.target, wanted.size);
     request.space = Space::Device;
     if kind == Kind::HostPinned {
         request.target.device = DeviceId::UNKNOWN;
     }
-    let old = asked.dptr.get();
-    let taken = || (asked.dptr.get().unwrap_or(0), asked.size);
+    let old = wanted.dptr.get();
+    let taken = || (wanted.dptr.get().unwrap_or(0), wanted.size);
     // SAFETY: as `allocate` promises.
-    allocate(p, &request, real, taken, |address| unsafe { undo(address, asked.dptr, old) })
+    allocate(p, &request, real, taken, |address| unsafe { undo(address, wanted.dptr, old) })
 }
 
 #[inline]
-fn entry(p: &'static Process, asked: &Asked, route: &StreamTarget) -> Entry {
+fn entry(p: &'static Process, wanted: &Wanted, route: &StreamTarget) -> Entry {
     // The driver returned success, so it has written the address.
-    let key = asked.dptr.get().unwrap_or(0);
+    let key = wanted.dptr.get().unwrap_or(0);
     Entry {
         context: route.target.context,
         pool: route.pool.map_or(0, KnownPool::number),
-        stream: stream_id(asked.stream, asked.per_thread),
+        stream: stream_id(wanted.stream, wanted.per_thread),
         site: route.site,
         time_ns: p.clock.now_ns(),
         stack: crate::hooks::process::stacks::stack(p),
-        ..Entry::new(Kind::Pool, key, asked.size, route.target.device)
+        ..Entry::new(Kind::Pool, key, wanted.size, route.target.device)
     }
 }
 
 /// The context, device and pool of the request; cached for streams that were used before.
 #[inline]
-fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
-    let stream = stream_id(asked.stream, asked.per_thread);
+fn route(p: &'static Process, wanted: &Wanted) -> StreamTarget {
+    let stream = stream_id(wanted.stream, wanted.per_thread);
     let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
-    let key = Key { stream, pool: asked.pool, context, api: asked.api as u16 };
-    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, asked, &key))
+    let key = Key { stream, pool: wanted.pool, context, api: wanted.api as u16 };
+    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, wanted, &key))
 }
 
 #[cold]
-fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
+fn find_route(p: &'static Process, wanted: &Wanted, key: &Key) -> StreamTarget {
     let generation = p.stream_targets.generation();
     let context = match key.context {
-        0 if key.stream > PER_THREAD_STREAM => context_of(asked.stream, asked.per_thread),
+        0 if key.stream > PER_THREAD_STREAM => context_of(wanted.stream, wanted.per_thread),
         current => current,
     };
     let mut target = target_of(p, context);
-    let pool = match asked.pool {
+    let pool = match wanted.pool {
         0 => current_pool(p, target.device),
-        asked => meet(p, asked, target.device, Kind::Pool, PoolOrigin::Created),
+        wanted => meet(p, wanted, target.device, Kind::Pool, PoolOrigin::Created),
     };
     if let Some(pool) = pool {
         // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may
@@ -263,8 +267,11 @@ fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
     }
     let id = pool.map_or(PoolId(0), KnownPool::id);
     let kind = pool.map_or(Kind::Pool, KnownPool::kind);
-    let route =
-        StreamTarget { target, pool, site: site(p, asked.api, Some(kind), target, id, key.stream) };
+    let route = StreamTarget {
+        target,
+        pool,
+        site: site(p, wanted.api, Some(kind), target, id, key.stream),
+    };
     if target.device != DeviceId::UNKNOWN {
         p.stream_targets.keep(generation, key, &route);
     }

@@ -8,7 +8,7 @@ use crate::hooks::call::{Call, Function};
 use crate::hooks::process::pool_reserves::{end_if_over, refresh};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
-use crate::model::pools::{MOST, Met, OWN_IDS, Pool as KnownPool};
+use crate::model::pools::{MOST, OWN_IDS, Pool as KnownPool, Seen};
 use crate::runtime::log;
 use core::ffi::c_void;
 use std::ptr::null_mut;
@@ -41,7 +41,7 @@ pub fn meet(
     if handle == 0 {
         return None;
     }
-    let Some(Met { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
+    let Some(Seen { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
         match p.pools.is_full() {
             true => overflowed(),
             // The line about refused memory is printed at the end of the call.

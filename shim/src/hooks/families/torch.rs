@@ -62,12 +62,12 @@ pub fn memory(
             block_freed(p, key);
         }
     }
-    tell(p, device, allocated as u64, reserved as u64);
+    report(p, device, allocated as u64, reserved as u64);
 }
 
 /// Stores the totals that the call reports, and records them if that is due.
 #[inline]
-fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
+fn report(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
     if p.torch_totals.update(device, CacheTotals { allocated, reserved }) {
         p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
     }
@@ -117,7 +117,7 @@ pub fn out_of_memory(
     let (size, stack) = (size.max(0) as u64, stacks::stack(p));
     if p.config.tensors != Tensors::Off {
         p.usage.count(api);
-        tell(p, device, allocated, reserved);
+        report(p, device, allocated, reserved);
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
     p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });

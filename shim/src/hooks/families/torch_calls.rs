@@ -27,7 +27,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         hook(process);
         after_call::after_block(process);
         if began != 0 {
-            process.cost.took(clock::elapsed_ns(began), 0);
+            process.cost.add(clock::elapsed_ns(began), 0);
         }
     });
     if let Err(payload) = outcome {

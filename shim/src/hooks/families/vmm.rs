@@ -38,7 +38,7 @@ pub fn create(
     let (what, device) = located(&prop.location);
     let target = Target { device, ..current_target(p) };
     let real = || call.forward();
-    let booked = || {
+    let counted = || {
         let handle = handle.get().unwrap_or(0);
         let mut vmm = p.vmm.lock();
         let (object, stale) = vmm.created(handle, what, device, size as u64);
@@ -59,7 +59,7 @@ pub fn create(
         p,
         &request,
         real,
-        || (booked(), size),
+        || (counted(), size),
         |_| {
             let given = handle.get().unwrap_or(0);
             handle.set(old);
@@ -323,7 +323,7 @@ pub(in crate::hooks) fn apply_settled(
     settled: Settled<Removed>,
     result: CUresult,
 ) {
-    for (number, object) in settled.gone {
+    for (number, object) in settled.ended {
         if let Some(removed) = object.parked.or_else(|| announce_end(p, api, number)) {
             p.cap.release(removed.entry.device, removed.bytes);
         }

@@ -13,7 +13,7 @@ pub struct HookCost {
 impl HookCost {
     /// Adds a timed call: its whole time, and the driver's part of it.
     #[cold]
-    pub fn took(&self, whole_ns: u64, driver_ns: u64) {
+    pub fn add(&self, whole_ns: u64, driver_ns: u64) {
         self.calls.fetch_add(1, Relaxed);
         self.ns.fetch_add(whole_ns.saturating_sub(driver_ns), Relaxed);
     }

@@ -32,6 +32,6 @@ impl CardReader for NvmlReader {
     }
 
     fn driver_internal(&self, device: DeviceId) -> [u64; Cause::COUNT] {
-        self.took(device)
+        self.taken(device)
     }
 }

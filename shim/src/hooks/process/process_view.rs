@@ -16,9 +16,9 @@ impl ProcessView for Process {
 
     fn devices(&self) -> Vec<DeviceId> {
         let with_context = |device: &DeviceId| self.contexts.any_on(*device);
-        let met = self.devices.all().map(|device| device.id).filter(with_context);
+        let with_a_context = self.devices.all().map(|device| device.id).filter(with_context);
         #[allow(clippy::disallowed_methods)] // one for each device at most
-        let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
+        let mut devices: Vec<DeviceId> = self.ledger.devices().chain(with_a_context).collect();
         devices.sort_unstable();
         devices.dedup();
         devices
@@ -132,7 +132,7 @@ impl ProcessView for Process {
                 emit(&Event::CheckpointGraph { id, device, reserved, used });
             }
         }
-        self.nvml.each_took(|took| emit(&Event::CheckpointTook { id, took }));
+        self.nvml.each_taken(|took| emit(&Event::CheckpointTook { id, took }));
     }
 
     fn checkpoint_slice(

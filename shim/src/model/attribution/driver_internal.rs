@@ -211,12 +211,12 @@ impl DriverInternal {
     }
 
     /// Subtracts `bytes`: from `cause` first, from an originator with exactly as many bytes first, from
-    /// the latest first. `tell` is called for each originator that changes.
+    /// the latest first. `report` is called for each originator that changes.
     pub fn give_back(
         &mut self,
         bytes: u64,
         cause: Option<Cause>,
-        mut tell: impl FnMut(&Originator, u64),
+        mut report: impl FnMut(&Originator, u64),
     ) {
         let mut left = bytes;
         while left > 0 {
@@ -230,16 +230,16 @@ impl DriverInternal {
             let given = held.min(left);
             left -= given;
             self.take(at, given);
-            tell(&maker, given);
+            report(&maker, given);
         }
     }
 
     /// A context has ended: removes everything that was taken in it.
-    pub fn context_ended(&mut self, context: ContextId, mut tell: impl FnMut(&Originator, u64)) {
+    pub fn context_ended(&mut self, context: ContextId, mut report: impl FnMut(&Originator, u64)) {
         while let Some(at) = self.makers.iter().position(|(maker, _)| maker.context == context) {
             let (maker, held) = self.makers[at];
             self.take(at, held);
-            tell(&maker, held);
+            report(&maker, held);
         }
     }
 
@@ -376,9 +376,9 @@ mod tests {
         account.add(maker(Cause::Modules, 1), 4);
         account.add(maker(Cause::LocalMemory, 2), 8);
         account.add(maker(Cause::Streams, 1), 2);
-        let mut gone = 0;
-        account.context_ended(ContextId(1), |_, bytes| gone += bytes);
-        assert_eq!((gone, account.named()), (6, 8));
+        let mut freed = 0;
+        account.context_ended(ContextId(1), |_, bytes| freed += bytes);
+        assert_eq!((freed, account.named()), (6, 8));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Budget {
                 };
                 let taken = share.take(bytes, add, take_back);
                 if share.has_changed() {
-                    self.soft.something_to_tell();
+                    self.soft.note_news();
                 }
                 taken?;
             }

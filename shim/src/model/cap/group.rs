@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_is_found_at_once_and_who_is_not_waited_for_at_the_next_close_look() {
+    fn who_has_ended_is_found_at_once_and_who_is_not_waited_for_at_the_next_close_look() {
         let place = scratch("gone");
         let spec = GroupSpec { name: "a".into(), cap: None };
         let group = Group::join_in(&place, &spec).ok().unwrap();
@@ -247,8 +247,8 @@ mod tests {
         let member = |pid| Member { pid, start_ticks: 1, image: 0 };
         let count = || page.members().count();
         closely_ns.store(u64::MAX, Relaxed);
-        let gone = (1 << 22) - 1;
-        page.join(member(gone), |_| true).unwrap();
+        let ended = (1 << 22) - 1;
+        page.join(member(ended), |_| true).unwrap();
         assert_eq!(count(), 2);
         group.reap();
         assert_eq!(count(), 1);

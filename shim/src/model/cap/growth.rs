@@ -81,7 +81,7 @@ impl Growth {
     }
 
     /// The call returned; `got`: with memory. Without a reading (none is permitted during a capture)
-    /// the growth that was reserved counts as happened. `tell` is called with a change of reserved
+    /// the growth that was reserved counts as happened. `report` is called with a change of reserved
     /// bytes, under the lock.
     pub fn finish(
         &self,
@@ -89,13 +89,13 @@ impl Growth {
         size: u64,
         got: bool,
         reading: Option<(Ticket, Reading)>,
-        tell: impl FnOnce(Change),
+        report: impl FnOnce(Change),
     ) {
         let mut state = self.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.in_flight = state.in_flight.saturating_sub(block(size));
         if got {
-            state.book(size);
+            state.count(size);
             state.driver_used = state.driver_used.saturating_add(size);
         }
         match reading {
@@ -108,7 +108,7 @@ impl Growth {
             None => {}
         }
         state.settle(charged);
-        state.tell(budget, reserved, charged, tell);
+        state.report(budget, reserved, charged, report);
         self.share(&state);
     }
 
@@ -116,7 +116,7 @@ impl Growth {
     /// reserve as last read, so the driver should be read. (Of two threads at once, a later call may
     /// return it.)
     #[inline]
-    pub fn took(&self, size: u64) -> bool {
+    pub fn allocated(&self, size: u64) -> bool {
         match self.striped.add_within(block(size) as i64, padding(size) as i64) {
             Some(false) => false,
             taken => self.exhausted(if taken.is_some() { 0 } else { size }),
@@ -126,7 +126,7 @@ impl Growth {
     #[cold]
     fn exhausted(&self, size: u64) -> bool {
         let mut state = self.lock();
-        state.book(size);
+        state.count(size);
         self.share(&state);
         state.used() > state.reserved
     }
@@ -141,7 +141,7 @@ impl Growth {
     pub fn freed(&self, size: u64) {
         if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
             let mut state = self.lock();
-            state.booked = state.booked.saturating_sub_unsigned(block(size));
+            state.counted = state.counted.saturating_sub_unsigned(block(size));
             state.padding = state.padding.saturating_sub_unsigned(padding(size));
         }
     }
@@ -182,9 +182,9 @@ impl Growth {
 
     fn begin_reading(&self, used: impl FnOnce(&State) -> u64) -> Ticket {
         let mut state = self.lock();
-        state.asked += 1;
+        state.readings_begun += 1;
         let wanted = state.wanted(used(&state), 0);
-        let began = state.asked;
+        let began = state.readings_begun;
         state.most.note(began, wanted);
         Ticket(began)
     }
@@ -195,13 +195,13 @@ impl Growth {
         budget: Option<&Budget>,
         ticket: Ticket,
         reading: Reading,
-        tell: impl FnOnce(Change),
+        report: impl FnOnce(Change),
     ) {
         let mut state = self.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.apply(ticket, reading);
         state.settle(charged);
-        state.tell(budget, reserved, charged, tell);
+        state.report(budget, reserved, charged, report);
         self.share(&state);
     }
 

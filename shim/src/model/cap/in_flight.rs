@@ -19,10 +19,15 @@ impl<'a> InFlight<'a> {
     }
 
     /// See [`Growth::finish`].
-    pub fn finish(self, got: bool, reading: Option<(Ticket, Reading)>, tell: impl FnOnce(Change)) {
+    pub fn finish(
+        self,
+        got: bool,
+        reading: Option<(Ticket, Reading)>,
+        report: impl FnOnce(Change),
+    ) {
         let InFlight { growth, budget, size } = self;
         std::mem::forget(self);
-        growth.finish(budget, size, got, reading, tell);
+        growth.finish(budget, size, got, reading, report);
     }
 }
 

@@ -343,16 +343,16 @@ impl Cap {
 
     /// What happened since the last call: soft limits that were crossed, another limit of the
     /// group.
-    pub fn take_news(&self, mut tell: impl FnMut(DeviceId, News)) {
+    pub fn take_news(&self, mut report: impl FnMut(DeviceId, News)) {
         if !self.news.swap(false, Relaxed) {
             return;
         }
         for (ordinal, DeviceCap { budget, .. }) in self.devices.iter().enumerate() {
             let device = DeviceId(ordinal as u8);
             let changed = budget.share().and_then(GroupShare::take_change);
-            changed.into_iter().for_each(|limit| tell(device, News::GroupLimit(limit)));
+            changed.into_iter().for_each(|limit| report(device, News::GroupLimit(limit)));
             let crossings = budget.soft().take(budget.counted());
-            crossings.for_each(|crossing| tell(device, News::SoftLimit(crossing)));
+            crossings.for_each(|crossing| report(device, News::SoftLimit(crossing)));
         }
     }
 

@@ -76,7 +76,7 @@ impl SoftLimiter {
 
     /// Marks that another event of the same budget is to be reported.
     #[cold]
-    pub fn something_to_tell(&self) {
+    pub fn note_news(&self) {
         self.news.store(true, Relaxed);
     }
 

@@ -93,7 +93,7 @@ fn what_was_charged_before_the_limit_was_known_counts() {
     }
     let cap = Cap::new(rules("50%"), later);
     cap.charge(DeviceId(0), 10);
-    assert_eq!(cap.limit(DeviceId(0)), None, "the driver cannot tell yet");
+    assert_eq!(cap.limit(DeviceId(0)), None, "the driver does not know yet");
     assert_eq!(cap.limit(DeviceId(0)), Some(GIB / 2));
     assert_eq!(cap.counted(DeviceId(0), 0), 10);
 }

@@ -28,7 +28,7 @@ pub struct Target {
 
 /// A context that a call named: already known, or seen for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct Seen {
     pub target: Target,
     /// The caller must define and record it.
     pub new: bool,
@@ -74,39 +74,39 @@ impl Contexts {
 
     /// Adds a context that cuCtxCreate returned. If it is new, `announce` defines and records it before
     /// its id is used.
-    pub fn created(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+    pub fn created(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
         self.arrive(arrival, State::created, announce)
     }
 
     /// The same for a context that is current on a thread.
-    pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+    pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
         self.arrive(arrival, State::meet, announce)
     }
 
     /// cuDevicePrimaryCtxRetain returned this context.
-    pub fn retained(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+    pub fn retained(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
         self.arrive(arrival, State::retained, announce)
     }
 
     fn arrive(
         &self,
         arrival: Arrival,
-        step: impl FnOnce(&mut State, Arrival) -> Met,
+        step: impl FnOnce(&mut State, Arrival) -> Seen,
         announce: impl FnOnce(&Context),
-    ) -> Met {
+    ) -> Seen {
         let mut state = self.state.lock();
-        let met = step(&mut state, arrival);
-        if met.new
-            && let Some(context) = state.get(met.target.context)
+        let seen = step(&mut state, arrival);
+        if seen.new
+            && let Some(context) = state.get(seen.target.context)
         {
             announce(context);
         }
-        self.fast.put(arrival.handle, met.target);
+        self.fast.put(arrival.handle, seen.target);
         if state.take_overflowed() {
             drop(state);
             self.say_overflowed();
         }
-        met
+        seen
     }
 
     #[cold]

@@ -1,6 +1,6 @@
 //! The live contexts, and the references that keep primary contexts alive.
 
-use super::{Arrival, Met, Reference, Step, Target};
+use super::{Arrival, Reference, Seen, Step, Target};
 use crate::runtime::fallible::{MakeRoom, TryPush};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
@@ -71,40 +71,40 @@ pub struct State {
 
 impl State {
     /// cuCtxCreate returned it.
-    pub fn created(&mut self, arrival: Arrival) -> Met {
+    pub fn created(&mut self, arrival: Arrival) -> Seen {
         match self.known(arrival.handle) {
-            Some(target) => Met { target, new: false },
+            Some(target) => Seen { target, new: false },
             None => self.add(arrival, false),
         }
     }
 
     /// It is current on a thread.
-    pub fn meet(&mut self, arrival: Arrival) -> Met {
+    pub fn meet(&mut self, arrival: Arrival) -> Seen {
         if let Some(target) = self.known(arrival.handle) {
-            return Met { target, new: false };
+            return Seen { target, new: false };
         }
         self.as_primary(arrival).unwrap_or_else(|| self.add(arrival, false))
     }
 
-    pub fn retained(&mut self, arrival: Arrival) -> Met {
+    pub fn retained(&mut self, arrival: Arrival) -> Seen {
         if let Ok(primary) = self.primary(arrival.device) {
             primary.references += 1;
         }
-        let met = match self.known(arrival.handle) {
-            Some(target) => Met { target, new: false },
+        let seen = match self.known(arrival.handle) {
+            Some(target) => Seen { target, new: false },
             None => match self.as_primary(arrival) {
-                Some(met) => met,
+                Some(seen) => seen,
                 None => self.add(arrival, true),
             },
         };
-        if let Some(context) = self.live.get_mut(&met.target.context) {
+        if let Some(context) = self.live.get_mut(&seen.target.context) {
             context.primary = true;
         }
         if let Ok(primary) = self.primary(arrival.device) {
-            primary.live = Some(met.target.context);
+            primary.live = Some(seen.target.context);
             primary.handle = arrival.handle;
         }
-        met
+        seen
     }
 
     /// Whether this is the handle of a primary context that ended, or was reset, and was not seen since.
@@ -226,14 +226,14 @@ impl State {
         self.live.get(id).map(Context::target)
     }
 
-    fn add(&mut self, arrival: Arrival, primary: bool) -> Met {
+    fn add(&mut self, arrival: Arrival, primary: bool) -> Seen {
         let has_room = self.by_handle.make_room().and_then(|()| self.live.make_room()).is_ok();
         let id = if has_room { self.free_id(arrival.device, primary) } else { None };
         let Some(id) = id else {
             // The context has the unknown id and is not followed: what it holds counts until it is freed.
             self.overflowed = has_room;
             let target = Target { context: ContextId(0), device: arrival.device };
-            return Met { target, new: false };
+            return Seen { target, new: false };
         };
         let context = Context {
             id,
@@ -250,7 +250,7 @@ impl State {
         let target = context.target();
         let _ = self.by_handle.insert(arrival.handle, context.id);
         let _ = self.live.insert(context.id, context);
-        Met { target, new: true }
+        Seen { target, new: true }
     }
 
     /// An id for a new context; `None`: 65,535 contexts are alive.
@@ -276,20 +276,20 @@ impl State {
 
     /// The primary context, if an unknown handle is one of it: the handle that it had before it was reset,
     /// or that of a green context as a plain one, whose memory belongs to the primary context.
-    fn as_primary(&mut self, arrival: Arrival) -> Option<Met> {
+    fn as_primary(&mut self, arrival: Arrival) -> Option<Seen> {
         let primary = self.primaries.get(&arrival.device)?;
         let (own, live) = (primary.handle, primary.live);
         if own != arrival.handle && !self.greens.values().any(|device| *device == arrival.device) {
             return None;
         }
-        let met = match live {
-            Some(id) => Met { target: self.live.get(&id)?.target(), new: false },
+        let seen = match live {
+            Some(id) => Seen { target: self.live.get(&id)?.target(), new: false },
             None => {
                 let handle = if own != 0 { own } else { arrival.handle };
                 self.add(Arrival { handle, ..arrival }, true)
             }
         };
-        let id = met.target.context;
+        let id = seen.target.context;
         let context = self.live.get_mut(&id)?;
         // Without host memory the handle is looked up again each time.
         if context.handle != arrival.handle && context.aliases.try_push(arrival.handle).is_ok() {
@@ -298,7 +298,7 @@ impl State {
         if let Ok(primary) = self.primary(arrival.device) {
             primary.live = Some(id);
         }
-        Some(met)
+        Some(seen)
     }
 
     /// The context of this handle, if cuCtxCreate created it.
@@ -362,7 +362,7 @@ mod tests {
         let mut s = State::default();
         let first = s.retained(at(10));
         assert!(first.new);
-        assert_eq!(s.retained(at(10)), Met { new: false, ..first });
+        assert_eq!(s.retained(at(10)), Seen { new: false, ..first });
         assert!(lives_on(s.begin_release(GPU)));
         assert_eq!(ends(s.begin_release(GPU)).context.id, first.target.context);
         assert_eq!(s.begin_release(GPU), Step::Unknown);
@@ -390,8 +390,8 @@ mod tests {
         let mut s = State::default();
         s.retained(at(10));
         ends(s.begin_release(GPU));
-        let met = s.created(at(10));
-        assert!(!s.get(met.target.context).unwrap().primary);
+        let seen = s.created(at(10));
+        assert!(!s.get(seen.target.context).unwrap().primary);
         s.green_created(77, GPU);
         assert!(s.created(at(11)).new);
         ends(s.begin_destroy(10));
@@ -402,9 +402,9 @@ mod tests {
     fn a_green_context_that_is_used_first_is_the_primary() {
         let mut s = State::default();
         s.green_created(77, GPU);
-        let met = s.meet(at(78));
-        assert!(met.new && s.primary_of(GPU) == Some(met.target.context));
-        assert_eq!(s.retained(at(10)), Met { new: false, ..met });
+        let seen = s.meet(at(78));
+        assert!(seen.new && s.primary_of(GPU) == Some(seen.target.context));
+        assert_eq!(s.retained(at(10)), Seen { new: false, ..seen });
         assert!(lives_on(s.begin_green_destroy(77)));
         let ending = ends(s.begin_release(GPU));
         assert_eq!(ending.handles().collect::<Vec<_>>(), [78, 10]);
@@ -434,11 +434,11 @@ mod tests {
     #[test]
     fn a_failed_release_puts_it_back() {
         let mut s = State::default();
-        let met = s.retained(at(10));
+        let seen = s.retained(at(10));
         let ending = ends(s.begin_release(GPU));
         assert_eq!(s.on(GPU).count(), 0);
         s.put_back(ending);
-        assert_eq!(s.meet(at(10)), Met { new: false, ..met });
+        assert_eq!(s.meet(at(10)), Seen { new: false, ..seen });
         ends(s.begin_release(GPU));
     }
 
@@ -483,8 +483,8 @@ mod tests {
     #[test]
     fn a_context_met_before_its_retain_becomes_the_primary() {
         let mut s = State::default();
-        let met = s.meet(at(10));
-        assert_eq!(s.retained(at(10)), Met { new: false, ..met });
+        let seen = s.meet(at(10));
+        assert_eq!(s.retained(at(10)), Seen { new: false, ..seen });
         ends(s.begin_release(GPU));
     }
 

@@ -223,22 +223,22 @@ impl Ledger {
         if totals.seen.load(Relaxed) == 0 && entry.kind.is_physical() {
             totals.seen.store(1, Relaxed);
         }
-        let (mut booked, mut taken) = (0, 0);
+        let (mut counted, mut taken) = (0, 0);
         match entry.physical() {
-            Physical::Own(bytes) => (booked, taken) = (bytes, bytes),
+            Physical::Own(bytes) => (counted, taken) = (bytes, bytes),
             Physical::Shared(_) => {
                 drop(inner);
                 let (first, last) = pages(entry.key, entry.size);
                 for page in first..=last {
                     let opened =
                         self.page_shard(page).lock().open_page(page, entry.device, entry.kind);
-                    booked += if opened.booked { PAGE } else { 0 };
+                    counted += if opened.counted { PAGE } else { 0 };
                     taken += if opened.taken { PAGE } else { 0 };
                 }
             }
             Physical::Reserved | Physical::None => return Ok(0),
         }
-        totals.add(entry.kind, booked as i64, entry.time_ns);
+        totals.add(entry.kind, counted as i64, entry.time_ns);
         Ok(taken as i64)
     }
 
@@ -280,10 +280,10 @@ impl Ledger {
         let bytes = match entry.physical() {
             Physical::Shared(_) => {
                 drop(inner);
-                self.pages_gone(sink, &entry)
+                self.free_pages(sink, &entry)
             }
             Physical::Own(bytes) => {
-                self.gone(sink, entry.device, entry.kind, bytes);
+                self.subtract(sink, entry.device, entry.kind, bytes);
                 bytes
             }
             Physical::Reserved | Physical::None => 0,
@@ -300,7 +300,7 @@ impl Ledger {
     }
 
     /// Removes a small allocation from its pages. The caller holds no lock.
-    fn pages_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
+    fn free_pages(&self, sink: &impl Sink, entry: &Entry) -> u64 {
         let (first, last) = pages(entry.key, entry.size);
         (first..=last)
             .map(|page| {
@@ -312,11 +312,11 @@ impl Ledger {
 
     fn page_closed(&self, sink: &impl Sink, owner: Option<(DeviceId, Kind)>) -> u64 {
         let Some((device, kind)) = owner else { return 0 };
-        self.gone(sink, device, kind, PAGE);
+        self.subtract(sink, device, kind, PAGE);
         PAGE
     }
 
-    fn gone(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
+    fn subtract(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
         if !self.totals(device).add(kind, -(bytes as i64), 0) {
             self.drift(sink, Drift::Underflow, bytes);
         }
@@ -405,10 +405,10 @@ impl Ledger {
                 let Some((index, entry)) = found else { break };
                 // A removal moves later entries back, to this index at the lowest.
                 from = index;
-                let gone = self.remove_if(sink, entry.space, entry.key, |now| {
+                let removed = self.remove_if(sink, entry.space, entry.key, |now| {
                     now.context == context && now.time_ns == entry.time_ns
                 });
-                match gone {
+                match removed {
                     Some(removed) => {
                         // A reader ends by the context what it has by the site.
                         if is_shared(entry.site) {

@@ -92,7 +92,7 @@ fn physical_of(live: &BTreeMap<(u8, u64), Entry>, reserved: i64, device: u8) -> 
     own + shared.len() as u64 * PAGE + if device == 0 { reserved as u64 } else { 0 }
 }
 
-/// The running checkpoint: its id, what it must hold, and the totals that it must tell.
+/// The running checkpoint: its id, what it must hold, and the totals that it must state.
 struct Expected {
     cursor: Cursor,
     live: BTreeMap<(u8, u64), Entry>,
@@ -176,10 +176,10 @@ proptest! {
                         }
                         continue;
                     }
-                    let gone = ledger.remove(&log, space, key(place));
-                    prop_assert_eq!(gone.map(|gone| gone.entry), expected);
-                    let bytes = gone.map_or(0, |gone| gone.bytes);
-                    prop_assert_eq!(gone.map_or(0, |gone| ledger.left(&gone)), bytes);
+                    let removed = ledger.remove(&log, space, key(place));
+                    prop_assert_eq!(removed.map(|removed| removed.entry), expected);
+                    let bytes = removed.map_or(0, |removed| removed.bytes);
+                    prop_assert_eq!(removed.map_or(0, |removed| ledger.left(&removed)), bytes);
                     change = Some(-(bytes as i64));
                     if let Some(entry) = expected {
                         totals.entry(entry.site.0).or_default()[1] += 1;
@@ -192,14 +192,14 @@ proptest! {
                     }
                 }
                 Step::Context { context } => {
-                    let gone = ledger.remove_context(&log, ContextId(context));
+                    let removed = ledger.remove_context(&log, ContextId(context));
                     let dead: Vec<_> = live
                         .iter()
                         .filter(|(_, e)| e.context.0 == context && !matches!(e.kind, Kind::Pool | Kind::Vmm))
                         .map(|(key, entry)| (*key, *entry))
                         .collect();
-                    prop_assert_eq!(gone.allocations, dead.len() as u64);
-                    change = Some(-(gone.bytes as i64));
+                    prop_assert_eq!(removed.allocations, dead.len() as u64);
+                    change = Some(-(removed.bytes as i64));
                     for (key, entry) in dead {
                         live.remove(&key);
                         totals.entry(entry.site.0).or_default()[1] += 1;
@@ -326,8 +326,8 @@ fn an_address_that_is_still_live_ends_the_earlier_one() {
     assert_eq!(log.0.borrow().as_slice(), [Event::Drift { what: Drift::StillLive, key: PAGE }]);
     assert_eq!(ledger.drifts(), 1);
     assert_eq!(ledger.live(DeviceId(0)), PAGE);
-    let gone = ledger.remove(&log, Space::Device, PAGE).unwrap();
-    assert_eq!((gone.bytes, ledger.live(DeviceId(0))), (PAGE, 0));
+    let removed = ledger.remove(&log, Space::Device, PAGE).unwrap();
+    assert_eq!((removed.bytes, ledger.live(DeviceId(0))), (PAGE, 0));
 }
 
 /// The thread that takes the last live one out of a page may return first: the driver has the
@@ -349,9 +349,9 @@ fn a_page_is_given_back_by_the_last_free_that_returns() {
     assert_eq!(ledger.left(&last), PAGE);
 }
 
-/// A page is booked on the kind of the block that opened it, and of the one that opens it again.
+/// A page is counted on the kind of the block that opened it, and of the one that opens it again.
 #[test]
-fn a_page_that_is_live_again_is_booked_on_the_new_kind() {
+fn a_page_that_is_live_again_is_counted_on_the_new_kind() {
     let ledger = Ledger::new();
     let log = Log::default();
     ledger.insert(&log, &Entry::new(Kind::Pitched, PAGE, 512, DeviceId(0)));
@@ -360,8 +360,8 @@ fn a_page_that_is_live_again_is_booked_on_the_new_kind() {
     ledger.left(&opener);
     let refused = ledger.remove(&log, Space::Device, PAGE + 512).unwrap();
     ledger.restore(&log, &refused);
-    let gone = ledger.remove(&log, Space::Device, PAGE + 512).unwrap();
-    assert_eq!((gone.bytes, ledger.left(&gone)), (PAGE, PAGE));
+    let removed = ledger.remove(&log, Space::Device, PAGE + 512).unwrap();
+    assert_eq!((removed.bytes, ledger.left(&removed)), (PAGE, PAGE));
     assert!(log.0.borrow().is_empty(), "{:?}", log.0.borrow());
 }
 

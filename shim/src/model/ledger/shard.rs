@@ -187,13 +187,13 @@ impl Inner {
                 (slot.device, slot.kind) = (device.0, kind as u8);
             }
             slot.live = slot.live.saturating_add(1);
-            return Opened { booked: slot.live == 1, taken: false };
+            return Opened { counted: slot.live == 1, taken: false };
         }
         let (device, kind) = (device.0, kind as u8);
         let slot = PageSlot { page: page + 1, live: 1, leaving: 0, device, kind };
         // Without host memory for the page its bytes are not added, since they would never be
         // subtracted. The driver has taken the page in any case.
-        Opened { booked: self.pages.insert(slot).is_ok(), taken: true }
+        Opened { counted: self.pages.insert(slot).is_ok(), taken: true }
     }
 
     /// Removes a small allocation that is being freed. Returns the page's owner if no live one is left.
@@ -210,18 +210,18 @@ impl Inner {
     pub fn leave_page(&mut self, page: u64) -> bool {
         let Some(slot) = self.pages.get_mut(page) else { return false };
         slot.leaving = slot.leaving.saturating_sub(1);
-        let gone = slot.live == 0 && slot.leaving == 0;
-        if gone {
+        let freed = slot.live == 0 && slot.leaving == 0;
+        if freed {
             self.pages.remove(page);
         }
-        gone
+        freed
     }
 }
 
 /// The effect of a small allocation on its page.
 pub(super) struct Opened {
     /// It is the first live one: the page's bytes become live.
-    pub booked: bool,
+    pub counted: bool,
     /// The driver took the page for it; false while the free of an earlier one is in progress.
     pub taken: bool,
 }

@@ -46,7 +46,7 @@ fn run(seed: u64, steps: u32) {
     let space = AddressModel::new(SPACE as usize, UNIT);
     let mut model = Model { handles: Vec::new(), space, ties: Vec::new() };
     let mut all: Vec<u64> = Vec::new();
-    let mut gone: Vec<u64> = Vec::new();
+    let mut freed: Vec<u64> = Vec::new();
     for step in 0..steps {
         let handle = random.below(HANDLES);
         let address = random.below(SPACE - 1);
@@ -168,13 +168,13 @@ fn run(seed: u64, steps: u32) {
                 state.settle(dropped, done)
             }
         };
-        for (number, _) in &settled.gone {
+        for (number, _) in &settled.ended {
             assert!(before.contains(number) && !model.lives(*number), "seed {seed} step {step}");
             model.space.ended(*number);
-            gone.push(*number);
+            freed.push(*number);
         }
         for object in before {
-            assert!(model.lives(object) || gone.contains(&object), "seed {seed} step {step}");
+            assert!(model.lives(object) || freed.contains(&object), "seed {seed} step {step}");
         }
         for object in &all {
             let known = state.object(*object).is_some();
@@ -182,7 +182,7 @@ fn run(seed: u64, steps: u32) {
         }
         model.space.check(&state.space, &format!("seed {seed} step {step}"));
     }
-    assert!(!gone.is_empty(), "seed {seed} freed nothing");
+    assert!(!freed.is_empty(), "seed {seed} freed nothing");
 }
 
 #[test]

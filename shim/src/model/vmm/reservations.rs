@@ -110,6 +110,6 @@ mod tests {
         let _ = state.settle(first, true);
         let second = state.begin_unmap(10, 10);
         assert_eq!(second.ended, [object]);
-        assert_eq!(state.settle(second, true).gone.len(), 1);
+        assert_eq!(state.settle(second, true).ended.len(), 1);
     }
 }

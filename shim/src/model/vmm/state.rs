@@ -16,7 +16,7 @@ use super::ties::{Owner, Region, Tie, Ties};
 pub struct Dropped {
     /// An object's number for each reference.
     references: Vec<u64>,
-    /// Objects whose last reference this was: announce their free before the driver is asked.
+    /// Objects whose last reference this was: announce their free before the call of the driver.
     pub ended: Vec<u64>,
     undo: Undo,
 }
@@ -40,7 +40,7 @@ enum Undo {
 #[derive(Debug)]
 pub struct Settled<P> {
     /// Objects that have ended. Without a parked payload the end was not announced before.
-    pub gone: Vec<(u64, Object<P>)>,
+    pub ended: Vec<(u64, Object<P>)>,
     /// Announced as freed, but alive.
     pub revived: Vec<u64>,
     /// Mappings that were restored.
@@ -49,7 +49,7 @@ pub struct Settled<P> {
 
 impl<P> Default for Settled<P> {
     fn default() -> Self {
-        Settled { gone: Vec::new(), revived: Vec::new(), remapped: Vec::new() }
+        Settled { ended: Vec::new(), revived: Vec::new(), remapped: Vec::new() }
     }
 }
 
@@ -265,7 +265,7 @@ impl<P> State<P> {
                 // Without host memory its bytes stay counted.
                 (Change::Gone, Some(object)) => {
                     self.space.forget_object(*number);
-                    let _ = settled.gone.try_push((*number, object));
+                    let _ = settled.ended.try_push((*number, object));
                 }
                 (Change::Revived, _) => drop(settled.revived.try_push(*number)),
                 _ => {}
@@ -274,7 +274,7 @@ impl<P> State<P> {
         if !done {
             self.undo(dropped.undo, &mut settled);
         }
-        self.untie_gone_owners(&mut settled);
+        self.untie_ended_owners(&mut settled);
         settled
     }
 
@@ -303,9 +303,9 @@ impl<P> State<P> {
     }
 
     /// A multicast object that has ended no longer holds its memory.
-    fn untie_gone_owners(&mut self, settled: &mut Settled<P>) {
-        for at in 0..settled.gone.len() {
-            let (number, object) = &settled.gone[at];
+    fn untie_ended_owners(&mut self, settled: &mut Settled<P>) {
+        for at in 0..settled.ended.len() {
+            let (number, object) = &settled.ended[at];
             if object.what == What::Multicast {
                 let dropped = self.begin_untie(Owner::Multicast(*number), None);
                 settled.absorb(self.settle(dropped, true));
@@ -340,7 +340,7 @@ impl<P> State<P> {
 
 impl<P> Settled<P> {
     fn absorb(&mut self, other: Settled<P>) {
-        absorb(&mut self.gone, other.gone);
+        absorb(&mut self.ended, other.ended);
         absorb(&mut self.revived, other.revived);
         absorb(&mut self.remapped, other.remapped);
     }

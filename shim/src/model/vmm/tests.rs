@@ -16,10 +16,10 @@ fn create(state: &mut State<()>, handle: u64) -> u64 {
 fn map(state: &mut State<()>, handle: u64, address: u64) {
     let object = state.hold_handle(handle).expect("a known handle");
     let settled = state.held_by_mapping(Mapping::new(address, 10, 0, object), StackId(0));
-    assert!(settled.gone.is_empty());
+    assert!(settled.ended.is_empty());
 }
 
-/// Releases with success; tells whether the object ended, and is gone.
+/// Releases with success; returns whether the object ended.
 fn release(state: &mut State<()>, handle: u64) -> bool {
     let dropped = state.begin_release(handle).expect("a known handle");
     finish(state, dropped)
@@ -33,7 +33,7 @@ fn unmap(state: &mut State<()>, address: u64, size: u64) -> bool {
 fn finish(state: &mut State<()>, dropped: Dropped) -> bool {
     let ended = dropped.ended.len();
     let settled = state.settle(dropped, true);
-    assert_eq!(settled.gone.len(), ended);
+    assert_eq!(settled.ended.len(), ended);
     ended > 0
 }
 
@@ -88,7 +88,7 @@ fn one_unmap_over_several_maps_ends_each() {
     }
     let dropped = s.begin_unmap(10, 30);
     assert_eq!(dropped.ended, [1, 2, 3]);
-    assert_eq!(s.settle(dropped, true).gone.len(), 3);
+    assert_eq!(s.settle(dropped, true).ended.len(), 3);
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn bytes_are_free_when_the_slower_of_two_calls_has_returned() {
     let slow = s.begin_release(1).expect("known");
     let fast = s.begin_unmap(100, 10);
     assert_eq!(fast.ended, [number]);
-    assert!(s.settle(fast, true).gone.is_empty());
-    assert_eq!(s.settle(slow, true).gone.len(), 1);
+    assert!(s.settle(fast, true).ended.is_empty());
+    assert_eq!(s.settle(slow, true).ended.len(), 1);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_failed_map_may_be_what_ends_it() {
     let held = s.hold_handle(1).expect("known");
     assert!(!release(&mut s, 1));
     let settled = s.drop_hold(held);
-    assert_eq!(settled.gone.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [number]);
+    assert_eq!(settled.ended.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [number]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn reused_handles_are_new_objects() {
     // A handle given again without a release that we saw: the old object ends.
     let third = create(&mut s, 1);
     let (_, stale) = s.created(1, What::Device, GPU, 10);
-    assert_eq!(stale.gone.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [third]);
+    assert_eq!(stale.ended.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [third]);
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn an_import_seen_twice_is_one_object_with_two_handles() {
 }
 
 #[test]
-fn a_multicast_bind_holds_the_memory_until_unbound_or_gone() {
+fn a_multicast_bind_holds_the_memory_until_unbound_or_destroyed() {
     let mut s = state();
     let group = s.created(50, What::Multicast, GPU, 0).0;
     for (handle, offset) in [(1, 0), (2, 10)] {
@@ -203,7 +203,7 @@ fn a_multicast_bind_holds_the_memory_until_unbound_or_gone() {
     let dropped = s.begin_release(50).expect("known");
     assert_eq!(dropped.ended, [group]);
     // The group itself, and what was bound to it.
-    assert_eq!(s.settle(dropped, true).gone.len(), 2);
+    assert_eq!(s.settle(dropped, true).ended.len(), 2);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn fragmented() -> Findings {
         whole: gib(1.19),
         rank: Some(0),
         pid: 4711,
-        asked_at: Some("modeling_gpt2.py:1291 < train.py:41".into()),
+        requested_at: Some("modeling_gpt2.py:1291 < train.py:41".into()),
         limit: Limit::Cap,
         parts: vec![
             ("tensors".into(), gib(8.87)),
@@ -78,7 +78,7 @@ vramtrace rank0 cuda:0 pid 4711: torch is out of memory: 1.19 GiB at modeling_gp
 fn never_more_than_ten_lines_and_none_is_broken() {
     let mut many = fragmented();
     many.holders = vec![many.holders[0].clone(); 9];
-    many.asked_at = Some("evil\n\x1b[31m\u{9b}\u{202e}.py:1 ".repeat(99));
+    many.requested_at = Some("evil\n\x1b[31m\u{9b}\u{202e}.py:1 ".repeat(99));
     for absorbed in [0, 1, 5] {
         many.event.absorbed = absorbed;
         let text = summary(&many);
@@ -103,7 +103,7 @@ fn the_card_is_full_and_who_else_is_there() {
         ..found.event
     };
     (found.rank, found.free_inside, found.quiet_s) = (None, 0, None);
-    found.asked_at = None;
+    found.requested_at = None;
     found.holders.clear();
     found.neighbours = vec![(7, None), (99, Some(gib(3.0))), (98, Some(gib(8.0)))];
     let expected = "\

@@ -180,7 +180,7 @@ fn a_host_that_closes_every_descriptor_is_recorded_on() {
 
 #[test]
 fn a_descriptor_that_became_another_file_is_left_alone() {
-    for gone in [false, true] {
+    for removed in [false, true] {
         let scratch = Scratch::new("reused");
         let path = scratch.path().to_path_buf();
         let (result, stderr) = stderr_of(|| {
@@ -191,17 +191,17 @@ fn a_descriptor_that_became_another_file_is_left_alone() {
             for number in 3..300 {
                 testkit::redirect(number, &victim);
             }
-            if gone {
+            if removed {
                 std::fs::create_dir(path.join("other")).unwrap();
                 std::fs::rename(path.join("trace.vtrace"), path.join("other/trace")).unwrap();
             }
             work(recorder, EACH);
-            recorder.is_silent() == gone
+            recorder.is_silent() == removed
         });
         assert_eq!(result, Ok(true), "{stderr}");
-        assert_eq!(stderr.lines().count(), usize::from(gone), "{stderr}");
+        assert_eq!(stderr.lines().count(), usize::from(removed), "{stderr}");
         assert_eq!(std::fs::metadata(scratch.path().join("victim")).unwrap().len(), 0);
-        if gone {
+        if removed {
             assert!(stderr.contains("deleted, or moved to another directory"), "{stderr}");
             assert_eq!(scratch.names(), ["other", "victim"], "the tail is removed");
         } else {

@@ -116,9 +116,9 @@ impl NvmlReader {
 
     /// Bytes that the driver holds for itself on the device, without contexts; indexed by `Cause as
     /// usize`. No lock: the figures may be of two moments while a call is under way.
-    pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
+    pub fn taken(&self, device: DeviceId) -> [u64; Cause::COUNT] {
         match self.devices.get(device.0 as usize) {
-            Some(watched) => std::array::from_fn(|n| watched.took[n].load(Ordering::Relaxed)),
+            Some(watched) => std::array::from_fn(|n| watched.taken[n].load(Ordering::Relaxed)),
             None => [0; Cause::COUNT],
         }
     }
@@ -148,8 +148,8 @@ impl NvmlReader {
         match (showed, own) {
             (Attribution::Nothing, _) => return false,
             (Attribution::Less(bytes), _) => {
-                watched.change(p, device.id, |account, tell| {
-                    account.give_back(bytes, doing.map(DriverActivity::cause), tell);
+                watched.change(p, device.id, |account, report| {
+                    account.give_back(bytes, doing.map(DriverActivity::cause), report);
                 });
             }
             (_, Some(own)) => (own.on_growth)(showed),
@@ -186,17 +186,17 @@ impl NvmlReader {
     /// A context has ended: removes the bytes that the driver took in it.
     pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
         if let Some(watched) = self.devices.get(device.0 as usize) {
-            watched.change(p, device, |account, tell| account.context_ended(context, tell));
+            watched.change(p, device, |account, report| account.context_ended(context, report));
         }
     }
 
-    /// Calls `tell` with the bytes that the driver holds for itself, for each call that made it take
+    /// Calls `report` with the bytes that the driver holds for itself, for each call that made it take
     /// them. The device's lock is held, so that no change is recorded in between.
-    pub fn each_took(&self, mut tell: impl FnMut(Took)) {
+    pub fn each_taken(&self, mut report: impl FnMut(Took)) {
         for (ordinal, watched) in self.devices.iter().enumerate() {
             let account = watched.account.lock();
             for (maker, bytes) in account.makers() {
-                tell(took(DeviceId(ordinal as u8), maker, *bytes as i64));
+                report(taken(DeviceId(ordinal as u8), maker, *bytes as i64));
             }
         }
     }
@@ -204,7 +204,7 @@ impl NvmlReader {
 
 impl DeviceReadings {
     fn publish(&self, account: &DriverInternal, cause: Cause) {
-        self.took[cause as usize].store(account.of(cause), Ordering::Relaxed);
+        self.taken[cause as usize].store(account.of(cause), Ordering::Relaxed);
     }
 
     /// Subtracts bytes that the driver freed, and records that.
@@ -220,12 +220,12 @@ impl DeviceReadings {
     }
 }
 
-fn took(device: DeviceId, maker: &Originator, delta: i64) -> Took {
+fn taken(device: DeviceId, maker: &Originator, delta: i64) -> Took {
     let Originator { cause, site, stack, name, .. } = *maker;
     Took { device, cause, delta, site, stack, name }
 }
 
 /// The caller holds the account's lock, so that the file has the changes of a device in their order.
 fn record(p: &Process, device: DeviceId, maker: &Originator, delta: i64) {
-    p.trace_writer.record(&Event::Took(took(device, maker, delta)));
+    p.trace_writer.record(&Event::Took(taken(device, maker, delta)));
 }

@@ -96,12 +96,12 @@ impl NvmlReader {
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
         let now = p.clock.now_ns();
         let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
-        let took = watched.read_took_ns.load(Ordering::Relaxed);
-        let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
+        let duration = watched.read_duration_ns.load(Ordering::Relaxed);
+        let requested = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
-        let idle = rested >= RESTED_NS.max(took.saturating_mul(COST_SHARE));
-        let busy = moved >= MUCH && rested >= took.saturating_mul(COST_SHARE_MOVED);
-        if asked || idle || busy {
+        let idle = rested >= RESTED_NS.max(duration.saturating_mul(COST_SHARE));
+        let busy = moved >= MUCH && rested >= duration.saturating_mul(COST_SHARE_MOVED);
+        if requested || idle || busy {
             self.read(p, device, || (), None);
         }
     }
@@ -124,10 +124,10 @@ impl NvmlReader {
     pub fn is_fresh(&self, p: &Process, device: DeviceId) -> bool {
         let Some(watched) = self.devices.get(device.0 as usize) else { return false };
         let read_ns = watched.read_ns.load(Ordering::Relaxed);
-        let took = watched.read_took_ns.load(Ordering::Relaxed);
+        let duration = watched.read_duration_ns.load(Ordering::Relaxed);
         let age = p.clock.now_ns().saturating_sub(read_ns);
         let known = read_ns != 0 && self.next_ns.load(Ordering::Relaxed) != 0;
-        known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
+        known && age < FRESH_NS.max(duration.saturating_mul(FRESH_SHARE))
     }
 
     /// The figures before a call that can make the driver take memory for itself.
@@ -188,7 +188,7 @@ impl NvmlReader {
         }
         let now_ns = p.clock.now_ns();
         watched.read_ns.store(now_ns, Ordering::Relaxed);
-        watched.read_took_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
+        watched.read_duration_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
         let (hidden, exact) = match figure {

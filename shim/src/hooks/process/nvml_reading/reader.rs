@@ -40,13 +40,13 @@ pub struct DeviceReadings {
     pub(super) read_ns: AtomicU64,
     pub(super) read_live: AtomicU64,
     /// How long the last reading took.
-    pub(super) read_took_ns: AtomicU64,
+    pub(super) read_duration_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     pub(super) present: AtomicBool,
     /// What the driver holds for itself.
     pub(super) account: Lock<DriverInternal>,
     /// Its sums, by cause.
-    pub(super) took: [AtomicU64; Cause::COUNT],
+    pub(super) taken: [AtomicU64; Cause::COUNT],
     /// Calls under way that can make it take more, by [`DriverActivity`].
     pub(super) active: [AtomicU32; DriverActivity::COUNT],
 }

@@ -14,19 +14,19 @@ struct Driver {
     reserved: u64,
     /// Of live blocks, with and without padding.
     taken: u64,
-    asked: u64,
+    requested: u64,
 }
 
 impl Driver {
     fn alloc(&mut self, size: u64) {
         self.taken += block(size);
-        self.asked += size;
+        self.requested += size;
         self.reserved = self.reserved.max(round_up(self.taken, POOL_STEP));
     }
 
     fn free(&mut self, size: u64) {
         self.taken -= block(size);
-        self.asked -= size;
+        self.requested -= size;
     }
 
     fn synchronize(&mut self) {
@@ -171,11 +171,11 @@ impl Model {
                 }
             }
             AskAgain(size) | AskByDriver(size) => {
-                let asked = match step {
+                let outcome = match step {
                     AskAgain(_) => growth.ask_again(budget, size),
                     _ => growth.ask_by_driver(budget, size),
                 };
-                if asked.is_ok() {
+                if outcome.is_ok() {
                     self.granted_again = true;
                 } else {
                     self.refused = true;
@@ -186,7 +186,7 @@ impl Model {
             Begin => me.ticket = growth.ticket().0,
             BeginByDriver => me.ticket = growth.ticket_by_driver().0,
             ReadReserved => me.reserved = driver.reserved,
-            ReadUsed => me.used = driver.asked,
+            ReadUsed => me.used = driver.requested,
             Finish(size) => growth.finish(budget, size, true, Some(reading), |_| ()),
             FinishUnread(size) => growth.finish(budget, size, true, None, |_| ()),
             Failed(size) => growth.finish(budget, size, false, None, |_| ()),

@@ -13,7 +13,7 @@ pub(in crate::model::cap) struct State {
     pub(super) reserved: u64,
     /// Occupied bytes of live blocks by the ledger, and the part of them that rounding added to the
     /// requested sizes.
-    pub(super) booked: i64,
+    pub(super) counted: i64,
     pub(super) padding: i64,
     /// The part of both that is in the cells, as last read. In closed cells it changes no more, but for
     /// threads that were adding when they were closed: those are read at each `RARELY`th lock.
@@ -25,7 +25,7 @@ pub(in crate::model::cap) struct State {
     /// does not release what another one needs.
     pub(super) pending: u64,
     /// The number of read-backs started, and the latest one applied.
-    pub(super) asked: u64,
+    pub(super) readings_begun: u64,
     pub(super) applied: u64,
     /// The driver's figure of used bytes at the last reading, plus requests granted since; frees lower
     /// it only at the next reading. It does not include padding.
@@ -57,7 +57,7 @@ pub struct Change {
 
 impl State {
     pub(super) fn used(&self) -> u64 {
-        self.booked.max(0) as u64
+        self.counted.max(0) as u64
     }
 
     /// The driver's used bytes, never too low: padding of blocks that the driver has already freed may
@@ -66,14 +66,14 @@ impl State {
         self.driver_used.saturating_add(self.padding.max(0) as u64)
     }
 
-    pub(super) fn book(&mut self, size: u64) {
-        self.booked = self.booked.saturating_add_unsigned(block(size));
+    pub(super) fn count(&mut self, size: u64) {
+        self.counted = self.counted.saturating_add_unsigned(block(size));
         self.padding = self.padding.saturating_add_unsigned(padding(size));
     }
 
     /// The cells as they are now.
     pub(super) fn note(&mut self, striped: (i64, i64)) {
-        self.booked = self.booked.wrapping_add(striped.0.wrapping_sub(self.striped.0));
+        self.counted = self.counted.wrapping_add(striped.0.wrapping_sub(self.striped.0));
         self.padding = self.padding.wrapping_add(striped.1.wrapping_sub(self.striped.1));
         self.striped = striped;
     }
@@ -90,7 +90,7 @@ impl State {
     /// Notes that a request enters the driver, after which `wanted` bytes may be in use.
     pub(super) fn begin(&mut self, size: u64, wanted: u64) {
         self.in_flight = self.in_flight.saturating_add(size);
-        self.most.note(self.asked, wanted);
+        self.most.note(self.readings_begun, wanted);
     }
 
     /// Keeps reserved what requests in flight may still need or have used already, up to what was
@@ -116,12 +116,12 @@ impl State {
 
     /// Charges and reports the difference. Under the lock, so that the file has the changes of one
     /// allocator in their order.
-    pub(super) fn tell(
+    pub(super) fn report(
         &self,
         budget: Option<&Budget>,
         reserved: u64,
         charged: i64,
-        tell: impl FnOnce(Change),
+        report: impl FnOnce(Change),
     ) {
         let charge = self.charged().saturating_sub(charged);
         let delta = self.reserved as i64 - reserved as i64;
@@ -129,12 +129,12 @@ impl State {
         // A decrease is reported before it is released to others, an increase after it was charged: so
         // the file never shows more than was counted.
         if delta < 0 {
-            tell(change);
+            report(change);
             charge_budget(budget, charge);
         } else {
             charge_budget(budget, charge);
             if delta > 0 {
-                tell(change);
+                report(change);
             }
         }
     }

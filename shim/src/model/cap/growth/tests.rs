@@ -33,7 +33,7 @@ fn growth_goes_in_steps_of_32_mib() {
 fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
     let (budget, pool) = (capped(1 << 30), Growth::default());
     for _ in 0..10 {
-        pool.took(MIB + 1);
+        pool.allocated(MIB + 1);
     }
     for _ in 0..1000 {
         pool.ask(Some(&budget), MIB).unwrap();
@@ -49,7 +49,7 @@ fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
     assert!(pool.is_unused());
     // The cap is taken away, and comes again.
     for _ in 0..10 {
-        pool.took(MIB);
+        pool.allocated(MIB);
     }
     assert!(pool.striped.is_open());
     pool.freed(MIB);
@@ -161,7 +161,7 @@ fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
 fn padding_goes_with_its_block_whichever_thread_took_it() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     let held = |used: u64| pool.lock().used_in_driver() - used;
-    pool.took(100);
+    pool.allocated(100);
     pool.ask(Some(&budget), 513).unwrap();
     pool.finish(Some(&budget), 513, true, read(&pool, 32 * MIB, 613), |_| ());
     assert_eq!(held(613), 412 + 511);
