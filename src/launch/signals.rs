@@ -86,7 +86,8 @@ impl Signal {
     }
 
     /// Whether this process sent it, or the command or a descendant. A failed write sends SIGPIPE or SIGXFSZ in the
-    /// writer's name; the command means its group, and has the signal already, or its parent.
+    /// writer's name; the command means its group, and has the signal already, or its parent. A descendant that has ended
+    /// meanwhile cannot be told from a `kill` elsewhere: the command then gets the signal again.
     fn is_from_below(&self, command: pid_t) -> bool {
         let by_process = [libc::SI_USER, libc::SI_QUEUE, libc::SI_TKILL];
         if !by_process.contains(&self.info.si_code) {

@@ -22,17 +22,20 @@ pub(super) struct Window {
 }
 
 impl Window {
+    #[inline]
     pub(super) fn offset(&self) -> u64 {
         slot_offset(u64::from(self.writer.header().slot))
     }
 
     /// A range of the window's memory, for a write.
+    #[inline]
     pub(super) fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
         (self.memory.wrapping_add(from), end - from)
     }
 
     /// The header with this published count. (A count higher than the records in the file would name
     /// records that are not there.)
+    #[inline]
     pub(super) fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
         let mut begin = [0; WINDOW_HEADER];
         // SAFETY: what is copied does not change after the window's begin.
@@ -42,6 +45,7 @@ impl Window {
     }
 
     /// Whether everything published is in the trace.
+    #[inline]
     pub(super) fn is_stored(&self) -> bool {
         let published = self.writer.published();
         published == self.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER
@@ -70,6 +74,7 @@ impl Lane {
         Lane { kind, current: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
     }
 
+    #[inline]
     pub(super) fn current(&self) -> &'static Window {
         // SAFETY: set when the trace opened, and windows are never freed.
         unsafe { &*self.current.load(Ordering::Acquire) }

@@ -56,38 +56,45 @@ pub struct Change {
 }
 
 impl State {
+    #[inline]
     pub(super) fn used(&self) -> u64 {
         self.counted.max(0) as u64
     }
 
     /// The driver's used bytes, never too low: padding of blocks that the driver has already freed may
     /// still be included.
+    #[inline]
     pub(super) fn used_in_driver(&self) -> u64 {
         self.driver_used.saturating_add(self.padding.max(0) as u64)
     }
 
+    #[inline]
     pub(super) fn count(&mut self, size: u64) {
         self.counted = self.counted.saturating_add_unsigned(block(size));
         self.padding = self.padding.saturating_add_unsigned(padding(size));
     }
 
     /// The cells as they are now.
+    #[inline]
     pub(super) fn note(&mut self, striped: (i64, i64)) {
         self.counted = self.counted.wrapping_add(striped.0.wrapping_sub(self.striped.0));
         self.padding = self.padding.wrapping_add(striped.1.wrapping_sub(self.striped.1));
         self.striped = striped;
     }
 
+    #[inline]
     pub(super) fn wanted(&self, used: u64, more: u64) -> u64 {
         used.saturating_add(self.in_flight).saturating_add(more)
     }
 
     /// The growth needed to hold `bytes`.
+    #[inline]
     pub(super) fn short_of(&self, bytes: u64) -> u64 {
         round_up(bytes.saturating_sub(self.reserved), POOL_STEP)
     }
 
     /// Notes that a request enters the driver, after which `wanted` bytes may be in use.
+    #[inline]
     pub(super) fn begin(&mut self, size: u64, wanted: u64) {
         self.in_flight = self.in_flight.saturating_add(size);
         self.most.note(self.readings_begun, wanted);
@@ -95,16 +102,19 @@ impl State {
 
     /// Keeps reserved what requests in flight may still need or have used already, up to what was
     /// charged before: also if the driver released memory in between, or blocks were freed.
+    #[inline]
     pub(super) fn settle(&mut self, charged: i64) {
         let needed = if self.in_flight == 0 { 0 } else { self.short_of(self.most.get()) };
         let left = (charged.max(0) as u64).saturating_sub(self.reserved);
         self.pending = needed.min(left);
     }
 
+    #[inline]
     pub(super) fn charged(&self) -> i64 {
         self.reserved.saturating_add(self.pending) as i64
     }
 
+    #[inline]
     pub(super) fn apply(&mut self, ticket: Ticket, reading: Reading) {
         if ticket.0 > self.applied {
             self.applied = ticket.0;
@@ -141,16 +151,19 @@ impl State {
 }
 
 /// The bytes that a block of this requested size occupies.
+#[inline]
 pub(super) fn block(size: u64) -> u64 {
     round_up(size, GRAIN)
 }
 
 /// The part of them that rounding adds.
+#[inline]
 pub(super) fn padding(size: u64) -> u64 {
     block(size).saturating_sub(size)
 }
 
 /// Adds to the device's count; does nothing for the unknown device, which has no budget.
+#[inline]
 fn charge_budget(budget: Option<&Budget>, charge: i64) {
     if let Some(budget) = budget {
         budget.charge(charge);
