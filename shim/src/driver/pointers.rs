@@ -8,8 +8,10 @@ use crate::runtime::elf;
 use crate::runtime::elf::Object;
 use crate::runtime::{errno, loader};
 use core::ffi::{CStr, c_void};
+use core::num::NonZeroUsize;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use once_cell::race::OnceNonZeroUsize;
 
 static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 
@@ -138,23 +140,23 @@ fn stay(object: &Object) {
 /// one get the same hooks, which call the outer one where it has the function.
 #[cold]
 pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
-    static INNER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    // The map has room for one.
+    static INNER: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let object = elf::object_at(found as usize)?;
     let handle = object.handle();
     if OBJECTS[Home::Cuda as usize].load(Ordering::Acquire) == handle || !Home::Cuda.is_in(&object)
     {
         return None;
     }
-    let (null, relaxed) = (null_mut(), Ordering::Relaxed);
-    // The map has room for one.
-    match INNER.compare_exchange(null, handle, relaxed, relaxed) {
-        Err(other) if other != handle => return None,
-        _ => {}
+    let inner = NonZeroUsize::new(handle as usize)?;
+    if INNER.get_or_init(|| inner) != inner {
+        return None;
     }
     for &api in Api::ALL.iter().filter(|api| api.home() == Home::Cuda) {
         if let Some(address) = object.function(api.name().as_bytes()) {
             let (real, success) = (&REAL[api as usize], Ordering::Release);
-            let _ = real.compare_exchange(null, address as *mut c_void, success, relaxed);
+            let function = address as *mut c_void;
+            let _ = real.compare_exchange(null_mut(), function, success, Ordering::Relaxed);
             remember(address, api);
         }
     }

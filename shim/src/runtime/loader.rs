@@ -2,67 +2,67 @@
 
 use super::elf;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use once_cell::race::OnceNonZeroUsize;
 
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
-static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLSYM: OnceNonZeroUsize = OnceNonZeroUsize::new();
+static DLVSYM: OnceNonZeroUsize = OnceNonZeroUsize::new();
+static DLOPEN: OnceNonZeroUsize = OnceNonZeroUsize::new();
+/// Read for each native stack: an atomic with a relaxed load.
+static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
+static DLMOPEN: OnceNonZeroUsize = OnceNonZeroUsize::new();
 
-/// Resolved by the first caller. Racing threads find the same address.
+/// Resolved by the first caller; 0 if the process has none, which a later call looks up again. Racing
+/// threads find the same address.
 #[inline]
-fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
-    let known = cache.load(Ordering::Relaxed);
-    if known.is_null() { find_anywhere(cache, name) } else { known }
+fn cached(cache: &OnceNonZeroUsize, name: &[u8]) -> usize {
+    cache.get_or_try_init(|| find_anywhere(name).ok_or(())).map_or(0, NonZeroUsize::get)
 }
 
 /// Before glibc 2.34 these are libdl's. A process may get it after its start: a module of the C library's
 /// name services brings it, and calls this library's `dlopen`.
 #[cold]
-fn find_anywhere(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+fn find_anywhere(name: &[u8]) -> Option<NonZeroUsize> {
     type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
     /// The loader's sign for a call of `dlopen`.
     const DLOPEN: c_int = c_int::MIN;
-    let mut found = find(cache, name);
-    if found.is_null()
-        && let Some(open) = elf::c_library_function(b"__libc_dlopen_mode")
-    {
-        // SAFETY: the C library's own `dlopen`, which these versions have; the handle stays open.
-        unsafe {
-            let open = core::mem::transmute::<usize, Open>(open);
-            let handle = open(c"libdl.so.2".as_ptr(), libc::RTLD_NOW | DLOPEN);
-            if !handle.is_null() {
-                let function = elf::Object::of_handle(handle).function(name);
-                found = function.unwrap_or(0) as *mut c_void;
-                cache.store(found, Ordering::Relaxed);
-            }
-        }
+    let found = find(name);
+    if found.is_some() {
+        return found;
     }
-    found
+    let open = elf::c_library_function(b"__libc_dlopen_mode")?;
+    // SAFETY: the C library's own `dlopen`, which these versions have; the handle stays open.
+    let function = unsafe {
+        let open = core::mem::transmute::<usize, Open>(open);
+        let handle = open(c"libdl.so.2".as_ptr(), libc::RTLD_NOW | DLOPEN);
+        if handle.is_null() {
+            return None;
+        }
+        elf::Object::of_handle(handle).function(name)
+    };
+    function.and_then(NonZeroUsize::new)
 }
 
 /// Finds the first object after this library that defines it, so that another interposer keeps its
 /// place in the chain.
 #[cold]
-fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
-    let found = elf::function_after_us(name).unwrap_or(0) as *mut c_void;
-    cache.store(found, Ordering::Relaxed);
-    found
+fn find(name: &[u8]) -> Option<NonZeroUsize> {
+    elf::function_after_us(name).and_then(NonZeroUsize::new)
 }
 
 /// Address of the real `dlsym`; 0 if the process has none.
 pub fn real_dlsym() -> usize {
-    cached(&DLSYM, b"dlsym") as usize
+    cached(&DLSYM, b"dlsym")
 }
 
 /// Address of the real `dlvsym`; 0 if the process has none.
 pub fn real_dlvsym() -> usize {
-    cached(&DLVSYM, b"dlvsym") as usize
+    cached(&DLVSYM, b"dlvsym")
 }
 
 /// The real look-up. RTLD_NEXT searches the objects after this library, since the function sees this
@@ -96,12 +96,12 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -
 
 /// Address of the real `dlopen`; 0 if the process has none.
 pub fn real_dlopen() -> usize {
-    cached(&DLOPEN, b"dlopen") as usize
+    cached(&DLOPEN, b"dlopen")
 }
 
 /// Address of the real `dlmopen`; 0 if the process has none.
 pub fn real_dlmopen() -> usize {
-    cached(&DLMOPEN, b"dlmopen") as usize
+    cached(&DLMOPEN, b"dlmopen")
 }
 
 /// The real `dlopen`. A failure leaves no text for the program's `dlerror`.
@@ -135,12 +135,10 @@ pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 #[inline]
 pub fn find_object() -> Option<FindObject> {
     const NONE: usize = 1;
-    let mut known = FIND_OBJECT.load(Ordering::Relaxed) as usize;
+    let mut known = FIND_OBJECT.load(Ordering::Relaxed);
     if known == 0 {
-        known = find(&FIND_OBJECT, b"_dl_find_object") as usize;
-        if known == 0 {
-            FIND_OBJECT.store(NONE as *mut c_void, Ordering::Relaxed);
-        }
+        known = find(b"_dl_find_object").map_or(NONE, NonZeroUsize::get);
+        FIND_OBJECT.store(known, Ordering::Relaxed);
     }
     // SAFETY: the function of that name.
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
@@ -165,33 +163,35 @@ const THREAD_ENDS: [&[u8]; 6] = [
     b"pthread_exit",
     b"pthread_setcanceltype",
 ];
-static ENDS: [AtomicPtr<c_void>; 6] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 6];
+static ENDS: [OnceNonZeroUsize; 6] = [const { OnceNonZeroUsize::new() }; 6];
 
 /// Address of the real function.
 pub fn thread_end(which: ThreadEnd) -> usize {
-    cached(&ENDS[which as usize], THREAD_ENDS[which as usize]) as usize
+    cached(&ENDS[which as usize], THREAD_ENDS[which as usize])
 }
 
 /// Resolves all of them in advance, as far as they are there.
 pub fn warm() {
-    let names: [&[u8]; 5] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen", b"_dl_find_object"];
-    let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN, &FIND_OBJECT];
+    let names: [&[u8]; 4] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen"];
+    let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN];
     let found = elf::functions_after_us(names).into_iter();
     let ends = elf::functions_after_us(THREAD_ENDS).into_iter();
     for (cache, found) in caches.into_iter().zip(found).chain(ENDS.iter().zip(ends)) {
-        cache.store(found.unwrap_or(0) as *mut c_void, Ordering::Relaxed);
+        if let Some(found) = found.and_then(NonZeroUsize::new) {
+            // A call before this one found the same address.
+            let _ = cache.set(found);
+        }
     }
     find_object();
 }
 
 /// Whether this address lies in this library.
 pub fn is_ours(address: usize) -> bool {
-    static OURS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let mut ours = OURS.load(Ordering::Relaxed);
-    if ours.is_null() {
-        let Some(object) = elf::object_at(find as *const () as usize) else { return false };
-        ours = object.handle();
-        OURS.store(ours, Ordering::Relaxed);
-    }
-    elf::object_at(address).is_some_and(|object| object.handle() == ours)
+    static OURS: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let handle_at = |address: usize| {
+        let object = elf::object_at(address)?;
+        NonZeroUsize::new(object.handle() as usize)
+    };
+    let ours = OURS.get_or_try_init(|| handle_at(find as *const () as usize).ok_or(()));
+    ours.is_ok() && handle_at(address) == ours.ok()
 }

@@ -12,8 +12,8 @@
 use crate::runtime::forked;
 use crate::runtime::hash_table::{pages, unmap};
 use crate::runtime::tls::thread_block;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use once_cell::race::OnceRef;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Numbers below this have one thread each.
 pub const OWN: usize = 64;
@@ -30,7 +30,7 @@ thread_block! {
 
 /// The next number that nobody has had.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-static OWNERS: AtomicPtr<Owners> = AtomicPtr::new(null_mut());
+static OWNERS: OnceRef<Owners> = OnceRef::new();
 
 /// On a page that is zero in a forked child.
 struct Owners {
@@ -92,21 +92,17 @@ impl Owners {
 
 /// The page, made by the first caller, which calls `made` then. `None`: the kernel gives none.
 fn owners(made: impl FnOnce()) -> Option<&'static Owners> {
-    let known = OWNERS.load(Ordering::Acquire);
-    if !known.is_null() {
-        // SAFETY: never given back.
-        return Some(unsafe { &*known });
+    if let Some(known) = OWNERS.get() {
+        return Some(known);
     }
     let fresh = pages(PAGE).ok()?;
     // SAFETY: the page is this function's own.
     let wiped = unsafe { libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK) == 0 };
-    let fresh: *mut Owners = fresh.cast();
-    // SAFETY: zero bytes are valid.
-    let owners = unsafe { &*fresh };
+    // SAFETY: zero bytes are valid, and the page is never given back once it is shared.
+    let owners: &Owners = unsafe { &*fresh.cast() };
     owners.process.store(process(), Ordering::Relaxed);
-    let order = (Ordering::AcqRel, Ordering::Acquire);
-    if !wiped || OWNERS.compare_exchange(null_mut(), fresh, order.0, order.1).is_err() {
-        unmap(fresh.cast(), PAGE);
+    if !wiped || OWNERS.set(owners).is_err() {
+        unmap(fresh, PAGE);
         return None;
     }
     made();

@@ -10,7 +10,7 @@ use crate::runtime::loader;
 use crate::runtime::lock::Lock;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
-use std::ptr::null_mut;
+use once_cell::race::OnceRef;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{Cause, Sample};
 
@@ -18,7 +18,7 @@ const DEVICES: usize = 64;
 
 /// A forked child takes over what its parent opened: one of the parent's threads may have been
 /// inside the loader, and then the child must not go there.
-static OPENED: AtomicPtr<Nvml> = AtomicPtr::new(null_mut());
+static OPENED: OnceRef<Nvml> = OnceRef::new();
 
 pub struct NvmlReader {
     /// Opening NVML was attempted; it may have failed.
@@ -112,8 +112,7 @@ impl NvmlReader {
         if !self.looked.load(Ordering::Relaxed) {
             self.looked.store(true, Ordering::Release);
         }
-        // SAFETY: never freed.
-        unsafe { OPENED.load(Ordering::Acquire).as_ref() }
+        OPENED.get()
     }
 }
 
@@ -124,7 +123,7 @@ pub fn open() {
     if own_stack::is_short_here() {
         return;
     }
-    if !OPENED.load(Ordering::Acquire).is_null() {
+    if OPENED.get().is_some() {
         return uncancelled(nvml_thread::open);
     }
     let open = || {
@@ -138,7 +137,7 @@ pub fn open() {
     };
     if let Some(fresh) = uncancelled(|| inside(open)) {
         // A racing thread's copy is leaked: a few pointers, once.
-        OPENED.store(Box::into_raw(Box::new(fresh)), Ordering::Release);
+        let _ = OPENED.set(Box::leak(Box::new(fresh)));
     }
 }
 
