@@ -34,10 +34,14 @@ fn is_class(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The name of a function in reports: `MulBackward0 (backward)` for a node's, else the function.
+/// The name of a function in reports: `MulBackward0 (backward)` for a node's, else the function. The engine's own
+/// functions stand for a stack that names no operation.
 pub fn display_name(function: &str) -> Cow<'_, str> {
     match node(function) {
         Some(class) => Cow::Owned(format!("{class} (backward)")),
+        None if function.starts_with("torch::autograd::Engine::") => {
+            Cow::Borrowed("autograd thread, no line")
+        }
         None => Cow::Borrowed(function),
     }
 }
@@ -90,7 +94,11 @@ mod tests {
         ] {
             let function = demangle(symbol);
             assert_eq!(node(&function), None, "{function}");
-            assert_eq!(display_name(&function), function);
+            let shown = match function.starts_with("torch::autograd::Engine::") {
+                true => "autograd thread, no line",
+                false => &function,
+            };
+            assert_eq!(display_name(&function), shown);
         }
         for name in ["", "torch::autograd::", "torch::autograd::CppNode<", "apply"] {
             assert_eq!(node(name), None, "{name}");

@@ -14,6 +14,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::allocator_frames::is_allocator;
 use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
@@ -125,8 +126,14 @@ impl<'s> StackClassifier<'s> {
         let node = (0..frames.len()).find(node);
         let innermost =
             |least: Layer| (0..frames.len()).filter(read).find(|at| layer(*at) >= least);
+        let framework = || {
+            let of_framework = |at: &usize| layer(*at) >= Layer::Framework;
+            let names = |at: &usize| !is_allocator(&self.symbols.frames()[frames[*at] as usize]);
+            (0..frames.len()).filter(read).filter(of_framework).find(names)
+        };
         let lead = node
             .or_else(|| innermost(Layer::Package))
+            .or_else(framework)
             .or_else(|| innermost(Layer::Framework))
             .or_else(|| innermost(Layer::Plumbing));
         let named = |at: usize| {

@@ -2,6 +2,7 @@
 //! on this one.
 
 mod allocation_sizes;
+mod allocator_frames;
 pub mod autograd;
 mod curves;
 mod driver_own;
