@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::Kind;
 
+use super::failures::{Failure, failures};
 use super::phases::PagePhases;
 use super::recorded::PageMark;
 use super::second_pass::SecondPass;
@@ -28,6 +29,8 @@ pub(super) struct ProcessPage {
     pub has_stacks: bool,
     /// Why the run ended out of memory; empty if it did not.
     pub verdict: Vec<Paragraph>,
+    /// The failures with which the run ended.
+    pub failures: Vec<Failure>,
     #[serde(flatten)]
     pub tables: Tables,
     /// The number and the name of each kind of allocation.
@@ -136,7 +139,8 @@ pub(super) fn process_page(
         Err(why) => (None, Some(why)),
     };
     let advice = Advice { frag, whatif, no_whatif, leaks };
-    let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
+    let of_failures = process.fatal.iter().map(|one| one.oom.stack);
+    let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack).chain(of_failures);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
     ProcessPage {
         name: name.to_string(),
@@ -144,6 +148,7 @@ pub(super) fn process_page(
         has_times: process.definitions.has_times(),
         has_stacks: !process.definitions.stacks().is_empty(),
         verdict: verdict::out_of_memory(process),
+        failures: failures(&process.fatal, &recorded.fatal, &symbols, &process.header),
         tables: tables(&recorded.owners, &symbols, &process.header),
         kinds: Kind::ALL.into_iter().map(|kind| (kind as u8, kind.name())).collect(),
         roles: Role::ALL.map(Role::name).into(),

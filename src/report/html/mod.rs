@@ -15,6 +15,7 @@
 mod columns;
 mod document;
 mod facts;
+mod failures;
 mod lumped;
 mod packer;
 mod phases;

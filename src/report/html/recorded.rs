@@ -39,6 +39,8 @@ pub(super) struct Recorded {
     pub peaks: BTreeMap<DeviceId, u64>,
     /// The ordinal of each device's last out-of-memory failure of PyTorch's cache.
     pub ooms: BTreeMap<DeviceId, u64>,
+    /// The ordinals of the failures with which the run ended, by offset in the trace.
+    pub fatal: BTreeMap<u64, u64>,
     /// The last ordinal.
     pub last: u64,
     /// Records of blocks.

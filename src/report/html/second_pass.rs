@@ -35,7 +35,9 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let definitions = &process.definitions;
     let end = &process.state;
     let lumped_below = lump_below(process);
-    let mut post_mortems = PostMortems::new(definitions, oom::ended(&process.ooms));
+    let ended = oom::ended(&process.ooms);
+    let fatal = ended.iter().map(|oom| oom.offset).collect();
+    let mut post_mortems = PostMortems::new(definitions, ended);
     let moment = match process.ooms.iter().any(|oom| !oom.went_on) {
         true => FragMoment::OutOfMemory,
         false => FragMoment::Peak,
@@ -49,7 +51,8 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     visitors.extend(frags.as_mut().map(|frags| frags as &mut dyn Visitor));
     visitors.extend(rests.as_mut().map(|rests| rests as &mut dyn Visitor));
     let finder = process.role_finder(trace);
-    let mut recorder = Recorder::new(definitions, &finder, lumped_below, io::BufWriter::new(out));
+    let mut recorder =
+        Recorder::new(definitions, &finder, lumped_below, fatal, io::BufWriter::new(out));
     trace.visit_to_end(definitions, &mut visitors, &mut recorder);
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;

@@ -16,8 +16,8 @@ pub(super) struct Tables {
     /// The groups that [`crate::analysis::GroupBy::Line`] makes.
     pub holders: Vec<HolderName>,
     pub libraries: Vec<String>,
-    /// Function, file, line (0: not known), library + 1 (0: not known), folded.
-    pub frames: Vec<(String, u32, u32, u32, bool)>,
+    /// Function, file, line (0: not known), library + 1 (0: not known), [`Shown`].
+    pub frames: Vec<(String, u32, u32, u32, Shown)>,
     pub files: Vec<String>,
     /// Stacks as a tree from the outermost frame inwards: parent node (0: none) and frame. Node n is at
     /// index n - 1.
@@ -76,7 +76,7 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
             files.index(&frame.file),
             frame.line.unwrap_or(0),
             library,
-            is_folded(&places, frame),
+            shown(&places, frame),
         ));
     }
     let mut nodes: FxHashMap<(u32, u32), u32> = FxHashMap::default();
@@ -116,22 +116,42 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
 }
 
 /// The function's name as reports show it.
-fn display_name(frame: &Frame) -> String {
+pub(super) fn display_name(frame: &Frame) -> String {
     autograd::display_name(&frame.function).into_owned()
 }
 
 /// `train.py:41 main`.
-fn place_and_function(frame: &Frame) -> String {
+pub(super) fn place_and_function(frame: &Frame) -> String {
     format!("{} {}", frame.place().unwrap_or_default(), display_name(frame))
         .trim_start()
         .to_string()
 }
 
-/// Whether a frame says nothing about who requested the memory. The page shows such frames on demand.
-fn is_folded(places: &Places, frame: &Frame) -> bool {
+/// How the page shows a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "u8")]
+pub enum Shown {
+    /// Always.
+    Always = 0,
+    /// On demand: it says nothing about who requested the memory.
+    OnDemand = 1,
+    /// Always, as a frame of the program's own code.
+    Own = 2,
+}
+
+impl From<Shown> for u8 {
+    fn from(shown: Shown) -> u8 {
+        shown as u8
+    }
+}
+
+fn shown(places: &Places, frame: &Frame) -> Shown {
     let layer = places.layer(frame);
     let name = frame.function.rsplit('.').next().unwrap_or_default();
-    layer <= Layer::Framework
-        || is_dispatch(frame)
-        || (layer == Layer::Package && WRAPPERS.contains(&name))
+    let wraps = layer == Layer::Package && WRAPPERS.contains(&name);
+    match layer {
+        Layer::Own => Shown::Own,
+        layer if layer <= Layer::Framework || is_dispatch(frame) || wraps => Shown::OnDemand,
+        _ => Shown::Always,
+    }
 }

@@ -76,7 +76,7 @@ fn no_help(no_fit: &NoFit) -> String {
 
 /// A setting as one word of a shell: quoted if it has characters that a shell interprets, as the
 /// list of `roundup_power2_divisions` has.
-pub(super) fn shell(conf: &str) -> String {
+pub(in crate::report) fn shell(conf: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":,_.-".contains(c);
     match conf.chars().all(plain) {
         true => conf.to_string(),

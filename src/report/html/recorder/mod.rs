@@ -63,6 +63,8 @@ pub(super) struct Recorder<'d, W: Write> {
     flush: Flush,
     /// Memory that is being unmapped for a sleep.
     sleep: Flush,
+    /// Offsets in the trace of the failures with which the run ended.
+    fatal: Vec<u64>,
     /// The offset in the trace of the last event that got an ordinal.
     offset: Option<u64>,
     /// The last ordinal.
@@ -78,6 +80,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         definitions: &'d Definitions,
         roles: &'d RoleFinder,
         below: u64,
+        fatal: Vec<u64>,
         out: W,
     ) -> Recorder<'d, W> {
         Recorder {
@@ -97,6 +100,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             lanes: Default::default(),
             flush: Flush::default(),
             sleep: Flush::default(),
+            fatal,
             offset: None,
             ordinal: 0,
             time: 0,
@@ -176,6 +180,13 @@ impl<'d, W: Write> Recorder<'d, W> {
             return self.records.write(key, open, end);
         }
         self.ended.entry((key, open.time_ns)).or_default().push((open, end));
+    }
+
+    /// Notes the ordinal of a failure with which the run ended.
+    fn fatal_at(&mut self, offset: u64, ordinal: u64) {
+        if self.fatal.contains(&offset) {
+            self.found.fatal.insert(offset, ordinal);
+        }
     }
 
     /// Applies the roles that became known, and writes the ended records that waited for them.

@@ -110,7 +110,8 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        self.tick(at);
+        let ordinal = self.tick(at);
+        self.fatal_at(at.offset, ordinal);
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let what = if refused.by == RefusedBy::Warned { "warned" } else { "refusal" };
         self.mark(what, device.0, refused.size, Some(refused.by.name()));
@@ -119,6 +120,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let ordinal = self.tick(at);
         self.found.ooms.insert(device, ordinal);
+        self.fatal_at(oom.offset, ordinal);
         self.mark("oom", device.0, oom.size, None);
     }
 

@@ -35,7 +35,18 @@ const TITLE: &str = "OUT OF MEMORY";
 /// What follows `out of memory`: ` on GPU 0 at 2.074 s, under your cap of 14.44 GiB`.
 pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
     let refused = fatal.oom.refusal.map(|at| at.refused);
-    let limit = match refused {
+    let limit = limit_in_words(fatal);
+    let card = match refused.map(|refused| refused.driver_free) {
+        Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
+        _ => String::new(),
+    };
+    let at = seconds(fatal.oom.time_ns);
+    format!(" on {} at {at}, {limit}{card}", gpu_name(fatal.oom.device))
+}
+
+/// `under your cap of 14.44 GiB`, `on a full card`.
+pub fn limit_in_words(fatal: &PostMortem) -> String {
+    match fatal.oom.refusal.map(|at| at.refused) {
         Some(refused) if refused.by == RefusedBy::Group => {
             format!("under your group's cap of {}", gib(refused.limit))
         }
@@ -45,13 +56,7 @@ pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
         Some(_) => "on a full card".to_string(),
         None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
-    };
-    let card = match refused.map(|refused| refused.driver_free) {
-        Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
-        _ => String::new(),
-    };
-    let at = seconds(fatal.oom.time_ns);
-    format!(" on {} at {at}, {limit}{card}", gpu_name(fatal.oom.device))
+    }
 }
 
 /// `fragmentation: asked 1.31 GiB; free 1.51 GiB in 106 pinned segments, largest hole 893.22 MiB`.
