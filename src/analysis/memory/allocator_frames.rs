@@ -43,9 +43,9 @@ mod tests {
         let native = |function: &str, library: &str| Frame {
             language: Language::Native,
             function: function.into(),
-            file: String::new(),
+            file: "".into(),
             line: None,
-            library: Some(format!("/v/torch/lib/{library}")),
+            library: Some(format!("/v/torch/lib/{library}").into()),
         };
         for (function, library) in [
             (

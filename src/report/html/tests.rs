@@ -53,6 +53,13 @@ fn the_page_is_closed_to_networks_and_holds_facts_and_columns() {
     assert_eq!(process["blocks"], 17);
     assert_eq!(process["memory"], 7);
     assert_eq!(process["verdict"][1]["label"], "CAUSE");
+    let failure = &process["failures"][0];
+    let oom = process["marks"].as_array().unwrap().iter().find(|mark| mark["what"] == "oom");
+    assert_eq!(failure["ordinal"], oom.unwrap()["ordinal"], "the failure is a moment of the page");
+    let used = &failure["used"];
+    let parts = ["tensors", "cache", "context", "rest"].map(|part| used[part].as_i64().unwrap());
+    assert_eq!(parts.iter().sum::<i64>(), used["bytes"].as_i64().unwrap(), "{used}");
+    assert!(parts[0] > 0, "{used}");
     let marks: Vec<&str> =
         process["marks"].as_array().unwrap().iter().filter_map(|m| m["what"].as_str()).collect();
     assert_eq!(marks, ["refusal", "refusal", "refusal", "oom"]);
@@ -111,7 +118,7 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     let symbols = Symbols::of_all(&definitions, trace.header());
     let roles = RoleFinder::new(&trace, &definitions, &symbols);
     let read = |below| {
-        let mut recorder = Recorder::new(&definitions, &roles, below, Vec::new());
+        let mut recorder = Recorder::new(&definitions, &roles, below, Vec::new(), Vec::new());
         trace.replay_until(&definitions, Until::End, &mut recorder, &mut |_, _| {});
         recorder.finish().unwrap()
     };
