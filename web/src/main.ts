@@ -2,6 +2,7 @@
 
 import "./style.css";
 import { el, fill, forgetTheme } from "./base/dom.ts";
+import { darken } from "./base/palette.ts";
 import { clean } from "./base/units.ts";
 import type { Facts } from "./data/facts.ts";
 import { loadFacts, loadStream } from "./data/load.ts";
@@ -15,11 +16,15 @@ import { Allocations } from "./view/allocations.ts";
 import { BlocksView } from "./view/blocks.ts";
 import { Diff } from "./view/diff.ts";
 import { FactsView } from "./view/facts.ts";
+import { drawHeader, titleOf } from "./view/header.ts";
+import { Largest } from "./view/largest.ts";
 import { MapView } from "./view/map.ts";
 import { Page, type View } from "./view/page.ts";
 import { Ranks } from "./view/ranks.ts";
+import { Strip } from "./view/strip.ts";
 import { Timeline } from "./view/timeline.ts";
-import { Largest, Verdict } from "./view/verdict.ts";
+import * as tooltip from "./view/tooltip.ts";
+import { Verdict } from "./view/verdict.ts";
 import { Who } from "./view/who.ts";
 
 const TITLES: Record<Tab, string> = {
@@ -46,6 +51,7 @@ function loader(facts: Facts): (index: number) => Promise<Model[]> {
 
 class App {
   private readonly page: Page;
+  private readonly strip: Strip;
   private readonly verdict: Verdict;
   private readonly largest: Largest;
   readonly timeline: Timeline;
@@ -64,6 +70,7 @@ class App {
     readonly store: Store,
   ) {
     this.page = new Page(facts, store, loader(facts));
+    this.strip = new Strip(this.page);
     this.verdict = new Verdict(this.page);
     this.largest = new Largest(this.page);
     this.timeline = new Timeline(this.page);
@@ -82,12 +89,14 @@ class App {
 
   async start(root: HTMLElement): Promise<void> {
     this.applyTheme();
+    if (!location.hash.includes("p=")) this.store.state.process = this.strip.first();
     await this.choose();
     // Who gives two runs asks what differs.
     if (this.facts.runs.length > 1 && !location.hash.includes("tab=")) this.store.state.tab = "diff";
     fill(
       root,
       this.header,
+      this.strip.node,
       el("div", { class: "first" }, this.verdict.node, this.largest.node),
       this.timeline.node,
       this.tabs,
@@ -97,7 +106,10 @@ class App {
     this.store.listen((changed) => void this.changed(changed));
     window.addEventListener("resize", () => this.all());
     window.addEventListener("keydown", (event) => this.key(event));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.all());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.applyTheme();
+      this.all();
+    });
     performance.mark("vramtrace-shown");
     document.documentElement.dataset.ready = "1";
   }
@@ -114,14 +126,17 @@ class App {
     this.models = models;
     this.page.devices = models.length;
     this.page.shownProcess = process;
-    const highest = [...this.models].sort((a, b) => b.top(b.peak) - a.top(a.peak))[0];
+    // A device that ran out of memory comes first.
+    const failed = (model: Model) => Number(model.failure !== null);
+    const highest = [...this.models].sort((a, b) => failed(b) - failed(a) || b.top(b.peak) - a.top(a.peak))[0];
     this.page.model = this.models.find((model) => model.device === state.device) ?? highest;
     this.restack();
-    document.title = clean(`vramtrace: ${runs[0].label.split("/").pop() ?? ""}`, 100);
+    document.title = titleOf(this.page.model, runs[0].label);
   }
 
   private restack(): void {
     const { model } = this.page;
+    const { filter } = this.store.state;
     const by = this.store.state.by ?? usual(model);
     const key = `${model.page.name} ${model.device} ${by}`;
     let stack = this.stacks.get(key);
@@ -129,7 +144,9 @@ class App {
       stack = new Stack(model, by);
       this.stacks.set(key, stack);
     }
-    this.page.stack = stack;
+    // What was chosen is a band of its own, in any stacking.
+    const wanted = this.page.wanted();
+    this.page.stack = filter && wanted ? new Stack(model, by, { name: filter.name, wanted }) : stack;
   }
 
   private async changed(changed: Set<string>): Promise<void> {
@@ -137,10 +154,10 @@ class App {
     const selected = changed.has("process") || changed.has("device");
     if (selected && !(await this.choose())) return;
     if (selected) return this.all();
-    if (changed.has("by")) this.restack();
+    if (changed.has("by") || changed.has("filter")) this.restack();
     const all = ["theme", "tab"].some((key) => changed.has(key));
     if (all) return this.all();
-    if (["pin", "filter"].some((key) => changed.has(key))) this.largest.draw();
+    if (["pin", "filter", "by"].some((key) => changed.has(key))) this.largest.draw();
     if (changed.has("filter")) this.tab();
     this.timeline.later();
     const onlyView = changed.size === 1 && changed.has("view");
@@ -172,13 +189,16 @@ class App {
 
   private all(): void {
     forgetTheme();
-    this.head();
+    drawHeader(this.header, this.page, this.models, () => this.turn());
+    this.strip.draw();
     this.verdict.draw();
     this.largest.draw();
     this.tab();
-    const used = this.header.offsetHeight + (this.verdict.node.parentElement?.offsetHeight ?? 0) + this.tabs.offsetHeight;
-    const beside = this.timeline.node.offsetHeight - (this.timeline.node.querySelector("canvas")?.offsetHeight ?? 0);
-    this.timeline.resize(Math.min(460, window.innerHeight - used - Math.max(beside, 62) - 20));
+    const above = [this.header, this.strip.node, this.verdict.node.parentElement, this.tabs];
+    const used = above.reduce((sum, node) => sum + (node?.offsetHeight ?? 0), 0);
+    // What is beside the canvas is known when it was drawn.
+    this.timeline.draw();
+    this.timeline.resize(window.innerHeight - used - this.timeline.beside - 24);
     this.timeline.draw();
     const view = this.view();
     fill(this.main, view.node);
@@ -210,38 +230,6 @@ class App {
     );
   }
 
-  private head(): void {
-    const { store, facts, page } = this;
-    const run = facts.runs[0];
-    const process = el("select", { label: "Process" });
-    run.processes.forEach((one, n) => {
-      const option = el("option", { text: clean(one.name.split("/").pop() ?? one.name, 60) });
-      option.value = String(n);
-      process.append(option);
-    });
-    process.value = String(store.state.process);
-    process.addEventListener("change", () => store.set({ process: Number(process.value), device: -1, pin: null, view: null, range: null, second: null }));
-    const device = el("select", { label: "Device" });
-    for (const model of this.models) {
-      const option = el("option", { text: model.device === 255 ? "GPU ?" : `GPU ${model.device}` });
-      option.value = String(model.device);
-      device.append(option);
-    }
-    device.value = String(page.model.device);
-    device.addEventListener("change", () => store.set({ device: Number(device.value), pin: null }));
-    const command = page.model.facts.command.join(" ");
-    fill(
-      this.header,
-      el("strong", { text: "vramtrace" }),
-      run.processes.length > 1 ? process : null,
-      this.models.length > 1 ? device : null,
-      el("span", { class: "command", text: clean(command || run.label, 140), title: clean(run.label, 300) }),
-      facts.runs.length > 1 ? el("span", { class: "dim", text: `against ${clean(facts.runs[1].label, 60)}` }) : null,
-      facts.redacted ? el("span", { class: "dim", text: "redacted" }) : null,
-      el("button", { class: "switch", text: "theme", on: { click: () => this.turn() } }),
-    );
-  }
-
   private turn(): void {
     const dark = document.documentElement.dataset.theme
       ? document.documentElement.dataset.theme === "dark"
@@ -253,13 +241,16 @@ class App {
     const { theme } = this.store.state;
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
+    darken(theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+    for (const stack of [...this.stacks.values(), this.page.stack]) stack?.recolour();
   }
 
   private key(event: KeyboardEvent): void {
     const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
     if (event.key === "Escape") {
       (document.activeElement as HTMLElement | null)?.blur();
-      this.store.set({ filter: null, range: null, second: null, search: "" });
+      tooltip.hide();
+      this.store.set({ filter: null, range: null, second: null, search: "", pin: null });
       return;
     }
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -270,7 +261,8 @@ class App {
       "=": () => timeline.zoom(0.5),
       "-": () => timeline.zoom(2),
       "0": () => store.set({ view: null }),
-      p: () => store.set({ pin: null }),
+      p: () => page.pin(page.model.peak),
+      f: () => page.pin(null),
       t: () => this.turn(),
       ArrowLeft: () => (event.shiftKey ? timeline.pan(-0.1) : step(-1)),
       ArrowRight: () => (event.shiftKey ? timeline.pan(0.1) : step(1)),

@@ -21,7 +21,7 @@ export interface State {
   by: By | null;
   /** ns; null: the whole run. */
   view: [number, number] | null;
-  /** An ordinal; null: the peak. */
+  /** An ordinal; null: the failure with which the run ended, else the peak. */
   pin: number | null;
   range: [number, number] | null;
   second: [number, number] | null;

@@ -76,6 +76,41 @@ export function forgetTheme(): void {
   colours.clear();
 }
 
+/** Copies text. Where the page has no clipboard (plain http, some files), by the command of old browsers. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    if (navigator.clipboard) {
+      await navigator.clipboard.writeText(text);
+      return true;
+    }
+  } catch {
+    // Refused: the other way may be allowed.
+  }
+  const area = el("textarea", { label: "copied text" });
+  area.value = text;
+  area.className = "offscreen";
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  return copied;
+}
+
+/** A button that copies a line. */
+export function copyButton(text: string): HTMLElement {
+  const button = el("button", {
+    class: "copy",
+    text: "copy",
+    title: "copies the line",
+    on: {
+      click: () => {
+        void copyText(text).then((copied) => (button.textContent = copied ? "copied" : "select it and copy"));
+      },
+    },
+  });
+  return button;
+}
+
 /** At most one call a frame. */
 export function oncePerFrame(work: () => void): () => void {
   let waiting = false;

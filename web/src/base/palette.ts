@@ -11,19 +11,25 @@ const KNOWN: Record<string, number> = {
   Triton: 12, torchvision: 9, vllm: 8, diffusers: 13,
 };
 
-const FIXED: Record<string, string> = {
-  unknown: "#8f8f8f",
-  others: "#b3b3b3",
-  "PyTorch cache (free)": "#c6cbd3",
-  "CUDA context": "#5d6673",
-  "driver's own and unknown": "#9aa3ad",
-  "small blocks, lumped": "#c9b79c",
+/** What is no holder stays in the background, in both themes. */
+const FIXED: Record<string, [light: string, dark: string]> = {
+  unknown: ["#8f8f8f", "#8f8f8f"],
+  others: ["#b3b3b3", "#7d7d7d"],
+  "free in cache": ["#d3d8df", "#2f363f"],
+  "CUDA context": ["#5d6673", "#59626e"],
+  "driver's own and unknown": ["#9aa3ad", "#7a838e"],
+  "small blocks, lumped": ["#c9b79c", "#8d7f69"],
+};
+
+/** Dark colours that are not seen on a dark page. */
+const LIGHTER: Record<string, string> = {
+  "#332288": "#8577e0", "#882255": "#c9578a", "#117733": "#4cae6b", "#0072b2": "#2e8fd0",
 };
 
 const ROLES: Record<string, string> = {
   weights: "#0072b2", gradients: "#d55e00", "optimizer state": "#009e73", activations: "#e69f00",
   "KV cache": "#cc79a7", temporary: "#f0e442", workspace: "#56b4e9", input: "#882255",
-  communication: "#332288", "graph memory": "#999933", "context and modules": "#5d6673",
+  communication: "#332288", "graph memory": "#999933", "context and modules": "#5d6674",
 };
 
 function hash(text: string): number {
@@ -34,13 +40,29 @@ function hash(text: string): number {
   return value >>> 0;
 }
 
+let dark = false;
+
+/** The theme for which colours are chosen. */
+export function darken(on: boolean): void {
+  dark = on;
+}
+
+export function isDark(): boolean {
+  return dark;
+}
+
 /** The colour of a library, role, line or phase, by its name alone. */
 export function colour(name: string): string {
   // Names are a program's: `constructor` is one too.
-  if (Object.hasOwn(FIXED, name)) return FIXED[name];
-  if (Object.hasOwn(ROLES, name)) return ROLES[name];
+  if (Object.hasOwn(FIXED, name)) return FIXED[name][dark ? 1 : 0];
   const index = Object.hasOwn(KNOWN, name) ? KNOWN[name] : hash(name) % COLOURS.length;
-  return COLOURS[index];
+  const found = Object.hasOwn(ROLES, name) ? ROLES[name] : COLOURS[index];
+  return dark && Object.hasOwn(LIGHTER, found) ? LIGHTER[found] : found;
+}
+
+/** What is chosen by a click. No name has this colour. */
+export function chosen(): string {
+  return dark ? "#ff5fb0" : "#e6007e";
 }
 
 /** Red, green and blue, 0 to 255. */

@@ -8,6 +8,11 @@ export interface Frame {
   library: string | null;
 }
 
+/** How a frame is shown: always, on demand, always as the program's own. */
+export enum Shown {
+  Always, OnDemand, Own,
+}
+
 export interface StackFacts {
   frames: Frame[];
   lead: number | null;
@@ -16,6 +21,7 @@ export interface StackFacts {
 
 export interface DeviceFacts {
   ordinal: number | null;
+  uuid: string | null;
   name: string;
   total_bytes: number | null;
   cap_bytes: number | null;
@@ -70,6 +76,32 @@ export interface HolderName {
   caller: string;
   library: number;
   why?: string;
+}
+
+/** Memory in use at a failure: the parts add up. */
+export interface Used {
+  bytes: number;
+  tensors: number;
+  cache: number;
+  context: number;
+  rest: number;
+  in_nvidia_smi: boolean;
+}
+
+/** A failure with which the run ended. */
+export interface Failure {
+  device: number;
+  ordinal: number | null;
+  at_s: number;
+  of_torch: boolean;
+  asked_bytes: number;
+  line: string;
+  caller: string;
+  limit: string;
+  limit_bytes: number | null;
+  used: Used;
+  /** The most promising first. */
+  tries: { text: string; copy: string | null }[];
 }
 
 export interface Mark {
@@ -130,7 +162,7 @@ export interface WhatifFacts {
     peak_reserved_bytes: number;
     peak_allocated_bytes: number;
     retries: number;
-    at_capacity: { capacity_bytes: number; origin: string; fits: boolean; spare_bytes: number | null }[];
+    at_capacity: { capacity_bytes: number; origin: string; fits: boolean; retries: number; spare_bytes: number | null }[];
     smallest_capacity_bytes: number | null;
     compatible: boolean;
     reason: string | null;
@@ -144,12 +176,13 @@ export interface ProcessPage {
   has_times: boolean;
   has_stacks: boolean;
   verdict: Paragraph[];
+  failures: Failure[];
   /** Node of the innermost frame, kind, device, holder, library and 1. */
   owners: [number, number, number, number, number][];
   holders: HolderName[];
   libraries: string[];
-  /** Function, file, line, library and 1, folded. */
-  frames: [string, number, number, number, boolean][];
+  /** Function, file, line, library and 1, `Shown`. */
+  frames: [string, number, number, number, Shown][];
   files: string[];
   nodes: [number, number][];
   kinds: [number, string][];

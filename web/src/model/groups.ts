@@ -1,6 +1,6 @@
 // What the timeline is stacked by, and the stack at any moment: exact, at whatever zoom.
 
-import { colour } from "../base/palette.ts";
+import { chosen, colour } from "../base/palette.ts";
 import { after, Change, CONTEXT, Field, FREE_CACHE, LUMPED, REST, type Model, type Steps } from "./model.ts";
 import { eachLive, moment } from "./moment.ts";
 
@@ -9,6 +9,12 @@ export type By = "library" | "role" | "holder" | "phase";
 export interface Group {
   name: string;
   colour: string;
+}
+
+/** What was chosen by a click: it is the lowest band of the stack. */
+export interface Band {
+  name: string;
+  wanted: (owner: number, role: number) => boolean;
 }
 
 /** Groups that are named; the others are one. */
@@ -22,6 +28,8 @@ export class Stack {
   private ofRole: Uint16Array | null = null;
   private ofPhase: Uint16Array | null = null;
   private readonly others: number;
+  /** Groups below those of `by`. */
+  private readonly shift: number;
   private readonly free: number;
   private readonly width: number;
   private readonly chunk: number;
@@ -35,17 +43,15 @@ export class Stack {
   constructor(
     readonly model: Model,
     readonly by: By,
+    private readonly band: Band | null = null,
   ) {
     const names = this.assign();
     this.others = names.length;
-    for (const name of names) this.groups.push({ name, colour: colour(name) });
-    this.separate();
-    this.groups.push({ name: "others", colour: colour("others") });
-    this.free = this.groups.length;
-    this.groups.push({ name: FREE_CACHE, colour: colour(FREE_CACHE) });
-    this.groups.push({ name: LUMPED, colour: colour(LUMPED) });
-    this.groups.push({ name: CONTEXT, colour: colour(CONTEXT) });
-    this.groups.push({ name: REST, colour: colour(REST) });
+    if (band) this.groups.push({ name: band.name, colour: "" });
+    this.shift = this.groups.length;
+    this.free = this.shift + names.length + 1;
+    for (const name of [...names, "others", FREE_CACHE, LUMPED, CONTEXT, REST]) this.groups.push({ name, colour: "" });
+    this.recolour();
     this.width = this.free + 1;
     const moments = model.last + 1;
     this.chunk = Math.max(1, Math.ceil(moments / CHUNKS));
@@ -57,25 +63,25 @@ export class Stack {
     this.sweep(chunks);
   }
 
-  /** Lines and phases get colours by their place: a name alone says nothing there. */
-  private separate(): void {
-    if (this.by !== "holder" && this.by !== "phase") return;
+  /** After another theme came into force, too. Each name has a colour of its own. */
+  recolour(): void {
     const used = new Set<string>();
-    for (const group of this.groups) {
-      let name = group.name;
+    this.groups.forEach((group, n) => {
+      group.colour = n < this.shift ? chosen() : colour(group.name);
+      let { name } = group;
       for (let n = 0; used.has(group.colour) && n < 40; n++) {
         name += "'";
         group.colour = colour(name);
       }
       used.add(group.colour);
-    }
+    });
   }
 
-  /** The names of the groups, those with most bytes at the peak first. */
+  /** The names of the groups, those with most bytes at the first moment of the page first. */
   private assign(): string[] {
     const { model } = this;
     if (this.by === "role") return this.assignRoles();
-    const at = moment(model, model.peak);
+    const at = moment(model, model.first);
     const bytes = new Map<string, number>();
     const add = (name: string, more: number) => bytes.set(name, (bytes.get(name) ?? 0) + more);
     const owners = model.page.owners;
@@ -114,9 +120,10 @@ export class Stack {
   }
 
   groupOf(of: { owner: Uint32Array; role: Uint8Array; phase: Uint32Array }, n: number): number {
-    if (this.ofOwner) return this.ofOwner[of.owner[n]];
-    if (this.ofRole) return this.ofRole[of.role[n]];
-    return this.ofPhase?.[of.phase[n]] ?? this.others;
+    if (this.band?.wanted(of.owner[n], of.role[n])) return 0;
+    if (this.ofOwner) return this.shift + this.ofOwner[of.owner[n]];
+    if (this.ofRole) return this.shift + this.ofRole[of.role[n]];
+    return this.shift + (this.ofPhase?.[of.phase[n]] ?? this.others);
   }
 
   apply(sums: Float64Array, at: number): void {
@@ -211,7 +218,7 @@ export class Stack {
     all[this.free] = Math.max(0, all[this.free]);
     if (lumped > 0 && this.ofRole && model.hasLumpedRoles) {
       const { bytes } = model.lumpedByRole(ordinal);
-      for (let role = 0; role < bytes.length; role++) all[this.ofRole[role]] += bytes[role];
+      for (let role = 0; role < bytes.length; role++) all[this.shift + this.ofRole[role]] += bytes[role];
     } else all[this.free + 1] = lumped;
     all[this.free + 2] = model.sums[Field.Contexts].of(ordinal);
     const top = model.top(ordinal);
@@ -224,21 +231,6 @@ export class Stack {
     }
     all[all.length - 1] = Math.max(0, top - sum);
     return all;
-  }
-
-  /** The highest moment of ordinals `from` to `to`, both in it. */
-  highest(from: number, to: number): number {
-    const first = Math.ceil(from / this.chunk);
-    const last = Math.floor((to + 1) / this.chunk);
-    const walk = this.walk();
-    if (last <= first) return walk.highest(from, to);
-    let found = walk.highest(from, Math.max(from, first * this.chunk - 1));
-    const look = (ordinal: number) => {
-      if (this.model.top(ordinal) > this.model.top(found)) found = ordinal;
-    };
-    for (let chunk = first; chunk < last; chunk++) look(this.best[chunk]);
-    if (last * this.chunk <= to) look(walk.highest(last * this.chunk, to));
-    return found;
   }
 
   /** Looks at moments one after the other, as long as they come in order without reading anew. */

@@ -45,7 +45,7 @@ function made(): Model {
   const name = (line: string, library: number) => ({ line, function: "f", caller: "", library });
   const page = {
     name: "p", owners: [[0, 1, 0, 0, 1], [0, 12, 0, 1, 2], [0, 12, 0, 1, 2]],
-    holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"],
+    holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"], failures: [],
     phases: { names: [], ranges: [], more: false, moments: [] }, peaks: [[0, 5]], gaps: [[6, 6]],
     roles: ["weights", "unknown", "free in cache"], lumped_below: 0,
   } as unknown as ProcessPage;
@@ -58,9 +58,9 @@ test("a moment is what the command says", () => {
     holders(model, moment(model, ordinal)).map((held) => [model.holderName(held.holder), held.bytes / MIB, held.count]);
   expect(bytes(0)).toEqual([]);
   expect(bytes(1)).toEqual([["a.py:1 f", 20, 1]]);
-  expect(bytes(3)).toEqual([["b.py:2 f", 12, 2], ["PyTorch cache (free)", 8, 1]]);
-  expect(bytes(5)).toEqual([["PyTorch cache (free)", 16, 1], ["a.py:1 f", 6, 1], ["b.py:2 f", 4, 1]]);
-  expect(moment(model, 5).total).toBe(26 * MIB);
+  expect(bytes(3)).toEqual([["b.py:2 f", 12, 2]]);
+  expect(bytes(5)).toEqual([["a.py:1 f", 6, 1], ["b.py:2 f", 4, 1]]);
+  expect([moment(model, 5).total, moment(model, 5).held]).toEqual([26 * MIB, 10 * MIB]);
 });
 
 test("roles are those of blocks, and free memory of the cache", () => {
@@ -80,11 +80,32 @@ test("the stack is as high as the figure at every moment", () => {
       const sum = stack.at(ordinal).reduce((all, bytes) => all + bytes, 0);
       expect(sum, `${by} ${ordinal}`).toBe(model.top(ordinal));
     }
-    expect(stack.highest(0, 6)).toBe(5);
     const walk = stack.walk();
     expect(walk.highest(2, 4)).toBe(3);
     expect([...walk.best]).toEqual([...stack.at(3)]);
     expect(walk.highest(4, 6)).toBe(5);
+  }
+});
+
+test("what is allocated has no free cache in it: the highest moment is another", () => {
+  const { allocated, last } = made();
+  const mib = (all: (ordinal: number) => number) => Array.from({ length: last + 1 }, (_, n) => all(n) / MIB);
+  expect(mib((n) => allocated.of(n))).toEqual([0, 0, 8, 12, 4, 4, 4]);
+  expect(mib((n) => allocated.held(n))).toEqual([0, 0, 8, 12, 4, 10, 10]);
+  expect([allocated.highest(0, 6), allocated.highest(2, 6), allocated.highest(4, 6), allocated.highest(6, 6)]).toEqual([3, 3, 5, 6]);
+});
+
+test("what is chosen is the lowest band of each stack, and its height stays", () => {
+  const model = made();
+  for (const by of ["library", "holder", "role", "phase"] as const) {
+    const band = new Stack(model, by, { name: "b", wanted: (_, role) => role === 0 });
+    const plain = new Stack(model, by);
+    expect(band.groups[0].name).toBe("b");
+    for (let ordinal = 0; ordinal <= model.last; ordinal++) {
+      const sum = (of: Stack) => of.at(ordinal).reduce((all, bytes) => all + bytes, 0);
+      expect(sum(band), `${by} ${ordinal}`).toBe(sum(plain));
+    }
+    expect(band.at(3)[0] / MIB, by).toBe(8);
   }
 });
 

@@ -2,12 +2,12 @@
 // (src/analysis/memory/holdings.rs): blocks stand in place of their segments, and what is left of the
 // segments is PyTorch's free cache.
 
-import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import type { Failure, ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { LIVE, type Blocks, type Memory, type Stream } from "../data/stream.ts";
+import { Allocated } from "./allocated.ts";
 
-export const FREE_CACHE = "PyTorch cache (free)";
-/** What the command calls it as a role. */
-export const FREE_ROLE = "free in cache";
+/** What no tensor uses of PyTorch's segments. It is no holder. */
+export const FREE_CACHE = "free in cache";
 export const LUMPED = "small blocks, lumped";
 export const CONTEXT = "CUDA context";
 export const REST = "driver's own and unknown";
@@ -242,6 +242,29 @@ export class Model {
     return facts ? this.at(facts.peak_at_s * 1e9) : this.last;
   }
 
+  /** The failure with which the run ended on this device. */
+  get failure(): Failure | null {
+    return this.page.failures.find((one) => one.device === this.device) ?? null;
+  }
+
+  /** Its moment. */
+  get failed(): number | null {
+    const { failure } = this;
+    return failure && (failure.ordinal ?? this.at(failure.at_s * 1e9));
+  }
+
+  /** The moment that the page shows first: the failure where there is one, else the peak. */
+  get first(): number {
+    return this.failed ?? this.peak;
+  }
+
+  private amounts: Allocated | null = null;
+
+  get allocated(): Allocated {
+    this.amounts ??= new Allocated(this);
+    return this.amounts;
+  }
+
   get deviceFacts() {
     const ordinal = this.device === 255 ? null : this.device;
     return this.facts.devices.find((device) => device.ordinal === ordinal);
@@ -256,14 +279,21 @@ export class Model {
     return this.page.libraries[this.page.owners[owner][4] - 1] ?? "unknown";
   }
 
+  /** A line and who called it. */
+  holderLine(holder: number): string {
+    const caller = this.callerOf(holder);
+    return this.holderName(holder) + (caller ? `, from ${caller}` : "");
+  }
+
+  callerOf(holder: number): string {
+    return holder >= 0 ? this.page.holders[holder].caller : "";
+  }
+
   /** What tells a holder apart from all others, in words: line, who called it, library. */
   holderLabel(holder: number): string {
-    const name = this.holderName(holder);
-    if (holder < 0) return name;
-    const { caller, library } = this.page.holders[holder];
-    const from = caller ? `, from ${caller}` : "";
-    const of = library ? ` (${this.page.libraries[library - 1]})` : "";
-    return name + from + of;
+    if (holder < 0) return this.holderName(holder);
+    const { library } = this.page.holders[holder];
+    return this.holderLine(holder) + (library ? ` (${this.page.libraries[library - 1]})` : "");
   }
 
   holderName(holder: number): string {

@@ -1,7 +1,7 @@
 // What is live at one moment: by holder, by segment.
 
 import type { Model } from "./model.ts";
-import { after, Field, FREE, FREE_ROLE, SMALL } from "./model.ts";
+import { after, Field, FREE_CACHE, SMALL } from "./model.ts";
 
 export interface Held {
   holder: number;
@@ -41,6 +41,8 @@ export interface Moment {
   lumped: number;
   lumpedCount: number;
   total: number;
+  /** What somebody holds: all but what is free in the cache. */
+  held: number;
 }
 
 export function moment(model: Model, ordinal: number): Moment {
@@ -61,6 +63,7 @@ export function moment(model: Model, ordinal: number): Moment {
     lumped: model.sums[Field.Lumped].of(ordinal),
     lumpedCount: model.sums[Field.LumpedCount].of(ordinal),
     total: 0,
+    held: 0,
   };
   let cached = 0;
   for (let n = 0; n < memory.length; n++) {
@@ -113,6 +116,7 @@ export function moment(model: Model, ordinal: number): Moment {
   found.freePaused = Math.max(0, model.sums[Field.Asleep].of(ordinal) - paused);
   found.total = found.freeBytes + found.lumped;
   for (const bytes of found.bytes) found.total += bytes;
+  found.held = found.total - found.freeBytes;
   return found;
 }
 
@@ -168,7 +172,7 @@ export function byRole(model: Model, at: Moment): OfRole[] {
     of.count += count;
   };
   eachLive(model, at, (_, role, bytes) => add(role, bytes, 1));
-  if (at.freeBytes > 0) add(roles.indexOf(FREE_ROLE), at.freeBytes, at.freeCount);
+  if (at.freeBytes > 0) add(roles.indexOf(FREE_CACHE), at.freeBytes, at.freeCount);
   if (at.lumped > 0) {
     const lumped = model.lumpedByRole(at.ordinal);
     lumped.bytes.forEach((bytes, role) => add(role, bytes, lumped.count[role]));
@@ -179,7 +183,7 @@ export function byRole(model: Model, at: Moment): OfRole[] {
     .sort((a, b) => b.bytes - a.bytes || (order.get(a.role) ?? 0) - (order.get(b.role) ?? 0));
 }
 
-/** As `vramtrace holders` lists them: largest first. */
+/** As `vramtrace holders` lists them, without what is free in the cache: largest first. */
 export function holders(model: Model, at: Moment): Held[] {
   const all = new Map<number, Held>();
   model.page.owners.forEach((owner, n) => {
@@ -194,10 +198,6 @@ export function holders(model: Model, at: Moment): Held[] {
       all.set(owner[3], { holder: owner[3], library: model.library(n), bytes, count, paused });
     }
   });
-  if (at.freeBytes > 0 || at.freePaused > 0) {
-    const [bytes, count, paused] = [at.freeBytes, at.freeCount, at.freePaused];
-    all.set(FREE, { holder: FREE, library: "PyTorch", bytes, count, paused });
-  }
   if (at.lumped > 0) {
     all.set(SMALL, { holder: SMALL, library: "unknown", bytes: at.lumped, count: at.lumpedCount, paused: 0 });
   }

@@ -1,6 +1,6 @@
 // What frag, whatif and leaks say, with the line to export.
 
-import { el, fill } from "../base/dom.ts";
+import { copyButton, el, fill, theme } from "../base/dom.ts";
 import { clean, count, duration, percent, seconds, size } from "../base/units.ts";
 import type { FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
@@ -24,6 +24,16 @@ function shell(conf: string): string {
   return /^[A-Za-z0-9:,_.-]*$/.test(conf) ? conf : `'${clean(conf)}'`;
 }
 
+type AtCapacity = WhatifFacts["settings"][number]["at_capacity"][number];
+
+/** Where the cache must be emptied on the way, it is full at times: nothing is to spare. */
+function fits(at: AtCapacity): string {
+  if (!at.fits) return "no";
+  if (at.retries > 0) return `yes, ${at.retries === 1 ? "1 retry" : `${count(at.retries)} retries`}`;
+  const spare = at.spare_bytes ?? 0;
+  return `yes: ${size(at.capacity_bytes - spare)} used, ${size(spare)} to spare`;
+}
+
 export class AdviceView implements View {
   readonly node = el("section", { class: "advice", label: "Advice" });
 
@@ -35,8 +45,10 @@ export class AdviceView implements View {
     const here = <T extends { ordinal: number }>(all: T[]) => all.filter((one) => one.ordinal === model.device);
     const leaks = (advice.leaks?.leaks ?? []).filter((leak) => (leak.device ?? 255) === model.device);
     const whatif = here(advice.whatif?.devices ?? []);
+    const tries = model.failure?.tries ?? [];
     fill(
       this.node,
+      ...(tries.length ? [el("h3", { text: "What to try" }), el("ol", { class: "tries" }, ...tries.map((one) => this.attempt(one)))] : []),
       el("h3", { text: "What other settings of PyTorch's allocator would need" }),
       ...(whatif.length ? whatif.map((one) => this.whatif(one)) : [el("p", { class: "dim", text: clean(advice.no_whatif ?? "There is nothing to replay on this device.") })]),
       el("h3", { text: "Fragmentation of PyTorch's cache" }),
@@ -47,14 +59,19 @@ export class AdviceView implements View {
     );
   }
 
+  private attempt(one: { text: string; copy: string | null }): HTMLElement {
+    if (one.copy === null) return el("li", { text: clean(one.text, 300) });
+    return el("li", {}, el("code", { text: clean(one.copy, 300) }), copyButton(one.copy), el("span", { class: "dim", text: `  ${clean(one.text, 300)}` }));
+  }
+
   private whatif(facts: WhatifFacts): HTMLElement {
     const capacities = facts.settings[0]?.at_capacity ?? [];
-    const head = ["setting", "reserved at the peak", "smallest capacity", ...capacities.map((at) => `fits ${size(at.capacity_bytes)} (${at.origin})`), "to export"];
+    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${size(at.capacity_bytes)}`), "needs at least", "unlimited: reserved", "to export"];
     const rows = facts.settings.map((setting) => [
       clean(setting.conf, 80) + (setting.in_force ? " (in force)" : ""),
-      size(setting.peak_reserved_bytes),
+      ...setting.at_capacity.map((at) => fits(at)),
       setting.smallest_capacity_bytes === null ? "" : size(setting.smallest_capacity_bytes),
-      ...setting.at_capacity.map((at) => (at.fits ? `yes, ${size(at.spare_bytes ?? 0)} to spare` : "no")),
+      size(setting.peak_reserved_bytes),
       setting.compatible
         ? setting.conf === "default"
           ? el("code", { text: "unset PYTORCH_CUDA_ALLOC_CONF" })
@@ -65,7 +82,9 @@ export class AdviceView implements View {
       "div",
       {},
       el("p", {
-        text: `The run reserved ${size(facts.recorded_peak_reserved_bytes)} at most, with ${size(facts.recorded_peak_allocated_bytes)} at most in blocks.`,
+        text:
+          `The run reserved ${size(facts.recorded_peak_reserved_bytes)} at most and allocated ${size(facts.recorded_peak_allocated_bytes)} at most. ` +
+          "A retry empties the cache and asks again: with retries, less than without is needed.",
       }),
       table(head, rows),
       ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
@@ -121,7 +140,7 @@ export class AdviceView implements View {
       requestAnimationFrame(() =>
         chart(drawn, {
           title: "held, the least in each part of the run", x, height: 130, width: Math.min(620, this.node.clientWidth), legend: false,
-          curves: [{ name: "held", colour: "#d55e00", values: leak.shape }],
+          curves: [{ name: "held", colour: theme("text"), values: leak.shape }],
         }),
       );
     }

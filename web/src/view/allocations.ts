@@ -1,7 +1,6 @@
 // What was allocated in the brushed range, also what was freed in it: by line, and by size.
 
 import { el, fill } from "../base/dom.ts";
-import { colour } from "../base/palette.ts";
 import { clean, count, duration, seconds, several, size } from "../base/units.ts";
 import { LIVE } from "../data/stream.ts";
 import type { Page, View } from "./page.ts";
@@ -118,9 +117,6 @@ export class Allocations implements View {
           "tbody",
           {},
           ...rows.slice(0, ROWS).map((row) => {
-            const swatch = el("span", { class: "swatch" });
-            swatch.style.background = colour(row.library);
-            const name = model.holderName(row.holder);
             return el(
               "tr",
               { on: { click: () => page.filter("holder", model.holderLabel(row.holder)) } },
@@ -129,8 +125,8 @@ export class Allocations implements View {
               el("td", { class: "number", text: size(row.stayed) }),
               el("td", { class: "number", text: count(row.short) }),
               el("td", { class: "number", text: duration(row.life / Math.max(1, row.count)) }),
-              el("td", {}, swatch, clean(row.library, 40)),
-              el("td", { class: "text", text: clean(name, 140) }),
+              el("td", { text: clean(row.library, 40) }),
+              el("td", { class: "text", text: clean(model.holderLine(row.holder), 200) }),
             );
           }),
         ),

@@ -2,8 +2,9 @@
 // is drawn. WebGL2 draws them; where there is none, or none but software, a canvas does.
 
 import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
-import { colour, rgb } from "../base/palette.ts";
+import { colour, isDark, rgb } from "../base/palette.ts";
 import { byteSteps, count, duration, seconds, size } from "../base/units.ts";
+import { Shown } from "../data/facts.ts";
 import { LIVE, type Blocks } from "../data/stream.ts";
 import { GlPainter } from "./paint_gl.ts";
 import { RasterPainter } from "./paint_raster.ts";
@@ -125,7 +126,7 @@ export class BlocksView implements View {
     const { model } = page;
     const { state } = page.store;
     const { filter, small } = state;
-    const key = [model.page.name, model.device, page.stack.by, small, filter?.name, this.of === model.memory].join("\n");
+    const key = [model.page.name, model.device, page.stack.by, small, filter?.name, this.of === model.memory, isDark()].join("\n");
     if (this.rectangles && key === this.key) return this.rectangles;
     this.key = key;
     const of = this.of;
@@ -310,11 +311,11 @@ export class BlocksView implements View {
     const { nodes, frames, files } = model.page;
     for (let node = owner[0]; node > 0 && stack.length < 8; node = nodes[node - 1][0]) {
       const [name, file, line, , folded] = frames[nodes[node - 1][1]];
-      if (!folded) stack.push({ text: `${name}  ${(files[file] ?? "").split("/").pop()}:${line}` });
+      if (folded !== Shown.OnDemand) stack.push({ text: `${name}  ${(files[file] ?? "").split("/").pop()}:${line}` });
     }
     tooltip.show(event, [
       { text: `${size(of.size[n])}  ${model.library(of.owner[n])}`, strong: true },
-      { text: model.page.roles[of.role[n]], colour: colour(model.page.roles[of.role[n]] ?? "unknown") },
+      { text: model.page.roles[of.role[n]], colour: this.page.stack.groups[this.page.stack.groupOf(of, n)].colour },
       { text: `${of.continues[n] ? "since " : ""}${seconds(model.time[of.start[n]], 6)}, ${live ? "live at the end" : `lived ${duration(model.time[end] - model.time[of.start[n]])}`}` },
       ...(of.held[n] < of.size[n] ? [{ text: `asleep: ${size(of.size[n] - of.held[n])} of it unmapped, may come back`, strong: true }] : []),
       { text: `0x${of.address[n].toString(16)}` },
@@ -322,7 +323,9 @@ export class BlocksView implements View {
     ]);
   }
 
+  /** The wheel scrolls the page; with Ctrl it zooms in time, with Ctrl and Shift in bytes. */
   private wheel(event: WheelEvent): void {
+    if (!event.ctrlKey) return;
     event.preventDefault();
     const { page } = this;
     const by = Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 300);

@@ -1,9 +1,8 @@
 // Two runs, or two moments of one: what grew, by line and by library, and both on one axis.
 
-import { el, fill } from "../base/dom.ts";
-import { colour } from "../base/palette.ts";
+import { el, fill, theme } from "../base/dom.ts";
 import { clean, count, percent, seconds, size } from "../base/units.ts";
-import type { Model } from "../model/model.ts";
+import { FREE_CACHE, type Model } from "../model/model.ts";
 import { byRole, holders, moment, type Moment, type OfRole } from "../model/moment.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
@@ -28,8 +27,8 @@ function compareRoles([before, at]: [Model, Moment], [now, then]: [Model, Moment
     grown.counts[which] += of.count;
     all.set(of.role, grown);
   };
-  for (const of of byRole(before, at)) add(of, 0);
-  for (const of of byRole(now, then)) add(of, 1);
+  for (const of of byRole(before, at)) if (of.role !== FREE_CACHE) add(of, 0);
+  for (const of of byRole(now, then)) if (of.role !== FREE_CACHE) add(of, 1);
   return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before));
 }
 
@@ -38,9 +37,8 @@ export function compare(before: [Model, Moment], now: [Model, Moment], by: "line
   const all = new Map<string, Grown>();
   const add = ([model, at]: [Model, Moment], which: 0 | 1) => {
     for (const held of holders(model, at)) {
-      const line = model.holderName(held.holder);
-      const caller = held.holder >= 0 ? model.page.holders[held.holder].caller : "";
-      const name = by === "library" ? (held.holder < 0 ? line : held.library) : caller ? `${line}, from ${caller}` : line;
+      const line = model.holderLine(held.holder);
+      const name = by === "library" ? (held.holder < 0 ? line : held.library) : line;
       const key = `${held.library}\n${name}`;
       const grown = all.get(key) ?? { name, library: held.library, before: 0, now: 0, counts: [0, 0] };
       if (which) grown.now += held.bytes;
@@ -86,37 +84,42 @@ export class Diff implements View {
         return;
       }
       const labels: [string, string] = [page.facts.runs[1].label, page.facts.runs[0].label];
-      this.show([other, moment(other, other.peak)], [model, moment(model, model.peak)], labels, true);
+      const most = (one: Model): [Model, Moment] => [one, moment(one, one.allocated.highest(0, one.last))];
+      this.show(most(other), most(model), labels, true);
       return;
     }
     if (range && second) {
-      const at = (one: [number, number]) => moment(model, page.stack.highest(model.at(one[0]), model.at(one[1])));
+      const at = (one: [number, number]) => moment(model, model.allocated.highest(model.at(one[0]), model.at(one[1])));
       this.show([model, at(range)], [model, at(second)], ["the first range", "the second range"], false);
       return;
     }
-    if (page.ordinal !== model.peak) {
-      this.show([model, moment(model, model.peak)], [model, page.moment], ["the peak", "the pinned moment"], false);
+    if (page.ordinal !== model.first) {
+      const first = model.failed === null ? "the peak" : "the failure";
+      this.show([model, moment(model, model.first)], [model, page.moment], [first, "the pinned moment"], false);
       return;
     }
     fill(
       this.node,
       el("p", {
         text:
-          "Pin a moment to compare it with the peak, or brush a range and, with Shift, a second one. " +
+          `Pin a moment to compare it with ${model.failed === null ? "the peak" : "the failure"}, or brush a range and, with Shift, a second one. ` +
           "Two runs on one page: vramtrace report --html B.vtrace --against A.vtrace.",
       }),
     );
   }
 
   private show(before: [Model, Moment], now: [Model, Moment], labels: [string, string], runs: boolean): void {
-    const difference = now[1].total - before[1].total;
+    // What is free in a cache is nobody's.
+    const difference = now[1].held - before[1].held;
+    const free = now[1].freeBytes - before[1].freeBytes;
     const lines = compare(before, now, "line");
     const most = lines.find((line) => Math.sign(line.now - line.before) === Math.sign(difference || 1));
     const sign = difference >= 0 ? "+" : "";
     const words = [
-      `${clean(labels[0], 60)}: ${size(before[1].total)} at ${seconds(before[0].time[before[1].ordinal])}`,
-      `${clean(labels[1], 60)}: ${size(now[1].total)} at ${seconds(now[0].time[now[1].ordinal])}`,
+      `${clean(labels[0], 60)}: ${size(before[1].held)} held at ${seconds(before[0].time[before[1].ordinal])}`,
+      `${clean(labels[1], 60)}: ${size(now[1].held)} held at ${seconds(now[0].time[now[1].ordinal])}`,
       `${sign}${size(difference)}`,
+      ...(free ? [`free in cache ${free > 0 ? "+" : ""}${size(free)}`] : []),
     ];
     const axis = el("div", {});
     const roles = compareRoles(before, now);
@@ -164,8 +167,8 @@ export class Diff implements View {
       title: byStep ? "both runs, the highest of each step" : "both runs, by time since their start",
       x, height: 220, width: this.node.clientWidth - 10, xName: byStep ? "step" : undefined,
       curves: [
-        { name: labels[0], colour: "#8f8f8f", values: values(before, 0), dash: [5, 3] },
-        { name: labels[1], colour: "#0072b2", values: values(now, 1) },
+        { name: labels[0], colour: theme("dim"), values: values(before, 0), dash: [5, 3] },
+        { name: labels[1], colour: theme("text"), values: values(now, 1) },
       ],
     });
   }
@@ -183,15 +186,13 @@ export class Diff implements View {
           const by = one.now - one.before;
           const bar = el("span", { class: by > 0 ? "grew" : "shrank" });
           bar.style.width = `${(80 * Math.abs(by)) / most}px`;
-          const swatch = el("span", { class: "swatch" });
-          swatch.style.background = colour(one.library);
           const line = el("tr", {},
             el("td", { class: "number", text: `${by > 0 ? "+" : ""}${size(by)}` }),
             el("td", {}, bar),
             el("td", { class: "number", text: size(one.before) }),
             el("td", { class: "number", text: size(one.now) }),
             el("td", { class: "number", text: `${count(one.counts[0])} → ${count(one.counts[1])}` }),
-            el("td", {}, swatch, clean(one.library, 40)),
+            el("td", { text: clean(one.library, 40) }),
             title === "by role" ? null : el("td", { class: "text", text: clean(one.name, 180) }));
           line.dataset.by = String(by);
           return line;

@@ -2,6 +2,7 @@
 
 import { el, fill } from "../base/dom.ts";
 import { clean, count, seconds, size } from "../base/units.ts";
+import { endOf } from "./header.ts";
 import type { Page, View } from "./page.ts";
 
 export class FactsView implements View {
@@ -19,31 +20,31 @@ export class FactsView implements View {
       ["host", `${facts.host}, pid ${facts.pid}${facts.rank === null ? "" : `, rank ${facts.rank}`}`],
       ["started", facts.started],
       ["duration", seconds(facts.duration_s * 1e9)],
-      ["ended", facts.ended_in_order ? "in order" : facts.running ? "it runs" : "killed, crashed or left by _exit"],
+      ["ended", endOf(facts, model.page) || "not recorded"],
       ["events", count(facts.events)],
     ];
     if (device) {
       const torch = device.torch;
       rows.push(
         ["device", `GPU ${device.ordinal ?? "?"} ${device.name}${device.total_bytes === null ? "" : `, ${size(device.total_bytes)}`}`],
-        ["peak of allocations", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
+        ["peak of driver allocations", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
         ["live at the end", `${size(device.live_bytes)}`],
         ["allocations", `${count(device.allocations)}, ${count(device.frees)} frees`],
         ["refused", `${count(device.refused_by_cap)} by the cap, ${count(device.refused_by_driver)} by the driver`],
       );
-      if (device.peak_process_bytes !== null) rows.push(["highest in nvidia-smi", size(device.peak_process_bytes)]);
+      if (device.peak_process_bytes !== null) rows.push(["in nvidia-smi, highest", size(device.peak_process_bytes)]);
       if (torch) {
         rows.push(
-          ["peak in PyTorch's blocks", size(torch.peak_allocated_bytes)],
-          ["peak reserved by PyTorch", size(torch.peak_reserved_bytes)],
+          ["allocated, highest (PyTorch's tensors)", size(torch.peak_allocated_bytes)],
+          ["reserved, highest (PyTorch)", size(torch.peak_reserved_bytes)],
         );
       }
       const at = this.page.ordinal;
       const beyond = model.top(at) - model.known(at);
       if (model.hasProcessFigure) {
         rows.push(
-          ["nvidia-smi minus allocations and contexts, at the pinned moment", size(beyond)],
-          ["nvidia-smi minus PyTorch's reserve, at the pinned moment", size(model.top(at) - model.sums[5].of(at))],
+          [`in nvidia-smi beyond allocations and contexts, ${this.page.when}`, size(beyond)],
+          [`in nvidia-smi beyond PyTorch's reserved, ${this.page.when}`, size(model.top(at) - model.sums[5].of(at))],
         );
       }
       for (const [name, bytes] of Object.entries(device.driver_bytes ?? {})) {
@@ -60,7 +61,7 @@ export class FactsView implements View {
       el("p", {
         class: "dim",
         text: `vramtrace ${this.page.facts.version}${this.page.facts.redacted ? ", redacted" : ""}. ` +
-          "Keys: + and - zoom, arrows move the pinned moment (Shift: the view), P peak, 0 whole run, 1 to 8 views, / search, T theme, Esc clears.",
+          "The wheel scrolls, Ctrl + wheel zooms. Keys: + and - zoom, arrows move the pinned moment (Shift: the view), P peak, F failure, 0 whole run, 1 to 8 views, / search, T theme, Esc clears.",
       }),
     );
   }

@@ -1,9 +1,9 @@
 // Bytes by stack as rectangles: each as wide as what was held below it.
 
 import { el, fit, fitted, theme } from "../base/dom.ts";
-import { colour, ink } from "../base/palette.ts";
 import { clean, percent, size } from "../base/units.ts";
-import { FREE_CACHE, LUMPED } from "../model/model.ts";
+import { Shown } from "../data/facts.ts";
+import { LUMPED } from "../model/model.ts";
 import { eachLive } from "../model/moment.ts";
 import type { Page, Wanted } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
@@ -11,7 +11,8 @@ import * as tooltip from "./tooltip.ts";
 export interface Node {
   name: string;
   detail: string;
-  library: string;
+  /** A frame of the program's own code. */
+  own: boolean;
   bytes: number;
   children: Map<string, Node>;
   parent: Node | null;
@@ -20,17 +21,6 @@ export interface Node {
 
 const ROW = 17;
 const DEEPEST = 40;
-
-/** The library of a frame, by its file or its shared object. */
-export function packageOf(file: string, library: string): string {
-  const found = /\/(?:site|dist)-packages\/([^/.]+)/.exec(file);
-  const name = found ? found[1] : library.replace(/\.so.*$/, "");
-  if (/^(torch|libtorch|libc10)/.test(name)) return "PyTorch";
-  if (/^libcublas/.test(name)) return "cuBLAS";
-  if (/^libcudnn/.test(name)) return "cuDNN";
-  if (/^libnccl/.test(name)) return "NCCL";
-  return name || "program";
-}
 
 /** By owner: what is wanted of the pinned moment. */
 function bytesOf(page: Page, wanted: Wanted): Float64Array {
@@ -48,9 +38,9 @@ export function tree(page: Page): Node {
   const at = page.moment;
   const wanted = page.wanted();
   const root: Node = {
-    name: "all", detail: "", library: "unknown", bytes: 0, children: new Map(), parent: null, depth: 0,
+    name: "all", detail: "", own: false, bytes: 0, children: new Map(), parent: null, depth: 0,
   };
-  const add = (path: { name: string; detail: string; library: string }[], bytes: number) => {
+  const add = (path: { name: string; detail: string; own: boolean }[], bytes: number) => {
     root.bytes += bytes;
     let node = root;
     for (const frame of path) {
@@ -65,14 +55,14 @@ export function tree(page: Page): Node {
       if (node.depth > DEEPEST) return;
     }
   };
-  const { nodes, frames, files, libraries } = model.page;
-  const named = frames.map(([name, file, line, library]) => {
+  const { nodes, frames, files } = model.page;
+  const named = frames.map(([name, file, line, , shown]) => {
     const path = files[file] ?? "";
     const base = path.split("/").pop() ?? "";
     return {
       name: base ? `${name} ${base}:${line}` : name,
       detail: path,
-      library: packageOf(path, libraries[library - 1] ?? ""),
+      own: shown === Shown.Own,
     };
   });
   const bytes = wanted ? bytesOf(page, wanted) : at.bytes;
@@ -81,18 +71,17 @@ export function tree(page: Page): Node {
     const path: (typeof named)[number][] = [];
     for (let node = owner[0], steps = 0; node > 0 && steps < 4096; node = nodes[node - 1][0], steps++) {
       const frame = nodes[node - 1][1];
-      if (state.frames || !frames[frame]?.[4]) path.push(named[frame]);
+      if (state.frames || frames[frame]?.[4] !== Shown.OnDemand) path.push(named[frame]);
     }
     if (!state.inverted) path.reverse();
     if (path.length === 0) {
       const name = model.holderName(owner[3]);
-      path.push({ name: name || "no frames", detail: "", library: model.library(n) });
+      path.push({ name: name || "no frames", detail: "", own: false });
     }
     add(path, bytes[n]);
   });
   if (!wanted) {
-    if (at.freeBytes > 0) add([{ name: FREE_CACHE, detail: "", library: FREE_CACHE }], at.freeBytes);
-    if (at.lumped > 0) add([{ name: LUMPED, detail: "", library: LUMPED }], at.lumped);
+    if (at.lumped > 0) add([{ name: LUMPED, detail: "", own: false }], at.lumped);
   }
   return root;
 }
@@ -131,6 +120,11 @@ export class Flame {
     );
   }
 
+  /** Back to the whole. */
+  clear(): void {
+    this.zoomed = [];
+  }
+
   draw(): void {
     const root = tree(this.page);
     let focus = root;
@@ -162,14 +156,13 @@ export class Flame {
     const { search } = this.page.store.state;
     for (const one of this.drawn) {
       const all = one.node.depth === 0;
-      const fill = all ? theme("panel-strong") : colour(one.node.library);
       const hit = search !== "" && one.node.name.toLowerCase().includes(search.toLowerCase());
       draw.globalAlpha = search !== "" && !hit && !all ? 0.35 : 1;
-      draw.fillStyle = fill;
+      draw.fillStyle = theme(all ? "panel" : one.node.own ? "own" : "frame");
       draw.fillRect(one.x, one.node.depth * ROW, Math.max(0.6, one.width - 0.7), ROW - 1);
       draw.globalAlpha = 1;
-      draw.fillStyle = all ? theme("text") : ink(fill);
-      const text = all ? `all ${size(one.node.bytes)}` : clean(one.node.name, 200);
+      draw.fillStyle = theme("text");
+      const text = all ? `held ${size(one.node.bytes)}` : clean(one.node.name, 200);
       draw.fillText(fitted(draw, text, one.width - 6), one.x + 3, one.node.depth * ROW + ROW / 2);
     }
   }

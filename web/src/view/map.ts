@@ -2,7 +2,6 @@
 // between them. Rows have the same length, or one scale.
 
 import { el, fill, fit, fitted, theme } from "../base/dom.ts";
-import { colour } from "../base/palette.ts";
 import { clean, percent, seconds, several, size } from "../base/units.ts";
 import type { Segment } from "../model/moment.ts";
 import type { Page, View, Wanted } from "./page.ts";
@@ -32,8 +31,8 @@ export class MapView implements View {
   private readonly sort = el("button", { class: "switch" });
   private readonly scale = el("button", { class: "switch" });
   private rows: Row[] = [];
-  private bySize = false;
-  private oneScale = false;
+  private bySize = true;
+  private oneScale = true;
   private largest = 1;
   private most = ROWS;
   private zoom = 1;
@@ -112,9 +111,9 @@ export class MapView implements View {
     fill(
       this.words,
       [
-        `at ${seconds(model.time[page.ordinal], 6)}`,
+        page.when,
         `${several(at.segments.length, "segment")}, ${size(reserved)}, ${percent(used, reserved)} in blocks`,
-        `free ${size(reserved - used)}, of which ${size(bytes)} can be given back (green frame)`,
+        `free ${size(reserved - used)}, of which ${size(bytes)} can be given back${bytes > 0 ? " (bold frame)" : ""}`,
         asleep > 0 ? `asleep ${size(asleep)}: unmapped, may come back (pale)` : "",
         rows.length > shown.length ? `${rows.length - shown.length} rows more` : "",
       ]
@@ -172,14 +171,15 @@ export class MapView implements View {
       }
     } else if (row.asleep >= 0) {
       const owner = model.stream.mappings.asleep[row.asleep] - 1;
-      block(0, row.bytes, owner, 255, colour(model.library(owner)), true);
+      block(0, row.bytes, owner, 255, theme("dim"), true);
     } else {
       const n = row.memory;
       block(0, row.bytes, memory.owner[n], memory.role[n], stack.groups[stack.groupOf(memory, n)].colour, false);
     }
-    draw.lineWidth = 1;
+    const empty = segment?.blocks.length === 0 && segment.asleep === 0;
+    draw.lineWidth = empty ? 2 : 1;
     const pinned = segment && segment.asleep === 0 && segment.blocks.length === 1 && segment.used < segment.bytes / 2;
-    draw.strokeStyle = segment?.blocks.length === 0 ? "#009e73" : pinned ? "#d55e00" : theme("grid");
+    draw.strokeStyle = theme(empty ? "text" : "grid");
     draw.setLineDash(segment?.expandable ? [3, 2] : []);
     draw.strokeRect(LEFT + 0.5, y + 0.5, width, ROW - 1);
     draw.setLineDash([]);
@@ -219,8 +219,8 @@ export class MapView implements View {
       const library = model.library(blocks.owner[n]);
       lines.push(
         { text: size(blocks.size[n]), strong: true },
-        { text: clean(model.holderName(holder), 140), colour: colour(library) },
-        { text: model.page.roles[blocks.role[n]] },
+        { text: clean(model.holderLine(holder), 200), colour: this.page.stack.groups[this.page.stack.groupOf(blocks, n)].colour },
+        { text: `${model.page.roles[blocks.role[n]]}, ${library}` },
         { text: `allocated at ${seconds(model.time[blocks.start[n]], 6)}` },
       );
     } else if (memory >= 0) {
@@ -228,14 +228,14 @@ export class MapView implements View {
       const kind = model.page.kinds.find(([id]) => id === owner[1])?.[1] ?? "memory";
       lines.push(
         { text: `${size(model.memory.size[memory])} of the driver (${kind})`, strong: true },
-        { text: clean(model.holderName(owner[3]), 140) },
+        { text: clean(model.holderLine(owner[3]), 200) },
       );
     }
     if (found.row.asleep >= 0) {
       const owner = model.page.owners[model.stream.mappings.asleep[found.row.asleep] - 1];
       lines.push(
         { text: `${size(found.row.bytes)} asleep: unmapped, may come back`, strong: true },
-        { text: clean(model.holderName(owner[3]), 140) },
+        { text: clean(model.holderLine(owner[3]), 200) },
       );
     }
     if (segment) {

@@ -2,10 +2,11 @@
 
 import type { Facts } from "../data/facts.ts";
 import type { Stack } from "../model/groups.ts";
-import type { Model } from "../model/model.ts";
+import { LUMPED, SMALL, type Model } from "../model/model.ts";
 import { moment, type Moment } from "../model/moment.ts";
 import { counterpart, Loaded, sameDevice } from "../model/selection.ts";
-import { clean } from "../base/units.ts";
+import { colour } from "../base/palette.ts";
+import { clean, seconds } from "../base/units.ts";
 import type { FilterBy, Store } from "../state.ts";
 
 /** Is memory of this owner and role wanted? */
@@ -64,10 +65,39 @@ export class Page {
 
   private readonly waiting = new Set<() => void>();
 
-  /** The pinned moment; the peak where none is. */
+  /** The pinned moment; where none is, the failure, else the peak. */
   get ordinal(): number {
     const pin = this.store.state.pin;
-    return pin === null ? this.model.peak : Math.min(Math.max(pin, 0), this.model.last);
+    return pin === null ? this.model.first : Math.min(Math.max(pin, 0), this.model.last);
+  }
+
+  /** `at the failure`, `at the peak`, `at 1.234 s`. */
+  get when(): string {
+    const { ordinal, model } = this;
+    if (ordinal === model.failed) return "at the failure";
+    return ordinal === model.peak ? "at the peak" : `at ${seconds(model.time[ordinal])}`;
+  }
+
+  private tints: { at: Moment; stack: Stack; of: Map<number, string> } | null = null;
+
+  /** The colour of a holder: of what it is mostly stacked as at the pinned moment. */
+  tint(holder: number): string {
+    const { model, moment: at, stack } = this;
+    if (this.tints?.at !== at || this.tints.stack !== stack) {
+      const sums = new Map<number, Float64Array>();
+      for (const [list, of] of [[at.blocks, model.blocks], [at.memory, model.memory]] as const) {
+        for (const n of list) {
+          const held = model.page.owners[of.owner[n]][3];
+          let sum = sums.get(held);
+          if (!sum) sums.set(held, (sum = new Float64Array(stack.groups.length)));
+          sum[stack.groupOf(of, n)] += of.held[n];
+        }
+      }
+      const of = new Map<number, string>();
+      for (const [held, sum] of sums) of.set(held, stack.groups[sum.indexOf(Math.max(...sum))].colour);
+      this.tints = { at, stack, of };
+    }
+    return this.tints.of.get(holder) ?? colour(holder === SMALL ? LUMPED : "others");
   }
 
   get moment(): Moment {

@@ -1,12 +1,11 @@
 // All processes of the run on one axis: what each had, its difference from the median, the sum of each
 // card, and the odd one out where there is one.
 
-import { el, fill } from "../base/dom.ts";
-import { colour } from "../base/palette.ts";
+import { el, fill, theme } from "../base/dom.ts";
 import { clean, seconds, size } from "../base/units.ts";
 import { byRole, holders, moment } from "../model/moment.ts";
 import { usual } from "../model/groups.ts";
-import { after, type Model } from "../model/model.ts";
+import { after, FREE_CACHE, type Model } from "../model/model.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 
@@ -22,6 +21,17 @@ export function highest(model: Model, from: number, to: number): number {
     }
   }
   return found;
+}
+
+/** When each of some processes began, after the first of them, in ns. Processes that did not run at the same time
+ * are drawn from their own beginnings: on one axis each would be a pixel wide. */
+export function begins(started: string[], lasted: number[]): { late: number[]; together: boolean } {
+  const at = started.map((one) => Date.parse(one) * 1e6);
+  const first = Math.min(...at);
+  const late = at.map((one) => Math.max(0, one - first) || 0);
+  const longest = Math.max(...lasted);
+  const together = late.every((one) => one <= longest);
+  return { late: together ? late : late.map(() => 0), together };
 }
 
 const steps = new WeakMap<Model, [number, number][]>();
@@ -75,6 +85,7 @@ export function composition(model: Model, by: "role" | "library"): Map<string, n
     for (const held of holders(model, at)) {
       add(held.holder < 0 ? model.holderName(held.holder) : held.library, held.bytes);
     }
+    if (at.freeBytes > 0) add(FREE_CACHE, at.freeBytes);
     return sums;
   }
   for (const of of byRole(model, at)) add(of.role, of.bytes);
@@ -123,9 +134,8 @@ export class Ranks implements View {
     }
     const { page } = this;
     const all = this.models;
-    const started = (one: { process: number }) => Date.parse(page.facts.runs[0].report.processes[one.process].started) * 1e6;
-    const first = Math.min(...all.map(started));
-    const late = all.map((one) => Math.max(0, started(one) - first) || 0);
+    const started = all.map((one) => page.facts.runs[0].report.processes[one.process].started);
+    const { late, together } = begins(started, all.map((one) => one.model.endNs));
     const end = Math.max(...all.map((one, n) => one.model.endNs + late[n]));
     const curves = all.map((one, n) => {
       const skipped = Math.floor((late[n] / end) * POINTS);
@@ -143,7 +153,7 @@ export class Ranks implements View {
     const reports = page.facts.runs[0].report.processes;
     const odd = all.map((one) => reports[one.process].odd);
     const grid = el("div", { class: "multiples" });
-    const peakName = all.every((one) => one.model.hasProcessFigure) ? "nvidia-smi at the peak" : "peak";
+    const peakName = all.every((one) => one.model.hasProcessFigure) ? "in nvidia-smi at the peak" : "recorded at the peak";
     const rows = all.map((one, n) => {
       const differences = names
         .map((name) => {
@@ -166,10 +176,11 @@ export class Ranks implements View {
     fill(
       this.node,
       el("p", { text: this.words(odd, middle) }),
+      !together && el("p", { class: "dim", text: "They did not run at the same time: each is drawn from its own beginning." }),
       el("div", { class: "table" }, el("table", {},
         el("thead", {}, el("tr", {}, ...["process", peakName, "to the median", "where", "what stands out"].map((text, n) => el("th", { class: n === 1 || n === 2 ? "number" : "", text })))),
         el("tbody", {}, ...rows))),
-      ...this.cards(curves, x),
+      ...(together ? this.cards(curves, x) : []),
       grid,
     );
     const width = Math.max(220, Math.floor(this.node.clientWidth / Math.min(4, Math.max(1, all.length))) - 12);
@@ -180,8 +191,8 @@ export class Ranks implements View {
       chart(box, {
         title: one.name, x, width, height: 150, highest: most, legend: false,
         curves: [
-          { name: "nvidia-smi", colour: odd[n] ? "#d55e00" : "#0072b2", values: curves[n] },
-          { name: "median of the peaks", colour: "#8f8f8f", values: flat, dash: [4, 3] },
+          { name: "in nvidia-smi", colour: theme(odd[n] ? "bad" : "text"), values: curves[n] },
+          { name: "median of the peaks", colour: theme("dim"), values: flat, dash: [4, 3] },
         ],
       });
     });
@@ -197,8 +208,7 @@ export class Ranks implements View {
   private cards(curves: (number | null)[][], x: number[]): HTMLElement[] {
     const cards = new Map<string, number[]>();
     (this.models ?? []).forEach((one, n) => {
-      const facts = one.model.deviceFacts as { uuid?: string | null } | undefined;
-      const key = `${one.model.facts.host} ${facts?.uuid ?? `${n}`}`;
+      const key = `${one.model.facts.host} ${one.model.deviceFacts?.uuid ?? `${n}`}`;
       cards.set(key, [...(cards.get(key) ?? []), n]);
     });
     const shared = [...cards.values()].filter((which) => which.length > 1);
@@ -211,8 +221,8 @@ export class Ranks implements View {
         chart(box, {
           title: `one card, shared by ${names}: ${size(most)} at most together`, x, width: this.node.clientWidth - 20, height: 170, legend: false,
           curves: [
-            { name: "together", colour: "#333333", values: sum },
-            ...which.map((n) => ({ name: this.models?.[n].name ?? "", colour: colour(`rank ${n}`), values: curves[n] })),
+            { name: "together", colour: theme("text"), values: sum },
+            ...which.map((n) => ({ name: this.models?.[n].name ?? "", colour: theme("dim"), values: curves[n] })),
           ],
         }),
       );

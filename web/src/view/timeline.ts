@@ -1,7 +1,8 @@
 // The run over time: stacked up to what nvidia-smi shows; the cap, what is reserved and allocated as
 // lines; phases as a lane; marks. Hovering shows, a click pins a moment, dragging brushes a range.
 
-import { el, fill, fit, oncePerFrame } from "../base/dom.ts";
+import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
+import { isDark } from "../base/palette.ts";
 import { clean, seconds, size } from "../base/units.ts";
 import type { Stack } from "../model/groups.ts";
 import type { FilterBy } from "../state.ts";
@@ -16,7 +17,8 @@ export class Timeline implements View {
   private readonly canvas = el("canvas", { role: "img" });
   private readonly legend = el("div", { class: "legend" });
   private readonly status = el("div", { class: "status dim" });
-  private readonly switches = el("div", { class: "switches" });
+  private readonly switches = el("div", { class: "switches", label: "Stacked by" });
+  private readonly moments = el("div", { class: "switches moments", label: "Shown moment" });
   private readonly scale: Scale;
   private readonly painter: TimelinePainter;
   private described = "";
@@ -29,7 +31,7 @@ export class Timeline implements View {
   constructor(private readonly page: Page) {
     this.scale = new Scale(page);
     this.painter = new TimelinePainter(page, this.scale);
-    this.node.append(el("div", { class: "bar-row" }, this.switches, this.status), this.canvas, this.legend);
+    this.node.append(el("div", { class: "bar-row" }, this.switches, this.status, this.moments), this.canvas, this.legend);
     this.canvas.tabIndex = 0;
     this.canvas.addEventListener("mousedown", (event) => this.down(event));
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
@@ -42,7 +44,12 @@ export class Timeline implements View {
 
   /** The space that it may take. */
   resize(height: number): void {
-    this.height = Math.max(170, height);
+    this.height = Math.min(460, Math.max(170, height));
+  }
+
+  /** The height of all but the canvas. */
+  get beside(): number {
+    return this.node.offsetHeight - this.canvas.offsetHeight;
   }
 
   draw(): void {
@@ -66,8 +73,10 @@ export class Timeline implements View {
     const { page } = this;
     const { model, stack, ordinal } = page;
     const at = stack.at(ordinal);
-    const shown = stack.groups.map((_, n) => this.scale.columns.some((column) => column.stack[n] > 0));
-    const key = [shown, ordinal, stack.by, model.device, page.store.state.filter?.name].join();
+    // What is less than half a pixel high is not seen.
+    const least = (0.5 * this.scale.high) / Math.max(1, this.scale.plot.bottom - this.scale.plot.top);
+    const shown = stack.groups.map((_, n) => this.scale.columns.some((column) => column.stack[n] > least));
+    const key = [shown, ordinal, stack.by, model.device, page.store.state.filter?.name, isDark()].join();
     if (key !== this.described) this.keys(stack, at, shown);
     this.described = key;
     this.say(ordinal);
@@ -78,6 +87,7 @@ export class Timeline implements View {
     const items = stack.groups
       .map((group, n) => ({ group, bytes: at[n] }))
       .filter(({ bytes }, n) => bytes > 0 || shown[n]);
+    const filter = page.store.state.filter?.name;
     fill(
       this.legend,
       ...items.reverse().map(({ group, bytes }) => {
@@ -88,16 +98,17 @@ export class Timeline implements View {
         return el(
           "button",
           {
-            class: page.store.state.filter?.name === group.name ? "key chosen" : "key",
+            class: filter === group.name ? "key chosen" : "key",
             title: filterable ? "shows only this" : "",
             on: { click: () => filterable && page.filter(stack.by as FilterBy, group.name) },
           },
           swatch,
           clean(group.name, 44),
-          el("span", { class: "dim", text: ` ${size(bytes)}` }),
+          bytes > 0 && el("span", { class: "dim", text: ` ${size(bytes)}` }),
         );
       }),
       ...this.markKeys(),
+      el("span", { class: "key dim", text: "drag: range, Ctrl + wheel: zoom" }),
     );
   }
 
@@ -105,11 +116,11 @@ export class Timeline implements View {
   private markKeys(): HTMLElement[] {
     const { model } = this.page;
     const here = model.page.marks.filter((mark) => mark.device === model.device);
-    return Object.entries(MARKS).flatMap(([what, [words, ink]]) => {
+    return Object.entries(MARKS).flatMap(([what, [words, ink, sign_]]) => {
       const many = here.filter((mark) => mark.what === what).length;
       if (!many) return [];
-      const sign = el("span", { class: "sign", text: "▼" });
-      sign.style.color = ink;
+      const sign = el("span", { class: "sign", text: sign_ });
+      sign.style.color = theme(ink);
       return [el("span", { class: "key" }, sign, words, el("span", { class: "dim", text: many > 1 ? ` ${many} times` : "" }))];
     });
   }
@@ -121,24 +132,24 @@ export class Timeline implements View {
     const key = [ordinal, range, second, stack.by, model.device, model.page.name].join();
     if (key === this.said) return;
     this.said = key;
-    const what = model.hasProcessFigure ? "nvidia-smi" : "allocations and contexts";
     const reserved = model.sums[Field.Reserved].of(ordinal);
     const cap = model.cap(ordinal);
-    const line = (name: string, bytes: number) =>
-      el("span", {}, el("span", { class: `stroke ${name}` }), `${name === "top" ? what : name} ${size(bytes)}`);
+    const counted = model.top(ordinal) + model.sums[Field.Managed].of(ordinal);
+    const line = (name: string, text: string) => el("span", {}, el("span", { class: `stroke ${name}` }), text);
+    const time = seconds(model.time[ordinal], 6);
+    const named = ordinal === model.failed ? "failure, " : ordinal === model.peak ? "peak, " : "";
     const words: (HTMLElement | string)[] = [
-      ordinal === model.peak ? `peak, ${seconds(model.time[ordinal], 6)}` : seconds(model.time[ordinal], 6),
-      line("top", model.top(ordinal)),
-      ...(model.hasBlocks ? [line("reserved", reserved)] : []),
-      line("driver", model.sums[Field.Live].of(ordinal)),
-      ...(cap === null ? [] : [line("cap", cap)]),
+      el("strong", { text: named + time }),
+      line("top", `${model.hasProcessFigure ? "in nvidia-smi" : "recorded"} ${size(model.top(ordinal))}`),
+      ...(model.hasBlocks ? [line("reserved", `reserved ${size(reserved)}`)] : []),
+      line("allocated", `allocated ${size(model.allocated.of(ordinal))}`),
+      ...(cap === null ? [] : [line("cap", `counted by the cap ${size(counted)} of ${size(cap)}`)]),
     ];
     if (range) words.push(`range ${seconds(range[0])} to ${seconds(range[1])}`);
     if (range && second) {
-      const one = stack.highest(model.at(range[0]), model.at(range[1]));
-      const two = stack.highest(model.at(second[0]), model.at(second[1]));
-      const more = model.top(two) - model.top(one);
-      words.push(`second range ${more >= 0 ? "+" : ""}${size(more)}`);
+      const [one, two] = [range, second].map(([from, to]) => model.allocated.highest(model.at(from), model.at(to)));
+      const more = model.allocated.held(two) - model.allocated.held(one);
+      words.push(`second range ${more >= 0 ? "+" : ""}${size(more)} allocated`);
     }
     fill(this.status, ...words.flatMap((word, n) => (n ? ["   ", word] : [word])));
     this.status.dataset.top = String(model.top(ordinal));
@@ -148,7 +159,8 @@ export class Timeline implements View {
   private buttons(): void {
     const { page } = this;
     const { model, stack } = page;
-    const key = `${stack.by} ${model.device} ${model.page.name}`;
+    const pinned = page.ordinal === model.failed ? "failure" : page.ordinal === model.peak ? "peak" : "";
+    const key = `${stack.by} ${model.device} ${model.page.name} ${pinned} ${page.store.state.view}`;
     if (key === this.named) return;
     this.named = key;
     const all: [typeof stack.by, boolean][] = [
@@ -169,8 +181,14 @@ export class Timeline implements View {
             on: { click: () => page.store.set({ by }) },
           }),
         ),
-      el("button", { class: "switch", text: "whole run", on: { click: () => page.store.set({ view: null }) } }),
-      el("button", { class: "switch", text: "peak", on: { click: () => page.store.set({ pin: null }) } }),
+    );
+    const moment = (text: string, is: boolean, click: () => void) =>
+      el("button", { class: is ? "switch chosen" : "switch", text, on: { click } });
+    fill(
+      this.moments,
+      moment("whole run", page.store.state.view === null, () => page.store.set({ view: null })),
+      moment("peak", pinned === "peak", () => page.pin(model.peak)),
+      model.failed !== null && moment("failure", pinned === "failure", () => page.pin(null)),
     );
   }
 
@@ -189,8 +207,8 @@ export class Timeline implements View {
       (mark) => mark.device === model.device && Math.abs(this.scale.x(model.time[mark.ordinal]) - event.offsetX) < 5,
     );
     for (const mark of near.slice(0, 4)) {
-      const [words, colour] = MARKS[mark.what];
-      lines.push({ text: `${words}: ${size(mark.bytes)}${mark.by ? ` by ${mark.by}` : ""}`, colour });
+      const [words, ink] = MARKS[mark.what];
+      lines.push({ text: `${words}: ${size(mark.bytes)}${mark.by ? ` by ${mark.by}` : ""}`, colour: theme(ink) });
     }
     const under = ((bottom - event.offsetY) / (bottom - top)) * this.scale.high;
     let sum = 0;
@@ -247,19 +265,19 @@ export class Timeline implements View {
     const { drag, page } = this;
     this.drag = null;
     if (!drag) return;
-    const { model, stack } = page;
+    const { model } = page;
     if (drag.moved) {
       if (drag.pan) return;
       const chosen = drag.second ? page.store.state.second : page.store.state.range;
-      // The highest moment of the range is pinned.
-      if (chosen) page.pin(stack.highest(model.at(chosen[0]), model.at(chosen[1])));
+      // The moment of the range is pinned at which most is allocated.
+      if (chosen) page.pin(model.allocated.highest(model.at(chosen[0]), model.at(chosen[1])));
       return;
     }
     const x = event.clientX - this.canvas.getBoundingClientRect().left;
     const phase = this.phaseAt(x, drag.y);
     if (phase) {
       page.store.set(drag.second ? { second: phase } : { range: phase });
-      page.pin(stack.highest(model.at(phase[0]), model.at(phase[1])));
+      page.pin(model.allocated.highest(model.at(phase[0]), model.at(phase[1])));
       return;
     }
     const column = this.scale.columnAt(x);
@@ -278,10 +296,13 @@ export class Timeline implements View {
     return found ? [model.time[found[1]], model.time[found[2]]] : null;
   }
 
+  /** The wheel scrolls the page: with Ctrl it zooms, with Shift or sideways it moves the view. */
   private wheel(event: WheelEvent): void {
+    const sideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (!event.ctrlKey && !sideways) return;
     event.preventDefault();
     const [from, to] = this.page.view;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    if (!event.ctrlKey) {
       const by = ((event.deltaX || event.deltaY) / this.scale.plot.width) * (to - from);
       this.look(from + by, to + by);
       return;

@@ -1,21 +1,21 @@
 // Draws the timeline: areas, axes, lines, phases, marks, ranges and the pinned moment.
 
 import { fitted, theme } from "../base/dom.ts";
-import { colour, ink, rgb } from "../base/palette.ts";
+import { ink, rgb } from "../base/palette.ts";
 import { byteSteps, clean, seconds, size, steps } from "../base/units.ts";
 import type { Stack } from "../model/groups.ts";
-import { Field, FREE_CACHE } from "../model/model.ts";
+import { Field } from "../model/model.ts";
 import type { Page } from "./page.ts";
 import { type Column, LANE, LANES, LEFT, RIGHT, type Scale, TOP } from "./timeline_scale.ts";
 
-/** Words and colour of what is marked on the axis. */
-export const MARKS: Record<string, [string, string]> = {
-  oom: ["out of memory", "#d55e00"],
-  refusal: ["refused", "#cc79a7"],
-  warned: ["over the cap, given", "#e69f00"],
-  flush: ["segments given back", "#56b4e9"],
-  emptied: ["cache given back whole", "#0072b2"],
-  sleep: ["fell asleep: unmapped, may come back", "#8a73e0"],
+/** What is marked on the axis: words, colour of the theme, sign. No colour of the areas is used: signs tell marks apart. */
+export const MARKS: Record<string, [string, string, string]> = {
+  oom: ["out of memory", "bad", "▼"],
+  refusal: ["refused", "bad", "▽"],
+  warned: ["over the cap, given", "text", "▽"],
+  flush: ["segments given back", "text", "△"],
+  emptied: ["cache given back whole", "text", "▲"],
+  sleep: ["fell asleep: unmapped, may come back", "text", "◇"],
 };
 
 export class TimelinePainter {
@@ -30,8 +30,9 @@ export class TimelinePainter {
   paint(draw: CanvasRenderingContext2D, stack: Stack): void {
     draw.font = "11px system-ui, sans-serif";
     this.gaps(draw);
-    this.areas(draw, stack);
+    // Lines of the grid lie below the data.
     this.axes(draw);
+    this.areas(draw, stack);
     this.lines(draw);
     this.phases(draw);
     this.marks(draw);
@@ -51,9 +52,9 @@ export class TimelinePainter {
     }
     const pixels = new Uint32Array(this.image.data.buffer);
     pixels.fill(0);
-    const colours = stack.groups.map((group) => {
+    const colours = stack.groups.map((group, n) => {
       const [r, g, b] = rgb(group.colour);
-      const alpha = wanted && wanted.name !== group.name ? 89 : 255;
+      const alpha = wanted && n > 0 ? 89 : 255;
       // As bytes in memory: red, green, blue, opacity.
       return ((alpha << 24) | (b << 16) | (g << 8) | r) >>> 0;
     });
@@ -138,19 +139,27 @@ export class TimelinePainter {
       draw.stroke();
       draw.setLineDash([]);
     };
-    const live = model.sums[Field.Live];
-    line((column) => live.of(column.ordinal), theme("line-driver"), [1, 2], 1);
     if (model.hasBlocks) {
       const reserved = model.sums[Field.Reserved];
-      const free = this.page.stack.groups.findIndex((group) => group.name === FREE_CACHE);
       line((column) => reserved.of(column.ordinal), theme("line-reserved"), [4, 3], 1.2);
-      // Blocks that have memory below them.
-      const asleep = model.sums[Field.Asleep];
-      const inBlocks = ({ ordinal, stack }: Column) => reserved.of(ordinal) - asleep.of(ordinal) - stack[free];
-      line(inBlocks, theme("line-allocated"), [], 1);
     }
+    this.allocated(draw);
     line((column) => column.top, theme("text"), [], 1.2);
     line((column) => model.cap(column.ordinal), theme("bad"), [7, 4], 1.6);
+  }
+
+  /** Without the ways up and down: spikes of a pixel would be black. */
+  private allocated(draw: CanvasRenderingContext2D): void {
+    const { columns } = this.scale;
+    const step = this.scale.plot.width / columns.length;
+    const { allocated } = this.page.model;
+    const known = new Map<number, number>();
+    draw.fillStyle = theme("line-allocated");
+    columns.forEach((column, n) => {
+      let bytes = known.get(column.ordinal);
+      if (bytes === undefined) known.set(column.ordinal, (bytes = allocated.of(column.ordinal)));
+      if (bytes > 0) draw.fillRect(LEFT + n * step, this.scale.y(bytes) - 0.5, step + 0.3, 1);
+    });
   }
 
   private gaps(draw: CanvasRenderingContext2D): void {
@@ -185,10 +194,11 @@ export class TimelinePainter {
       last[depth] = right;
       const name = phases.names[phase - 1]?.[1] ?? "?";
       const y = bottom + 5 + depth * LANE;
-      const fillStyle = colour(name);
-      draw.fillStyle = fillStyle;
+      // Phases have colours of their own where the areas are stacked by them.
+      const group = this.page.stack.by === "phase" ? this.page.stack.groups.find((one) => one.name === name) : undefined;
+      draw.fillStyle = group?.colour ?? theme("panel-strong");
       draw.fillRect(left, y, Math.max(1, right - left - 0.5), LANE - 2);
-      draw.fillStyle = ink(fillStyle);
+      draw.fillStyle = group ? ink(group.colour) : theme("text");
       draw.fillText(fitted(draw, clean(name, 60), right - left - 6), left + 3, y + (LANE - 2) / 2);
     }
   }
@@ -196,23 +206,29 @@ export class TimelinePainter {
   private marks(draw: CanvasRenderingContext2D): void {
     const { model } = this.page;
     const { top, bottom, width } = this.scale.plot;
+    draw.textAlign = "center";
+    draw.textBaseline = "middle";
     for (const mark of model.page.marks) {
       if (mark.device !== model.device) continue;
       const x = this.scale.x(model.time[mark.ordinal]);
       if (x < LEFT || x > LEFT + width) continue;
       const strong = mark.what === "oom";
-      draw.fillStyle = draw.strokeStyle = MARKS[mark.what][1];
-      draw.lineWidth = strong ? 2 : 1;
-      draw.beginPath();
-      draw.moveTo(x, strong ? top : bottom - 8);
-      draw.lineTo(x, bottom);
-      draw.stroke();
-      draw.beginPath();
-      const y = strong ? top + 4 : bottom - 8;
-      draw.moveTo(x - 4, y - 5);
-      draw.lineTo(x + 4, y - 5);
-      draw.lineTo(x, y + 2);
-      draw.fill();
+      const [, ink, sign] = MARKS[mark.what];
+      if (strong) {
+        draw.strokeStyle = theme(ink);
+        draw.lineWidth = 2;
+        draw.beginPath();
+        draw.moveTo(x, top);
+        draw.lineTo(x, bottom);
+        draw.stroke();
+      }
+      const y = strong ? top : bottom - 7;
+      // A border, so that it is seen on all colours.
+      draw.lineWidth = 2.5;
+      draw.strokeStyle = theme("back");
+      draw.strokeText(sign, x, y);
+      draw.fillStyle = theme(ink);
+      draw.fillText(sign, x, y);
     }
   }
 
@@ -222,11 +238,17 @@ export class TimelinePainter {
     [range, second].forEach((one, n) => {
       if (!one) return;
       const [left, right] = [Math.max(LEFT, this.scale.x(one[0])), this.scale.x(one[1])];
-      draw.fillStyle = n ? "rgba(213,94,0,0.18)" : "rgba(0,114,178,0.18)";
+      draw.fillStyle = theme("brush");
       draw.fillRect(left, top, right - left, bottom - top);
-      draw.strokeStyle = n ? "#d55e00" : "#0072b2";
+      draw.strokeStyle = theme("text");
       draw.lineWidth = 1;
+      draw.setLineDash(n ? [4, 3] : []);
       draw.strokeRect(left, top, right - left, bottom - top);
+      draw.setLineDash([]);
+      draw.fillStyle = theme("text");
+      draw.textAlign = "left";
+      draw.textBaseline = "top";
+      if (right - left > 14) draw.fillText(n ? "B" : "A", left + 4, top + 3);
     });
   }
 

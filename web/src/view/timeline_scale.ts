@@ -59,7 +59,7 @@ export class Scale {
     const [from, to] = this.page.view;
     const { width } = this.plot;
     const many = Math.round(width);
-    const key = [from, to, many, stack.by, model.device, model.page.name].join();
+    const key = [from, to, many, stack.by, model.device, model.page.name, this.page.store.state.filter?.name].join();
     if (key === this.key) return;
     this.key = key;
     this.columns = [];

@@ -1,10 +1,10 @@
 // Whose the memory of the pinned moment is: a flame graph and a table.
 
 import { el, fill } from "../base/dom.ts";
-import { colour } from "../base/palette.ts";
+import { chosen } from "../base/palette.ts";
 import { clean, count, duration, percent, several, size } from "../base/units.ts";
 import { LIVE } from "../data/stream.ts";
-import { FREE, FREE_ROLE, LUMPED, SMALL, type Model } from "../model/model.ts";
+import { FREE, FREE_CACHE, LUMPED, SMALL, type Model } from "../model/model.ts";
 import { eachLive } from "../model/moment.ts";
 import type { Filter, List } from "../state.ts";
 import { Flame } from "./flame.ts";
@@ -67,7 +67,9 @@ export class Who implements View {
   private readonly table = el("div", { class: "table" });
   private readonly find = el("input", { class: "find", label: "Search lines, functions, libraries" });
   private readonly notes = el("span", { class: "dim" });
-  private readonly lists = el("span", { class: "switches" });
+  private readonly lists = el("div", { class: "switches" });
+  /** Lines that hold nothing at the pinned moment are shown, too. */
+  private idle = false;
   private kept: { model: Model; list: List; churn: Churn } | null = null;
   private most = ROWS;
 
@@ -200,8 +202,6 @@ export class Who implements View {
       const figures = { bytes, count, paused, allocations: 0, churn: 0, lifetime: 0 };
       held.set(name, { id, name, filter: { what, name }, library, caller: "", role: "", ...figures });
     };
-    const free = list === "role" ? FREE_ROLE : model.holderName(FREE);
-    other(free, list === "line" ? "PyTorch" : free, FREE, at.freeBytes, at.freeCount, list === "line" ? at.freePaused : 0);
     if (list === "role" && model.hasLumpedRoles) {
       if (at.lumped === 0) return [...held.values()];
       const { bytes, count } = model.lumpedByRole(at.ordinal);
@@ -216,6 +216,15 @@ export class Who implements View {
     const small = list === "line" ? model.holderName(SMALL) : LUMPED;
     other(small, list === "line" ? "unknown" : small, SMALL, at.lumped, at.lumpedCount);
     return [...held.values()];
+  }
+
+  /** It is no holder, and stands below them. */
+  private free(): Row | null {
+    const { store, moment: at } = this.page;
+    const paused = store.state.list === "line" ? at.freePaused : 0;
+    if (at.freeBytes + paused === 0 || store.state.filter || store.state.search) return null;
+    const figures = { bytes: at.freeBytes, count: at.freeCount, paused, allocations: 0, churn: 0, lifetime: 0 };
+    return { id: FREE, name: FREE_CACHE, filter: null, library: "", caller: "", role: "", ...figures };
   }
 
   draw(): void {
@@ -235,15 +244,26 @@ export class Who implements View {
     const columns = this.columns();
     const [key, down] = state.sort.startsWith("-") ? [state.sort.slice(1), false] : [state.sort, true];
     const by = (columns.find(([name]) => name === key) ?? columns[0])[2];
-    const rows = this.all().filter(fits);
+    const found = this.all().filter(fits);
+    const rows = this.idle || words.length ? found : found.filter((row) => row.bytes + row.paused > 0);
     rows.sort((a, b) => {
       const [x, y] = [by(a), by(b)];
       const order = typeof x === "number" && typeof y === "number" ? y - x : String(x).localeCompare(String(y));
       return (down ? order : -order) || b.bytes - a.bytes || a.id - b.id;
     });
     const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
-    this.notes.textContent = `${several(rows.length, state.list)}, ${size(bytes)}`.replace("librarys", "libraries");
+    this.notes.textContent = `${several(rows.length, state.list)}, ${size(bytes)} ${page.when}`.replace("librarys", "libraries");
     this.fillTable(columns, rows, key, down);
+    const hidden = found.length - rows.length;
+    if (hidden > 0 || this.idle) {
+      const text = this.idle ? "hide lines that hold nothing" : `show ${several(hidden, "line")} that ${hidden === 1 ? "holds" : "hold"} nothing ${page.when}`;
+      this.table.append(el("button", { class: "switch", text, on: { click: () => this.turn() } }));
+    }
+  }
+
+  private turn(): void {
+    this.idle = !this.idle;
+    this.draw();
   }
 
   private columns(): Column[] {
@@ -272,16 +292,25 @@ export class Who implements View {
     );
   }
 
+  /** In the colour that the timeline gives it; none where the timeline is stacked by something else. */
+  private swatch(row: Row): HTMLElement | null {
+    const { page } = this;
+    const { list, filter } = page.store.state;
+    let paint: string | undefined;
+    if (filter && row.filter?.name === filter.name && row.filter.what === filter.what) paint = chosen();
+    else if (row.id === FREE || list === page.stack.by) paint = page.stack.groups.find((group) => group.name === row.name)?.colour;
+    else if (list === "line" && row.bytes > 0) paint = page.tint(row.id);
+    if (!paint) return null;
+    const one = el("span", { class: "swatch" });
+    one.style.background = paint;
+    return one;
+  }
+
   private cell(name: string, row: Row): HTMLElement {
     const { page } = this;
-    const swatch = (of: string) => {
-      const one = el("span", { class: "swatch" });
-      one.style.background = colour(of);
-      return one;
-    };
     switch (name) {
       case "bytes":
-        return el("td", { class: "number", text: `${size(row.bytes)}  ${percent(row.bytes, page.moment.total)}` });
+        return el("td", { class: "number" }, this.swatch(row), `${size(row.bytes)}  ${percent(row.bytes, page.moment.total)}`);
       case "count":
         return el("td", { class: "number", text: count(row.count) });
       case "paused":
@@ -294,10 +323,10 @@ export class Who implements View {
         return el("td", { class: "number", text: row.allocations ? duration(row.lifetime) : "" });
       case "role": {
         const of = page.store.state.list === "role" ? row.name : row.role;
-        return of ? el("td", {}, swatch(of.replace(/ \d.*$/, "")), clean(of, 60)) : el("td", {});
+        return el("td", { text: clean(of, 60) });
       }
       case "library":
-        return el("td", {}, swatch(row.id < 0 ? row.name : row.library), clean(row.library, 40));
+        return el("td", { text: clean(page.store.state.list === "library" ? row.name : row.library, 40) });
       default:
         return el(
           "td",
@@ -324,7 +353,7 @@ export class Who implements View {
         ),
       ),
     );
-    const body = rows.slice(0, this.most).map((row) => {
+    const tr = (row: Row) => {
       const { filter } = row;
       const line = el(
         "tr",
@@ -343,7 +372,9 @@ export class Who implements View {
       line.dataset.paused = String(row.paused);
       line.dataset.name = row.name;
       return line;
-    });
+    };
+    const body = rows.slice(0, this.most).map(tr);
+    const free = this.free();
     const more =
       rows.length > this.most &&
       el("button", {
@@ -357,6 +388,6 @@ export class Who implements View {
         },
       });
     this.table.dataset.list = page.store.state.list;
-    fill(this.table, el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)), more);
+    fill(this.table, el("table", {}, el("thead", {}, head), el("tbody", {}, ...body), free && el("tfoot", {}, tr(free))), more);
   }
 }

@@ -1,0 +1,85 @@
+// Program, GPU, host, date, duration and end of the shown process; the title of the tab.
+
+import { el, fill } from "../base/dom.ts";
+import { clean, duration, size } from "../base/units.ts";
+import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import type { Model } from "../model/model.ts";
+import type { Page } from "./page.ts";
+import { growing } from "./verdict.ts";
+
+const base = (path: string) => path.split("/").pop() ?? path;
+
+/** `train.py`, `-m trainer`: the script, else the executable. */
+export function programOf(command: string[], label: string): string {
+  const module = command.indexOf("-m");
+  if (module > 0 && module + 1 < command.length && /python/.test(base(command[0]))) return command[module + 1];
+  const script = command.slice(1).find((word) => word.endsWith(".py"));
+  return base(script ?? command[0] ?? label) || base(label);
+}
+
+/** How the run ended; empty: an imported trace does not tell. */
+export function endOf(facts: ProcessFacts, page: ProcessPage): string {
+  if (page.failures.length) {
+    const what = page.failures.some((one) => one.of_torch) ? "torch.OutOfMemoryError" : "out of memory";
+    return facts.ended_in_order || page.imported_from !== null ? what : `${what}, and not in order`;
+  }
+  if (page.imported_from !== null) return "";
+  if (facts.ended_in_order) return "in order";
+  return facts.running ? "not yet: it was running" : "not in order: killed, crashed or left by _exit";
+}
+
+/** What the tab says of the run. */
+export function titleOf(model: Model, label: string): string {
+  const program = programOf(model.facts.command, label);
+  if (model.failure) return clean(`OOM, ${program}`, 100);
+  if (growing(model)) return clean(`leak, ${program}`, 100);
+  return clean(`${program}: ${size(model.top(model.peak))}`, 100);
+}
+
+export function dateOf(started: string): string {
+  const at = new Date(started);
+  return Number.isNaN(at.getTime()) || at.getTime() === 0 ? "" : `${at.toISOString().slice(0, 16).replace("T", " ")} UTC`;
+}
+
+function select(label: string, options: [string, string][], value: string, change: (value: string) => void): HTMLElement {
+  const node = el("select", { label });
+  for (const [id, text] of options) {
+    const option = el("option", { text: clean(text, 60) });
+    option.value = id;
+    node.append(option);
+  }
+  node.value = value;
+  node.addEventListener("change", () => change(node.value));
+  return node;
+}
+
+export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn: () => void): void {
+  const { store, facts, model } = page;
+  const run = facts.runs[0];
+  const device = model.deviceFacts;
+  const end = endOf(model.facts, model.page);
+  const gpu = device ? `${device.ordinal === null ? "GPU ?" : `GPU ${device.ordinal}`} ${device.name}` : "";
+  const command = model.facts.command.join(" ");
+  const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
+  fill(
+    into,
+    el("strong", { class: "program", text: clean(programOf(model.facts.command, run.label), 60), title: clean(run.label, 300) }),
+    run.processes.length > 1
+      ? select("Process", run.processes.map((one, n) => [String(n), base(one.name)]), String(store.state.process), (value) =>
+          store.set({ process: Number(value), device: -1, pin: null, view: null, range: null, second: null }))
+      : null,
+    models.length > 1
+      ? select("Device", models.map((one) => [String(one.device), one.device === 255 ? "GPU ?" : `GPU ${one.device}`]), String(model.device), (value) =>
+          store.set({ device: Number(value), pin: null }))
+      : null,
+    part("gpu", gpu),
+    part("dim host", model.facts.host),
+    part("dim date", dateOf(model.facts.started)),
+    part("dim ran", model.page.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
+    part(model.page.failures.length ? "end bad" : "end", end && `ended ${end}`),
+    part("command", command || run.label, run.label),
+    facts.runs.length > 1 ? part("dim", `against ${facts.runs[1].label}`) : null,
+    facts.redacted ? part("dim", "redacted") : null,
+    el("button", { class: "switch", text: "theme", title: "light or dark (T)", on: { click: turn } }),
+  );
+}

@@ -1,0 +1,100 @@
+// A run of many processes: what ended, where and why; then a strip of all of them.
+
+import { el, fill } from "../base/dom.ts";
+import { clean, several, size } from "../base/units.ts";
+import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import { endOf } from "./header.ts";
+import type { Page, View } from "./page.ts";
+
+/** From so many processes on, cells have no names. */
+const MANY = 32;
+
+const peakOf = (facts: ProcessFacts) =>
+  facts.devices.reduce((most, device) => Math.max(most, device.peak_process_bytes ?? device.peak_bytes), 0);
+
+interface Cell {
+  which: number;
+  facts: ProcessFacts;
+  page: ProcessPage;
+  /** Seconds since 1970 of the failure; null: none. */
+  failed: number | null;
+  /** It left without an end. */
+  killed: boolean;
+}
+
+export class Strip implements View {
+  readonly node = el("section", { class: "strip", label: "All processes" });
+  private readonly cells: Cell[];
+
+  constructor(private readonly page: Page) {
+    const run = page.facts.runs[0];
+    this.cells = run.processes.map((one, which) => {
+      const facts = run.report.processes[which];
+      const first = one.failures.reduce((least, { at_s: at }) => Math.min(least, at), Infinity);
+      const began = Date.parse(facts.started) / 1e3 || 0;
+      const killed = one.imported_from === null && !facts.ended_in_order && !facts.running && one.failures.length === 0;
+      return { which, facts, page: one, failed: first === Infinity ? null : began + first, killed };
+    });
+  }
+
+  private get failures(): Cell[] {
+    return this.cells.filter((cell) => cell.failed !== null).sort((a, b) => (a.failed ?? 0) - (b.failed ?? 0));
+  }
+
+  /** The process that is shown first: the one that failed first, else one that was killed, else the first. */
+  first(): number {
+    if (this.cells.length < 2) return 0;
+    return (this.failures[0] ?? this.cells.find((cell) => cell.killed) ?? this.cells[0]).which;
+  }
+
+  draw(): void {
+    this.node.hidden = this.cells.length < 2;
+    if (this.node.hidden) return;
+    const most = this.cells.reduce((highest, cell) => Math.max(highest, peakOf(cell.facts)), 1);
+    fill(
+      this.node,
+      ...this.words(),
+      el("div", { class: this.cells.length > MANY ? "cells many" : "cells" }, ...this.cells.map((cell) => this.cell(cell, most))),
+    );
+  }
+
+  private words(): HTMLElement[] {
+    const [first, ...others] = this.failures;
+    const killed = this.cells.filter((cell) => cell.killed);
+    const words: string[] = [];
+    if (first) {
+      const [failure] = first.page.failures;
+      const asked = failure.line ? `, asked by ${failure.line}${failure.caller ? `, from ${failure.caller}` : ""}` : "";
+      words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device} of ${first.facts.host}: ${size(failure.asked_bytes)}${asked}, ${failure.limit}`);
+      if (others.length) words.push(`${several(others.length, "other process").replace("processs", "processes")} too`);
+    }
+    if (killed.length) {
+      const names = killed.slice(0, 4).map((cell) => cell.page.name).join(", ");
+      words.push(`${names}${killed.length > 4 ? ` and ${killed.length - 4} more` : ""} ended without order: killed, crashed or left by _exit`);
+    }
+    if (!words.length) words.push(`${several(this.cells.length, "process").replace("processs", "processes")}, all ended in order`);
+    return words.map((text, n) => el(n ? "p" : "h2", { text: clean(text, 400) }));
+  }
+
+  private cell({ which, facts, page, failed, killed }: Cell, most: number): HTMLElement {
+    const { store } = this.page;
+    const state = failed !== null ? "failed" : killed ? "killed" : facts.odd !== null ? "odd" : "fine";
+    const bar = el("span", { class: "bar" });
+    bar.style.width = `${(100 * peakOf(facts)) / most}%`;
+    const sign = { failed: "OOM", killed: "killed", odd: "stands out", fine: "" }[state];
+    const name = page.name.split("/").pop() ?? page.name;
+    const cell = el(
+      "button",
+      {
+        class: `cell ${state}${this.page.process === which ? " chosen" : ""}`,
+        title: clean(`${name}: ${size(peakOf(facts))} at its peak, ended ${endOf(facts, page) || "as imported"}`, 200),
+        on: { click: () => store.set({ process: which, device: -1, pin: null, view: null, range: null, second: null, filter: null }) },
+      },
+      el("span", { class: "name", text: clean(name, 30) }),
+      el("span", { class: "sign", text: sign || size(peakOf(facts)) }),
+      el("span", { class: "track" }, bar),
+    );
+    cell.dataset.state = state;
+    return cell;
+  }
+}

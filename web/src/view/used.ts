@@ -1,0 +1,67 @@
+// Memory in use as one bar: tensors, cache, context, rest. The parts add up to the figure.
+
+import { el } from "../base/dom.ts";
+import { percent, size } from "../base/units.ts";
+
+export interface UsedParts {
+  tensors: number;
+  cache: number;
+  context: number;
+  rest: number;
+}
+
+export interface UsedBar extends UsedParts {
+  bytes: number;
+  /** The cap, or what the card has. Null: not known. */
+  limit: number | null;
+  /** What did not fit. 0: nothing. */
+  asked: number;
+  /** What the sum is: `in nvidia-smi`, `counted by the cap`, `recorded`. */
+  word: string;
+}
+
+const PARTS: [keyof UsedParts, string][] = [
+  ["tensors", "allocated"], ["cache", "free in cache"], ["context", "CUDA context"], ["rest", "rest"],
+];
+
+/** Of the bar, at most this part is what was asked for. */
+const ASKED = 0.35;
+
+export function usedBar(of: UsedBar): HTMLElement {
+  const asked = Math.min(of.asked, (Math.max(of.bytes, 1) * ASKED) / (1 - ASKED));
+  // A limit far away would leave nothing to see of the parts.
+  const limit = of.limit !== null && of.limit <= 2.5 * Math.max(1, of.bytes) ? of.limit : null;
+  const whole = Math.max(of.bytes + asked, limit ?? 0, 1);
+  const part = (name: string, bytes: number, title: string) => {
+    const one = el("span", { class: `part ${name}`, title });
+    one.style.width = `${(100 * Math.max(0, bytes)) / whole}%`;
+    one.dataset.bytes = String(bytes);
+    return one;
+  };
+  const shown = PARTS.filter(([name]) => of[name] !== 0);
+  const bar = el(
+    "div",
+    { class: "used-bar" },
+    ...shown.map(([name, words]) => part(name, of[name], `${words} ${size(of[name])}, ${percent(of[name], of.bytes)}`)),
+    of.asked > 0 && part("asked", asked, `asked for ${size(of.asked)}`),
+  );
+  if (limit !== null) {
+    const mark = el("span", { class: "limit", title: `limit ${size(limit)}` });
+    mark.style.left = `${(100 * limit) / whole}%`;
+    bar.append(mark);
+  }
+  const words = shown.map(([name, text]) =>
+    el("span", { class: "used-key" }, el("span", { class: `swatch part ${name}` }), `${text} ${size(of[name])}`),
+  );
+  if (of.asked > 0) words.push(el("span", { class: "used-key" }, el("span", { class: "swatch part asked" }), `asked ${size(of.asked)}`));
+  const of_limit = of.limit === null ? "" : ` of ${size(of.limit)}`;
+  const node = el(
+    "div",
+    { class: "used" },
+    el("div", {}, el("strong", { text: size(of.bytes) }), ` ${of.word}${of_limit}`),
+    bar,
+    el("div", { class: "used-keys" }, ...words),
+  );
+  node.dataset.bytes = String(of.bytes);
+  return node;
+}

@@ -1,0 +1,30 @@
+// What is missing in a trace: it stands below the verdict.
+
+import { el } from "../base/dom.ts";
+import { clean, count, seconds, several, size } from "../base/units.ts";
+import type { Model } from "../model/model.ts";
+
+export function warnings(model: Model): HTMLElement[] {
+  const { damage, running, stopped, history_from_s: from, live_is_known: known } = model.facts;
+  const all: string[] = [];
+  if (damage.places > 0) {
+    const where = damage.first[0] ? `; first: ${damage.first[0]}` : "";
+    all.push(`The trace is damaged in ${several(damage.places, "place")} (${size(damage.bytes)}): what stood there is missing here${where}`);
+  }
+  if (!known) all.push("Events are missing: what is live at the end is a guess");
+  else if (from > 0) all.push(`Events before ${seconds(from * 1e9)} are not in the trace`);
+  if (stopped) all.push(`Recording stopped at ${seconds(stopped.at_s * 1e9)}: ${stopped.reason}`);
+  if (running) all.push("The process was running when the page was written");
+  if (model.page.lumped > 0) {
+    all.push(`The run has many blocks: ${count(model.page.lumped)} of fewer than ${size(model.page.lumped_below)} are one sum here`);
+  }
+  if (!model.hasProcessFigure && model.last > 0) {
+    all.push("The trace has no figure of nvidia-smi: the top edge is what was recorded, allocations and contexts");
+  }
+  if (!model.page.has_stacks && model.last > 0) {
+    const form = model.page.imported_from;
+    all.push(form ? `The trace was made from a ${form}: it has no stacks` : "The trace has no stacks");
+  }
+  if (!model.page.has_times) all.push("The trace has no times: events are in order, a microsecond apart");
+  return all.map((text) => el("p", { class: "warning", role: "status", text: clean(text, 500) }));
+}
