@@ -89,5 +89,5 @@ export PAGE_TRACES VRAMTRACE
 if [ "${1:-}" = million ]; then
     exec node web/tests/million.mjs
 fi
-(cd web && node --test --test-concurrency=2 --test-reporter=dot tests/figures.test.mjs tests/page.test.mjs)
+(cd web && node --test --test-concurrency=2 --test-reporter=dot tests/*.test.mjs)
 echo "the page: all tests passed"

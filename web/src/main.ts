@@ -293,6 +293,7 @@ class App {
       blocks: model.blocks.length,
       memory: model.memory.length,
       painted: () => (this.made.get("blocks") as BlocksView).drawn(),
+      map: () => (this.made.get("map") as MapView).drawn(),
       at: (ns: number) => model.at(ns),
       roles: () => byRole(model, page.moment),
       stack: () => ({ names: page.stack.groups.map((group) => group.name), bytes: [...page.stack.at(page.ordinal)] }),

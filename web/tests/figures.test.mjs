@@ -19,7 +19,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
     const facts = json("report", path).processes[0];
     await look(page(`figures-${name}`, [name]), {}, async (tab) => {
       const rows = () =>
-        tab.locator(".who-view tbody tr").evaluateAll((all) => all.map((row) => ["bytes", "count", "paused"].map((one) => Number(row.dataset[one]))).filter(([bytes, , paused]) => bytes + paused > 0));
+        tab.locator(".who-view tbody tr, .who-view tfoot tr").evaluateAll((all) => all.map((row) => ["bytes", "count", "paused"].map((one) => Number(row.dataset[one]))).filter(([bytes, , paused]) => bytes + paused > 0));
       const roles = (held) => Object.fromEntries(held.filter(({ bytes }) => bytes > 0).map(({ role, bytes, count }) => [role, [bytes, count]]));
       const sorted = (all) => all.sort((a, b) => b[0] - a[0] || b[1] - a[1] || b[2] - a[2]);
       const same = async (at, words) => {
@@ -35,7 +35,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
         const byRole = json("holders", path, "--by", "role", "--at", at).holders;
         await tab.evaluate(() => window.vramtrace.store.set({ list: "role", by: "role" }));
         await settled(tab);
-        const listed = await tab.locator(".who-view tbody tr").evaluateAll((all) => all.map(({ dataset: { name, bytes, count } }) => ({ role: name, bytes: Number(bytes), count: Number(count) })));
+        const listed = await tab.locator(".who-view tbody tr, .who-view tfoot tr").evaluateAll((all) => all.map(({ dataset: { name, bytes, count } }) => ({ role: name, bytes: Number(bytes), count: Number(count) })));
         assert.deepEqual(roles(listed), roles(byRole), `${name} by role ${words}`);
         const { names, bytes } = await tab.evaluate(() => window.vramtrace.probe().stack());
         for (const { role, bytes: held } of byRole) {
@@ -44,6 +44,8 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
         await tab.evaluate(() => window.vramtrace.store.set({ list: "line", by: null }));
         await settled(tab);
       };
+      await tab.evaluate(() => window.vramtrace.store.set({ pin: window.vramtrace.probe().peak }));
+      await settled(tab);
       await same("peak", "at the peak");
       const device = facts.devices.find((one) => one.peak_bytes > 0);
       const { total } = await probe(tab);

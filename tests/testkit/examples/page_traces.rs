@@ -42,6 +42,13 @@ fn main() {
         std::fs::create_dir_all(&folder).expect("a directory");
         builder.write(&folder.join(format!("rank{rank}.vtrace")));
     }
+    // Rank 1 runs out of memory.
+    let folder = directory.join("ranks-oom");
+    std::fs::create_dir_all(&folder).expect("a directory");
+    for rank in 0..4u32 {
+        let builder = if rank == 1 { cached() } else { steps(2_000, 0) };
+        builder.rank(rank, 4).write(&folder.join(format!("rank{rank}.vtrace")));
+    }
     write("before.vtrace", &steps(3_000, 0));
     write("after.vtrace", &steps(3_000, 40));
     write("million.vtrace", &steps(blocks, 0));

@@ -66,17 +66,12 @@ export class AdviceView implements View {
 
   private whatif(facts: WhatifFacts): HTMLElement {
     const capacities = facts.settings[0]?.at_capacity ?? [];
-    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${size(at.capacity_bytes)}`), "needs at least", "unlimited: reserved", "to export"];
+    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${size(at.capacity_bytes)}`), "needs at least", "reserved without a limit"];
     const rows = facts.settings.map((setting) => [
-      clean(setting.conf, 80) + (setting.in_force ? " (in force)" : ""),
+      this.setting(setting),
       ...setting.at_capacity.map((at) => fits(at)),
       setting.smallest_capacity_bytes === null ? "" : size(setting.smallest_capacity_bytes),
       size(setting.peak_reserved_bytes),
-      setting.compatible
-        ? setting.conf === "default"
-          ? el("code", { text: "unset PYTORCH_CUDA_ALLOC_CONF" })
-          : el("code", {}, "export PYTORCH_CUDA_ALLOC_CONF=", el("wbr"), shell(setting.conf))
-        : el("span", { class: "warning", text: clean(setting.reason ?? "unsafe", 120) }),
     ]);
     return el(
       "div",
@@ -88,6 +83,18 @@ export class AdviceView implements View {
       }),
       table(head, rows),
       ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
+    );
+  }
+
+  /** With the line that sets it. */
+  private setting(of: WhatifFacts["settings"][number]): HTMLElement {
+    const line = of.conf === "default" ? "unset PYTORCH_CUDA_ALLOC_CONF" : `export PYTORCH_CUDA_ALLOC_CONF=${shell(of.conf)}`;
+    return el(
+      "span",
+      {},
+      el("code", { text: clean(of.conf, 80) }),
+      of.in_force && " (in force)",
+      of.compatible ? !of.in_force && copyButton(line) : el("span", { class: "warning", text: clean(of.reason ?? "unsafe", 120) }),
     );
   }
 

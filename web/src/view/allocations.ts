@@ -16,6 +16,8 @@ interface Made {
 }
 
 const ROWS = 100;
+/** Columns that a narrow page leaves out. */
+const NARROW = ["", "", "", "of-churn", "of-lifetime", "of-library", ""];
 
 export class Allocations implements View {
   readonly node = el("section", { class: "allocations", label: "Allocations in the range" });
@@ -112,7 +114,7 @@ export class Allocations implements View {
       el(
         "table",
         {},
-        el("thead", {}, el("tr", {}, ...head.map((text, n) => el("th", { class: n < 5 ? "number" : "", text })))),
+        el("thead", {}, el("tr", {}, ...head.map((text, n) => el("th", { class: `${NARROW[n]}${n < 5 ? " number" : ""}`, text })))),
         el(
           "tbody",
           {},
@@ -123,9 +125,9 @@ export class Allocations implements View {
               el("td", { class: "number", text: size(row.bytes) }),
               el("td", { class: "number", text: count(row.count) }),
               el("td", { class: "number", text: size(row.stayed) }),
-              el("td", { class: "number", text: count(row.short) }),
-              el("td", { class: "number", text: duration(row.life / Math.max(1, row.count)) }),
-              el("td", { text: clean(row.library, 40) }),
+              el("td", { class: "of-churn number", text: count(row.short) }),
+              el("td", { class: "of-lifetime number", text: duration(row.life / Math.max(1, row.count)) }),
+              el("td", { class: "of-library", text: clean(row.library, 40) }),
               el("td", { class: "text", text: clean(model.holderLine(row.holder), 200) }),
             );
           }),

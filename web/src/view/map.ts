@@ -134,6 +134,12 @@ export class MapView implements View {
     if (rows.length === 0) this.words.textContent = "No memory was held at this moment.";
   }
 
+  /** What tests read: the rows in order. */
+  drawn(): { bytes: number; free: number; width: number }[] {
+    const width = this.canvas.clientWidth;
+    return this.rows.map((row) => ({ bytes: row.bytes, free: free(row), width: row.bytes * this.scaleOf(row, width) }));
+  }
+
   /** Pixels a byte. */
   private scaleOf(row: Row, width: number): number {
     return (width - LEFT - 12) / Math.max(1, this.oneScale ? this.largest : row.bytes);

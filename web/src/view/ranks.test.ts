@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Model } from "../model/model.ts";
-import { standing, stepsOf } from "./ranks.ts";
+import { begins, standing, stepsOf } from "./ranks.ts";
 
 test("those that stand out are named with the reason, and only they", () => {
   const plain = (n: number): [string, null] => [`rank ${n}`, null];
@@ -34,4 +34,11 @@ test("steps are found in one walk over the ranges, once for each model", () => {
     Array.prototype[Symbol.iterator] = iterate;
   }
   expect(stepsOf(model).slice(0, 2)).toEqual([[0, 1], [4, 5]]);
+});
+
+test("processes that ran hours apart begin at 0 each, those that ran together where they did", () => {
+  const at = (time: string) => `2026-11-21T${time}Z`;
+  const minutes = (n: number) => n * 60e9;
+  expect(begins([at("08:00:00"), at("08:00:30")], [minutes(5), minutes(5)])).toEqual({ late: [0, 30e9], together: true });
+  expect(begins([at("08:00:00"), at("11:00:00")], [minutes(5), minutes(5)])).toEqual({ late: [0, 0], together: false });
 });

@@ -19,7 +19,7 @@ export class Timeline implements View {
   private readonly status = el("div", { class: "status dim" });
   private readonly switches = el("div", { class: "switches", label: "Stacked by" });
   private readonly moments = el("div", { class: "switches moments", label: "Shown moment" });
-  private readonly scale: Scale;
+  readonly scale: Scale;
   private readonly painter: TimelinePainter;
   private described = "";
   private said = "";

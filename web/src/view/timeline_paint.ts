@@ -206,6 +206,7 @@ export class TimelinePainter {
   private marks(draw: CanvasRenderingContext2D): void {
     const { model } = this.page;
     const { top, bottom, width } = this.scale.plot;
+    draw.font = "9px system-ui, sans-serif";
     draw.textAlign = "center";
     draw.textBaseline = "middle";
     for (const mark of model.page.marks) {
@@ -233,6 +234,7 @@ export class TimelinePainter {
   }
 
   private ranges(draw: CanvasRenderingContext2D): void {
+    draw.font = "11px system-ui, sans-serif";
     const { range, second } = this.page.store.state;
     const { top, bottom } = this.scale.plot;
     [range, second].forEach((one, n) => {

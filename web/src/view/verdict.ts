@@ -164,7 +164,8 @@ export class Verdict implements View {
     if (largest) words.push(row("HOLDER", `${size(largest.bytes)}, ${percent(largest.bytes, at.total)}: ${model.holderLine(largest.holder)}`));
     if (device.torch) {
       const highest = model.allocated.highest(0, model.last);
-      words.push(row("HIGHEST", `allocated ${size(model.allocated.of(highest))} at ${seconds(model.time[highest])}, reserved ${size(device.torch.peak_reserved_bytes)}`));
+      const most = device.peak_process_bytes ?? 0;
+      words.push(row("HIGHEST", `${most > top ? `in nvidia-smi ${size(most)}, ` : ""}allocated ${size(model.allocated.of(highest))} at ${seconds(model.time[highest])}, reserved ${size(device.torch.peak_reserved_bytes)}`));
     }
     if (device.cap_bytes !== null) {
       const refused = device.refused_by_cap;

@@ -1,0 +1,264 @@
+// One truth at one moment: what the first screen says, and that other views say the same.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { json, launch, open, page, pages, settled, trace, visited, vramtrace } from "./browser.mjs";
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser.close());
+const look = (file, options, visit) => visited(browser, file, options, visit);
+
+const GIB = 2 ** 30;
+const model = (tab, read) => tab.evaluate(`(() => { const model = window.vramtrace.page.model; return (${read})(model); })()`);
+/** `1.31 GiB` as bytes. */
+const bytes = (text) => {
+  const [, number, unit] = /(-?[\d.]+) ([KMGT]i)?B/.exec(text);
+  return Number(number) * 1024 ** ["", "Ki", "Mi", "Gi", "Ti"].indexOf(unit ?? "");
+};
+const failureOf = (path) => json("oom", path).ooms.at(-1);
+
+test("the failure is pinned, and its figures are those of `oom` in the verdict, the holders and the timeline", async () => {
+  const path = trace("recorded.vtrace");
+  const { post_mortem: truth, size_bytes: asked } = failureOf(path);
+  await look(page("failure", ["recorded.vtrace"]), {}, async (tab) => {
+    const [pinned, failed, peak] = await tab.evaluate(() => [window.vramtrace.page.ordinal, window.vramtrace.page.model.failed, window.vramtrace.page.model.peak]);
+    assert.equal(pinned, failed);
+    assert.notEqual(pinned, peak);
+    assert.equal(Number(await tab.locator(".verdict .used").getAttribute("data-bytes")), truth.used_bytes);
+    assert.equal(Number(await tab.locator(".status").getAttribute("data-top")), truth.used_bytes);
+    const parts = await tab.locator(".verdict .used-bar .part:not(.asked)").evaluateAll((all) => all.map((one) => Number(one.dataset.bytes)));
+    assert.equal(parts.length, 4);
+    assert.equal(parts.reduce((sum, one) => sum + one, 0), truth.used_bytes);
+    const part = (what) => truth.used.find((one) => one.what === what).bytes;
+    assert.deepEqual(parts.slice(0, 3), [part("tensors"), part("torch_cache"), part("context")]);
+    assert.equal(Number(await tab.locator(".largest .free").getAttribute("data-bytes")), truth.torch.free_bytes);
+    const held = await tab.locator(".largest li").evaluateAll((all) => all.map((one) => Number(one.dataset.bytes)));
+    const holders = truth.holders.filter((one) => one.frames[0]?.function !== "PyTorch cache (free)");
+    assert.deepEqual(held, holders.slice(0, 5).map((one) => one.bytes));
+    const words = await tab.locator(".verdict").innerText();
+    assert.ok(words.includes(`${(asked / GIB).toFixed(2)} GiB asked by LogSoftmaxBackward0`), words);
+    assert.match(await tab.locator(".largest h2").innerText(), /at the failure/);
+  });
+});
+
+test("verdict, five holders and the timeline are seen at 1280 x 800 without scrolling", async () => {
+  for (const name of ["recorded.vtrace", "gen.vtrace", "leak.vtrace", "ranks"]) {
+    await look(page(`first-${name}`, [name]), {}, async (tab) => {
+      for (const part of [".verdict", ".largest", ".timeline canvas", ".legend", "nav"]) {
+        const box = await tab.locator(part).boundingBox();
+        assert.ok(box.y + box.height <= 800, `${name}: ${part} ends at ${box.y + box.height}`);
+      }
+      assert.ok((await tab.locator(".timeline canvas").boundingBox()).height >= 170);
+    });
+  }
+});
+
+test("one thing to try in the verdict, with its copy; the others under Advice, none twice", async () => {
+  const truth = failureOf(trace("recorded.vtrace")).post_mortem;
+  await look(`${pages}/failure.html`, {}, async (tab) => {
+    const words = await tab.locator(".verdict").innerText();
+    assert.equal(await tab.locator(".verdict .copy").count(), 1);
+    assert.doesNotMatch(words, /WHAT IF|would need/);
+    await tab.locator(".verdict .link").click();
+    await settled(tab);
+    assert.equal(await tab.locator(".advice .tries li").count(), truth.advice.length);
+  });
+});
+
+test("rows of Advice add up, and say the retries of `whatif`", async () => {
+  const { settings } = json("whatif", trace("recorded.vtrace")).devices[0];
+  await look(`${pages}/failure.html`, { hash: "#tab=advice" }, async (tab) => {
+    const rows = await tab.locator(".advice table").first().locator("tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    assert.equal(rows.length, settings.length);
+    let added = 0;
+    settings.forEach((setting, n) => {
+      setting.at_capacity.forEach((at, column) => {
+        const text = rows[n][1 + column];
+        if (!at.fits) return assert.equal(text, "no");
+        if (at.retries > 0) return assert.match(text, new RegExp(`^yes, ${at.retries} retr(y|ies)$`));
+        const [used, spare] = text.split(" used, ").map(bytes);
+        assert.ok(Math.abs(used + spare - at.capacity_bytes) < 0.011 * GIB, text);
+        added++;
+      });
+    });
+    assert.ok(added > 2);
+  });
+});
+
+test("the map is that of `frag --at oom`", async () => {
+  const [truth] = json("frag", trace("recorded.vtrace"), "--at", "oom").devices;
+  await look(`${pages}/failure.html`, { hash: "#tab=map" }, async (tab) => {
+    const words = await tab.locator(".map").innerText();
+    const found = /(\d+) segments, ([^,]+), .*free ([^,]+), of which (.*) can be given back/.exec(words);
+    assert.equal(Number(found[1]), truth.segments);
+    for (const [text, wanted] of [[found[2], truth.reserved_bytes], [found[3], truth.free_in_segments_bytes], [found[4], truth.releasable_bytes]]) {
+      assert.ok(Math.abs(bytes(text) - wanted) < 0.006 * GIB, `${text} for ${wanted}`);
+    }
+    assert.match(words, /of which 0 B can be given back/);
+  });
+});
+
+test("what is free in the cache is no holder: it has its own bar, and nothing else names it", async () => {
+  await look(page("free", ["gen.vtrace"]), {}, async (tab) => {
+    assert.match(await tab.locator(".largest .free").innerText(), /602\.81 MiB\s+45\.7 %\s+free in cache/);
+    for (const part of [".verdict-row:has-text('HOLDER')", ".largest ol", ".who-view tbody"]) {
+      assert.doesNotMatch(await tab.locator(part).innerText(), /free/, part);
+    }
+    assert.match(await tab.locator(".who-view tfoot").innerText(), /free in cache/);
+  });
+});
+
+test("a range pins the moment at which most is allocated, and two ranges are compared by it", async () => {
+  await look(page("ranges", ["gpt2.vtrace"]), {}, async (tab) => {
+    const most = (from, to) => tab.evaluate(([from, to]) => {
+      const { allocated } = window.vramtrace.page.model;
+      let best = from;
+      for (let n = from; n <= to; n++) if (allocated.held(n) > allocated.held(best)) best = n;
+      return [best, allocated.held(best)];
+    }, [from, to]);
+    const box = await tab.locator(".timeline canvas").boundingBox();
+    const drag = async (from, to) => {
+      await tab.mouse.move(box.x + from, box.y + 60);
+      await tab.mouse.down();
+      await tab.mouse.move(box.x + (from + to) / 2, box.y + 60);
+      await tab.mouse.move(box.x + to, box.y + 60);
+      await tab.mouse.up();
+      await settled(tab);
+      return tab.evaluate(() => window.vramtrace.store.state);
+    };
+    const state = await drag(640, 800);
+    const ends = await tab.evaluate((range) => range.map((ns) => window.vramtrace.page.model.at(ns)), state.range);
+    const [, wanted] = await most(...ends);
+    assert.equal(await model(tab, `(model) => model.allocated.held(${state.pin})`), wanted);
+    await tab.keyboard.down("Shift");
+    const { second } = await drag(300, 560);
+    await tab.keyboard.up("Shift");
+    const [, other] = await most(...(await tab.evaluate((range) => range.map((ns) => window.vramtrace.page.model.at(ns)), second)));
+    assert.notEqual(other, wanted);
+    const shown = bytes(/second range \+?(.*) allocated/.exec(await tab.locator(".status").innerText())[1]);
+    assert.ok(Math.abs(shown - (other - wanted)) <= 0.006 * GIB, `${shown} for ${other - wanted}`);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "diff" }));
+    await settled(tab);
+    assert.equal(Number(await tab.locator(".diff").getAttribute("data-difference")), other - wanted);
+    assert.doesNotMatch(await tab.locator(".diff .by-line").innerText(), /free in cache/);
+  });
+});
+
+test("allocated is PyTorch's figure, and the words are the same in the status and the verdict", async () => {
+  const path = trace("gen.vtrace");
+  await look(`${pages}/free.html`, {}, async (tab) => {
+    const at = json("report", path, "--at", "peak").processes[0].devices[0];
+    const status = await tab.locator(".status").innerText();
+    const mib = (n) => `${(n / 2 ** 20).toFixed(2)} MiB`;
+    assert.ok(status.includes(`allocated ${mib(at.torch.allocated_bytes)}`), status);
+    const words = await tab.locator(".verdict").innerText();
+    assert.ok(words.includes(`allocated ${mib(at.torch.allocated_bytes)}`), words);
+    assert.match(words, /in nvidia-smi/);
+    const highest = json("report", path).processes[0].devices[0].torch.peak_allocated_bytes;
+    assert.ok(words.includes(`allocated ${(highest / GIB).toFixed(2)} GiB at`), words);
+  });
+});
+
+test("a healthy run has no invented problem", async () => {
+  for (const name of ["gpt2.vtrace", "gen.vtrace"]) {
+    await look(page(`healthy-${name}`, [name]), {}, async (tab) => {
+      assert.equal(await tab.locator(".verdict").getAttribute("data-tone"), "good");
+      assert.equal(await tab.locator(".warning").count(), 0);
+      assert.doesNotMatch(await tab.locator("body").innerText(), /OUT OF MEMORY|LEAK|TRY/);
+      assert.equal(await tab.locator(".moments .switch", { hasText: "failure" }).count(), 0);
+    });
+  }
+});
+
+test("a line and its caller: leak, holder, table, allocations", async () => {
+  await look(`${pages}/healthy-gpt2.vtrace.html`, {}, async (tab) => {
+    assert.match(await tab.locator(".verdict-row", { hasText: "HOLDER" }).innerText(), /activations\.py:66 NewGELUActivation\.forward, from roles_truth\.py:\d+/);
+    assert.match(await tab.locator(".largest li").first().innerText(), /from roles_truth\.py:\d+/);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "allocations" }));
+    await settled(tab);
+    assert.match(await tab.locator(".allocations tbody").innerText(), /, from roles_truth\.py:\d+/);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "advice" }));
+    await settled(tab);
+    assert.match(await tab.locator(".advice").innerText(), /, from roles_truth\.py:\d+/);
+  });
+  const leak = json("leaks", trace("leak.vtrace")).leaks[0];
+  await look(page("caller-leak", ["leak.vtrace"]), {}, async (tab) => {
+    const words = await tab.locator(".verdict").innerText();
+    assert.match(words, /data\.py:12 load/);
+    if (leak.caller !== null) assert.ok(words.includes(`from ${leak.frames[leak.caller].file.split("/").pop()}`), words);
+  });
+});
+
+test("no frame of an allocator stands as a holder", async () => {
+  await look(page("allocators", ["accum.vtrace"]), {}, async (tab) => {
+    const names = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes[0].holders.map((one) => one.function));
+    assert.ok(names.length > 10);
+    assert.deepEqual(names.filter((name) => /Allocator|^c10::|^at::detail|^at::_ops/.test(name)), []);
+    assert.ok(names.includes("torch::autograd::accumulate"), names.join());
+  });
+});
+
+test("many processes: what ended, where and why; then all of them, the failed one first", async () => {
+  const file = page("ranks-failed", ["ranks-oom"]);
+  await look(file, {}, async (tab) => {
+    const failed = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes.findIndex((one) => one.failures.length > 0));
+    const words = await tab.locator(".strip h2").innerText();
+    assert.match(words, /^rank 1 ran out of memory first, on GPU 0 of \S+: 40\.00 MiB/);
+    assert.equal(await tab.locator(".strip .cell").count(), 4);
+    assert.equal(await tab.locator(".strip .cell[data-state=failed]").count(), 1);
+    assert.match(await tab.locator(".verdict").innerText(), /OUT OF MEMORY/);
+    assert.equal(await tab.evaluate(() => window.vramtrace.page.process), failed);
+    const [strip, verdict] = [await tab.locator(".strip").boundingBox(), await tab.locator(".verdict").boundingBox()];
+    assert.ok(strip.y < verdict.y);
+    await tab.locator(".strip .cell:not([data-state=failed])").first().click();
+    await tab.waitForFunction((n) => window.vramtrace.page.shownProcess !== n, failed);
+    assert.doesNotMatch(await tab.locator(".verdict").innerText(), /OUT OF MEMORY/);
+  });
+  await look(page("ranks-fine", ["ranks"]), {}, async (tab) => {
+    assert.match(await tab.locator(".strip h2").innerText(), /4 processes, all ended in order/);
+  });
+});
+
+test("header, title and Facts say program, GPU, host, date, duration and end", async () => {
+  const path = trace("recorded.vtrace");
+  const printed = vramtrace("report", path);
+  const end = /^ {2}ended +(.*)$/m.exec(printed)[1];
+  assert.equal(end, "torch.OutOfMemoryError");
+  await look(`${pages}/failure.html`, { hash: "#tab=facts" }, async (tab) => {
+    assert.equal(await tab.title(), "OOM, train.py");
+    const header = await tab.locator("header").innerText();
+    for (const words of ["train.py", "GPU 0 NVIDIA H200", "vm", "2026-11-21 08:59 UTC", "ran 2.956 s", `ended ${end}`]) assert.ok(header.includes(words), `${words}: ${header}`);
+    assert.equal(await tab.locator(".facts tr", { hasText: /^ended/ }).locator("td").innerText(), end);
+  });
+  await look(`${pages}/free.html`, {}, async (tab) => {
+    assert.match(await tab.title(), /^roles_truth\.py: [\d.]+ GiB$/);
+    assert.match(await tab.locator("header").innerText(), /ended in order/);
+  });
+});
+
+test("warnings stand below the verdict's words", async () => {
+  await look(page("warned", ["damaged.vtrace"]), {}, async (tab) => {
+    const [words, warning] = [await tab.locator(".verdict h2").first().boundingBox(), await tab.locator(".verdict .warning").first().boundingBox()];
+    assert.ok(words.y < warning.y);
+  });
+});
+
+test("the line is copied with a clipboard, without one, and where it is refused", async () => {
+  for (const setup of [
+    () => Object.defineProperty(navigator, "clipboard", { value: undefined }),
+    () => Object.defineProperty(navigator, "clipboard", { value: { writeText: () => Promise.reject(new Error("no")) } }),
+  ]) {
+    const { tab, errors, close } = await open(browser, `${pages}/failure.html`, { setup });
+    await tab.evaluate(() => {
+      document.addEventListener("copy", () => (window.copied = String(document.activeElement?.value ?? getSelection())));
+    });
+    await tab.locator(".verdict .copy").click();
+    await tab.locator(".verdict .copy", { hasText: "copied" }).waitFor({ timeout: 5000 });
+    assert.equal(await tab.evaluate(() => window.copied), "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+    assert.deepEqual(errors, []);
+    await close();
+  }
+});
