@@ -199,6 +199,28 @@ test("the map is sorted by free bytes and to scale", async () => {
   });
 });
 
+test("blocks are compact: the picture is as high as what is allocated, without holes", async () => {
+  await look({ hash: "#tab=blocks" }, async (tab) => {
+    const { highest, most, holes } = await tab.evaluate(() => {
+      const { allocated, last } = window.vramtrace.page.model;
+      const canvas = document.querySelector(".blocks canvas");
+      const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 400);
+      let holes = 0;
+      for (let x = 80; x < width - 14; x += 7) {
+        let drawn = false;
+        for (let y = 0; y < 399; y++) {
+          const here = data[4 * (y * width + x) + 3] > 40;
+          if (drawn && !here) holes++;
+          drawn = here;
+        }
+      }
+      return { highest: window.vramtrace.probe().painted().highest, most: allocated.of(allocated.highest(0, last)), holes };
+    });
+    assert.equal(highest, most);
+    assert.equal(holes, 0);
+  });
+});
+
 test("rows of 0 B are hidden, and shown when asked for", async () => {
   await look({}, async (tab) => {
     const bytes = () => tab.locator(".who-view tbody tr").evaluateAll((all) => all.map((row) => Number(row.dataset.bytes) + Number(row.dataset.paused)));

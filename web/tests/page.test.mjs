@@ -351,41 +351,6 @@ test("redacted: no directory, no host, no command line", async () => {
   });
 });
 
-test("WebGL2 and the canvas draw the same blocks", async () => {
-  const painters = [
-    [/canvas: WebGL2 is software/, undefined],
-    [/WebGL2 \(software\)/, () => { window.vramtracePainter = "webgl"; }],
-    [
-      /canvas: no WebGL2/,
-      () => {
-        const real = HTMLCanvasElement.prototype.getContext;
-        HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
-          return kind === "webgl2" ? null : real.call(this, kind, ...rest);
-        };
-      },
-    ],
-  ];
-  const filled = (tab) =>
-    tab.evaluate(() => {
-      const canvas = document.querySelector(".blocks canvas");
-      const { data } = canvas.getContext("2d").getImageData(80, 0, canvas.width - 100, canvas.height - 30);
-      let many = 0;
-      for (let n = 3; n < data.length; n += 4) if (data[n] > 0) many++;
-      return many / (data.length / 4);
-    });
-  const file = page("painters", ["before.vtrace"]);
-  const shares = [];
-  for (const [name, setup] of painters) {
-    await look(file, { hash: "#tab=blocks", setup }, async (tab) => {
-      await tab.waitForTimeout(300);
-      assert.match(await tab.locator(".blocks .bar-row").innerText(), name);
-      shares.push(await filled(tab));
-    });
-  }
-  assert.ok(shares[0] > 0.05, String(shares));
-  assert.ok(Math.max(...shares) - Math.min(...shares) < 0.05, String(shares));
-});
-
 test("dark, and narrow", async () => {
   await look(`${pages}/oom.html`, { dark: true, width: 420, height: 800 }, async (tab) => {
     assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);

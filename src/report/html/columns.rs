@@ -10,7 +10,7 @@
 //! | kind | columns |
 //! |---|---|
 //! | 1 ticks | time since the last event in units of 64 ns |
-//! | 2 blocks | end, life, size, owner, address, lane, role, phase, paused |
+//! | 2 blocks | end, life, size, owner, address, role, phase, paused |
 //! | 3 memory | the same; then share (as a size), segment |
 //! | 4 mappings | end, life, size, address, device, segment, owner + 1 if it is asleep, else 0 |
 //! | 5 sums | ordinals since the last record, device * 16 + field, difference from the field's last value |
@@ -53,8 +53,8 @@ impl FrameKind {
     fn columns(self) -> usize {
         match self {
             FrameKind::Ticks => 1,
-            FrameKind::Blocks => 9,
-            FrameKind::Memory => 11,
+            FrameKind::Blocks => 8,
+            FrameKind::Memory => 10,
             FrameKind::Mappings => 7,
             FrameKind::Sums => 3,
             FrameKind::LumpedRoles => 4,

@@ -57,10 +57,6 @@ pub(super) struct ProcessPage {
     pub lumped_below: u64,
     /// The number of these allocations.
     pub lumped: u64,
-    /// The height of the drawing of blocks, in bytes.
-    pub lanes_bytes: u64,
-    /// The height of the drawing of driver allocations, in bytes.
-    pub memory_lanes_bytes: u64,
     pub advice: Advice,
     /// Why symbols could not be read.
     pub problems: Vec<String>,
@@ -163,8 +159,6 @@ pub(super) fn process_page(
         memory: recorded.memory,
         lumped_below,
         lumped: recorded.lumped,
-        lanes_bytes: recorded.highest_lane,
-        memory_lanes_bytes: recorded.highest_memory_lane,
         advice,
         problems: symbols.problems().to_vec(),
     }

@@ -17,7 +17,6 @@ mod document;
 mod facts;
 mod failures;
 mod lumped;
-mod packer;
 mod phases;
 mod recorded;
 mod recorder;

@@ -49,8 +49,4 @@ pub(super) struct Recorded {
     pub memory: u64,
     /// The number of allocations that are not listed one by one.
     pub lumped: u64,
-    /// The height of the drawing of blocks, in bytes.
-    pub highest_lane: u64,
-    /// The height of the drawing of driver allocations, in bytes.
-    pub highest_memory_lane: u64,
 }

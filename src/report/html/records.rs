@@ -20,8 +20,6 @@ pub(super) struct Open {
     pub share: u64,
     /// The index of the owner in [`super::recorded::Recorded::owners`].
     pub owner: u32,
-    /// The vertical position in the drawing, in units of the packer.
-    pub lane: u64,
     pub role: Role,
     pub phase: u32,
     /// The ordinal from which it is a framework's segment; 0: it is none.
@@ -95,7 +93,7 @@ impl<W: Write> Records<W> {
         let at = self.address(0, number);
         let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
         let paused = paused(&open);
-        let values = [since, life, bytes(open.size), owner, at, open.lane, role, phase, paused];
+        let values = [since, life, bytes(open.size), owner, at, role, phase, paused];
         self.columns.push(FrameKind::Blocks, &values);
         self.blocks += 1;
     }
@@ -112,7 +110,7 @@ impl<W: Write> Records<W> {
         };
         let (size, share) = (bytes(open.size), bytes(open.share));
         let paused = paused(&open);
-        let values = [since, life, size, owner, at, open.lane, role, phase, paused, share, segment];
+        let values = [since, life, size, owner, at, role, phase, paused, share, segment];
         self.columns.push(FrameKind::Memory, &values);
         self.memory += 1;
     }

@@ -146,7 +146,7 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
         let kind = short[at] as usize;
         at += 1;
         number(&short, &mut at);
-        for column in 0..[0, 1, 9, 11, 7, 3, 4][kind] {
+        for column in 0..[0, 1, 8, 10, 7, 3, 4][kind] {
             let end = number(&short, &mut at) as usize + at;
             if (kind, column) == (6, 3) {
                 while at < end {

@@ -203,8 +203,6 @@ export interface ProcessPage {
   memory: number;
   lumped_below: number;
   lumped: number;
-  lanes_bytes: number;
-  memory_lanes_bytes: number;
   advice: {
     frag: FragFacts[];
     whatif: { devices: WhatifFacts[] } | null;

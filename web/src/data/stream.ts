@@ -14,8 +14,6 @@ export interface Records {
 
 export interface Blocks extends Records {
   owner: Uint32Array;
-  /** Where it is drawn, in units of 512 bytes. */
-  lane: Float64Array;
   role: Uint8Array;
   phase: Uint32Array;
   /** Bytes that have memory below them: `size`, less what is asleep. */
@@ -67,7 +65,7 @@ export interface Stream {
   lumped: LumpedRoles;
 }
 
-const COLUMNS = [0, 1, 9, 11, 7, 3, 4];
+const COLUMNS = [0, 1, 8, 10, 7, 3, 4];
 
 /** The number at a place, and where the next one is. */
 let next = 0;
@@ -167,7 +165,6 @@ function blocksOf(length: number): Blocks {
   return {
     ...records(length),
     owner: new Uint32Array(length),
-    lane: new Float64Array(length),
     role: new Uint8Array(length),
     phase: new Uint32Array(length),
     held: new Float64Array(length),
@@ -218,11 +215,11 @@ export function decode(bytes: Uint8Array): Stream {
   let bin = 0;
   const known = new Map<number, number>();
   const most = all.reduce((n, frame) => Math.max(n, frame.records), 0);
-  const columns = Array.from({ length: 11 }, () => new Float64Array(most));
+  const columns = Array.from({ length: 10 }, () => new Float64Array(most));
   for (const frame of all) {
     const { kind, records } = frame;
     frame.columns.forEach((place, n) => column(bytes, place, records, columns[n]));
-    const [a, b, c, d, e, f, g, h, i, j, k] = columns;
+    const [a, b, c, d, e, f, g, h, i, j] = columns;
     const first = at[kind];
     at[kind] += records;
     if (kind === 1) {
@@ -241,18 +238,17 @@ export function decode(bytes: Uint8Array): Stream {
         into.owner[to] = d[n];
         place = addressFrom(place, e[n]);
         into.address[to] = place;
-        into.lane[to] = f[n];
-        into.role[to] = g[n];
-        into.phase[to] = h[n];
-        into.continues[to] = i[n] % 2;
-        into.held[to] = into.size[to] - bytesOf(Math.floor(i[n] / 2));
+        into.role[to] = f[n];
+        into.phase[to] = g[n];
+        into.continues[to] = h[n] % 2;
+        into.held[to] = into.size[to] - bytesOf(Math.floor(h[n] / 2));
       }
       end[kind] = last;
       address[kind] = place;
       if (kind === 3) {
         for (let n = 0; n < records; n++) {
-          stream.memory.share[first + n] = bytesOf(j[n]);
-          stream.memory.segment[first + n] = k[n] && k[n] - 1 + stream.memory.start[first + n];
+          stream.memory.share[first + n] = bytesOf(i[n]);
+          stream.memory.segment[first + n] = j[n] && j[n] - 1 + stream.memory.start[first + n];
         }
       }
     } else if (kind === 4) {

@@ -16,7 +16,6 @@ function made(): Model {
     size: Float64Array.from(rows, (row) => row[2] * MIB),
     address: Float64Array.from(rows, (row) => row[3]),
     owner: Uint32Array.from(rows, (row) => row[4]),
-    lane: new Float64Array(rows.length),
     role: Uint8Array.from(rows, (row) => row[6] ?? 1),
     phase: new Uint32Array(rows.length),
     held: Float64Array.from(rows, (row) => row[2] * MIB),

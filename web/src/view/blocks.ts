@@ -1,72 +1,44 @@
-// Every block as a rectangle: as wide as it lived, as high as it is large, where no other live block
-// is drawn. WebGL2 draws them; where there is none, or none but software, a canvas does.
+// Every live block over time, stacked without holes as PyTorch's memory_viz stacks them: as high as it is large, the
+// oldest lowest. A column of pixels shows its moment at which most is allocated.
 
 import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
 import { colour, isDark, rgb } from "../base/palette.ts";
-import { byteSteps, count, duration, seconds, size } from "../base/units.ts";
+import { byteSteps, clean, count, duration, seconds, size } from "../base/units.ts";
 import { Shown } from "../data/facts.ts";
 import { LIVE, type Blocks } from "../data/stream.ts";
-import { GlPainter } from "./paint_gl.ts";
-import { RasterPainter } from "./paint_raster.ts";
 import type { Page, View } from "./page.ts";
+import { eachLayer, type Layers, paintLayers } from "./paint_layers.ts";
 import * as tooltip from "./tooltip.ts";
 
-/** Rectangles, in order of their beginning. */
-export interface Rectangles {
-  length: number;
-  /** Index of the block. */
-  which: Uint32Array;
-  /** ns. */
-  from: Float64Array;
-  to: Float64Array;
-  /** Bytes. */
-  low: Float64Array;
-  high: Float64Array;
-  /** Red, green, blue, opacity. */
-  colour: Uint8Array;
-}
-
-/** What of the plane is seen. */
-export interface Window2 {
+/** What is seen. */
+interface Window2 {
   from: number;
   to: number;
   low: number;
   high: number;
 }
 
-export interface Painter {
-  readonly name: string;
-  /** Draws what is seen over all of the canvas. */
-  paint(into: HTMLCanvasElement, all: Rectangles, seen: Window2): void;
-  forget(): void;
-}
-
 const LEFT = 74;
+const RIGHT = 12;
 const HEIGHT = 420;
 const AXIS = 20;
 /** Where blocks may be hidden without a word: none is. The slider's steps are powers of 2. */
 const STEPS = 31;
 
-function choose(): Painter {
-  const gl = GlPainter.make();
-  const forced = (window as unknown as { vramtracePainter?: string }).vramtracePainter;
-  if (!gl) return new RasterPainter("canvas: no WebGL2");
-  return gl.software && forced !== "webgl" ? new RasterPainter("canvas: WebGL2 is software here") : gl;
-}
-
 export class BlocksView implements View {
   readonly node = el("section", { class: "blocks", label: "Blocks over time" });
   private readonly canvas = el("canvas", { role: "img", label: "Blocks over time" });
-  private readonly slider = el("input", { label: "Lump blocks smaller than" });
+  private readonly slider = el("input", { label: "Leave out blocks smaller than" });
   private readonly words = el("span", { class: "dim" });
   private readonly level = el("span", { class: "switches" });
   private readonly surface = document.createElement("canvas");
-  private painter: Painter;
-  private rectangles: Rectangles | null = null;
+  private layers: Layers | null = null;
   private key = "";
   /** What the surface shows. */
   private painted: Window2 | null = null;
+  private moments = new Uint32Array(0);
   private cost = 0;
+  private shown = { blocks: 0, pale: 0 };
   private hidden = { blocks: 0, bytes: 0 };
   private low = 0;
   private high = 0;
@@ -76,7 +48,6 @@ export class BlocksView implements View {
   private readonly redraw = oncePerFrame(() => this.draw());
 
   constructor(private readonly page: Page) {
-    this.painter = choose();
     this.slider.type = "range";
     this.slider.min = "0";
     this.slider.max = String(STEPS);
@@ -85,7 +56,7 @@ export class BlocksView implements View {
       page.store.set({ small: power === 0 ? 0 : 2 ** (power + 8) });
     });
     this.node.append(
-      el("div", { class: "bar-row" }, this.level, el("label", {}, "lump blocks below ", this.slider), this.words),
+      el("div", { class: "bar-row" }, this.level, el("label", {}, "leave out blocks below ", this.slider), this.words),
       this.canvas,
     );
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
@@ -105,72 +76,75 @@ export class BlocksView implements View {
     });
   }
 
-  private get of(): Blocks {
-    const { model } = this.page;
-    return this.driver || !model.hasBlocks ? model.memory : model.blocks;
+  /** Blocks of the cache, or driver allocations. */
+  private get ofDriver(): boolean {
+    return this.driver || !this.page.model.hasBlocks;
   }
 
-  private get all(): number {
-    const { page } = this.page.model;
-    return Math.max(1, this.of === this.page.model.blocks ? page.lanes_bytes : page.memory_lanes_bytes);
+  private get of(): Blocks {
+    const { model } = this.page;
+    return this.ofDriver ? model.memory : model.blocks;
   }
+
+  private highest = 1;
 
   private get seen(): Window2 {
     const [from, to] = this.page.view;
-    return { from, to, low: this.low, high: this.high > 0 ? this.high : this.all * 1.02 };
+    return { from, to, low: this.low, high: this.high > 0 ? this.high : this.highest * 1.04 };
   }
 
-  /** Rectangles of what is wanted, by their beginning. */
-  private prepare(): Rectangles {
+  /** Heights and colours of what is wanted. */
+  private prepare(): Layers {
     const { page } = this;
     const { model } = page;
-    const { state } = page.store;
-    const { filter, small } = state;
-    const key = [model.page.name, model.device, page.stack.by, small, filter?.name, this.of === model.memory, isDark()].join("\n");
-    if (this.rectangles && key === this.key) return this.rectangles;
+    const { filter, small } = page.store.state;
+    const key = [model.page.name, model.device, page.stack.by, small, filter?.name, this.ofDriver, isDark()].join("\n");
+    if (this.layers && key === this.key) return this.layers;
     this.key = key;
     const of = this.of;
+    const bytes = this.ofDriver ? model.memory.share : of.size;
     const wanted = page.wanted();
-    const order: number[] = [];
+    const packed = ([r, g, b]: number[], alpha: number) => ((alpha << 24) | (b << 16) | (g << 8) | r) >>> 0;
+    const groups = page.stack.groups.map((group) => rgb(group.colour));
+    const grey = packed(rgb(colour("others")), 60);
+    const made: Layers = {
+      changes: model.changes, driver: this.ofDriver, of, height: new Float64Array(of.length), colour: new Uint32Array(of.length),
+    };
     this.hidden = { blocks: 0, bytes: 0 };
+    this.shown = { blocks: 0, pale: 0 };
     for (let n = 0; n < of.length; n++) {
-      if (!model.owned[of.owner[n]]) continue;
+      if (!model.owned[of.owner[n]] || of.size[n] === 0) continue;
       if (of.size[n] < small) {
         this.hidden.blocks++;
         this.hidden.bytes += of.size[n];
-      } else order.push(n);
-    }
-    const which = Uint32Array.from(order);
-    const { start } = of;
-    which.sort((a, b) => start[a] - start[b]);
-    const length = which.length;
-    const made: Rectangles = {
-      length,
-      which,
-      from: new Float64Array(length),
-      to: new Float64Array(length),
-      low: new Float64Array(length),
-      high: new Float64Array(length),
-      colour: new Uint8Array(length * 4),
-    };
-    const colours = page.stack.groups.map((group) => rgb(group.colour));
-    const grey = rgb(colour("others"));
-    for (let at = 0; at < length; at++) {
-      const n = which[at];
-      made.from[at] = model.time[of.start[n]];
-      made.to[at] = of.end[n] === LIVE ? model.endNs : model.time[of.end[n]];
-      made.low[at] = of.lane[n] * 512;
-      made.high[at] = made.low[at] + of.size[n];
-      const shown = !wanted || wanted(of.owner[n], of.role[n]);
-      const [r, g, b] = shown ? colours[page.stack.groupOf(of, n)] : grey;
+        continue;
+      }
       // What is asleep is pale: nothing of the card is below it.
-      const pale = of.size[n] > 0 && of.held[n] === 0;
-      made.colour.set([r, g, b, !shown ? 60 : pale ? 90 : 255], at * 4);
+      const pale = of.held[n] === 0;
+      this.shown.blocks++;
+      this.shown.pale += Number(pale);
+      made.height[n] = bytes[n];
+      const isWanted = !wanted || wanted(of.owner[n], of.role[n]);
+      made.colour[n] = isWanted ? packed(groups[page.stack.groupOf(of, n)], pale ? 90 : 255) : grey;
     }
-    this.rectangles = made;
-    this.painter.forget();
+    this.layers = made;
     this.painted = null;
+    this.highest = 1;
     return made;
+  }
+
+  /** The moment of each column: that at which most is allocated. */
+  private choose(seen: Window2, many: number): Uint32Array<ArrayBuffer> {
+    const { model } = this.page;
+    const moments = new Uint32Array(many);
+    let first = model.at(seen.from);
+    for (let n = 0; n < many; n++) {
+      const last = model.at(seen.from + ((seen.to - seen.from) * (n + 1)) / many);
+      // Of a column without a change: what the last one left.
+      moments[n] = last > first ? model.allocated.highest(first + 1, last) : last;
+      first = last;
+    }
+    return moments;
   }
 
   draw(): void {
@@ -178,33 +152,38 @@ export class BlocksView implements View {
     const { model } = page;
     const canvas = fit(this.canvas, HEIGHT);
     const { draw, width, ratio } = canvas;
-    const plot = { width: width - LEFT - 12, height: HEIGHT - AXIS };
-    const all = this.prepare();
-    const seen = this.seen;
+    const plot = { width: width - LEFT - RIGHT, height: HEIGHT - AXIS };
+    const layers = this.prepare();
     const [w, h] = [Math.round(plot.width * ratio), Math.round(plot.height * ratio)];
     if (this.surface.width !== w || this.surface.height !== h) {
       [this.surface.width, this.surface.height] = [w, h];
       this.painted = null;
     }
-    const same = this.painted && (["from", "to", "low", "high"] as const).every((k) => this.painted?.[k] === seen[k]);
-    if (!same) this.paint(all, seen);
+    const [from, to] = page.view;
+    const here = this.painted?.from === from && this.painted.to === to;
+    const same = here && (this.high > 0 ? this.painted?.low === this.low && this.painted.high === this.high : this.painted?.low === 0 && this.painted.high === this.seen.high);
+    if (!same) this.paint(layers, Math.round(plot.width));
+    const seen = this.seen;
     draw.clearRect(0, 0, width, HEIGHT);
-    this.show(draw, plot, seen);
     this.axes(draw, plot, seen);
+    this.show(draw, plot, seen);
     const x = LEFT + ((model.time[page.ordinal] - seen.from) / (seen.to - seen.from)) * plot.width;
     if (x >= LEFT && x <= LEFT + plot.width) {
       draw.fillStyle = theme("text");
       draw.fillRect(x, 0, 1, plot.height);
     }
-    this.describe(all);
+    this.describe();
   }
 
   /** Now where it is quick; else the last picture is moved until the pointer rests. */
-  private paint(all: Rectangles, seen: Window2): void {
+  private paint(layers: Layers, wide: number): void {
     clearTimeout(this.waiting);
     const paint = () => {
       const began = performance.now();
-      this.painter.paint(this.surface, all, seen);
+      this.moments = this.choose(this.seen, wide);
+      if (this.high === 0) this.highest = this.top(layers);
+      const seen = this.seen;
+      paintLayers(this.surface, layers, this.moments, seen);
       this.cost = performance.now() - began;
       this.painted = seen;
     };
@@ -216,6 +195,17 @@ export class BlocksView implements View {
       paint();
       this.redraw();
     }, 120);
+  }
+
+  /** The highest column. */
+  private top(layers: Layers): number {
+    let highest = 1;
+    eachLayer(layers, this.moments, (_, live) => {
+      let sum = 0;
+      for (let which = live(); which >= 0; which = live()) sum += layers.height[which];
+      highest = Math.max(highest, sum);
+    });
+    return highest;
   }
 
   private show(draw: CanvasRenderingContext2D, plot: { width: number; height: number }, seen: Window2): void {
@@ -249,18 +239,17 @@ export class BlocksView implements View {
     draw.fillText(seconds(seen.to, 6), LEFT + plot.width, plot.height + 5);
   }
 
-  private describe(all: Rectangles): void {
+  private describe(): void {
     const { page } = this;
     const { model } = page;
     const { small } = page.store.state;
     const power = small > 0 ? Math.round(Math.log2(small)) - 8 : 0;
     if (Number(this.slider.value) !== power) this.slider.value = String(power);
-    const parts = [`${size(small)}`, `${count(all.length)} blocks drawn`];
+    const parts = [size(small), `${count(this.shown.blocks)} blocks, the oldest lowest`];
     if (this.hidden.blocks) parts.push(`${count(this.hidden.blocks)} smaller ones (${size(this.hidden.bytes)}) left out`);
     if (model.page.lumped) parts.push(`${count(model.page.lumped)} of fewer than ${size(model.page.lumped_below)} are not in the page`);
-    parts.push(this.painter.name);
     this.words.textContent = parts.join("; ");
-    this.words.dataset.blocks = String(all.length);
+    this.words.dataset.blocks = String(this.shown.blocks);
     const levels: [string, boolean][] = [["blocks of PyTorch", false], ["memory of the driver", true]];
     fill(
       this.level,
@@ -280,29 +269,30 @@ export class BlocksView implements View {
     );
   }
 
+  /** The block under the pointer; -1: none. */
   private find(event: MouseEvent): number {
-    const all = this.rectangles;
-    if (!all) return -1;
+    const { layers } = this;
+    const wide = this.canvas.clientWidth - LEFT - RIGHT;
+    const column = Math.floor(((event.offsetX - LEFT) / wide) * this.moments.length);
+    if (!layers || column < 0 || column >= this.moments.length) return -1;
     const seen = this.seen;
-    const wide = this.canvas.clientWidth - LEFT - 12;
-    const ns = seen.from + ((event.offsetX - LEFT) / wide) * (seen.to - seen.from);
     const bytes = seen.low + (1 - event.offsetY / (HEIGHT - AXIS)) * (seen.high - seen.low);
-    // A block of less than a pixel is found by its nearest edge.
-    const [near, tall] = [((seen.to - seen.from) / wide) * 0.5, ((seen.high - seen.low) / HEIGHT) * 0.5];
     let found = -1;
-    for (let n = 0; n < all.length; n++) {
-      if (all.from[n] > ns + near) break;
-      if (all.to[n] >= ns - near && all.low[n] <= bytes + tall && all.high[n] >= bytes - tall) found = n;
-    }
+    eachLayer(layers, [this.moments[column]], (_, live) => {
+      let sum = 0;
+      for (let which = live(); which >= 0 && found < 0; which = live()) {
+        sum += layers.height[which];
+        if (sum > bytes) found = which;
+      }
+    });
     return found;
   }
 
   private hover(event: MouseEvent): void {
     if (this.drag?.moved) return;
-    const found = this.find(event);
-    if (found < 0 || !this.rectangles) return tooltip.hide();
-    const { model } = this.page;
-    const n = this.rectangles.which[found];
+    const n = this.find(event);
+    if (n < 0) return tooltip.hide();
+    const { model, stack: groups } = this.page;
     const of = this.of;
     const owner = model.page.owners[of.owner[n]];
     const live = of.end[n] === LIVE;
@@ -310,12 +300,12 @@ export class BlocksView implements View {
     const stack: tooltip.Line[] = [];
     const { nodes, frames, files } = model.page;
     for (let node = owner[0]; node > 0 && stack.length < 8; node = nodes[node - 1][0]) {
-      const [name, file, line, , folded] = frames[nodes[node - 1][1]];
-      if (folded !== Shown.OnDemand) stack.push({ text: `${name}  ${(files[file] ?? "").split("/").pop()}:${line}` });
+      const [name, file, line, , shown] = frames[nodes[node - 1][1]];
+      if (shown !== Shown.OnDemand) stack.push({ text: `${name}  ${(files[file] ?? "").split("/").pop()}:${line}` });
     }
     tooltip.show(event, [
       { text: `${size(of.size[n])}  ${model.library(of.owner[n])}`, strong: true },
-      { text: model.page.roles[of.role[n]], colour: this.page.stack.groups[this.page.stack.groupOf(of, n)].colour },
+      { text: clean(model.page.roles[of.role[n]] ?? "unknown"), colour: groups.groups[groups.groupOf(of, n)].colour },
       { text: `${of.continues[n] ? "since " : ""}${seconds(model.time[of.start[n]], 6)}, ${live ? "live at the end" : `lived ${duration(model.time[end] - model.time[of.start[n]])}`}` },
       ...(of.held[n] < of.size[n] ? [{ text: `asleep: ${size(of.size[n] - of.held[n])} of it unmapped, may come back`, strong: true }] : []),
       { text: `0x${of.address[n].toString(16)}` },
@@ -328,16 +318,16 @@ export class BlocksView implements View {
     if (!event.ctrlKey) return;
     event.preventDefault();
     const { page } = this;
-    const by = Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 300);
+    const by = Math.exp(Math.max(-120, Math.min(120, event.deltaY || event.deltaX)) / 300);
     const seen = this.seen;
     if (event.shiftKey) {
       const at = seen.low + (1 - event.offsetY / (HEIGHT - AXIS)) * (seen.high - seen.low);
       this.low = Math.max(0, at - (at - seen.low) * by);
-      this.high = Math.min(this.all * 1.02, at + (seen.high - at) * by);
+      this.high = Math.min(this.highest * 1.04, at + (seen.high - at) * by);
       this.redraw();
       return;
     }
-    const wide = this.canvas.clientWidth - LEFT - 12;
+    const wide = this.canvas.clientWidth - LEFT - RIGHT;
     const ns = seen.from + ((event.offsetX - LEFT) / wide) * (seen.to - seen.from);
     const end = page.model.endNs;
     const from = Math.max(0, ns - (ns - seen.from) * by);
@@ -354,7 +344,7 @@ export class BlocksView implements View {
     tooltip.hide();
     const [from, to] = drag.view;
     const end = page.model.endNs;
-    const by = Math.min(Math.max((-dx / (this.canvas.clientWidth - LEFT - 12)) * (to - from), -from), end - to);
+    const by = Math.min(Math.max((-dx / (this.canvas.clientWidth - LEFT - RIGHT)) * (to - from), -from), end - to);
     if (this.high > 0) {
       const up = Math.max((dy / (HEIGHT - AXIS)) * (drag.high - drag.low), -drag.low);
       [this.low, this.high] = [drag.low + up, drag.high + up];
@@ -370,15 +360,12 @@ export class BlocksView implements View {
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
     const seen = this.seen;
-    const ns = seen.from + ((x - LEFT) / (box.width - LEFT - 12)) * (seen.to - seen.from);
+    const ns = seen.from + ((x - LEFT) / (box.width - LEFT - RIGHT)) * (seen.to - seen.from);
     if (x >= LEFT) page.pin(page.model.at(ns));
   }
 
-  /** What tests read: rectangles, and how many of them are pale. */
-  drawn(): { all: number; pale: number } {
-    const { length, colour } = this.rectangles ?? { length: 0, colour: new Uint8Array(0) };
-    let pale = 0;
-    for (let at = 0; at < length; at++) if (colour[at * 4 + 3] === 90) pale++;
-    return { all: length, pale };
+  /** What tests read: blocks, how many of them are pale, and the height of the picture. */
+  drawn(): { all: number; pale: number; highest: number } {
+    return { all: this.shown.blocks, pale: this.shown.pale, highest: this.highest };
   }
 }

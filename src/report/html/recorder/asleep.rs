@@ -4,7 +4,6 @@ use std::io::Write;
 
 use vramtrace_format::{Kind, Space};
 
-use super::super::packer;
 use super::super::records::Open;
 use super::Recorder;
 use crate::replay::{Asleep, Key, Mapping};
@@ -50,8 +49,7 @@ impl<W: Write> Recorder<'_, W> {
         }
         let rest = open.share - mapping.size;
         self.memory.insert(key, Open { share: rest, ..open });
-        let lane = open.lane + packer::units(rest);
-        let part = Open { owner, share: mapping.size, size: mapping.size, lane, ..open };
+        let part = Open { owner, share: mapping.size, size: mapping.size, ..open };
         self.mapped.put_part(key, mapping.address, part);
     }
 

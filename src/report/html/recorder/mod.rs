@@ -11,7 +11,6 @@ use vramtrace_format::{DeviceId, Kind, Space, Stamped};
 
 use super::columns::{FrameKind, zigzag};
 use super::lumped::Lumped;
-use super::packer::Packer;
 use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
 use super::records::{Open, Records, block};
 use super::sleeping::Mapped;
@@ -57,8 +56,6 @@ pub(super) struct Recorder<'d, W: Write> {
     roles: RoleObserver<'d>,
     ended: Ended,
     sums: BTreeMap<DeviceId, Sums>,
-    /// The drawing's positions per device: of blocks, of driver allocations.
-    lanes: (BTreeMap<DeviceId, Packer>, BTreeMap<DeviceId, Packer>),
     /// Segments that the cache is releasing.
     flush: Flush,
     /// Memory that is being unmapped for a sleep.
@@ -97,7 +94,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             roles: roles.observer(),
             ended: Ended::default(),
             sums: BTreeMap::new(),
-            lanes: Default::default(),
             flush: Flush::default(),
             sleep: Flush::default(),
             fatal,
@@ -118,10 +114,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         std::mem::take(&mut self.lumped).write(&mut self.records);
         self.found.phases.close(self.ordinal);
         self.found.last = self.ordinal;
-        let highest =
-            |lanes: &BTreeMap<DeviceId, Packer>| lanes.values().map(Packer::highest).max();
-        self.found.highest_lane = highest(&self.lanes.0).unwrap_or(0);
-        self.found.highest_memory_lane = highest(&self.lanes.1).unwrap_or(0);
         for (device, sums) in &self.sums {
             self.found.peaks.extend(sums.peak.map(|ordinal| (*device, ordinal)));
         }
@@ -153,8 +145,8 @@ impl<'d, W: Write> Recorder<'d, W> {
         index
     }
 
-    /// A new record of an allocation. `lane`: its position in the drawing.
-    fn open(&mut self, at: &Stamped, live: &Live, lane: u64) -> Open {
+    /// A new record of an allocation.
+    fn open(&mut self, at: &Stamped, live: &Live) -> Open {
         let owner = self.owner((live.stack, live.kind, live.device));
         Open {
             from: self.tick(at),
@@ -162,7 +154,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             size: live.size,
             share: live.share(),
             owner,
-            lane,
             role: Role::Unknown,
             phase: self.found.phases.of(live.thread),
             segment: 0,
@@ -246,7 +237,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             self.records.write_mapping(start, open, end);
         }
         self.paused_lumped.clear();
-        self.lanes.0.values_mut().chain(self.lanes.1.values_mut()).for_each(Packer::clear);
     }
 
     /// Ends a record. At the end of the trace it is written at once: no role becomes known later.
@@ -384,8 +374,7 @@ impl<W: Write> Recorder<'_, W> {
             self.lump(key, live, live.share(), true);
             return;
         }
-        let lane = self.lanes.1.entry(live.device).or_default().take(live.share());
-        let open = self.open(at, live, lane);
+        let open = self.open(at, live);
         self.memory.insert(key, open);
     }
 
@@ -405,7 +394,6 @@ impl<W: Write> Recorder<'_, W> {
             self.flush.add(live.device, live.share(), end, at.time_ns);
         }
         for open in [open].into_iter().chain(self.mapped.end_parts(key)) {
-            self.lanes.1.entry(live.device).or_default().give(open.lane, open.share);
             self.end(key, open, Some(end));
         }
     }
@@ -415,8 +403,7 @@ impl<W: Write> Recorder<'_, W> {
             self.lump(block(address), live, live.share(), true);
             return;
         }
-        let lane = self.lanes.0.entry(live.device).or_default().take(live.size);
-        let open = self.open(at, live, lane);
+        let open = self.open(at, live);
         self.blocks.insert(address, open);
     }
 
@@ -428,7 +415,6 @@ impl<W: Write> Recorder<'_, W> {
         };
         let end = self.tick(at);
         self.mapped.paused.remove(&address);
-        self.lanes.0.entry(live.device).or_default().give(open.lane, open.size);
         self.end(block(address), open, Some(end));
     }
 
