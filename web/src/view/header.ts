@@ -58,7 +58,9 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
   const run = facts.runs[0];
   const device = model.deviceFacts;
   const end = endOf(model.facts, model.page);
-  const gpu = device ? `${device.ordinal === null ? "GPU ?" : `GPU ${device.ordinal}`} ${device.name}` : "";
+  // Of an imported trace only the number is known.
+  const product = device && device.total_bytes !== null ? device.name : "";
+  const gpu = device ? `${device.ordinal === null ? "GPU ?" : `GPU ${device.ordinal}`} ${product}`.trim() : "";
   const command = model.facts.command.join(" ");
   const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
   fill(

@@ -91,7 +91,7 @@ export class Strip implements View {
         on: { click: () => store.set({ process: which, device: -1, pin: null, view: null, range: null, second: null, filter: null }) },
       },
       el("span", { class: "name", text: clean(name, 30) }),
-      el("span", { class: "sign", text: sign || size(peakOf(facts)) }),
+      el("span", { class: "state", text: sign || size(peakOf(facts)) }),
       el("span", { class: "track" }, bar),
     );
     cell.dataset.state = state;

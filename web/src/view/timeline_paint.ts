@@ -18,6 +18,9 @@ export const MARKS: Record<string, [string, string, string]> = {
   sleep: ["fell asleep: unmapped, may come back", "text", "◇"],
 };
 
+/** The opacity of lines where they go up or down. */
+const STEEP = 0.3;
+
 export class TimelinePainter {
   private readonly surface = document.createElement("canvas");
   private image: ImageData | null = null;
@@ -117,27 +120,35 @@ export class TimelinePainter {
 
   private lines(draw: CanvasRenderingContext2D): void {
     const { model } = this.page;
+    const step = this.scale.plot.width / this.scale.columns.length;
     const line = (value: (column: Column) => number | null, style: string, dash: number[], wide: number) => {
-      draw.beginPath();
-      const step = this.scale.plot.width / this.scale.columns.length;
-      let open = false;
+      // What goes up and down is pale: spikes of a pixel would be black.
+      const [flat, steep] = [new Path2D(), new Path2D()];
+      let last: number | null = null;
       this.scale.columns.forEach((column, n) => {
         const bytes = value(column);
-        if (bytes === null) {
-          open = false;
-          return;
+        const y = bytes === null ? null : Math.max(TOP - 4, this.scale.y(bytes));
+        const x = LEFT + n * step;
+        if (y !== null) {
+          if (last !== y) {
+            if (last !== null) {
+              steep.moveTo(x, last);
+              steep.lineTo(x, y);
+            }
+            flat.moveTo(x, y);
+          }
+          flat.lineTo(x + step, y);
         }
-        const y = Math.max(TOP - 4, this.scale.y(bytes));
-        if (open) draw.lineTo(LEFT + n * step, y);
-        else draw.moveTo(LEFT + n * step, y);
-        draw.lineTo(LEFT + (n + 1) * step, y);
-        open = true;
+        last = y;
       });
       draw.strokeStyle = style;
       draw.lineWidth = wide;
       draw.setLineDash(dash);
-      draw.stroke();
+      draw.stroke(flat);
       draw.setLineDash([]);
+      draw.globalAlpha = STEEP;
+      draw.stroke(steep);
+      draw.globalAlpha = 1;
     };
     if (model.hasBlocks) {
       const reserved = model.sums[Field.Reserved];
