@@ -44,6 +44,23 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
   });
 });
 
+test("a refused call of the driver is a failure, too: pinned, marked, with the whole memory as allocated", async () => {
+  const path = trace("refused.vtrace");
+  const { post_mortem: truth } = failureOf(path);
+  await look(page("refused", ["refused.vtrace"]), {}, async (tab) => {
+    assert.equal(await tab.title(), "OOM, train.py");
+    const { ordinal, failed, marks } = await tab.evaluate(() => {
+      const { page } = window.vramtrace;
+      return { ordinal: page.ordinal, failed: page.model.failed, marks: page.model.marks.map(({ what, ordinal }) => [what, ordinal]) };
+    });
+    assert.equal(ordinal, failed);
+    assert.deepEqual(marks, [["oom", failed]]);
+    assert.match(await tab.locator(".legend").innerText(), /out of memory/);
+    assert.equal(Number(await tab.locator(".verdict .used").getAttribute("data-bytes")), truth.used_bytes);
+    assert.equal(Number(await tab.locator(".verdict .part.tensors").first().getAttribute("data-bytes")), 400 * 2 ** 20);
+  });
+});
+
 test("verdict, five holders and the timeline are seen at 1280 x 800 without scrolling", async () => {
   for (const name of ["recorded.vtrace", "gen.vtrace", "leak.vtrace", "ranks"]) {
     await look(page(`first-${name}`, [name]), {}, async (tab) => {

@@ -116,7 +116,7 @@ fn failure(
         limit: words::limit_in_words(one),
         limit_bytes: cap.or(full),
         used: Used::of(&sum, one.device.cache.reserved > 0),
-        tries: advice(one).iter().map(|advice| of_advice(advice)).collect(),
+        tries: advice(one).iter().map(of_advice).collect(),
     }
 }
 

@@ -7,7 +7,8 @@ use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, trai
 use vramtrace_format::header::seal;
 use vramtrace_format::word::{Check, check};
 use vramtrace_format::{
-    Alloc, Definition, Event, HEADER_BYTES, Kind, Mark, SiteId, Space, StackId, TraceReader,
+    Alloc, Definition, DeviceId, Event, HEADER_BYTES, Kind, Mark, RefusedBy, SiteId, Space,
+    StackId, TraceReader,
 };
 
 const MIB: u64 = 1 << 20;
@@ -21,6 +22,7 @@ fn main() {
     let write = |name: &str, builder: &TraceBuilder| builder.write(&directory.join(name));
     write("oom.vtrace", &cached());
     write("driver.vtrace", &training());
+    write("refused.vtrace", &refused());
     write("empty.vtrace", &TraceBuilder::new());
     write("hostile.vtrace", &hostile());
     write("plain.vtrace", &without_stacks());
@@ -54,6 +56,20 @@ fn main() {
     write("million.vtrace", &steps(blocks, 0));
     let csv = "action,addr,size,stream\nalloc,1048576,512,0\nalloc,2097152,1048576,0\nfree_completed,1048576,512,0\n";
     std::fs::write(directory.join("import.csv"), csv).expect("write a CSV");
+}
+
+/// A program without PyTorch whose last call the cap refuses.
+fn refused() -> TraceBuilder {
+    let mut builder = TraceBuilder::new();
+    stacks(&mut builder);
+    builder.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(1000 * MIB) });
+    builder.context(MS, 0);
+    builder.sample(MS, Some(500 * MIB), 500 * MIB);
+    for n in 0..8 {
+        builder.alloc_by((10 + n) * MS, Kind::Device, (1 << 40) + n * (1 << 32), 50 * MIB, 4);
+    }
+    builder.refused(100 * MS, Kind::Device, 400 * MIB, RefusedBy::Cap, 1000 * MIB);
+    builder
 }
 
 fn stacks(builder: &mut TraceBuilder) {

@@ -2,7 +2,7 @@
 // (src/analysis/memory/holdings.rs): blocks stand in place of their segments, and what is left of the
 // segments is PyTorch's free cache.
 
-import type { Failure, ProcessFacts, ProcessPage } from "../data/facts.ts";
+import type { Failure, Mark, ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { LIVE, type Blocks, type Memory, type Stream } from "../data/stream.ts";
 import { Allocated } from "./allocated.ts";
 
@@ -256,6 +256,16 @@ export class Model {
   /** The moment that the page shows first: the failure where there is one, else the peak. */
   get first(): number {
     return this.failed ?? this.peak;
+  }
+
+  private marked: Mark[] | null = null;
+
+  /** What is marked on the axis. The refusal with which the run ended is its out-of-memory. */
+  get marks(): Mark[] {
+    const ended = ({ what, ordinal }: Mark) => what === "refusal" && ordinal === this.failed;
+    const here = () => this.page.marks.filter((mark) => mark.device === this.device);
+    this.marked ??= here().map((mark) => (ended(mark) ? { ...mark, what: "oom" } : mark));
+    return this.marked;
   }
 
   private amounts: Allocated | null = null;

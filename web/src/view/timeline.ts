@@ -114,8 +114,7 @@ export class Timeline implements View {
 
   /** What the marks on the axis mean, and how many there are. */
   private markKeys(): HTMLElement[] {
-    const { model } = this.page;
-    const here = model.page.marks.filter((mark) => mark.device === model.device);
+    const { marks: here } = this.page.model;
     return Object.entries(MARKS).flatMap(([what, [words, ink, sign_]]) => {
       const many = here.filter((mark) => mark.what === what).length;
       if (!many) return [];
@@ -203,9 +202,7 @@ export class Timeline implements View {
     ];
     const { top, bottom } = this.scale.plot;
     if (event.offsetY > bottom) lines.push(...this.phaseLines(event));
-    const near = model.page.marks.filter(
-      (mark) => mark.device === model.device && Math.abs(this.scale.x(model.time[mark.ordinal]) - event.offsetX) < 5,
-    );
+    const near = model.marks.filter((mark) => Math.abs(this.scale.x(model.time[mark.ordinal]) - event.offsetX) < 5);
     for (const mark of near.slice(0, 4)) {
       const [words, ink] = MARKS[mark.what];
       lines.push({ text: `${words}: ${size(mark.bytes)}${mark.by ? ` by ${mark.by}` : ""}`, colour: theme(ink) });

@@ -220,8 +220,7 @@ export class TimelinePainter {
     draw.font = "9px system-ui, sans-serif";
     draw.textAlign = "center";
     draw.textBaseline = "middle";
-    for (const mark of model.page.marks) {
-      if (mark.device !== model.device) continue;
+    for (const mark of model.marks) {
       const x = this.scale.x(model.time[mark.ordinal]);
       if (x < LEFT || x > LEFT + width) continue;
       const strong = mark.what === "oom";
