@@ -250,7 +250,9 @@ class App {
     if (event.key === "Escape") {
       (document.activeElement as HTMLElement | null)?.blur();
       tooltip.hide();
+      this.who?.clear();
       this.store.set({ filter: null, range: null, second: null, search: "", pin: null });
+      this.later();
       return;
     }
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;

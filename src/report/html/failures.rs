@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use vramtrace_format::Header;
+use vramtrace_format::{Header, RefusedBy};
 
 use super::tables::{display_name, place_and_function};
 use crate::analysis::oom::{Advice, PostMortem, UsedPart, UsedSum, advice};
@@ -28,8 +28,10 @@ pub struct Failure {
     pub caller: String,
     /// `under your cap of 14.44 GiB`.
     pub limit: String,
-    /// The cap or, on a full card, what the process had plus what the card had left. `None`: not known.
+    /// The cap; under a group's cap or on a full card what the process had plus what was left. `None`: not known.
     pub limit_bytes: Option<u64>,
+    /// The process's own cap refused the request: `used` is what the cap counts.
+    pub of_cap: bool,
     pub used: Used,
     /// What to try, the most promising first.
     pub tries: Vec<Try>,
@@ -98,9 +100,16 @@ fn failure(
     let caller = classifier.frame(one.oom.stack, roles.caller);
     let sum = UsedSum::of(&one.device, &one.oom, Vec::new());
     let refused = one.oom.refusal.map(|at| at.refused);
-    let cap = refused.map(|refused| refused.limit).filter(|limit| *limit > 0);
-    let left = refused.map(|refused| refused.driver_free).filter(|free| *free > 0);
-    let full = left.map(|free| one.ours().saturating_add(free));
+    let of_cap = refused.is_some_and(|refused| refused.by == RefusedBy::Cap);
+    let limit_bytes = refused.and_then(|refused| match refused.by {
+        RefusedBy::Cap => Some(refused.limit),
+        RefusedBy::Group => {
+            Some(one.ours().saturating_add(refused.limit.saturating_sub(refused.counted)))
+        }
+        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => {
+            Some(refused.driver_free).filter(|free| *free > 0).map(|free| one.ours().saturating_add(free))
+        }
+    });
     let named = |frame: &Frame| match frame.place() {
         Some(_) => place_and_function(frame),
         None => display_name(frame),
@@ -114,7 +123,8 @@ fn failure(
         line: lead.map(named).unwrap_or_default(),
         caller: caller.map(place_and_function).unwrap_or_default(),
         limit: words::limit_in_words(one),
-        limit_bytes: cap.or(full),
+        limit_bytes,
+        of_cap,
         used: Used::of(&sum, one.device.cache.reserved > 0),
         tries: advice(one).iter().map(of_advice).collect(),
     }

@@ -99,6 +99,8 @@ export interface Failure {
   caller: string;
   limit: string;
   limit_bytes: number | null;
+  /** The process's own cap refused it. */
+  of_cap: boolean;
   used: Used;
   /** The most promising first. */
   tries: { text: string; copy: string | null }[];

@@ -16,7 +16,7 @@ export interface UsedBar extends UsedParts {
   limit: number | null;
   /** What did not fit. 0: nothing. */
   asked: number;
-  /** What the sum is: `in nvidia-smi`, `counted by the cap`, `recorded`. */
+  /** What the sum is, and of what: `in nvidia-smi of the card's 24.00 GiB`. */
   word: string;
 }
 
@@ -54,11 +54,10 @@ export function usedBar(of: UsedBar): HTMLElement {
     el("span", { class: "used-key" }, el("span", { class: `swatch part ${name}` }), `${text} ${size(of[name])}`),
   );
   if (of.asked > 0) words.push(el("span", { class: "used-key" }, el("span", { class: "swatch part asked" }), `asked ${size(of.asked)}`));
-  const of_limit = of.limit === null ? "" : ` of ${size(of.limit)}`;
   const node = el(
     "div",
     { class: "used" },
-    el("div", {}, el("strong", { text: size(of.bytes) }), ` ${of.word}${of_limit}`),
+    el("div", {}, el("strong", { text: size(of.bytes) }), ` ${of.word}`),
     bar,
     el("div", { class: "used-keys" }, ...words),
   );

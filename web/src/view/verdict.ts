@@ -91,7 +91,9 @@ export class Verdict implements View {
     const parts = ofFailure(model.page.verdict, model.page.failures.indexOf(failure));
     const of = (label: string) => parts.find((part) => part.label === label)?.lines ?? [];
     const { used } = failure;
-    const word = model.cap(model.first) !== null ? "counted by the cap" : used.in_nvidia_smi ? "in nvidia-smi" : "recorded";
+    const known = used.in_nvidia_smi ? "in nvidia-smi" : "recorded";
+    const limit = failure.limit_bytes === null ? "" : ` of ${size(failure.limit_bytes)}`;
+    const word = failure.of_cap ? `counted by the cap${limit}` : limit ? `${known}${limit} that it could have` : known;
     const asked = failure.line && `${failure.line}${failure.caller ? `, from ${failure.caller}` : ""}`;
     return [
       el("h2", { text: clean(of("").join(" ") || "OUT OF MEMORY", 300) }),
@@ -155,10 +157,11 @@ export class Verdict implements View {
     const at = page.ordinal === model.peak ? page.moment : moment(model, model.peak);
     const top = model.top(model.peak);
     const word = model.hasProcessFigure ? "in nvidia-smi" : "recorded";
+    const card = device.total_bytes === null ? "" : ` of the card's ${size(device.total_bytes)}`;
     const gpu = device.ordinal === null ? "an unknown GPU" : `GPU ${device.ordinal}`;
     const words: HTMLElement[] = [
       el("h2", { text: `Peak: ${size(top)} ${word} on ${gpu} at ${seconds(model.time[model.peak])}` }),
-      row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word })),
+      row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word: word + card })),
     ];
     const [largest] = holders(model, at);
     if (largest) words.push(row("HOLDER", `${size(largest.bytes)}, ${percent(largest.bytes, at.total)}: ${model.holderLine(largest.holder)}`));

@@ -102,6 +102,11 @@ export class Who implements View {
     flip.textContent = state.inverted ? "outermost frame first" : "innermost frame first";
   }
 
+  /** Back to all stacks. */
+  clear(): void {
+    this.flame.clear();
+  }
+
   focus(): void {
     this.find.focus();
   }
