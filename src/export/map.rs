@@ -349,7 +349,7 @@ fn words(classifier: &StackClassifier, stack: StackId) -> String {
     let Some(lead) = classifier.frame(stack, roles.lead) else {
         return classifier.symbols.why_empty(stack).to_string();
     };
-    let function = shorten(&autograd::display_name(&lead.function), 60);
+    let function = shorten(&autograd::holder_name(&lead.function), 60);
     let mut words = match lead.place() {
         Some(place) => format!("{place} {function}"),
         None => function,

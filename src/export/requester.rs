@@ -51,7 +51,7 @@ pub(super) fn who_of(
         let caller =
             caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
         Some(Rc::new(Requester {
-            function: autograd::display_name(&lead.function).into_owned(),
+            function: autograd::holder_name(&lead.function).into_owned(),
             line: lead.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
             library: classifier.library_name(&roles).unwrap_or_default().to_string(),

@@ -34,21 +34,40 @@ fn is_class(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The name of a function in reports: `MulBackward0 (backward)` for a node's, else the function. The engine's own
-/// functions stand for a stack that names no operation.
+/// The name of a function in reports: `MulBackward0 (backward)` for a node's, else the function.
 pub fn display_name(function: &str) -> Cow<'_, str> {
     match node(function) {
         Some(class) => Cow::Owned(format!("{class} (backward)")),
-        None if function.starts_with("torch::autograd::Engine::") => {
-            Cow::Borrowed("autograd thread, no line")
-        }
         None => Cow::Borrowed(function),
     }
+}
+
+/// What stands for a holder whose stack has only the engine's own functions above the allocator.
+pub const NO_LINE: &str = "autograd thread, no line";
+
+/// The name of the function that stands for a holder: as [`display_name`], or [`NO_LINE`].
+pub fn holder_name(function: &str) -> Cow<'_, str> {
+    let of_engine = function
+        .strip_prefix(NAMESPACE)
+        .is_some_and(|rest| ENGINE.iter().any(|class| rest.starts_with(&format!("{class}::"))));
+    if of_engine { Cow::Borrowed(NO_LINE) } else { display_name(function) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stack_of_the_engine_alone_names_no_line() {
+        for function in
+            ["torch::autograd::Engine::thread_main", "torch::autograd::Node::operator()"]
+        {
+            assert_eq!(holder_name(function), NO_LINE);
+        }
+        assert_eq!(holder_name("torch::autograd::accumulate"), "torch::autograd::accumulate");
+        let node = "torch::autograd::generated::MulBackward0::apply";
+        assert_eq!(holder_name(node), "MulBackward0 (backward)");
+    }
     use crate::symbols::native::demangle;
 
     #[test]
@@ -94,11 +113,7 @@ mod tests {
         ] {
             let function = demangle(symbol);
             assert_eq!(node(&function), None, "{function}");
-            let shown = match function.starts_with("torch::autograd::Engine::") {
-                true => "autograd thread, no line",
-                false => &function,
-            };
-            assert_eq!(display_name(&function), shown);
+            assert_eq!(display_name(&function), function);
         }
         for name in ["", "torch::autograd::", "torch::autograd::CppNode<", "apply"] {
             assert_eq!(node(name), None, "{name}");

@@ -186,7 +186,7 @@ pub(super) fn lines(definitions: &Definitions, header: &Header, state: &State) -
             _ if holder.stack == FREE_CACHE => "PyTorch cache (free)".to_string(),
             None => "(no frames)".to_string(),
             Some(frame) => {
-                let function = autograd::display_name(&frame.function);
+                let function = autograd::holder_name(&frame.function);
                 let place = frame.place().map(|place| format!("{place} ")).unwrap_or_default();
                 clean(&format!("{place}{function}"))
             }

@@ -106,9 +106,9 @@ fn failure(
         RefusedBy::Group => {
             Some(one.ours().saturating_add(refused.limit.saturating_sub(refused.counted)))
         }
-        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => {
-            Some(refused.driver_free).filter(|free| *free > 0).map(|free| one.ours().saturating_add(free))
-        }
+        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => Some(refused.driver_free)
+            .filter(|free| *free > 0)
+            .map(|free| one.ours().saturating_add(free)),
     });
     let named = |frame: &Frame| match frame.place() {
         Some(_) => place_and_function(frame),

@@ -115,9 +115,9 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
     tables
 }
 
-/// The function's name as reports show it.
+/// The function's name as reports show it for a holder.
 pub(super) fn display_name(frame: &Frame) -> String {
-    autograd::display_name(&frame.function).into_owned()
+    autograd::holder_name(&frame.function).into_owned()
 }
 
 /// `train.py:41 main`.

@@ -188,7 +188,7 @@ pub(super) fn table(
         }
         if how.full {
             for frame in classifier.symbols.stack(holder.stack) {
-                under(format!("  {}", words(frame, how)));
+                under(format!("  {}", listed(frame, how)));
             }
         }
     }
@@ -224,8 +224,17 @@ fn overhead(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
     }
 }
 
-/// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` if no source file is known.
+/// The frame that stands for a holder: `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` if no source file is
+/// known.
 pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
+    match autograd::holder_name(&frame.function) {
+        name if name == autograd::NO_LINE => name.into_owned(),
+        _ => listed(frame, how),
+    }
+}
+
+/// A frame in a list of a stack's frames.
+pub(super) fn listed(frame: &Frame, how: ListingOptions) -> String {
     // A frame is indented by 10 characters at most.
     let most = FUNCTION_WIDTH.min(room(10));
     let function = shorten(&clean(&autograd::display_name(&frame.function)), most);

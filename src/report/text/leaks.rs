@@ -1,6 +1,6 @@
 //! The text of `vramtrace leaks`.
 
-use super::holders::{ListingOptions, words as frame_words};
+use super::holders::{ListingOptions, listed, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
@@ -155,7 +155,7 @@ fn leak_section(
     }
     if how.full {
         for frame in found.symbols.stack(leak.stack) {
-            let text = format!("      {}", frame_words(frame, how));
+            let text = format!("      {}", listed(frame, how));
             out.push_str(&format!("{}\n", paint(DIM, &text)));
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vramtrace_format::{Header, SummaryMoment};
 
-use super::holders::{ListingOptions, words};
+use super::holders::{ListingOptions, listed, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::ranks::{Holders, Merged, Rank, holders_of, merge};
 use crate::analysis::{GroupBy, StackClassifier};
@@ -78,7 +78,7 @@ pub fn table(
         }
         if how.full {
             for frame in classifier.symbols.stack(holder.stack) {
-                under(format!("  {}", words(frame, how)));
+                under(format!("  {}", listed(frame, how)));
             }
         }
     }

@@ -333,7 +333,7 @@ fn blocks_stand_in_place_of_their_segments() {
             "50.00 MiB 26.6 % 4 transformers modeling_gpt2.py:301 Block.mlp",
             "called from train.py:41 train",
             "30.00 MiB 16.0 % 3 PyTorch PyTorch cache (free)",
-            "24.00 MiB 12.8 % 3 PyTorch libc10_cuda.so+0x10",
+            "24.00 MiB 12.8 % 3 PyTorch libtorch_cpu.so+0x10",
             "16.00 MiB 8.5 % 1 cuBLAS modeling_gpt2.py:212 GPT2Attention._attn",
             "8.00 MiB 4.3 % 1 NCCL train.py:41 train",
         ],

@@ -140,7 +140,7 @@ fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
             .unwrap_or_default(),
         line: lead.and_then(|frame| frame.line),
         function: match lead {
-            Some(frame) => autograd::display_name(&frame.function).into_owned(),
+            Some(frame) => autograd::holder_name(&frame.function).into_owned(),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         },
         called_from: caller.map(words).unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use vramtrace_format::Header;
 
-use super::super::holders::{ListingOptions, table as holders_table, words};
+use super::super::holders::{ListingOptions, listed, table as holders_table, words};
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use super::wording;
 use crate::analysis::oom::{Explained, PostMortem, UsedPart, advice};
@@ -410,7 +410,7 @@ fn request_stack(it: &Explained, classifier: &StackClassifier, shown: OomOptions
     let most = if shown.full { frames.len() } else { FRAMES };
     let mut out = format!("\n    {title}\n");
     for frame in frames.iter().take(most) {
-        out.push_str(&format!("      {}\n", words(frame, listing(shown))));
+        out.push_str(&format!("      {}\n", listed(frame, listing(shown))));
     }
     if frames.len() > most {
         let rest = several((frames.len() - most) as u64, "more frame");
