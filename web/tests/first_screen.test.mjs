@@ -209,6 +209,17 @@ test("a line and its caller: leak, holder, table, allocations", async () => {
   });
 });
 
+test("no two of the largest holders read the same, and no caller is cut off", async () => {
+  for (const name of ["free", "failure", "healthy-gpt2.vtrace"]) {
+    await look(`${pages}/${name}.html`, {}, async (tab) => {
+      const rows = await tab.locator(".largest li .who").evaluateAll((all) => all.map((one) => one.textContent));
+      assert.equal(new Set(rows).size, rows.length, rows.join("\n"));
+      const cut = await tab.locator(".largest li .who .dim").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent));
+      assert.deepEqual(cut, []);
+    });
+  }
+});
+
 test("no frame of an allocator stands as a holder", async () => {
   await look(page("allocators", ["accum.vtrace"]), {}, async (tab) => {
     const names = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes[0].holders.map((one) => one.function));

@@ -19,11 +19,13 @@ export class Largest implements View {
     const { model } = page;
     const at = page.moment;
     const all = holders(model, at);
+    const shown = all.slice(0, SHOWN);
+    const lines = shown.map((held) => model.holderLine(held.holder));
     const more = all.length > SHOWN ? `, ${SHOWN} of ${all.length} lines` : "";
     fill(
       this.node,
       el("h2", { text: `Who held it ${page.when}${more}` }),
-      all.length ? el("ol", {}, ...all.slice(0, SHOWN).map((held) => this.row(held, at.total))) : el("p", { class: "dim", text: "Nothing was held." }),
+      all.length ? el("ol", {}, ...shown.map((held, n) => this.row(held, at.total, lines.indexOf(lines[n]) !== lines.lastIndexOf(lines[n])))) : el("p", { class: "dim", text: "Nothing was held." }),
       at.freeBytes > 0 && this.free(at.freeBytes, at.total),
       !model.isKnown(page.ordinal) &&
         el("p", { class: "warning", text: "Events are missing here: what was live is not known." }),
@@ -51,13 +53,16 @@ export class Largest implements View {
     return row;
   }
 
-  private row(held: Held, total: number): HTMLElement {
+  /** `twice`: another library has memory by the same line. */
+  private row(held: Held, total: number, twice: boolean): HTMLElement {
     const { page } = this;
     const { model } = page;
     const { filter } = page.store.state;
     const label = model.holderLabel(held.holder);
     const mine = filter?.what === "holder" && filter.name === label;
     const caller = model.callerOf(held.holder);
+    const library = twice || !caller ? held.library : "";
+    const beside = [caller && `from ${caller}`, library].filter(Boolean).join(", ");
     const item = el(
       "li",
       {},
@@ -74,7 +79,7 @@ export class Largest implements View {
           "span",
           { class: "who" },
           el("span", { class: "name", text: clean(model.holderName(held.holder), 90) }),
-          el("span", { class: "dim", text: clean(caller ? `from ${caller}` : held.library, 90) }),
+          el("span", { class: "dim", text: clean(beside, 110) }),
         ),
         this.track(held.bytes, total, mine ? chosen() : page.tint(held.holder)),
       ),
