@@ -15,7 +15,7 @@ use crate::symbols::{Frame, Symbols};
 
 /// One failure, at its moment.
 #[derive(Debug, Serialize)]
-pub struct Failure {
+pub(super) struct Failure {
     pub device: u8,
     /// `None`: the page has no event of it; `at_s` says when it was.
     pub ordinal: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Failure {
 
 /// Memory in use, whose parts add up.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Used {
+pub(super) struct Used {
     pub bytes: u64,
     /// Blocks of PyTorch's cache; without a cache, the calls of the driver.
     pub tensors: i64,
@@ -53,7 +53,7 @@ pub struct Used {
 
 /// One thing to try.
 #[derive(Debug, Serialize)]
-pub struct Try {
+pub(super) struct Try {
     pub text: String,
     /// A line to copy. `None`: it is no line.
     pub copy: Option<String>,
@@ -80,7 +80,7 @@ impl Used {
 }
 
 /// `ordinals`: by offset in the trace.
-pub fn failures(
+pub(super) fn failures(
     fatal: &[PostMortem],
     ordinals: &BTreeMap<u64, u64>,
     symbols: &Symbols,

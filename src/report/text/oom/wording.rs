@@ -230,7 +230,7 @@ pub(super) fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
 }
 
 /// One piece of advice as text.
-pub(super) fn advice(advice: &Advice) -> String {
+pub(in crate::report) fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         Advice::Setting { conf, spare, origin } => {
