@@ -196,3 +196,23 @@ fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
     assert!(printed.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{printed}");
     assert_eq!(run(&[], None), (String::new(), String::new()));
 }
+
+/// `pip install .` without Rust fails at once, and says what to run.
+#[test]
+fn pip_without_rust_is_told_what_to_run() {
+    let code = "import sys; sys.modules['maturin'] = sys; \
+                sys.path.insert(0, 'scripts/release'); \
+                import pip_build; pip_build.get_requires_for_build_wheel()";
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "python=$(command -v python3); PATH=/nonexistent exec $python -c \"$0\"",
+            code,
+        ])
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(stderr.contains("cargo was not found. Install it (https://rustup.rs)"), "{stderr}");
+}
