@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use vramtrace_format::{DeviceId, Header};
-use vramtrace_reader::trace::{LoadedTraces, Trace, load, process_name};
+use vramtrace_reader::trace::{LoadedTraces, Trace, is_compressed_trace, load, process_name};
 use vramtrace_reader::{files, import};
 
 use super::caveats;
@@ -198,7 +198,9 @@ fn is_other_format(path: &Path) -> bool {
     let mut first = Vec::new();
     let read = files::open(path).and_then(|file| file.take(8).read_to_end(&mut first));
     let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
-    read.is_ok() && begins.iter().any(|begin| first.starts_with(begin))
+    read.is_ok()
+        && begins.iter().any(|begin| first.starts_with(begin))
+        && !is_compressed_trace(path)
 }
 
 fn is_missing(path: &Path) -> bool {

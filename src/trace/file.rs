@@ -12,11 +12,11 @@ use vramtrace_format::{
     secrets,
 };
 
-use super::Definitions;
 use super::holes::data_ranges;
 use super::process::{is_running, is_this_host};
 use super::tail::Tail;
 use super::tail_place::Beside;
+use super::{Definitions, compressed};
 use crate::files::{self, Map};
 
 /// A mapped trace. Of a running process, it has what was written when it was opened.
@@ -85,6 +85,7 @@ impl Trace {
     /// As [`Trace::open`]; `beside`: the directory of the file.
     pub(super) fn open_beside(path: &Path, beside: &Beside) -> Result<Trace, OpenError> {
         let file = files::open(path)?;
+        let file = compressed::unpacked(&file)?.unwrap_or(file);
         let length = file.metadata()?.len();
         // An empty mapping is another error: the reader's message is better.
         let map = (length > 0).then(|| Map::of(&file)).transpose()?;
@@ -134,6 +135,10 @@ impl Trace {
     pub(super) fn started_unix_ns(path: &Path) -> Option<u64> {
         let mut page = [0; HEADER_BYTES];
         let read = files::open(path).and_then(|file| file.read_exact_at(&mut page, 0));
+        let read = match compressed::begin(path, &mut page) {
+            Ok(()) => Ok(()),
+            Err(_) => read,
+        };
         match read.map(|()| TraceReader::new(&page)) {
             Ok(Ok(reader)) if reader.damage().is_empty() => Some(reader.header().start_unix_ns),
             // Its header page may be in its tail.

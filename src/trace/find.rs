@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::Trace;
 use super::file::OpenError;
 use super::runs::newest_run;
 use super::tail_place::Beside;
+use super::{Trace, compressed};
 use crate::files::Directory;
 use crate::units::count;
 
@@ -218,7 +218,7 @@ fn traces_in(path: &Path, most: usize) -> std::io::Result<TracesIn> {
             Ok(kind) if kind.is_symlink() => file.is_file(),
             kind => kind.is_ok_and(|kind| kind.is_file()),
         };
-        if !is_trace(&file) || !is_file() {
+        if !(is_trace(&file) || has_compressed_name(&file)) || !is_file() {
             continue;
         }
         all += 1;
@@ -238,6 +238,12 @@ pub fn is_trace(path: &Path) -> bool {
         !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
     });
     is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
+}
+
+/// Whether the path has the name of a trace, and that of a file compressed with gzip behind it.
+fn has_compressed_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == compressed::EXTENSION)
+        && path.file_stem().is_some_and(|stem| is_trace(Path::new(stem)))
 }
 
 /// Loads the newest run: that of a subdirectory with any name, or of the files in the directory itself.

@@ -1,6 +1,7 @@
 //! Trace files: finds and opens one, or all of a run, and reads their definitions, their tail and their
 //! summary. Also writes the traces of `vramtrace import`.
 
+mod compressed;
 mod copy;
 mod definitions;
 mod file;
@@ -15,6 +16,7 @@ mod tail;
 mod tail_place;
 mod write;
 
+pub use compressed::is_compressed_trace;
 pub use definitions::{
     Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site, ThreadInfo,
 };
