@@ -55,6 +55,8 @@ OPERATIONS = [
     ("  recorded, no stacks", "C", "async", 2000, [OUT, NONE]),
     ("  recorded, no stacks, cap", "C", "async", 2000, [OUT, NONE, CAP]),
     ("  recorded, no stacks, cap set while it runs", "C", "async-cap", 2000, [OUT, NONE]),
+    # Rows with native stacks of Python have no bound: the rules of unwinding are cached by address, and two builds of one
+    # code that load libraries elsewhere have other collisions.
     ("cuMemAlloc + Free from Python: bare", "Python", "pair", 2000, None),
     ("  recorded, 20 Python frames", "Python", "pair", 2000, [OUT, ONLY_PYTHON]),
     ("  recorded, native and Python", "Python", "pair", 2000, [OUT, BOTH]),
