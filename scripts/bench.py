@@ -329,6 +329,21 @@ def reading():
     print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
 
 
+def nvml():
+    """A reading of NVML: on a task, as the recorder makes it, and on a kept thread. And the lag of a cap."""
+    program = compiled("nvml", "benches/nvml.c")
+    print("| us, lowest of 3 medians | a query | on a kept thread | a call that reads | lag of a cap |\n|---|---|---|---|---|")
+    for name, how in {"NVML of the simulated driver": {}, "slow: its lists take 5 ms": {"VRAMTRACE_SIM_NVML": "slow"}}.items():
+        best = {}
+        for _ in range(3):
+            for words, preload in ([], False), (["cap"], True):
+                environment = env(preload=preload, VRAMTRACE_OUT="off", VRAMTRACE_CAP="20GiB", **how)
+                out = subprocess.run([str(program), *words], env=environment, capture_output=True, text=True, check=True).stdout
+                for what, us in (line.split() for line in out.splitlines()):
+                    best[what] = min(float(us), best.get(what, 1e18))
+        print(f"| {name} | " + " | ".join(f"{best[what]:,.1f}" for what in ("query", "thread", "reading", "lag")) + " |")
+
+
 def loop_mount(kind):
     """A file system of this kind in a file of its own, or None."""
     image, place = work / f"{kind}.img", work / kind
@@ -376,7 +391,7 @@ def filesystems():
         print(f"| {way} | {cost:.0f} | {cost / (best['ext4'] - best['bare']):.2f} |" if "ext4" in best else f"| {way} | {cost:.0f} | |")
 
 
-parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "reading": reading, "filesystems": filesystems}
+parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "nvml": nvml, "reading": reading, "filesystems": filesystems}
 BY_NAME_ONLY = {"filesystems"}  # needs root
 for part in sys.argv[1:]:
     if part not in parts:

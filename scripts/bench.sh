@@ -12,6 +12,7 @@
 # generate   the same with the access pattern of text generation
 # refusals   a refused request, and the post-mortem of an out-of-memory
 # idle       a process that never uses CUDA
+# nvml       a reading of NVML, and the lag of a cap
 # filesystems  an event, by the file system of the trace: mounts ext4, XFS and btrfs, as root
 # reading    bytes per event, and the speed of `vramtrace report` and `leaks`
 #

@@ -15,9 +15,10 @@
 //! What else was weighed: a call on the program's own thread cannot be left behind. A thread made for each
 //! reading takes locks of the C library and calls malloc. A helper process hangs alone, but it is a child
 //! that the program's job control and process limits see, and it needs a file to execute. A task costs
-//! about 50 us where a kept thread costs 10; the share of the time that readings may take is bounded
-//! ([`crate::hooks::process::nvml_reading`]). The real libraries do start threads: the CUDA driver one in cuInit and
-//! one with the first context, NVML one in nvmlInit (H100, driver 580). They are the drivers' own.
+//! 32 to 60 us where a kept thread costs 4 to 33 (medians of runs by `scripts/bench.sh nvml`, simulated
+//! driver, 4 busy cores). The share of the time that readings may take is bounded
+//! ([`crate::hooks::process::nvml_reading`]). The real libraries do start threads: the CUDA driver one in
+//! cuInit and one with the first context, NVML one in nvmlInit (H100, driver 580). They are the drivers' own.
 //!
 //! The storage of the task is made in cuInit and nowhere else: making it takes locks of the C library and
 //! calls malloc, and the driver makes its own threads there. A forked child has none until its own cuInit:
