@@ -1,7 +1,7 @@
 //! Traces that were compressed with gzip. They are unpacked into a temporary file without a name, which is mapped.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -38,7 +38,8 @@ pub fn unpacked(file: &File) -> io::Result<Option<File>> {
     }
 }
 
-fn unpack(file: &File, most: u64) -> io::Result<File> {
+fn unpack(mut file: &File, most: u64) -> io::Result<File> {
+    file.rewind()?;
     let mut packed = flate2::read::MultiGzDecoder::new(file);
     let plain = tempfile::tempfile()?;
     let mut block = vec![0; 1 << 16];
