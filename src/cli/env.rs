@@ -7,6 +7,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::console::{json, message, print};
+use vramtrace_reader::report::shell::quoted;
+
 use crate::error::{DONE, Failure, Outcome};
 use crate::launch::library;
 use vramtrace_format::capspec;
@@ -197,26 +199,9 @@ impl Place {
     }
 }
 
-/// Quotes a text so that a POSIX shell reads it as one word.
-fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_string(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_word_of_a_shell_stays_one_word() {
-        assert_eq!(quoted("/opt/a-b/lib.so"), "/opt/a-b/lib.so");
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
-        assert_eq!(quoted(""), "''");
-    }
 
     #[test]
     fn systemd_doubles_percent_signs() {

@@ -41,7 +41,8 @@ mod verdict;
 mod verify;
 mod whatif;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -56,12 +57,15 @@ use crate::launch::inherited;
     version,
     about = "A flight recorder and circuit breaker for GPU memory",
     long_about = "A flight recorder and circuit breaker for GPU memory.\n\n\
-        Without a command: the verdict on the newest run in the working directory.",
+        Without a command: the verdict on the newest run in the working directory, or on the \
+        FILEs: traces, directories of runs, PyTorch snapshots.",
+    override_usage = "vramtrace [COMMAND | FILE...]",
     after_help = "\
 Examples:
   vramtrace run python train.py                 record, and end with a verdict
   vramtrace run --cap 8GiB python train.py      the same under a limit
   vramtrace                                     the verdict on the newest run here
+  vramtrace snapshot.pickle                     the verdict on what another tool recorded
 `vramtrace COMMAND --help` explains a command."
 )]
 struct Cli {
@@ -128,15 +132,32 @@ enum Command {
 
 pub fn main() -> ExitCode {
     vramtrace_reader::report::text::layout::set_width(console::width());
-    let parsed = command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
+    let parsed = || command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
     let exit = |error| unknown_option::with_help_of_command(error).exit();
-    match dispatch(parsed.unwrap_or_else(exit)) {
+    let outcome = match recordings(std::env::args_os().skip(1)) {
+        Some(paths) => {
+            inherited::restore_sigpipe();
+            newest::of(paths)
+        }
+        None => dispatch(parsed().unwrap_or_else(exit)),
+    };
+    match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             console::message(&failure.message);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// The arguments, if they are files or directories and not a command.
+fn recordings(arguments: impl Iterator<Item = OsString>) -> Option<Vec<PathBuf>> {
+    let paths: Vec<PathBuf> = arguments.map(PathBuf::from).collect();
+    let first = paths.first()?;
+    let is_command = |name: &str| command().find_subcommand(name).is_some();
+    let is_option = |path: &PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
+    let names_files = first.exists() && !first.to_str().is_some_and(is_command);
+    (names_files && !paths.iter().any(is_option)).then_some(paths)
 }
 
 /// The command line, with its commands in groups.

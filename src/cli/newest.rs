@@ -1,8 +1,13 @@
-//! `vramtrace` alone: the verdict on the newest run here, or the first commands to type.
+//! `vramtrace` alone: the verdict on the newest run here, or the first commands to type. `vramtrace FILE`: the verdict on
+//! this trace, run or recording of another tool.
+
+use std::path::PathBuf;
 
 use vramtrace_reader::analysis::{Moment, read_all};
-use vramtrace_reader::trace::{TraceError, load};
+use vramtrace_reader::report::shell;
+use vramtrace_reader::trace::{Trace, TraceError, load};
 
+use super::select::ProcessArgs;
 use super::{caveats, verdict};
 use crate::console::{message, print};
 use crate::error::{DONE, Outcome};
@@ -16,7 +21,7 @@ All commands: vramtrace --help
 ";
 
 pub fn run() -> Outcome {
-    let mut loaded = match load(&[]) {
+    let loaded = match load(&[]) {
         Err(TraceError::NoneHere(_)) => {
             print(FIRST)?;
             return Ok(DONE);
@@ -25,14 +30,24 @@ pub fn run() -> Outcome {
     };
     loaded.warnings.iter().for_each(message);
     caveats::warn_versions(&loaded.traces);
-    let mut processes =
-        read_all(&loaded.traces, Moment::End, verdict::collect(&loaded.traces), &|_, _| {});
-    caveats::retain_known(&mut processes, &mut loaded.traces)?;
-    caveats::warn_damage(&loaded.traces);
-    caveats::warn_tails_in_memory(&loaded.traces);
-    let given = loaded.chosen.map(|chosen| chosen.display().to_string()).unwrap_or_default();
+    let given = loaded.chosen.iter().map(|chosen| shell::path(chosen)).collect();
+    show(loaded.traces, given)
+}
+
+/// The verdict on the recordings that these paths name.
+pub fn of(paths: Vec<PathBuf>) -> Outcome {
+    let args = ProcessArgs::of(paths);
+    show(args.open()?.traces, args.given().trim_start().to_string())
+}
+
+/// `given`: how the run is named in a command.
+fn show(mut traces: Vec<Trace>, given: String) -> Outcome {
+    let mut processes = read_all(&traces, Moment::End, verdict::collect(&traces), &|_, _| {});
+    caveats::retain_known(&mut processes, &mut traces)?;
+    caveats::warn_damage(&traces);
+    caveats::warn_tails_in_memory(&traces);
     let mut out = format!("{given}\n");
-    for line in verdict::lines(&mut processes, &loaded.traces, &given) {
+    for line in verdict::lines(&mut processes, &traces, &given) {
         out.push_str(&line);
         out.push('\n');
     }

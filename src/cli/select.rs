@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use vramtrace_format::{DeviceId, Header};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::trace::{LoadedTraces, Trace, is_compressed_trace, load, process_name};
 use vramtrace_reader::{files, import};
 
@@ -85,7 +86,7 @@ impl ProcessArgs {
 
     /// The inputs as given, each after a space, for a command to paste.
     pub fn given(&self) -> String {
-        self.traces.iter().map(|path| format!(" {}", path.display())).collect()
+        self.traces.iter().map(|path| format!(" {}", shell::path(path))).collect()
     }
 
     fn is_selected(&self, trace: &Trace) -> bool {

@@ -7,6 +7,7 @@ mod leak_evidence;
 pub mod names;
 pub mod oom;
 mod segments;
+pub mod shell;
 #[cfg(test)]
 mod tests;
 pub mod text;

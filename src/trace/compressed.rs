@@ -12,7 +12,7 @@ use crate::units::size;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The extension behind that of a trace.
-pub const EXTENSION: &str = "gz";
+pub(super) const EXTENSION: &str = "gz";
 /// Most bytes of an unpacked trace: a small file may unpack to any size.
 const MOST: u64 = 64 << 30;
 
@@ -23,12 +23,12 @@ pub fn is_compressed_trace(path: &Path) -> bool {
 }
 
 /// The first bytes of what is compressed.
-pub fn begin(path: &Path, first: &mut [u8]) -> io::Result<()> {
+pub(super) fn begin(path: &Path, first: &mut [u8]) -> io::Result<()> {
     flate2::read::MultiGzDecoder::new(files::open(path)?).read_exact(first)
 }
 
 /// The unpacked file. `None`: it is not compressed.
-pub fn unpacked(file: &File) -> io::Result<Option<File>> {
+pub(super) fn unpacked(file: &File) -> io::Result<Option<File>> {
     let mut first = [0; GZIP.len()];
     match file.read_exact_at(&mut first, 0) {
         Ok(()) if first == GZIP => unpack(file, MOST).map(Some),

@@ -9,8 +9,8 @@ use super::tables::{display_name, place_and_function};
 use crate::analysis::oom::{Advice, PostMortem, UsedPart, UsedSum, advice};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, StackClassifier};
+use crate::report::shell::quoted;
 use crate::report::text::oom as words;
-use crate::report::text::whatif::shell;
 use crate::symbols::{Frame, Symbols};
 
 /// One failure, at its moment.
@@ -143,7 +143,7 @@ fn of_advice(advice: &Advice) -> Try {
                 },
                 crate::units::size(*spare)
             ),
-            copy: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", shell(conf))),
+            copy: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
         },
         Advice::EmptyCache { .. } => {
             Try { text: words::advice(advice), copy: Some("torch.cuda.empty_cache()".into()) }

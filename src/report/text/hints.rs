@@ -3,6 +3,7 @@
 use super::layout::{DIM, paint};
 use crate::analysis::ranks::Rank;
 use crate::analysis::{Process, outliers};
+use crate::report::shell;
 
 /// Commands to suggest after an overview. The outlier is the example, or else the first process.
 /// `given`: the trace arguments as the user gave them, each after a space.
@@ -19,7 +20,7 @@ pub fn overview_hints(processes: &[Rank], given: &str) -> String {
         Some(rank) if processes.iter().filter(same).count() == 1 => {
             format!("vramtrace report{given} --rank {rank}")
         }
-        _ if header.pid == 0 => format!("vramtrace report {}", process.trace.display()),
+        _ if header.pid == 0 => format!("vramtrace report {}", shell::path(&process.trace)),
         _ => format!("vramtrace report{given} --pid {}", header.pid),
     };
     aligned(vec![

@@ -1,9 +1,9 @@
 //! A process in three lines: the verdict, the line of code behind it, the command to run next.
 
 use super::oom;
-use super::whatif::shell;
 use crate::analysis::leaks::Leaks;
 use crate::analysis::{GroupBy, Holdings, Process, StackClassifier};
+use crate::report::shell::quoted;
 use crate::report::wording::gpu_name;
 use crate::symbols::FREE_CACHE;
 use crate::units::{gib, seconds, several, size};
@@ -51,7 +51,7 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
             what: format!("out of memory{}; {}", oom::where_and_limit(fatal), oom::cause(fatal)),
             line: largest_holder(process, &fatal.held, "at the failure"),
             fix: fix.map(|(conf, spare)| {
-                let conf = shell(conf);
+                let conf = quoted(conf);
                 format!(
                     "PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {} to spare)",
                     size(*spare)

@@ -3,6 +3,7 @@
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use crate::allocator::ReplayOutcome;
 use crate::analysis::whatif::{NoFit, Origin, Prediction};
+use crate::report::shell::quoted;
 use crate::report::whatif::{PredictedDevice, caveats};
 use crate::units::{clean, count, gib, seconds, several, size};
 
@@ -46,7 +47,7 @@ pub fn text(name: &str, device: &PredictedDevice) -> String {
             out.push_str("  Try it without a setting: unset PYTORCH_CUDA_ALLOC_CONF\n");
         }
         Some(best) => {
-            let line = format!("export PYTORCH_CUDA_ALLOC_CONF={}", shell(&best.name));
+            let line = format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(&best.name));
             out.push_str(&format!("  Try  {}\n", paint(BOLD, &line)));
         }
         None => out.push_str("  None of these is notably better than the setting in force.\n"),
@@ -71,16 +72,6 @@ fn no_help(no_fit: &NoFit) -> String {
             };
             format!("No setting helps: none of these fits in {}{least}.", gib(capacity.bytes))
         }
-    }
-}
-
-/// A setting as one word of a shell: quoted if it has characters that a shell interprets, as the
-/// list of `roundup_power2_divisions` has.
-pub(in crate::report) fn shell(conf: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || ":,_.-".contains(c);
-    match conf.chars().all(plain) {
-        true => conf.to_string(),
-        false => format!("'{}'", clean(conf)),
     }
 }
 

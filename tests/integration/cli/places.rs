@@ -203,15 +203,11 @@ fn pip_without_rust_is_told_what_to_run() {
     let code = "import sys; sys.modules['maturin'] = sys; \
                 sys.path.insert(0, 'scripts/release'); \
                 import pip_build; pip_build.get_requires_for_build_wheel()";
-    let output = Command::new("sh")
-        .args([
-            "-c",
-            "python=$(command -v python3); PATH=/nonexistent exec $python -c \"$0\"",
-            code,
-        ])
-        .current_dir(repository())
-        .output()
-        .unwrap();
+    // The program itself, not a script of a version manager.
+    let script = "python=$(python3 -c 'import sys; print(sys.executable)'); \
+                  PATH=/nonexistent exec \"$python\" -c \"$0\"";
+    let output =
+        Command::new("sh").args(["-c", script, code]).current_dir(repository()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(stderr.contains("cargo was not found. Install it (https://rustup.rs)"), "{stderr}");

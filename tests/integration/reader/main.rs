@@ -2,6 +2,7 @@
 
 mod diff;
 mod endings;
+mod given_files;
 mod golden;
 mod holders;
 mod hostile_files;

@@ -1,31 +1,33 @@
 //! The short form of a post-mortem, in `vramtrace report` below the head of a process that ended out
 //! of memory.
 
+use std::path::Path;
+
 use vramtrace_format::RefusedBy;
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
-use super::super::whatif::shell;
 use super::wording;
 use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process};
+use crate::report::shell::{self, quoted};
 use crate::report::wording::gpu_name;
 use crate::units::{gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
 pub(crate) fn fatal(process: &Process) -> String {
-    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one))).collect()
+    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one, &process.trace))).collect()
 }
 
 /// Title, cause, fix and further commands.
-fn one_fatal(fatal: &PostMortem) -> String {
+fn one_fatal(fatal: &PostMortem, trace: &Path) -> String {
     let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
     if let Some(remedy) = &fatal.remedy {
         out.push_str(&remedies(remedy));
     }
-    let next = "vramtrace oom | vramtrace frag --at oom | vramtrace whatif";
-    out.push_str(&paint(DIM, &format!("NEXT   {next}")));
+    let next = format!("NEXT   vramtrace oom {}", shell::path(trace));
+    out.push_str(&paint(DIM, &next));
     out.push('\n');
     out
 }
@@ -109,7 +111,7 @@ fn remedies(remedy: &Remedy) -> String {
             "{}    export PYTORCH_CUDA_ALLOC_CONF={}\n       replayed up to the failed request, it \
              fits {of}, {} to spare\n",
             paint(BOLD, "FIX"),
-            shell(conf),
+            quoted(conf),
             size(*spare)
         ));
     }

@@ -4,11 +4,11 @@ use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
-use super::super::whatif::shell;
 use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
+use crate::report::shell::quoted;
 use crate::report::wording::{cause_words, cuda_name};
 use crate::symbols::Frame;
 use crate::units::{clean, gib, several, size};
@@ -241,7 +241,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
             };
             format!(
                 "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
-                shell(conf),
+                quoted(conf),
                 size(*spare)
             )
         }

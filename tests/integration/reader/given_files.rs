@@ -1,0 +1,84 @@
+//! Recordings as they are handed over: compressed, in directories, with spaces in their names, without a command.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use testkit::{Scratch, repository, vramtrace};
+
+/// The recorded run, compressed and not.
+fn recordings(scratch: &Scratch) {
+    let packed = repository().join("assets/recorded.vtrace.gz");
+    fs::create_dir(scratch.0.join("packed run")).unwrap();
+    fs::copy(&packed, scratch.0.join("packed run/a.vtrace.gz")).unwrap();
+    let plain = fs::File::create(scratch.0.join("a.vtrace")).unwrap();
+    let unpacked = Command::new("gzip").arg("-dc").arg(packed).stdout(Stdio::from(plain)).status();
+    assert!(unpacked.unwrap().success());
+}
+
+#[track_caller]
+fn printed(scratch: &Path, args: &[&str]) -> String {
+    let mut command = vramtrace();
+    let output = command.args(args).current_dir(scratch).env("NO_COLOR", "1").output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The output of a command on the plain trace, with the name of the compressed one.
+#[track_caller]
+fn same(scratch: &Scratch, args: &[&str], given: &str) {
+    let plain = printed(&scratch.0, &[args, &["a.vtrace"]].concat());
+    let packed = printed(&scratch.0, &[args, &[given]].concat());
+    let name = |text: String| {
+        let text = text
+            .replace("'packed run/a.vtrace.gz'", "a.vtrace")
+            .replace("'packed run'", "a.vtrace");
+        text.replace("packed run/a.vtrace.gz", "a.vtrace").replace("packed run", "a.vtrace")
+    };
+    assert_eq!(name(packed), plain, "{args:?} {given}");
+}
+
+#[test]
+fn a_compressed_trace_is_read_as_the_trace() {
+    let scratch = Scratch::new();
+    recordings(&scratch);
+    for args in [&["holders", "--json"][..], &["verify"]] {
+        same(&scratch, args, "packed run/a.vtrace.gz");
+    }
+    same(&scratch, &["report"], "packed run");
+    // The newest run here may be compressed.
+    fs::remove_file(scratch.0.join("a.vtrace")).unwrap();
+    assert!(printed(&scratch.0, &[]).starts_with("'packed run'\n  verdict    out of memory"));
+}
+
+#[test]
+fn commands_that_are_suggested_can_be_pasted() {
+    let scratch = Scratch::new();
+    recordings(&scratch);
+    let place = scratch.0.join("packed run");
+    let report = printed(&scratch.0, &["report", "packed run/a.vtrace.gz"]);
+    let report: Vec<&str> = report.lines().collect();
+    let next = report.iter().find_map(|line| line.strip_prefix("NEXT   ")).unwrap().to_string();
+    let hints = report.iter().rev().take_while(|line| line.starts_with("vramtrace "));
+    let hints = hints.filter(|line| !line.contains(" export ")).map(|line| line.to_string());
+    for command in [next].into_iter().chain(hints) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("set -e; vramtrace() {{ \"$0\" \"$@\"; }}; {command}")]);
+        let output =
+            shell.arg(testkit::bin_dir().join("vramtrace")).current_dir(&scratch.0).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert!(place.exists());
+}
+
+#[test]
+fn what_is_neither_a_file_nor_a_command_is_refused() {
+    let scratch = Scratch::new();
+    let output = vramtrace().arg("nosuch.vtrace").current_dir(&scratch.0).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let bomb = scratch.0.join("b.vtrace.gz");
+    fs::write(&bomb, b"\x1f\x8b\x08\0\0\0\0\0\0\xff").unwrap();
+    let output = vramtrace().arg(&bomb).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+}
