@@ -70,7 +70,6 @@ pub fn strike(symbol: &str) -> Done {
     let struck = symbol == fault.symbol && fault.calls.fetch_add(1, Relaxed) + 1 == fault.at;
     match fault.kind {
         Kind::Hang if struck => loop {
-            // SAFETY: waits for a signal.
             // SAFETY: waits for a signal, and touches no memory.
             unsafe { libc::pause() };
         },
@@ -101,7 +100,6 @@ pub fn begin() {
     extern "C" fn end() {
         ENDED.store(true, Relaxed);
     }
-    // SAFETY: a function of ours, which stays loaded.
     // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { libc::atexit(end) };
 }

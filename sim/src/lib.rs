@@ -31,7 +31,6 @@
 //! | physical objects (VMM) | live while a handle or a mapping refers to them; 2 MiB granularity; unmapping nothing is no error | same |
 //! | while a stream captures | calls that wait are refused with 900 and end the capture (901) | same |
 //! | look-ups | NULL and a status for what is not there; 1 for a version above the driver's | same |
-//! | host functions of streams and graphs | run on another thread, calls on which answer 800 | same (H100) |
 //! | host functions of streams and graphs | run on another thread, on which calls answer 800 | same (H100) |
 //! | a forked child | has no driver (3) | same |
 //!
@@ -50,11 +49,12 @@
 //! export tables, so that libcudart refuses it (103) and programs on it need a GPU.
 //!
 //! # Reading order
-//! `table` lists every function once; `resolve` exports and finds them; `driver` is the process's
-//! state, `device` and `shared` the devices and who uses them; `memory` the heap that `heap`,
-//! `pool`, `managed`, `array`, `host` and `graph_memory` take from, over an `aperture` of
-//! addresses; `vmm` and `ipc` map the same bytes elsewhere; `context`, `stream`, `capture`,
-//! `graph`, `launch`, `module` hold what else a program names; `copy` moves bytes; `nvml` is the other API.
+//! `entry/table` lists the functions, `entry/export` exports them, `entry/resolve` finds them by name.
+//! `driver` is the process's state, `device` and `shared` the devices and who uses them; `memory` the
+//! heap that `heap`, `pool`, `managed`, `array`, `host` and `launch` take from, over an `aperture` of
+//! addresses. `contexts`, `captures`, `streams` and `graphs` hold what else a program names; `context`,
+//! `capture`, `stream`, `graph`, `launch` and `module` are the calls on it. `vmm` and `ipc` map the same
+//! bytes elsewhere; `copy` moves bytes; `nvml` is the other API.
 
 #![deny(clippy::undocumented_unsafe_blocks)]
 

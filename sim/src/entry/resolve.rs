@@ -1,145 +1,18 @@
-//! How the table's functions are exported and found: one `call!` for each export, and
-//! cuGetProcAddress over all of them.
+//! Look-ups of functions by name: cuGetProcAddress over all exports, its own among them. They need
+//! the list of all others, so they stand above the table.
 
-use crate::abi::{Handle, In, Name, Out, STREAM_PER_THREAD, StreamArg};
-use crate::driver;
+use crate::abi::{Handle, Name, Out};
+use crate::entry::export::{Export, entries, export, table};
+use crate::entry::table;
 use crate::error::{Done, Error};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// One exported function.
-pub struct Export {
-    pub symbol: &'static str,
-    /// The CUDA version that brought it.
-    pub since: i32,
-    /// For the per-thread default stream.
-    pub per_thread: bool,
-    pub address: usize,
+#[rustfmt::skip]
+table! {
+    early 11030 cuGetProcAddress(name: Name, out: Out<Handle>, version: i32, flags: u64) = get_proc_address;
+    early 12000 cuGetProcAddress_v2(name: Name, out: Out<Handle>, version: i32, flags: u64, status: Out<i32>) = get_proc_address_v2;
 }
-
-/// What an argument becomes in the per-thread variant of a call.
-pub trait Argument {
-    fn per_thread(self) -> Self;
-}
-
-impl Argument for StreamArg {
-    fn per_thread(self) -> StreamArg {
-        if self.0 == 0 { STREAM_PER_THREAD } else { self }
-    }
-}
-
-macro_rules! unchanged {
-    ($($type:ty;)*) => {$(
-        impl Argument for $type {
-            fn per_thread(self) -> Self { self }
-        }
-    )*};
-}
-
-unchanged! {
-    u8; u16; u32; u64; usize; i32; Handle; crate::abi::Sealed; crate::abi::Location;
-    Option<crate::abi::HostFunction>; Option<crate::abi::StreamCallback>;
-}
-
-impl<T> Argument for In<T> {
-    fn per_thread(self) -> Self {
-        self
-    }
-}
-
-impl<T> Argument for Out<T> {
-    fn per_thread(self) -> Self {
-        self
-    }
-}
-
-/// Runs one call. `symbol` keeps exports apart that do the same: a linker that folded them would
-/// give two names one address, which the real driver never does.
-#[inline(always)]
-pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
-    std::hint::black_box(symbol);
-    if let Err(error) = crate::fault::strike(symbol) {
-        return error.0;
-    }
-    if !early && let Err(error) = crate::host_function::permits().and_then(|()| driver::ready()) {
-        return error.0;
-    }
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(error)) => error.0,
-        Err(_) => Error::UNKNOWN.0,
-    }
-}
-
-/// One line of the table: its export, and that of its per-thread twin.
-macro_rules! export {
-    (@one $early:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
-        #[allow(non_snake_case)]
-        pub mod $symbol {
-            use super::*;
-
-            #[unsafe(export_name = stringify!($symbol))]
-            pub extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::entry::resolve::call(stringify!($symbol), $early, || $path($($arg),*))
-            }
-        }
-    };
-    (@both $suffix:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
-        #[allow(non_snake_case)]
-        pub mod $symbol {
-            use super::*;
-
-            #[unsafe(export_name = stringify!($symbol))]
-            pub extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::entry::resolve::call(stringify!($symbol), false, || $path($($arg),*))
-            }
-
-            #[unsafe(export_name = concat!(stringify!($symbol), $suffix))]
-            pub extern "C" fn twin($($arg: $type),*) -> i32 {
-                #[allow(unused_imports)]
-                use $crate::entry::resolve::Argument;
-                $crate::entry::resolve::call(concat!(stringify!($symbol), $suffix), false, || {
-                    $path($(Argument::per_thread($arg)),*)
-                })
-            }
-        }
-    };
-    (call $($line:tt)*) => { export!(@one false $($line)*); };
-    (early $($line:tt)*) => { export!(@one true $($line)*); };
-    (ptsz $($line:tt)*) => { export!(@both "_ptsz" $($line)*); };
-    (ptds $($line:tt)*) => { export!(@both "_ptds" $($line)*); };
-}
-
-/// The same line as entries of the list of exports.
-macro_rules! entries {
-    (@plain $list:ident $since:literal $symbol:ident) => {
-        $list.push($crate::entry::resolve::Export {
-            symbol: stringify!($symbol),
-            since: $since,
-            per_thread: false,
-            address: $symbol::plain as *const () as usize,
-        });
-    };
-    (@twin $list:ident $since:literal $symbol:ident $suffix:literal) => {
-        entries!(@plain $list $since $symbol);
-        $list.push($crate::entry::resolve::Export {
-            symbol: concat!(stringify!($symbol), $suffix),
-            // The per-thread default stream came with 7.0.
-            since: if $since < 7000 { 7000 } else { $since },
-            per_thread: true,
-            address: $symbol::twin as *const () as usize,
-        });
-    };
-    (call $list:ident $since:literal $symbol:ident) => { entries!(@plain $list $since $symbol) };
-    (early $list:ident $since:literal $symbol:ident) => { entries!(@plain $list $since $symbol) };
-    (ptsz $list:ident $since:literal $symbol:ident) => {
-        entries!(@twin $list $since $symbol "_ptsz")
-    };
-    (ptds $list:ident $since:literal $symbol:ident) => {
-        entries!(@twin $list $since $symbol "_ptds")
-    };
-}
-pub(crate) use {entries, export};
 
 fn base(symbol: &str) -> &str {
     let symbol = symbol.strip_suffix("_ptsz").or(symbol.strip_suffix("_ptds")).unwrap_or(symbol);
@@ -152,8 +25,11 @@ fn base(symbol: &str) -> &str {
 fn by_name() -> &'static HashMap<&'static str, Vec<Export>> {
     static MAP: OnceLock<HashMap<&'static str, Vec<Export>>> = OnceLock::new();
     MAP.get_or_init(|| {
+        let mut all = Vec::new();
+        table::add_exports(&mut all);
+        add_exports(&mut all);
         let mut map: HashMap<&'static str, Vec<Export>> = HashMap::new();
-        for export in crate::entry::table::exports() {
+        for export in all {
             map.entry(base(export.symbol)).or_default().push(export);
         }
         map

@@ -1,34 +1,21 @@
-//! The one list of the driver's functions: kind, the CUDA version that brought it, name,
+//! The list of the driver's functions: kind, the CUDA version that brought it, name,
 //! arguments, what does it. `early` ones need no cuInit; `ptsz` and `ptds` ones have a twin under
-//! that suffix for the per-thread default stream.
+//! that suffix for the per-thread default stream. Only cuGetProcAddress, which looks functions up in
+//! this list, is not in it (`resolve`).
 
 use crate::abi::*;
-use crate::entry::resolve::{self, Export, entries, export};
+use crate::entry::export::{entries, export, table};
 use crate::{
     array, capture, context, copy, device_calls, driver, error_text, graph, heap, host, ipc,
     launch, managed, module, pool, stream, vmm,
 };
 use std::ffi::{c_char, c_void};
 
-macro_rules! table {
-    ($($kind:ident $since:literal $symbol:ident($($arg:ident: $type:ty),*) = $path:path;)*) => {
-        $(export!($kind $symbol($($arg: $type),*) $path);)*
-
-        pub fn exports() -> Vec<Export> {
-            let mut list = Vec::new();
-            $(entries!($kind list $since $symbol);)*
-            list
-        }
-    };
-}
-
 #[rustfmt::skip]
 table! {
-    // Start, and how calls are found.
+    // Start, version, tables, texts of errors.
     early 2000 cuInit(flags: u32) = driver::init;
     early 2020 cuDriverGetVersion(out: Out<i32>) = device_calls::driver_version;
-    early 11030 cuGetProcAddress(name: Name, out: Out<Handle>, version: i32, flags: u64) = resolve::get_proc_address;
-    early 12000 cuGetProcAddress_v2(name: Name, out: Out<Handle>, version: i32, flags: u64, status: Out<i32>) = resolve::get_proc_address_v2;
     early 3000 cuGetExportTable(out: Out<In<c_void>>, id: In<Uuid>) = device_calls::export_table;
     early 6000 cuGetErrorName(code: i32, out: Out<Name>) = error_text::name;
     early 6000 cuGetErrorString(code: i32, out: Out<Name>) = error_text::string;
