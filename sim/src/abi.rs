@@ -4,44 +4,44 @@
 
 use std::ffi::{c_char, c_void};
 
-pub use crate::param::{In, Out};
+pub(crate) use crate::param::{In, Out};
 
-pub const KIB: u64 = 1 << 10;
-pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
 /// The device's page.
-pub const PAGE: u64 = 2 * MIB;
+pub(crate) const PAGE: u64 = 2 * MIB;
 /// Pools and graph memory grow by this much.
-pub const POOL_STEP: u64 = 32 * MIB;
+pub(crate) const POOL_STEP: u64 = 32 * MIB;
 
 /// A context, array, graph, event, module and so on, as the program sees it.
-pub type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 /// CUdeviceptr.
-pub type Pointer = u64;
+pub(crate) type Pointer = u64;
 
 /// A stream argument. NULL means another stream in the per-thread variants of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(transparent)]
-pub struct StreamArg(pub usize);
+pub(crate) struct StreamArg(pub usize);
 
-pub const STREAM_LEGACY: StreamArg = StreamArg(1);
-pub const STREAM_PER_THREAD: StreamArg = StreamArg(2);
+pub(crate) const STREAM_LEGACY: StreamArg = StreamArg(1);
+pub(crate) const STREAM_PER_THREAD: StreamArg = StreamArg(2);
 
-pub const LOCATION_DEVICE: i32 = 1;
-pub const LOCATION_HOST: i32 = 2;
-pub const LOCATION_HOST_NUMA: i32 = 3;
-pub const LOCATION_HOST_NUMA_CURRENT: i32 = 4;
+pub(crate) const LOCATION_DEVICE: i32 = 1;
+pub(crate) const LOCATION_HOST: i32 = 2;
+pub(crate) const LOCATION_HOST_NUMA: i32 = 3;
+pub(crate) const LOCATION_HOST_NUMA_CURRENT: i32 = 4;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct Location {
+pub(crate) struct Location {
     pub kind: i32,
     pub id: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct AllocationProp {
+pub(crate) struct AllocationProp {
     pub kind: i32,
     pub handle_types: i32,
     pub location: Location,
@@ -51,14 +51,14 @@ pub struct AllocationProp {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct AccessDesc {
+pub(crate) struct AccessDesc {
     pub location: Location,
     pub flags: i32,
 }
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct PoolProps {
+pub(crate) struct PoolProps {
     pub kind: i32,
     pub handle_types: i32,
     pub location: Location,
@@ -70,7 +70,7 @@ pub struct PoolProps {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct AllocNodeParams {
+pub(crate) struct AllocNodeParams {
     pub pool: PoolProps,
     pub access: *const AccessDesc,
     pub access_count: usize,
@@ -80,7 +80,7 @@ pub struct AllocNodeParams {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct GraphNodeParams {
+pub(crate) struct GraphNodeParams {
     pub kind: i32,
     pub reserved: [i32; 3],
     pub body: [u64; 29],
@@ -89,7 +89,7 @@ pub struct GraphNodeParams {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct ArrayDesc {
+pub(crate) struct ArrayDesc {
     pub width: usize,
     pub height: usize,
     pub format: i32,
@@ -98,7 +98,7 @@ pub struct ArrayDesc {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct ArrayDescV1 {
+pub(crate) struct ArrayDescV1 {
     pub width: u32,
     pub height: u32,
     pub format: i32,
@@ -107,7 +107,7 @@ pub struct ArrayDescV1 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Array3dDesc {
+pub(crate) struct Array3dDesc {
     pub width: usize,
     pub height: usize,
     pub depth: usize,
@@ -118,7 +118,7 @@ pub struct Array3dDesc {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Array3dDescV1 {
+pub(crate) struct Array3dDescV1 {
     pub width: u32,
     pub height: u32,
     pub depth: u32,
@@ -128,7 +128,7 @@ pub struct Array3dDescV1 {
 }
 
 #[repr(C)]
-pub struct ArrayRequirements {
+pub(crate) struct ArrayRequirements {
     pub size: usize,
     pub alignment: usize,
     pub reserved: [u32; 4],
@@ -136,7 +136,7 @@ pub struct ArrayRequirements {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Copy2d {
+pub(crate) struct Copy2d {
     pub src_x: usize,
     pub src_y: usize,
     pub src_type: i32,
@@ -158,7 +158,7 @@ pub struct Copy2d {
 /// One side of a 3D copy: `extra` is reserved in CUDA_MEMCPY3D, a context in the peer variant.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Side3d {
+pub(crate) struct Side3d {
     pub x: usize,
     pub y: usize,
     pub z: usize,
@@ -174,7 +174,7 @@ pub struct Side3d {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Copy3d {
+pub(crate) struct Copy3d {
     pub src: Side3d,
     pub dst: Side3d,
     pub width: usize,
@@ -184,7 +184,7 @@ pub struct Copy3d {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct MemsetNodeParams {
+pub(crate) struct MemsetNodeParams {
     pub dst: Pointer,
     pub pitch: usize,
     pub value: u32,
@@ -195,17 +195,17 @@ pub struct MemsetNodeParams {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct HostNodeParams {
+pub(crate) struct HostNodeParams {
     pub function: Option<HostFunction>,
     pub data: *mut c_void,
 }
 
-pub type HostFunction = unsafe extern "C" fn(*mut c_void);
-pub type StreamCallback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+pub(crate) type StreamCallback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct InstantiateParams {
+pub(crate) struct InstantiateParams {
     pub flags: u64,
     pub upload_stream: StreamArg,
     pub error_node: Handle,
@@ -214,7 +214,7 @@ pub struct InstantiateParams {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct LaunchConfig {
+pub(crate) struct LaunchConfig {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared: u32,
@@ -226,11 +226,11 @@ pub struct LaunchConfig {
 /// CUipcMemHandle, CUipcEventHandle, CUmemPoolPtrExportData: 64 bytes, passed by value.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub struct Sealed(pub [u64; 8]);
+pub(crate) struct Sealed(pub [u64; 8]);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct MulticastProp {
+pub(crate) struct MulticastProp {
     pub devices: u32,
     pub size: usize,
     pub handle_types: u64,
@@ -239,10 +239,10 @@ pub struct MulticastProp {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Uuid(pub [u8; 16]);
+pub(crate) struct Uuid(pub [u8; 16]);
 
 /// A text that the program passes, or is given.
-pub type Name = In<c_char>;
+pub(crate) type Name = In<c_char>;
 
 const _: () = {
     assert!(size_of::<AllocationProp>() == 32);

@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const FIRST: u64 = 0x2000_0000_0000;
 const EACH: u64 = 0x0200_0000_0000;
 /// Where cuMemAddressReserve finds room, behind 16 devices and the host's aperture.
-pub const RESERVABLE: (u64, u64) = (FIRST + 17 * EACH, 13 * (1 << 40));
+pub(crate) const RESERVABLE: (u64, u64) = (FIRST + 17 * EACH, 13 * (1 << 40));
 /// The aperture of pinned host memory.
-pub const HOST: usize = 16;
+pub(crate) const HOST: usize = 16;
 
 /// Part of the file that another process can open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FileRange {
+pub(crate) struct FileRange {
     pub fd: i32,
     pub inode: u64,
     pub offset: u64,
 }
 
-pub struct Aperture {
+pub(crate) struct Aperture {
     pub base: u64,
     pub size: u64,
     fd: i32,
@@ -36,7 +36,7 @@ pub struct Aperture {
 
 impl Aperture {
     /// `index`: device, or [`HOST`].
-    pub fn new(index: usize, capacity: u64) -> Option<Aperture> {
+    pub(crate) fn new(index: usize, capacity: u64) -> Option<Aperture> {
         // Addresses are not memory: with four times as many, fragmentation never is what fails.
         let size = (capacity.saturating_mul(4)).next_power_of_two().clamp(65_536 * MIB, EACH);
         let wanted = FIRST + EACH * index as u64;
@@ -47,11 +47,11 @@ impl Aperture {
         Some(Aperture { base, size, fd, inode, dirty })
     }
 
-    pub fn contains(&self, address: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64) -> bool {
         address >= self.base && address - self.base < self.size
     }
 
-    pub fn file_range(&self, address: u64) -> Option<FileRange> {
+    pub(crate) fn file_range(&self, address: u64) -> Option<FileRange> {
         (self.fd >= 0 && self.contains(address)).then(|| FileRange {
             fd: self.fd,
             inode: self.inode,
@@ -59,7 +59,7 @@ impl Aperture {
         })
     }
 
-    pub fn mark_dirty(&self, address: u64, size: u64) {
+    pub(crate) fn mark_dirty(&self, address: u64, size: u64) {
         if !self.contains(address) || size == 0 {
             return;
         }
@@ -74,7 +74,7 @@ impl Aperture {
     }
 
     /// Gives the real memory of whole pages back to the system.
-    pub fn clean(&self, address: u64, size: u64) {
+    pub(crate) fn clean(&self, address: u64, size: u64) {
         if !self.contains(address) {
             return;
         }
@@ -103,7 +103,7 @@ impl Aperture {
 
     /// Puts the aperture's own pages back where another file was mapped. The program may have
     /// closed our descriptor and opened a file of its own under that number: then fresh memory.
-    pub fn restore(&self, address: u64, size: u64) {
+    pub(crate) fn restore(&self, address: u64, size: u64) {
         let ours = self.fd >= 0 && inode(self.fd) == Some(self.inode);
         let (fd, offset, backing) = match ours {
             true => (self.fd, (address - self.base) as i64, 0),
@@ -124,19 +124,19 @@ impl Aperture {
     }
 }
 
-pub fn inode(fd: i32) -> Option<u64> {
+pub(crate) fn inode(fd: i32) -> Option<u64> {
     system::stat(fd).map(|stat| stat.st_ino)
 }
 
 /// May a file be as long as this? Extending one beyond RLIMIT_FSIZE is a signal that kills.
-pub fn may_be_long(size: u64) -> bool {
+pub(crate) fn may_be_long(size: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call fills the structure that it is given.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur >= size }
 }
 
 /// A sparse memory file with its inode. None where it may not be as long.
-pub fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
+pub(crate) fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
     if !may_be_long(size) {
         return None;
     }
@@ -194,7 +194,7 @@ fn map_fixed(wanted: u64, size: u64, fd: i32) -> Option<u64> {
 }
 
 /// A second view, at `to`, of the shared bytes mapped at `from`.
-pub fn map_again(from: u64, size: u64, to: u64) -> bool {
+pub(crate) fn map_again(from: u64, size: u64, to: u64) -> bool {
     // With an old size of 0 mremap duplicates a shared mapping instead of moving it.
     // SAFETY: `to` lies in a reservation of the program, which holds no memory of ours.
     let got = unsafe {
@@ -210,7 +210,7 @@ pub fn map_again(from: u64, size: u64, to: u64) -> bool {
 }
 
 /// Addresses that belong to nobody else and cannot be used yet.
-pub fn reserve_at(address: u64, size: u64, replace: bool) -> bool {
+pub(crate) fn reserve_at(address: u64, size: u64, replace: bool) -> bool {
     let fixed = if replace { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
     // SAFETY: where nothing is mapped, or over a mapping of the program, which it gave up.
     let got = unsafe {
@@ -230,7 +230,7 @@ pub fn reserve_at(address: u64, size: u64, replace: bool) -> bool {
     got as u64 == address
 }
 
-pub fn unreserve(address: u64, size: u64) {
+pub(crate) fn unreserve(address: u64, size: u64) {
     // SAFETY: a reservation of the program, in which nothing is mapped any more.
     unsafe { libc::munmap(address as *mut _, size as usize) };
 }

@@ -125,24 +125,24 @@ fn create_any(out: Out<Handle>, desc: Array3dDesc) -> Done {
     Ok(())
 }
 
-pub fn create(out: Out<Handle>, desc: In<ArrayDesc>) -> Done {
+pub(crate) fn create(out: Out<Handle>, desc: In<ArrayDesc>) -> Done {
     let desc = desc.get()?;
     let ArrayDesc { width, height, format, channels } = desc;
     create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
 }
 
-pub fn create_v1(out: Out<Handle>, desc: In<ArrayDescV1>) -> Done {
+pub(crate) fn create_v1(out: Out<Handle>, desc: In<ArrayDescV1>) -> Done {
     let desc = desc.get()?;
     let (width, height) = (desc.width as usize, desc.height as usize);
     let (format, channels) = (desc.format, desc.channels);
     create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
 }
 
-pub fn create_3d(out: Out<Handle>, desc: In<Array3dDesc>) -> Done {
+pub(crate) fn create_3d(out: Out<Handle>, desc: In<Array3dDesc>) -> Done {
     create_any(out, desc.get()?)
 }
 
-pub fn create_3d_v1(out: Out<Handle>, desc: In<Array3dDescV1>) -> Done {
+pub(crate) fn create_3d_v1(out: Out<Handle>, desc: In<Array3dDescV1>) -> Done {
     let desc = desc.get()?;
     create_any(
         out,
@@ -162,7 +162,7 @@ fn find(handle: Handle) -> Done<Array> {
 }
 
 /// Address, bytes of a row and rows of a layer.
-pub fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
+pub(crate) fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
     let array = find(handle)?;
     if array.address == 0 {
         return Err(Error::INVALID_VALUE);
@@ -171,7 +171,7 @@ pub fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
     Ok((array.address, pitch, rows))
 }
 
-pub fn destroy(handle: Handle) -> Done {
+pub(crate) fn destroy(handle: Handle) -> Done {
     let array = find(handle)?;
     // A level goes with its mipmapped array.
     if array.level_of != 0 {
@@ -184,7 +184,7 @@ pub fn destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub fn get_desc(out: Out<ArrayDesc>, handle: Handle) -> Done {
+pub(crate) fn get_desc(out: Out<ArrayDesc>, handle: Handle) -> Done {
     let Array3dDesc { width, height, format, channels, .. } = find(handle)?.desc;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -193,7 +193,7 @@ pub fn get_desc(out: Out<ArrayDesc>, handle: Handle) -> Done {
     Ok(())
 }
 
-pub fn get_desc_3d(out: Out<Array3dDesc>, handle: Handle) -> Done {
+pub(crate) fn get_desc_3d(out: Out<Array3dDesc>, handle: Handle) -> Done {
     let desc = find(handle)?.desc;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -214,12 +214,12 @@ fn write_requirements(out: Out<ArrayRequirements>, flags: u32, size: u64, device
     Ok(())
 }
 
-pub fn requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
+pub(crate) fn requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
     let array = find(handle)?;
     write_requirements(out, array.desc.flags, array.size, device)
 }
 
-pub fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) -> Done {
+pub(crate) fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) -> Done {
     let context = contexts::current()?;
     let desc = desc.get()?;
     check(&desc)?;
@@ -271,7 +271,7 @@ pub fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) ->
     Ok(())
 }
 
-pub fn mipmapped_destroy(handle: Handle) -> Done {
+pub(crate) fn mipmapped_destroy(handle: Handle) -> Done {
     let gone = with(|all| {
         let gone = all.mipmapped.remove(&(handle as usize))?;
         for level in &gone.levels {
@@ -286,7 +286,7 @@ pub fn mipmapped_destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub fn mipmapped_level(out: Out<Handle>, handle: Handle, level: u32) -> Done {
+pub(crate) fn mipmapped_level(out: Out<Handle>, handle: Handle, level: u32) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -298,7 +298,11 @@ pub fn mipmapped_level(out: Out<Handle>, handle: Handle, level: u32) -> Done {
     Ok(())
 }
 
-pub fn mipmapped_requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
+pub(crate) fn mipmapped_requirements(
+    out: Out<ArrayRequirements>,
+    handle: Handle,
+    device: i32,
+) -> Done {
     let found = with(|all| {
         all.mipmapped.get(&(handle as usize)).map(|whole| (whole.desc.flags, whole.size))
     });
@@ -306,7 +310,7 @@ pub fn mipmapped_requirements(out: Out<ArrayRequirements>, handle: Handle, devic
     write_requirements(out, flags, size, device)
 }
 
-pub fn forget_context(context: u32) {
+pub(crate) fn forget_context(context: u32) {
     with(|all| {
         all.arrays.retain(|_, array| array.context != context);
         all.mipmapped.retain(|_, whole| whole.context != context && whole.desc.width != 0);

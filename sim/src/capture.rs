@@ -9,7 +9,7 @@ use crate::{graphs, streams};
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex};
 
-pub fn begin(stream: StreamArg, mode: i32) -> Done {
+pub(crate) fn begin(stream: StreamArg, mode: i32) -> Done {
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
@@ -19,11 +19,11 @@ pub fn begin(stream: StreamArg, mode: i32) -> Done {
     begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graphs::discard(graph))
 }
 
-pub fn begin_v1(stream: StreamArg) -> Done {
+pub(crate) fn begin_v1(stream: StreamArg) -> Done {
     begin(stream, 0)
 }
 
-pub fn begin_to_graph(
+pub(crate) fn begin_to_graph(
     stream: StreamArg,
     graph: Handle,
     dependencies: In<Handle>,
@@ -52,7 +52,7 @@ fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>, mode: i32) -> Do
     streams::begin(stream, Arc::new(capture))
 }
 
-pub fn end(stream: StreamArg, out: Out<Handle>) -> Done {
+pub(crate) fn end(stream: StreamArg, out: Out<Handle>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -77,7 +77,7 @@ fn status(stream: StreamArg) -> Done<(i32, Option<Arc<Capture>>)> {
     Ok((status, capture))
 }
 
-pub fn is_capturing(stream: StreamArg, out: Out<i32>) -> Done {
+pub(crate) fn is_capturing(stream: StreamArg, out: Out<i32>) -> Done {
     let (status, _) = status(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -86,11 +86,11 @@ pub fn is_capturing(stream: StreamArg, out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn info_v1(stream: StreamArg, out: Out<i32>, id: Out<u64>) -> Done {
+pub(crate) fn info_v1(stream: StreamArg, out: Out<i32>, id: Out<u64>) -> Done {
     info_v2(stream, out, id, Out::none(), Out::none(), Out::none())
 }
 
-pub fn info_v2(
+pub(crate) fn info_v2(
     stream: StreamArg,
     out: Out<i32>,
     id: Out<u64>,
@@ -113,7 +113,7 @@ pub fn info_v2(
     Ok(())
 }
 
-pub fn info_v3(
+pub(crate) fn info_v3(
     stream: StreamArg,
     out: Out<i32>,
     id: Out<u64>,
@@ -126,7 +126,7 @@ pub fn info_v3(
     info_v2(stream, out, id, graph, dependencies, count)
 }
 
-pub fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) -> Done {
+pub(crate) fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) -> Done {
     let (status, capture) = status(stream)?;
     let Some(capture) = capture.filter(|_| status == 1) else {
         return Err(Error::ILLEGAL_STATE);
@@ -141,7 +141,7 @@ pub fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) ->
     Ok(())
 }
 
-pub fn update_v2(
+pub(crate) fn update_v2(
     stream: StreamArg,
     list: Out<Handle>,
     _data: In<u8>,
@@ -151,7 +151,7 @@ pub fn update_v2(
     update(stream, list, count, flags)
 }
 
-pub fn exchange_mode(mode: Out<i32>) -> Done {
+pub(crate) fn exchange_mode(mode: Out<i32>) -> Done {
     if !(0..=2).contains(&mode.get()?) {
         return Err(Error::INVALID_VALUE);
     }

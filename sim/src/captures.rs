@@ -9,13 +9,13 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
-pub const ACTIVE: u8 = 1;
+pub(crate) const ACTIVE: u8 = 1;
 
-pub const INVALID: u8 = 2;
+pub(crate) const INVALID: u8 = 2;
 
-pub const ENDED: u8 = 3;
+pub(crate) const ENDED: u8 = 3;
 
-pub struct Capture {
+pub(crate) struct Capture {
     pub origin: usize,
     pub id: u64,
     pub graph: usize,
@@ -25,22 +25,22 @@ pub struct Capture {
     pub thread: std::thread::ThreadId,
 }
 
-pub const GLOBAL: i32 = 0;
+const GLOBAL: i32 = 0;
 
-pub const RELAXED: i32 = 2;
+const RELAXED: i32 = 2;
 
 thread_local! {
     /// How this thread looks at captures, other threads' ones included.
-    pub static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
+    pub(crate) static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
 }
 
 impl Capture {
-    pub fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.status.load(Acquire) != ENDED
     }
 
     /// May the calling thread not make calls that wait?
-    pub fn forbids_waiting(&self) -> bool {
+    pub(crate) fn forbids_waiting(&self) -> bool {
         let own = self.thread == std::thread::current().id();
         self.status.load(Acquire) == ACTIVE
             && match MODE.get() {
@@ -50,16 +50,16 @@ impl Capture {
             }
     }
 
-    pub fn invalidate(&self) {
+    pub(crate) fn invalidate(&self) {
         let _ = self.status.compare_exchange(ACTIVE, INVALID, AcqRel, Acquire);
     }
 
     /// Its stream or context was destroyed.
-    pub fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.status.store(ENDED, Release);
     }
 
-    pub fn add(&self, work: Work) -> Done<usize> {
+    pub(crate) fn add(&self, work: Work) -> Done<usize> {
         if self.status.load(Acquire) != ACTIVE {
             return Err(Error::CAPTURE_INVALIDATED);
         }
@@ -69,25 +69,25 @@ impl Capture {
         Ok(node)
     }
 
-    pub fn add_work(&self, kind: i32, run: Box<dyn Fn() -> Done + Send + Sync>) -> Done {
+    pub(crate) fn add_work(&self, kind: i32, run: Box<dyn Fn() -> Done + Send + Sync>) -> Done {
         self.add(Work::Run { kind, run: run.into() }).map(|_| ())
     }
 
-    pub fn add_kernel(&self) -> Done {
+    pub(crate) fn add_kernel(&self) -> Done {
         self.add(Work::Kernel).map(|_| ())
     }
 
-    pub fn add_host(&self, function: HostFunction, data: usize) -> Done {
+    pub(crate) fn add_host(&self, function: HostFunction, data: usize) -> Done {
         self.add(Work::host(function, data)).map(|_| ())
     }
 
-    pub fn add_alloc(&self, memory: &'static Memory, size: u64) -> Done<Pointer> {
+    pub(crate) fn add_alloc(&self, memory: &'static Memory, size: u64) -> Done<Pointer> {
         let (work, pointer) = Work::alloc(memory, size)?;
         self.add(work)?;
         Ok(pointer)
     }
 
-    pub fn add_free(&self, pointer: Pointer) -> Done {
+    pub(crate) fn add_free(&self, pointer: Pointer) -> Done {
         if !graphs::allocates(self.graph, pointer) {
             return Err(Error::INVALID_VALUE);
         }

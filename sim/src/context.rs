@@ -17,7 +17,7 @@ fn end(context: &Context) {
     context.release();
 }
 
-pub fn create(out: Out<Handle>, flags: u32, ordinal: i32) -> Done {
+pub(crate) fn create(out: Out<Handle>, flags: u32, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() || flags > 0xff {
         return Err(Error::INVALID_VALUE);
@@ -30,7 +30,7 @@ pub fn create(out: Out<Handle>, flags: u32, ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn create_v3(
+pub(crate) fn create_v3(
     out: Out<Handle>,
     _affinity: Out<std::ffi::c_void>,
     _count: i32,
@@ -40,7 +40,7 @@ pub fn create_v3(
     create(out, flags, ordinal)
 }
 
-pub fn create_v4(
+pub(crate) fn create_v4(
     out: Out<Handle>,
     _params: Out<std::ffi::c_void>,
     flags: u32,
@@ -49,7 +49,7 @@ pub fn create_v4(
     create(out, flags, ordinal)
 }
 
-pub fn destroy(handle: Handle) -> Done {
+pub(crate) fn destroy(handle: Handle) -> Done {
     let context = find(handle)?;
     if context.primary {
         return Err(Error::INVALID_CONTEXT);
@@ -61,7 +61,7 @@ pub fn destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub fn attach(out: Out<Handle>, _flags: u32) -> Done {
+pub(crate) fn attach(out: Out<Handle>, _flags: u32) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -71,7 +71,7 @@ pub fn attach(out: Out<Handle>, _flags: u32) -> Done {
     Ok(())
 }
 
-pub fn detach(handle: Handle) -> Done {
+pub(crate) fn detach(handle: Handle) -> Done {
     let context = find(handle)?;
     if context.primary {
         return Err(Error::INVALID_CONTEXT);
@@ -83,7 +83,7 @@ pub fn detach(handle: Handle) -> Done {
     if last { destroy(handle) } else { Ok(()) }
 }
 
-pub fn primary_retain(out: Out<Handle>, ordinal: i32) -> Done {
+pub(crate) fn primary_retain(out: Out<Handle>, ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -97,7 +97,7 @@ pub fn primary_retain(out: Out<Handle>, ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn primary_release(ordinal: i32) -> Done {
+pub(crate) fn primary_release(ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     let mut references = context.references.lock().unwrap();
     match *references {
@@ -109,7 +109,7 @@ pub fn primary_release(ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn primary_reset(ordinal: i32) -> Done {
+pub(crate) fn primary_reset(ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     let references = context.references.lock().unwrap();
     if context.is_alive() {
@@ -122,13 +122,13 @@ pub fn primary_reset(ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
+pub(crate) fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     context.flags.store(flags, Relaxed);
     Ok(())
 }
 
-pub fn primary_get_state(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> Done {
+pub(crate) fn primary_get_state(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     if !flags.is_null() {
         flags.set(context.flags.load(Relaxed));
@@ -139,12 +139,12 @@ pub fn primary_get_state(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> Don
     Ok(())
 }
 
-pub fn set_current(handle: Handle) -> Done {
+pub(crate) fn set_current(handle: Handle) -> Done {
     TOP.set(if handle.is_null() { None } else { Some(find(handle)?) });
     Ok(())
 }
 
-pub fn get_current(out: Out<Handle>) -> Done {
+pub(crate) fn get_current(out: Out<Handle>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -152,12 +152,12 @@ pub fn get_current(out: Out<Handle>) -> Done {
     Ok(())
 }
 
-pub fn push_current(handle: Handle) -> Done {
+pub(crate) fn push_current(handle: Handle) -> Done {
     push(Some(find(handle)?));
     Ok(())
 }
 
-pub fn pop_current(out: Out<Handle>) -> Done {
+pub(crate) fn pop_current(out: Out<Handle>) -> Done {
     let Some(top) = TOP.get() else { return Err(Error::INVALID_CONTEXT) };
     if !out.is_null() {
         out.set(top.handle());
@@ -166,7 +166,7 @@ pub fn pop_current(out: Out<Handle>) -> Done {
     Ok(())
 }
 
-pub fn get_device(out: Out<i32>) -> Done {
+pub(crate) fn get_device(out: Out<i32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -175,7 +175,7 @@ pub fn get_device(out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn get_device_v2(out: Out<i32>, handle: Handle) -> Done {
+pub(crate) fn get_device_v2(out: Out<i32>, handle: Handle) -> Done {
     let context = named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -184,7 +184,7 @@ pub fn get_device_v2(out: Out<i32>, handle: Handle) -> Done {
     Ok(())
 }
 
-pub fn get_flags(out: Out<u32>) -> Done {
+pub(crate) fn get_flags(out: Out<u32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -193,12 +193,12 @@ pub fn get_flags(out: Out<u32>) -> Done {
     Ok(())
 }
 
-pub fn set_flags(flags: u32) -> Done {
+pub(crate) fn set_flags(flags: u32) -> Done {
     current()?.flags.store(flags, Relaxed);
     Ok(())
 }
 
-pub fn get_id(handle: Handle, out: Out<u64>) -> Done {
+pub(crate) fn get_id(handle: Handle, out: Out<u64>) -> Done {
     let context = named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -207,7 +207,7 @@ pub fn get_id(handle: Handle, out: Out<u64>) -> Done {
     Ok(())
 }
 
-pub fn get_api_version(handle: Handle, out: Out<u32>) -> Done {
+pub(crate) fn get_api_version(handle: Handle, out: Out<u32>) -> Done {
     named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -216,16 +216,16 @@ pub fn get_api_version(handle: Handle, out: Out<u32>) -> Done {
     Ok(())
 }
 
-pub fn synchronize() -> Done {
+pub(crate) fn synchronize() -> Done {
     let context = current()?;
     stream::synchronize_context(context)
 }
 
-pub fn synchronize_v2(handle: Handle) -> Done {
+pub(crate) fn synchronize_v2(handle: Handle) -> Done {
     stream::synchronize_context(named_or_current(handle)?)
 }
 
-pub fn get_limit(out: Out<usize>, limit: i32) -> Done {
+pub(crate) fn get_limit(out: Out<usize>, limit: i32) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -238,7 +238,7 @@ pub fn get_limit(out: Out<usize>, limit: i32) -> Done {
 
 /// Local memory for the stacks of all threads that can be resident is taken at the call, and
 /// given back when the limit is lowered again. The malloc heap takes nothing until kernels use it.
-pub fn set_limit(limit: i32, value: usize) -> Done {
+pub(crate) fn set_limit(limit: i32, value: usize) -> Done {
     let context = current()?;
     if !(0..=6).contains(&limit) {
         return Err(Error::UNSUPPORTED_LIMIT);
@@ -266,7 +266,7 @@ pub fn set_limit(limit: i32, value: usize) -> Done {
     Ok(())
 }
 
-pub fn get_cache_config(out: Out<i32>) -> Done {
+pub(crate) fn get_cache_config(out: Out<i32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -275,12 +275,12 @@ pub fn get_cache_config(out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn set_cache_config(value: i32) -> Done {
+pub(crate) fn set_cache_config(value: i32) -> Done {
     current()?.cache_config.store(value as u32, Relaxed);
     Ok(())
 }
 
-pub fn get_shared_config(out: Out<i32>) -> Done {
+pub(crate) fn get_shared_config(out: Out<i32>) -> Done {
     current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -289,11 +289,11 @@ pub fn get_shared_config(out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn set_shared_config(_value: i32) -> Done {
+pub(crate) fn set_shared_config(_value: i32) -> Done {
     current().map(|_| ())
 }
 
-pub fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
+pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
     current()?;
     if !least.is_null() {
         least.set(0);
@@ -304,11 +304,11 @@ pub fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn reset_persisting_l2() -> Done {
+pub(crate) fn reset_persisting_l2() -> Done {
     current().map(|_| ())
 }
 
-pub fn enable_peer(handle: Handle, flags: u32) -> Done {
+pub(crate) fn enable_peer(handle: Handle, flags: u32) -> Done {
     let (context, peer) = (current()?, find(handle)?);
     if flags != 0 {
         return Err(Error::INVALID_VALUE);
@@ -324,7 +324,7 @@ pub fn enable_peer(handle: Handle, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn disable_peer(handle: Handle) -> Done {
+pub(crate) fn disable_peer(handle: Handle) -> Done {
     let (context, peer) = (current()?, find(handle)?);
     let mut peers = context.peers.lock().unwrap();
     let at = peers.iter().position(|&id| id == peer.id).ok_or(Error::PEER_ACCESS_NOT_ENABLED)?;

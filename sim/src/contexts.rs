@@ -10,23 +10,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, RwLock};
 
 /// A process's first context on a device by cuMemGetInfo: 526.8125 MiB.
-pub const COST: u64 = 526 * MIB + 832 * KIB;
+const COST: u64 = 526 * MIB + 832 * KIB;
 
 /// What each further one takes: 523.5625 MiB.
-pub const COST_NEXT: u64 = 523 * MIB + 576 * KIB;
+const COST_NEXT: u64 = 523 * MIB + 576 * KIB;
 
 /// The same by NVML per process.
-pub const COST_SHOWN: u64 = 518 * MIB;
+const COST_SHOWN: u64 = 518 * MIB;
 
-pub const DEFAULT_STACK: usize = 1024;
+pub(crate) const DEFAULT_STACK: usize = 1024;
 
 /// What a heap takes beside its size.
-pub const HEAP_BESIDE: u64 = 2 * MIB;
+const HEAP_BESIDE: u64 = 2 * MIB;
 
 /// 128 streams took 34 pages, 52 took 13.
-pub const STREAMS_A_PAGE: u64 = 4;
+const STREAMS_A_PAGE: u64 = 4;
 
-pub struct Context {
+pub(crate) struct Context {
     pub id: u32,
     pub device: usize,
     pub primary: bool,
@@ -49,17 +49,17 @@ pub struct Context {
 }
 
 /// Contexts are never freed: a handle that outlived its context is found dead, not dangling.
-pub static ALL: RwLock<Vec<&'static Context>> = RwLock::new(Vec::new());
+static ALL: RwLock<Vec<&'static Context>> = RwLock::new(Vec::new());
 
-pub static PRIMARY: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
+static PRIMARY: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
 
 thread_local! {
-    pub static TOP: Cell<Option<&'static Context>> = const { Cell::new(None) };
-    pub static BELOW: RefCell<Vec<Option<&'static Context>>> = const { RefCell::new(Vec::new()) };
+    pub(crate) static TOP: Cell<Option<&'static Context>> = const { Cell::new(None) };
+    static BELOW: RefCell<Vec<Option<&'static Context>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Context {
-    pub fn new(device: usize, primary: bool, flags: u32) -> &'static Context {
+    pub(crate) fn new(device: usize, primary: bool, flags: u32) -> &'static Context {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let context = Box::leak(Box::new(Context {
             id: NEXT.fetch_add(1, Relaxed),
@@ -81,16 +81,16 @@ impl Context {
         context
     }
 
-    pub fn handle(&'static self) -> Handle {
+    pub(crate) fn handle(&'static self) -> Handle {
         self as *const Context as Handle
     }
 
     #[inline]
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Acquire)
     }
 
-    pub fn start(&self) -> Done {
+    pub(crate) fn start(&self) -> Done {
         let others = ALL.read().unwrap().iter().any(|c| c.device == self.device && c.is_alive());
         let cost = if others { COST_NEXT } else { COST };
         driver().memory(self.device).charge(cost, COST_SHOWN)?;
@@ -104,20 +104,20 @@ impl Context {
     }
 
     /// Device memory that belongs to the context as such.
-    pub fn grow(&self, bytes: u64) -> Done {
+    pub(crate) fn grow(&self, bytes: u64) -> Done {
         driver().memory(self.device).charge(bytes, bytes)?;
         self.extra.fetch_add(bytes, Relaxed);
         Ok(())
     }
 
-    pub fn shrink(&self, bytes: u64) {
+    pub(crate) fn shrink(&self, bytes: u64) {
         self.extra.fetch_sub(bytes, Relaxed);
         driver().memory(self.device).release(bytes, bytes);
     }
 
     /// A kernel with so much local memory a thread is launched: every thread that can be resident
     /// gets it, at once, and it stays.
-    pub fn need_local(&self, bytes: u64) -> Done {
+    pub(crate) fn need_local(&self, bytes: u64) -> Done {
         let mut local = self.local.lock().unwrap();
         if bytes > *local {
             self.grow(all_threads(bytes) - all_threads(*local))?;
@@ -127,7 +127,7 @@ impl Context {
     }
 
     /// A kernel that calls malloc is launched.
-    pub fn need_heap(&self) -> Done {
+    pub(crate) fn need_heap(&self) -> Done {
         let size = self.limits.lock().unwrap()[2] as u64;
         if !self.heap.swap(true, Relaxed) {
             self.grow(size + HEAP_BESIDE).inspect_err(|_| self.heap.store(false, Relaxed))?;
@@ -136,7 +136,7 @@ impl Context {
     }
 
     /// One more stream: some of them share a page, which stays.
-    pub fn need_stream(&self) -> Done {
+    pub(crate) fn need_stream(&self) -> Done {
         let mut streams = self.streams.lock().unwrap();
         if streams.0 == streams.1 {
             self.grow(PAGE)?;
@@ -146,13 +146,13 @@ impl Context {
         Ok(())
     }
 
-    pub fn stream_ended(&self) {
+    pub(crate) fn stream_ended(&self) {
         let mut streams = self.streams.lock().unwrap();
         streams.0 = streams.0.saturating_sub(1);
     }
 
     /// Gives back what the context took of the device.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         for memory in driver().all() {
             memory.lock().free_context(self.id);
         }
@@ -163,11 +163,11 @@ impl Context {
     }
 }
 
-pub fn all_threads(bytes: u64) -> u64 {
+pub(crate) fn all_threads(bytes: u64) -> u64 {
     SM_COUNT * THREADS_PER_SM * bytes
 }
 
-pub fn default_limits() -> [usize; 16] {
+fn default_limits() -> [usize; 16] {
     let mut limits = [0; 16];
     limits[0] = DEFAULT_STACK;
     limits[1] = 8 << 20;
@@ -180,7 +180,7 @@ pub fn default_limits() -> [usize; 16] {
 
 /// The calling thread's context.
 #[inline]
-pub fn current() -> Done<&'static Context> {
+pub(crate) fn current() -> Done<&'static Context> {
     match TOP.get() {
         Some(context) if context.is_alive() => Ok(context),
         Some(_) => Err(Error::CONTEXT_IS_DESTROYED),
@@ -188,7 +188,7 @@ pub fn current() -> Done<&'static Context> {
     }
 }
 
-pub fn find(handle: Handle) -> Done<&'static Context> {
+pub(crate) fn find(handle: Handle) -> Done<&'static Context> {
     let all = ALL.read().unwrap();
     all.iter()
         .copied()
@@ -197,25 +197,25 @@ pub fn find(handle: Handle) -> Done<&'static Context> {
 }
 
 /// The context of a call that names one or means the current.
-pub fn named_or_current(handle: Handle) -> Done<&'static Context> {
+pub(crate) fn named_or_current(handle: Handle) -> Done<&'static Context> {
     if handle.is_null() { current() } else { find(handle) }
 }
 
-pub fn push(context: Option<&'static Context>) {
+pub(crate) fn push(context: Option<&'static Context>) {
     // A thread that is ending has no stack any more; the top alone still works.
     let _ = BELOW.try_with(|below| below.borrow_mut().push(TOP.get()));
     TOP.set(context);
 }
 
-pub fn pop() {
+pub(crate) fn pop() {
     TOP.set(BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().flatten());
 }
 
-pub fn primary(index: usize) -> &'static Context {
+pub(crate) fn primary(index: usize) -> &'static Context {
     let mut map = PRIMARY.lock().unwrap();
     map.get_or_insert_default().entry(index).or_insert_with(|| Context::new(index, true, 0))
 }
 
-pub fn by_id(id: u32) -> Option<&'static Context> {
+pub(crate) fn by_id(id: u32) -> Option<&'static Context> {
     ALL.read().unwrap().iter().copied().find(|context| context.id == id)
 }

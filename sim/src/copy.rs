@@ -87,19 +87,19 @@ fn enqueue(stream: StreamArg, kind: i32, work: impl Fn() -> Done + Send + Sync +
 const COPY: i32 = 1;
 const FILL: i32 = 2;
 
-pub fn any(to: Pointer, from: Pointer, size: usize) -> Done {
+pub(crate) fn any(to: Pointer, from: Pointer, size: usize) -> Done {
     flat((Side::Unified, to), (Side::Unified, from), size)
 }
 
-pub fn any_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
+pub(crate) fn any_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
     enqueue(stream, COPY, move || flat((Side::Unified, to), (Side::Unified, from), size))
 }
 
-pub fn peer(to: Pointer, _: Handle, from: Pointer, _: Handle, size: usize) -> Done {
+pub(crate) fn peer(to: Pointer, _: Handle, from: Pointer, _: Handle, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, from), size)
 }
 
-pub fn peer_async(
+pub(crate) fn peer_async(
     to: Pointer,
     _: Handle,
     from: Pointer,
@@ -110,29 +110,44 @@ pub fn peer_async(
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Device, from), size))
 }
 
-pub fn host_to_device(to: Pointer, from: In<u8>, size: usize) -> Done {
+pub(crate) fn host_to_device(to: Pointer, from: In<u8>, size: usize) -> Done {
     flat((Side::Device, to), (Side::Host, from.address()), size)
 }
 
-pub fn device_to_host(to: Out<u8>, from: Pointer, size: usize) -> Done {
+pub(crate) fn device_to_host(to: Out<u8>, from: Pointer, size: usize) -> Done {
     flat((Side::Host, to.address()), (Side::Device, from), size)
 }
 
-pub fn device_to_device(to: Pointer, from: Pointer, size: usize) -> Done {
+pub(crate) fn device_to_device(to: Pointer, from: Pointer, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, from), size)
 }
 
-pub fn host_to_device_async(to: Pointer, from: In<u8>, size: usize, stream: StreamArg) -> Done {
+pub(crate) fn host_to_device_async(
+    to: Pointer,
+    from: In<u8>,
+    size: usize,
+    stream: StreamArg,
+) -> Done {
     let from = from.address();
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Host, from), size))
 }
 
-pub fn device_to_host_async(to: Out<u8>, from: Pointer, size: usize, stream: StreamArg) -> Done {
+pub(crate) fn device_to_host_async(
+    to: Out<u8>,
+    from: Pointer,
+    size: usize,
+    stream: StreamArg,
+) -> Done {
     let to = to.address();
     enqueue(stream, COPY, move || flat((Side::Host, to), (Side::Device, from), size))
 }
 
-pub fn device_to_device_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
+pub(crate) fn device_to_device_async(
+    to: Pointer,
+    from: Pointer,
+    size: usize,
+    stream: StreamArg,
+) -> Done {
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Device, from), size))
 }
 
@@ -179,7 +194,7 @@ impl Fill {
     }
 }
 
-pub fn fill_node(params: &MemsetNodeParams) -> impl Fn() -> Done + Send + Sync + 'static {
+pub(crate) fn fill_node(params: &MemsetNodeParams) -> impl Fn() -> Done + Send + Sync + 'static {
     let fill = Fill {
         at: params.dst,
         pitch: params.pitch as u64,
@@ -193,12 +208,12 @@ pub fn fill_node(params: &MemsetNodeParams) -> impl Fn() -> Done + Send + Sync +
 
 macro_rules! fills {
     ($($element:literal $value:ty: $flat:ident $flat_async:ident $rows:ident $rows_async:ident;)*) => {$(
-        pub fn $flat(at: Pointer, value: $value, count: usize) -> Done {
+        pub(crate) fn $flat(at: Pointer, value: $value, count: usize) -> Done {
             let (value, width) = (value as u32, count as u64);
             Fill { at, pitch: 0, value, element: $element, width, height: 1 }.run()
         }
 
-        pub fn $flat_async(
+        pub(crate) fn $flat_async(
             at: Pointer,
             value: $value,
             count: usize,
@@ -209,7 +224,7 @@ macro_rules! fills {
             enqueue(stream, FILL, move || fill.run())
         }
 
-        pub fn $rows(
+        pub(crate) fn $rows(
             at: Pointer,
             pitch: usize,
             value: $value,
@@ -221,7 +236,7 @@ macro_rules! fills {
             Fill { at, pitch, value, element: $element, width, height }.run()
         }
 
-        pub fn $rows_async(
+        pub(crate) fn $rows_async(
             at: Pointer,
             pitch: usize,
             value: $value,
@@ -317,7 +332,7 @@ impl Kept {
     }
 }
 
-pub fn box_node(copy: &Copy3d) -> impl Fn() -> Done + Send + Sync + 'static {
+pub(crate) fn box_node(copy: &Copy3d) -> impl Fn() -> Done + Send + Sync + 'static {
     let kept = Kept(*copy);
     move || kept.run()
 }
@@ -356,21 +371,21 @@ fn as_box(copy: &Copy2d) -> Copy3d {
     }
 }
 
-pub fn rows(copy: In<Copy2d>) -> Done {
+pub(crate) fn rows(copy: In<Copy2d>) -> Done {
     let copy = copy.get()?;
     copy_box(&as_box(&copy))
 }
 
-pub fn rows_async(copy: In<Copy2d>, stream: StreamArg) -> Done {
+pub(crate) fn rows_async(copy: In<Copy2d>, stream: StreamArg) -> Done {
     let copy = copy.get()?;
     enqueue(stream, COPY, box_node(&as_box(&copy)))
 }
 
-pub fn volume(copy: In<Copy3d>) -> Done {
+pub(crate) fn volume(copy: In<Copy3d>) -> Done {
     copy_box(&copy.get()?)
 }
 
-pub fn volume_async(copy: In<Copy3d>, stream: StreamArg) -> Done {
+pub(crate) fn volume_async(copy: In<Copy3d>, stream: StreamArg) -> Done {
     let copy = copy.get()?;
     enqueue(stream, COPY, box_node(&copy))
 }
@@ -385,23 +400,23 @@ fn in_array(array: Handle, offset: usize, size: usize) -> Done<Pointer> {
     Ok(base + offset as u64)
 }
 
-pub fn device_to_array(to: Handle, offset: usize, from: Pointer, size: usize) -> Done {
+pub(crate) fn device_to_array(to: Handle, offset: usize, from: Pointer, size: usize) -> Done {
     flat((Side::Device, in_array(to, offset, size)?), (Side::Device, from), size)
 }
 
-pub fn array_to_device(to: Pointer, from: Handle, offset: usize, size: usize) -> Done {
+pub(crate) fn array_to_device(to: Pointer, from: Handle, offset: usize, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, in_array(from, offset, size)?), size)
 }
 
-pub fn host_to_array(to: Handle, offset: usize, from: In<u8>, size: usize) -> Done {
+pub(crate) fn host_to_array(to: Handle, offset: usize, from: In<u8>, size: usize) -> Done {
     flat((Side::Device, in_array(to, offset, size)?), (Side::Host, from.address()), size)
 }
 
-pub fn array_to_host(to: Out<u8>, from: Handle, offset: usize, size: usize) -> Done {
+pub(crate) fn array_to_host(to: Out<u8>, from: Handle, offset: usize, size: usize) -> Done {
     flat((Side::Host, to.address()), (Side::Device, in_array(from, offset, size)?), size)
 }
 
-pub fn array_to_array(
+pub(crate) fn array_to_array(
     to: Handle,
     to_offset: usize,
     from: Handle,
@@ -412,7 +427,7 @@ pub fn array_to_array(
     flat((Side::Device, target), (Side::Device, in_array(from, from_offset, size)?), size)
 }
 
-pub fn host_to_array_async(
+pub(crate) fn host_to_array_async(
     to: Handle,
     offset: usize,
     from: In<u8>,
@@ -423,7 +438,7 @@ pub fn host_to_array_async(
     enqueue(stream, COPY, move || flat((Side::Device, target), (Side::Host, from), size))
 }
 
-pub fn array_to_host_async(
+pub(crate) fn array_to_host_async(
     to: Out<u8>,
     from: Handle,
     offset: usize,

@@ -6,15 +6,15 @@ use crate::shared::{MAX_DEVICES, Shared, StateError};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-pub const NAME: &str = "Simulated NVIDIA H200";
+pub(crate) const NAME: &str = "Simulated NVIDIA H200";
 /// The newest that the table has functions of.
-pub const DRIVER_VERSION: i32 = 13040;
-pub const SM_COUNT: u64 = 132;
-pub const THREADS_PER_SM: u64 = 2048;
+pub(crate) const DRIVER_VERSION: i32 = 13040;
+pub(crate) const SM_COUNT: u64 = 132;
+pub(crate) const THREADS_PER_SM: u64 = 2048;
 /// What NVML counts above what CUDA calls the total.
-pub const RESERVED: u64 = 615 * MIB;
+pub(crate) const RESERVED: u64 = 615 * MIB;
 
-pub struct Devices {
+pub(crate) struct Devices {
     pub count: usize,
     pub bytes: u64,
     /// Which device an ordinal of this process is.
@@ -24,7 +24,7 @@ pub struct Devices {
 
 /// There are no devices: see [`devices`].
 #[derive(Clone, Copy, Debug)]
-pub struct NoDevices;
+pub(crate) struct NoDevices;
 
 /// A variable of the environment is wrong, or a file that it names.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ struct BadSpec {
 }
 
 /// The devices. What is wrong with the environment is printed, once.
-pub fn devices() -> Result<&'static Devices, NoDevices> {
+pub(crate) fn devices() -> Result<&'static Devices, NoDevices> {
     static DEVICES: OnceLock<Result<Devices, SetupError>> = OnceLock::new();
     let made = DEVICES.get_or_init(|| {
         let made = from_environment();
@@ -116,7 +116,7 @@ fn parse_visible(list: &str, count: usize) -> Vec<usize> {
     visible
 }
 
-pub fn uuid(index: usize) -> [u8; 16] {
+pub(crate) fn uuid(index: usize) -> [u8; 16] {
     let mut bytes = *b"\x5f\x1a\x20\x0e\xc3\x7d\x4b\x61\x9a\x52\x76\x72\x61\x6d\x00\x00";
     // First as well as last, so that the beginning of a UUID is enough to name a device.
     bytes[3] = bytes[3].wrapping_add(index as u8);
@@ -124,21 +124,21 @@ pub fn uuid(index: usize) -> [u8; 16] {
     bytes
 }
 
-pub fn uuid_text(index: usize) -> String {
+pub(crate) fn uuid_text(index: usize) -> String {
     let hex: String = uuid(index).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-pub fn pci_text(index: usize) -> String {
+pub(crate) fn pci_text(index: usize) -> String {
     format!("0000:{:02X}:00.0", pci_bus(index))
 }
 
-pub fn pci_bus(index: usize) -> u32 {
+pub(crate) fn pci_bus(index: usize) -> u32 {
     0x1b + 0x0d * index as u32
 }
 
 /// Which device the text of a PCI address names; the domain may have 4 or 8 digits.
-pub fn by_pci(text: &str, count: usize) -> Option<usize> {
+pub(crate) fn by_pci(text: &str, count: usize) -> Option<usize> {
     let text = text.to_ascii_uppercase();
     let mut parts = text.split([':', '.']).collect::<Vec<_>>();
     if parts.len() == 2 || (parts.len() == 3 && text.contains('.')) {
@@ -150,7 +150,7 @@ pub fn by_pci(text: &str, count: usize) -> Option<usize> {
 }
 
 /// The device behind an ordinal of this process.
-pub fn by_ordinal(ordinal: i32) -> Done<usize> {
+pub(crate) fn by_ordinal(ordinal: i32) -> Done<usize> {
     let devices = devices().map_err(|_| Error::NO_DEVICE)?;
     usize::try_from(ordinal)
         .ok()
@@ -159,7 +159,7 @@ pub fn by_ordinal(ordinal: i32) -> Done<usize> {
 }
 
 /// The ordinal of a device in this process.
-pub fn ordinal(index: usize) -> i32 {
+pub(crate) fn ordinal(index: usize) -> i32 {
     devices()
         .ok()
         .and_then(|devices| devices.visible.iter().position(|&other| other == index))
@@ -167,7 +167,7 @@ pub fn ordinal(index: usize) -> i32 {
 }
 
 /// CUdevice_attribute as an H200 answers it.
-pub fn attribute(index: usize, attribute: i32) -> Option<i32> {
+pub(crate) fn attribute(index: usize, attribute: i32) -> Option<i32> {
     Some(match attribute {
         1 => 1024,
         2 | 3 => 1024,

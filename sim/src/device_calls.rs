@@ -14,15 +14,15 @@ fn put<T>(out: Out<T>, value: T) -> Done {
     Ok(())
 }
 
-pub fn driver_version(out: Out<i32>) -> Done {
+pub(crate) fn driver_version(out: Out<i32>) -> Done {
     put(out, device::DRIVER_VERSION)
 }
 
-pub fn count(out: Out<i32>) -> Done {
+pub(crate) fn count(out: Out<i32>) -> Done {
     put(out, driver().devices.visible.len() as i32)
 }
 
-pub fn get(out: Out<i32>, ordinal: i32) -> Done {
+pub(crate) fn get(out: Out<i32>, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put(out, ordinal)
 }
@@ -38,46 +38,46 @@ fn put_text(out: Out<c_char>, length: i32, text: &str) -> Done {
     Ok(())
 }
 
-pub fn name(out: Out<c_char>, length: i32, ordinal: i32) -> Done {
+pub(crate) fn name(out: Out<c_char>, length: i32, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put_text(out, length, device::NAME)
 }
 
-pub fn uuid(out: Out<Uuid>, ordinal: i32) -> Done {
+pub(crate) fn uuid(out: Out<Uuid>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     put(out, Uuid(device::uuid(index)))
 }
 
-pub fn luid(_out: Out<c_char>, _mask: Out<u32>, ordinal: i32) -> Done {
+pub(crate) fn luid(_out: Out<c_char>, _mask: Out<u32>, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     // Windows only.
     Err(Error::NOT_SUPPORTED)
 }
 
-pub fn total(out: Out<usize>, ordinal: i32) -> Done {
+pub(crate) fn total(out: Out<usize>, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put(out, driver().devices.bytes as usize)
 }
 
 /// The first version of the call: 32 bits, as much as fits.
-pub fn total_v1(out: Out<u32>, ordinal: i32) -> Done {
+pub(crate) fn total_v1(out: Out<u32>, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put(out, u32::try_from(driver().devices.bytes).unwrap_or(u32::MAX))
 }
 
-pub fn attribute(out: Out<i32>, attribute: i32, ordinal: i32) -> Done {
+pub(crate) fn attribute(out: Out<i32>, attribute: i32, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     put(out, device::attribute(index, attribute).ok_or(Error::INVALID_VALUE)?)
 }
 
-pub fn capability(major: Out<i32>, minor: Out<i32>, ordinal: i32) -> Done {
+pub(crate) fn capability(major: Out<i32>, minor: Out<i32>, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put(major, 9)?;
     put(minor, 0)
 }
 
 /// CUdevprop: ten numbers and more, from the attributes that took its place.
-pub fn properties(out: Out<[i32; 14]>, ordinal: i32) -> Done {
+pub(crate) fn properties(out: Out<[i32; 14]>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     let of = |attribute| device::attribute(index, attribute).unwrap_or(0);
     let mut all = [0; 14];
@@ -87,22 +87,22 @@ pub fn properties(out: Out<[i32; 14]>, ordinal: i32) -> Done {
     put(out, all)
 }
 
-pub fn pci(out: Out<c_char>, length: i32, ordinal: i32) -> Done {
+pub(crate) fn pci(out: Out<c_char>, length: i32, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     put_text(out, length, &device::pci_text(index))
 }
 
-pub fn by_pci(out: Out<i32>, text: Name) -> Done {
+pub(crate) fn by_pci(out: Out<i32>, text: Name) -> Done {
     let found = device::by_pci(&text.text()?, driver().devices.count).map(device::ordinal);
     put(out, found.filter(|&ordinal| ordinal >= 0).ok_or(Error::INVALID_DEVICE)?)
 }
 
-pub fn can_access_peer(out: Out<i32>, ordinal: i32, peer: i32) -> Done {
+pub(crate) fn can_access_peer(out: Out<i32>, ordinal: i32, peer: i32) -> Done {
     let (one, other) = (device::by_ordinal(ordinal)?, device::by_ordinal(peer)?);
     put(out, (one != other) as i32)
 }
 
-pub fn p2p_attribute(out: Out<i32>, attribute: i32, ordinal: i32, peer: i32) -> Done {
+pub(crate) fn p2p_attribute(out: Out<i32>, attribute: i32, ordinal: i32, peer: i32) -> Done {
     let (one, other) = (device::by_ordinal(ordinal)?, device::by_ordinal(peer)?);
     if one == other || !(1..=4).contains(&attribute) {
         return Err(Error::INVALID_VALUE);
@@ -110,28 +110,33 @@ pub fn p2p_attribute(out: Out<i32>, attribute: i32, ordinal: i32, peer: i32) -> 
     put(out, (attribute != 1) as i32)
 }
 
-pub fn texture_1d_width(out: Out<usize>, _format: i32, _channels: u32, ordinal: i32) -> Done {
+pub(crate) fn texture_1d_width(
+    out: Out<usize>,
+    _format: i32,
+    _channels: u32,
+    ordinal: i32,
+) -> Done {
     device::by_ordinal(ordinal)?;
     put(out, 1 << 28)
 }
 
-pub fn affinity_support(out: Out<i32>, _kind: i32, ordinal: i32) -> Done {
+pub(crate) fn affinity_support(out: Out<i32>, _kind: i32, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     put(out, 0)
 }
 
 /// The private tables are the real driver's own; who needs one finds that it is not there.
-pub fn export_table(_out: Out<In<c_void>>, _id: In<Uuid>) -> Done {
+pub(crate) fn export_table(_out: Out<In<c_void>>, _id: In<Uuid>) -> Done {
     Err(Error::NOT_FOUND)
 }
 
-pub fn flush_writes(_target: i32, _scope: i32) -> Done {
+pub(crate) fn flush_writes(_target: i32, _scope: i32) -> Done {
     crate::contexts::current().map(|_| ())
 }
 
 // Textures and surfaces are names only: kernels that would read them do not run.
 
-pub fn texture_create(
+pub(crate) fn texture_create(
     out: Out<u64>,
     resource: In<c_void>,
     _texture: In<c_void>,
@@ -144,19 +149,19 @@ pub fn texture_create(
     put(out, crate::memory::next_id())
 }
 
-pub fn texture_destroy(_object: u64) -> Done {
+pub(crate) fn texture_destroy(_object: u64) -> Done {
     crate::contexts::current().map(|_| ())
 }
 
-pub fn surface_create(out: Out<u64>, resource: In<c_void>) -> Done {
+pub(crate) fn surface_create(out: Out<u64>, resource: In<c_void>) -> Done {
     texture_create(out, resource, In::none(), In::none())
 }
 
 /// Exported and found, as on the real driver, but not simulated.
-pub fn unsupported() -> Done {
+pub(crate) fn unsupported() -> Done {
     Err(Error::NOT_SUPPORTED)
 }
 
-pub fn profiler() -> Done {
+pub(crate) fn profiler() -> Done {
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
-pub struct Driver {
+pub(crate) struct Driver {
     pub devices: &'static Devices,
     memories: Vec<Memory>,
     pub host: Memory,
@@ -19,7 +19,7 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 /// May calls be made? Not before cuInit, and not in a child of a process that called it.
 #[inline]
-pub fn ready() -> Done {
+pub(crate) fn ready() -> Done {
     let life = LIFE.load(Acquire);
     // SAFETY: NULL, or the page that `init` mapped for good.
     if unsafe { life.as_ref() }.is_none_or(|life| life.load(Relaxed) == 0) {
@@ -30,11 +30,11 @@ pub fn ready() -> Done {
 
 /// Only behind [`ready`].
 #[inline]
-pub fn driver() -> &'static Driver {
+pub(crate) fn driver() -> &'static Driver {
     DRIVER.get().expect("cuInit has run")
 }
 
-pub fn init(flags: u32) -> Done {
+pub(crate) fn init(flags: u32) -> Done {
     if flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -91,18 +91,18 @@ pub fn init(flags: u32) -> Done {
 
 impl Driver {
     #[inline]
-    pub fn memory(&self, index: usize) -> &Memory {
+    pub(crate) fn memory(&self, index: usize) -> &Memory {
         if index == HOST { &self.host } else { &self.memories[index] }
     }
 
     /// All memories, pinned host memory last.
-    pub fn all(&self) -> impl Iterator<Item = &Memory> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Memory> {
         self.memories.iter().chain([&self.host])
     }
 
     /// The memory whose aperture holds an address.
     #[inline]
-    pub fn at(&self, address: u64) -> Option<&Memory> {
+    pub(crate) fn at(&self, address: u64) -> Option<&Memory> {
         self.all().find(|memory| memory.aperture.contains(address))
     }
 }

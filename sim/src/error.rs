@@ -4,17 +4,17 @@ use std::ffi::CStr;
 
 /// A driver result other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error(pub i32);
+pub(crate) struct Error(pub i32);
 
-pub type Done<T = ()> = Result<T, Error>;
+pub(crate) type Done<T = ()> = Result<T, Error>;
 
 macro_rules! errors {
     ($($code:literal $short:ident $name:literal $text:literal;)*) => {
         #[allow(dead_code)]
-        impl Error { $(pub const $short: Error = Error($code);)* }
+        impl Error { $(pub(crate) const $short: Error = Error($code);)* }
 
         /// The name and the text of a code.
-        pub fn entry(code: i32) -> Option<(&'static CStr, &'static CStr)> {
+        pub(crate) fn entry(code: i32) -> Option<(&'static CStr, &'static CStr)> {
             match code { $($code => Some(($name, $text)),)* _ => None }
         }
     };

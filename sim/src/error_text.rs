@@ -24,10 +24,10 @@ fn text_out(
     }
 }
 
-pub fn name(code: i32, out: Out<Name>) -> Done {
+pub(crate) fn name(code: i32, out: Out<Name>) -> Done {
     text_out(code, out, |both| both.0)
 }
 
-pub fn string(code: i32, out: Out<Name>) -> Done {
+pub(crate) fn string(code: i32, out: Out<Name>) -> Done {
     text_out(code, out, |both| both.1)
 }

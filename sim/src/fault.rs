@@ -60,7 +60,7 @@ fn parse(spec: &str) -> Option<Fault> {
 }
 
 /// At the start of each call.
-pub fn strike(symbol: &str) -> Done {
+pub(crate) fn strike(symbol: &str) -> Done {
     let Some(fault) = fault() else { return Ok(()) };
     match fault.kind {
         Kind::Exit if ENDED.load(Relaxed) => return Err(Error::DEINITIALIZED),
@@ -96,7 +96,7 @@ fn is_of_a_context(symbol: &str) -> bool {
 }
 
 /// Called by cuInit: the driver takes itself down among the exit handlers.
-pub fn begin() {
+pub(crate) fn begin() {
     extern "C" fn end() {
         ENDED.store(true, Relaxed);
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-pub fn create(out: Out<Handle>, flags: u32) -> Done {
+pub(crate) fn create(out: Out<Handle>, flags: u32) -> Done {
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -19,13 +19,13 @@ pub fn create(out: Out<Handle>, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn destroy(graph: Handle) -> Done {
+pub(crate) fn destroy(graph: Handle) -> Done {
     graphs().remove(graph as usize)?;
     give_back_orphans();
     Ok(())
 }
 
-pub fn clone(out: Out<Handle>, graph: Handle) -> Done {
+pub(crate) fn clone(out: Out<Handle>, graph: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -58,11 +58,11 @@ fn add_node(out: Out<Handle>, graph: Handle, list: List, count: usize, work: Wor
     Ok(())
 }
 
-pub fn add_empty(out: Out<Handle>, graph: Handle, list: List, count: usize) -> Done {
+pub(crate) fn add_empty(out: Out<Handle>, graph: Handle, list: List, count: usize) -> Done {
     add_node(out, graph, list, count, Work::Nothing(EMPTY))
 }
 
-pub fn add_kernel(
+pub(crate) fn add_kernel(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -75,7 +75,7 @@ pub fn add_kernel(
     add_node(out, graph, list, count, Work::Kernel)
 }
 
-pub fn add_event_record(
+pub(crate) fn add_event_record(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -85,7 +85,7 @@ pub fn add_event_record(
     add_node(out, graph, list, count, Work::Nothing(EVENT_RECORD))
 }
 
-pub fn add_event_wait(
+pub(crate) fn add_event_wait(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -95,7 +95,7 @@ pub fn add_event_wait(
     add_node(out, graph, list, count, Work::Nothing(WAIT_EVENT))
 }
 
-pub fn add_copy(
+pub(crate) fn add_copy(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -108,7 +108,7 @@ pub fn add_copy(
     add_node(out, graph, list, count, work)
 }
 
-pub fn add_fill(
+pub(crate) fn add_fill(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -121,7 +121,7 @@ pub fn add_fill(
     add_node(out, graph, list, count, work)
 }
 
-pub fn add_host(
+pub(crate) fn add_host(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -133,12 +133,18 @@ pub fn add_host(
     add_node(out, graph, list, count, work)
 }
 
-pub fn add_child(out: Out<Handle>, graph: Handle, list: List, count: usize, child: Handle) -> Done {
+pub(crate) fn add_child(
+    out: Out<Handle>,
+    graph: Handle,
+    list: List,
+    count: usize,
+    child: Handle,
+) -> Done {
     let work = Work::Child(graphs().ordered_checked(child as usize)?);
     add_node(out, graph, list, count, work)
 }
 
-pub fn add_alloc(
+pub(crate) fn add_alloc(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -157,7 +163,7 @@ pub fn add_alloc(
     Ok(())
 }
 
-pub fn add_free(
+pub(crate) fn add_free(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -173,7 +179,7 @@ pub fn add_free(
 /// The words of `GraphNodeParams` before its body.
 const BODY: usize = std::mem::offset_of!(GraphNodeParams, body) / size_of::<u64>();
 
-pub fn add_any(
+pub(crate) fn add_any(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -199,7 +205,7 @@ pub fn add_any(
     }
 }
 
-pub fn add_any_v2(
+pub(crate) fn add_any_v2(
     out: Out<Handle>,
     graph: Handle,
     list: List,
@@ -210,7 +216,7 @@ pub fn add_any_v2(
     add_any(out, graph, list, count, params)
 }
 
-pub fn destroy_node(node: Handle) -> Done {
+pub(crate) fn destroy_node(node: Handle) -> Done {
     let mut all = graphs();
     let gone = all.nodes.remove(&(node as usize)).ok_or(Error::INVALID_VALUE)?;
     for other in all.nodes.values_mut().filter(|other| other.graph == gone.graph) {
@@ -219,7 +225,7 @@ pub fn destroy_node(node: Handle) -> Done {
     Ok(())
 }
 
-pub fn node_type(node: Handle, out: Out<i32>) -> Done {
+pub(crate) fn node_type(node: Handle, out: Out<i32>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -227,7 +233,7 @@ pub fn node_type(node: Handle, out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn alloc_params(node: Handle, out: Out<AllocNodeParams>) -> Done {
+pub(crate) fn alloc_params(node: Handle, out: Out<AllocNodeParams>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -248,7 +254,7 @@ pub fn alloc_params(node: Handle, out: Out<AllocNodeParams>) -> Done {
     Ok(())
 }
 
-pub fn free_params(node: Handle, out: Out<Pointer>) -> Done {
+pub(crate) fn free_params(node: Handle, out: Out<Pointer>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -277,14 +283,14 @@ fn put_up_to(out: Out<Handle>, room: usize, list: &[usize]) -> usize {
     list.len().min(room)
 }
 
-pub fn get_nodes(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
+pub(crate) fn get_nodes(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     let list = all.of(graph as usize).map(|(id, _)| id).collect();
     put_list(out, count, list)
 }
 
-pub fn get_roots(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
+pub(crate) fn get_roots(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     let roots = all.of(graph as usize).filter(|(_, node)| node.after.is_empty());
@@ -292,7 +298,12 @@ pub fn get_roots(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     put_list(out, count, list)
 }
 
-pub fn get_edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) -> Done {
+pub(crate) fn get_edges(
+    graph: Handle,
+    from: Out<Handle>,
+    to: Out<Handle>,
+    count: Out<usize>,
+) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     if count.is_null() || from.is_null() != to.is_null() {
@@ -307,7 +318,7 @@ pub fn get_edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<u
     put_list(to, count, after)
 }
 
-pub fn get_edges_v2(
+pub(crate) fn get_edges_v2(
     graph: Handle,
     from: Out<Handle>,
     to: Out<Handle>,
@@ -325,12 +336,12 @@ fn clear_data(data: Out<[u8; 8]>, count: Out<usize>) -> Done {
     Ok(())
 }
 
-pub fn get_dependencies(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
+pub(crate) fn get_dependencies(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let list = graphs().node(node)?.after.clone();
     put_list(out, count, list)
 }
 
-pub fn get_dependencies_v2(
+pub(crate) fn get_dependencies_v2(
     node: Handle,
     out: Out<Handle>,
     data: Out<[u8; 8]>,
@@ -340,7 +351,7 @@ pub fn get_dependencies_v2(
     clear_data(data, count)
 }
 
-pub fn get_dependents(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
+pub(crate) fn get_dependents(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let mut all = graphs();
     let graph = all.node(node)?.graph;
     let dependents = all.of(graph).filter(|(_, other)| other.after.contains(&(node as usize)));
@@ -348,7 +359,7 @@ pub fn get_dependents(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done
     put_list(out, count, list)
 }
 
-pub fn get_dependents_v2(
+pub(crate) fn get_dependents_v2(
     node: Handle,
     out: Out<Handle>,
     data: Out<[u8; 8]>,
@@ -379,7 +390,7 @@ fn change_edges(
     Ok(())
 }
 
-pub fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+pub(crate) fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
     let change = |after: &mut Vec<usize>, id| {
         let new = !after.contains(&id);
         after.push(id);
@@ -388,7 +399,7 @@ pub fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Do
     change_edges(graph, from, to, count, change)
 }
 
-pub fn add_dependencies_v2(
+pub(crate) fn add_dependencies_v2(
     graph: Handle,
     from: List,
     to: List,
@@ -398,7 +409,7 @@ pub fn add_dependencies_v2(
     add_dependencies(graph, from, to, count)
 }
 
-pub fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+pub(crate) fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
     let change = |after: &mut Vec<usize>, id| {
         let before = after.len();
         after.retain(|&other| other != id);
@@ -407,7 +418,7 @@ pub fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) ->
     change_edges(graph, from, to, count, change)
 }
 
-pub fn remove_dependencies_v2(
+pub(crate) fn remove_dependencies_v2(
     graph: Handle,
     from: List,
     to: List,
@@ -417,7 +428,7 @@ pub fn remove_dependencies_v2(
     remove_dependencies(graph, from, to, count)
 }
 
-pub fn debug_dot(graph: Handle, path: Name, _flags: u32) -> Done {
+pub(crate) fn debug_dot(graph: Handle, path: Name, _flags: u32) -> Done {
     let path = path.text()?;
     let mut text = String::from("digraph {\n");
     {

@@ -4,7 +4,7 @@
 use crate::abi::POOL_STEP;
 
 #[derive(Default)]
-pub struct GraphMemory {
+pub(crate) struct GraphMemory {
     pub reserved: u64,
     pub reserved_high: u64,
     pub used: u64,
@@ -12,17 +12,17 @@ pub struct GraphMemory {
 }
 
 impl GraphMemory {
-    pub fn take(&mut self, bytes: u64) {
+    pub(crate) fn take(&mut self, bytes: u64) {
         self.used += bytes;
         self.used_high = self.used_high.max(self.used);
     }
 
-    pub fn free(&mut self, bytes: u64) {
+    pub(crate) fn free(&mut self, bytes: u64) {
         self.used = self.used.saturating_sub(bytes);
     }
 
     /// Gives up what is not in use; returns the bytes.
-    pub fn trim(&mut self) -> u64 {
+    pub(crate) fn trim(&mut self) -> u64 {
         let floor = self.used.next_multiple_of(POOL_STEP).min(self.reserved);
         let given = self.reserved - floor;
         self.reserved = floor;

@@ -8,29 +8,29 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-pub const KERNEL: i32 = 0;
+pub(crate) const KERNEL: i32 = 0;
 
-pub const MEMCPY: i32 = 1;
+pub(crate) const MEMCPY: i32 = 1;
 
-pub const MEMSET: i32 = 2;
+pub(crate) const MEMSET: i32 = 2;
 
-pub const HOST: i32 = 3;
+pub(crate) const HOST: i32 = 3;
 
-pub const CHILD: i32 = 4;
+pub(crate) const CHILD: i32 = 4;
 
-pub const EMPTY: i32 = 5;
+pub(crate) const EMPTY: i32 = 5;
 
-pub const WAIT_EVENT: i32 = 6;
+pub(crate) const WAIT_EVENT: i32 = 6;
 
-pub const EVENT_RECORD: i32 = 7;
+pub(crate) const EVENT_RECORD: i32 = 7;
 
-pub const MEM_ALLOC: i32 = 10;
+pub(crate) const MEM_ALLOC: i32 = 10;
 
-pub const MEM_FREE: i32 = 11;
+pub(crate) const MEM_FREE: i32 = 11;
 
 /// What a node does.
 #[derive(Clone)]
-pub enum Work {
+pub(crate) enum Work {
     Kernel,
     /// Empty nodes and events.
     Nothing(i32),
@@ -44,7 +44,7 @@ pub enum Work {
 }
 
 /// The addresses of an allocation node: they stay the same over all launches.
-pub struct NodeMemory {
+pub(crate) struct NodeMemory {
     pub memory: &'static Memory,
     pub address: Pointer,
     pub size: u64,
@@ -53,7 +53,7 @@ pub struct NodeMemory {
 
 /// Addresses of nodes that are gone, given back with the next graph operation: the last owner may
 /// go while its memory is locked.
-pub static ORPHANS: Mutex<Vec<(usize, Pointer, u64)>> = Mutex::new(Vec::new());
+static ORPHANS: Mutex<Vec<(usize, Pointer, u64)>> = Mutex::new(Vec::new());
 
 impl Drop for NodeMemory {
     fn drop(&mut self) {
@@ -61,7 +61,7 @@ impl Drop for NodeMemory {
     }
 }
 
-pub fn give_back_orphans() {
+pub(crate) fn give_back_orphans() {
     let orphans = std::mem::take(&mut *ORPHANS.lock().unwrap());
     for (index, address, span) in orphans {
         driver().memory(index).lock().give_pages(address, span);
@@ -69,7 +69,7 @@ pub fn give_back_orphans() {
 }
 
 impl Work {
-    pub fn alloc(memory: &'static Memory, size: u64) -> Done<(Work, Pointer)> {
+    pub(crate) fn alloc(memory: &'static Memory, size: u64) -> Done<(Work, Pointer)> {
         give_back_orphans();
         let span = round_up(size, PAGE)?;
         let address = memory.lock().take_pages(span, PAGE)?;
@@ -77,7 +77,7 @@ impl Work {
         Ok((Work::Alloc(Arc::new(node)), address))
     }
 
-    pub fn host(function: HostFunction, data: usize) -> Work {
+    pub(crate) fn host(function: HostFunction, data: usize) -> Work {
         Work::Run {
             kind: HOST,
             run: Arc::new(move || {
@@ -88,7 +88,7 @@ impl Work {
         }
     }
 
-    pub fn kind(&self) -> i32 {
+    pub(crate) fn kind(&self) -> i32 {
         match self {
             Work::Kernel => KERNEL,
             Work::Nothing(kind) => *kind,
@@ -100,28 +100,28 @@ impl Work {
     }
 }
 
-pub struct Node {
+pub(crate) struct Node {
     pub graph: usize,
     pub after: Vec<usize>,
     pub work: Work,
 }
 
-pub struct Exec {
+pub(crate) struct Exec {
     pub work: Vec<Work>,
     pub flags: u64,
 }
 
 #[derive(Default)]
-pub struct Graphs {
+pub(crate) struct Graphs {
     pub graphs: HashMap<usize, ()>,
     /// By handle: a later node has a larger one.
     pub nodes: BTreeMap<usize, Node>,
     pub execs: HashMap<usize, Arc<Exec>>,
 }
 
-pub static GRAPHS: Mutex<Option<Graphs>> = Mutex::new(None);
+static GRAPHS: Mutex<Option<Graphs>> = Mutex::new(None);
 
-pub struct Guard(MutexGuard<'static, Option<Graphs>>);
+pub(crate) struct Guard(MutexGuard<'static, Option<Graphs>>);
 
 impl std::ops::Deref for Guard {
     type Target = Graphs;
@@ -136,30 +136,30 @@ impl std::ops::DerefMut for Guard {
     }
 }
 
-pub fn graphs() -> Guard {
+pub(crate) fn graphs() -> Guard {
     let mut guard = GRAPHS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     guard.get_or_insert_default();
     Guard(guard)
 }
 
-pub fn new_handle() -> usize {
+pub(crate) fn new_handle() -> usize {
     0x6a00_0000_0000 + next_id() as usize * 16
 }
 
 impl Graphs {
-    pub fn check(&self, graph: usize) -> Done {
+    pub(crate) fn check(&self, graph: usize) -> Done {
         self.graphs.get(&graph).copied().ok_or(Error::INVALID_VALUE)
     }
 
-    pub fn node(&mut self, node: Handle) -> Done<&mut Node> {
+    pub(crate) fn node(&mut self, node: Handle) -> Done<&mut Node> {
         self.nodes.get_mut(&(node as usize)).ok_or(Error::INVALID_VALUE)
     }
 
-    pub fn of(&self, graph: usize) -> impl Iterator<Item = (usize, &Node)> {
+    pub(crate) fn of(&self, graph: usize) -> impl Iterator<Item = (usize, &Node)> {
         self.nodes.iter().filter(move |(_, node)| node.graph == graph).map(|(&id, node)| (id, node))
     }
 
-    pub fn add(&mut self, graph: usize, after: &[usize], work: Work) -> Done<usize> {
+    pub(crate) fn add(&mut self, graph: usize, after: &[usize], work: Work) -> Done<usize> {
         self.check(graph)?;
         let known = |id: &usize| self.nodes.get(id).is_some_and(|node| node.graph == graph);
         if !after.iter().all(known) {
@@ -171,7 +171,7 @@ impl Graphs {
     }
 
     /// All work in an order that the dependencies allow; an error for a circle.
-    pub fn ordered(&self, graph: usize) -> Done<Vec<Work>> {
+    pub(crate) fn ordered(&self, graph: usize) -> Done<Vec<Work>> {
         let mut waiting: Vec<(usize, &Node)> = self.of(graph).collect();
         let mut done = std::collections::HashSet::new();
         let mut order = Vec::with_capacity(waiting.len());
@@ -192,44 +192,44 @@ impl Graphs {
         Ok(order)
     }
 
-    pub fn remove(&mut self, graph: usize) -> Done {
+    pub(crate) fn remove(&mut self, graph: usize) -> Done {
         self.graphs.remove(&graph).ok_or(Error::INVALID_VALUE)?;
         self.nodes.retain(|_, node| node.graph != graph);
         Ok(())
     }
 }
 
-pub fn new_graph() -> usize {
+pub(crate) fn new_graph() -> usize {
     let id = new_handle();
     graphs().graphs.insert(id, ());
     id
 }
 
-pub fn discard(graph: usize) {
+pub(crate) fn discard(graph: usize) {
     let _ = graphs().remove(graph);
 }
 
-pub fn check(graph: usize) -> Done {
+pub(crate) fn check(graph: usize) -> Done {
     graphs().check(graph)
 }
 
-pub fn add(graph: usize, after: &[usize], work: Work) -> Done<usize> {
+pub(crate) fn add(graph: usize, after: &[usize], work: Work) -> Done<usize> {
     graphs().add(graph, after, work)
 }
 
 /// Has the graph a node that allocates at this address?
-pub fn allocates(graph: usize, pointer: Pointer) -> bool {
+pub(crate) fn allocates(graph: usize, pointer: Pointer) -> bool {
     graphs()
         .of(graph)
         .any(|(_, node)| matches!(&node.work, Work::Alloc(memory) if memory.address == pointer))
 }
 
-pub fn handles(list: In<Handle>, count: usize) -> Done<Vec<usize>> {
+pub(crate) fn handles(list: In<Handle>, count: usize) -> Done<Vec<usize>> {
     Ok(list.list(count)?.into_iter().map(|handle| handle as usize).collect())
 }
 
 impl Graphs {
-    pub fn ordered_checked(&self, graph: usize) -> Done<Vec<Work>> {
+    pub(crate) fn ordered_checked(&self, graph: usize) -> Done<Vec<Work>> {
         self.check(graph)?;
         self.ordered(graph)
     }

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: usize = 512;
 
-pub fn alloc(out: Out<Pointer>, size: usize) -> Done {
+pub(crate) fn alloc(out: Out<Pointer>, size: usize) -> Done {
     let context = contexts::current()?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
@@ -24,7 +24,7 @@ pub fn alloc(out: Out<Pointer>, size: usize) -> Done {
     Ok(())
 }
 
-pub fn alloc_pitch(
+pub(crate) fn alloc_pitch(
     out: Out<Pointer>,
     pitch_out: Out<usize>,
     width: usize,
@@ -47,7 +47,7 @@ pub fn alloc_pitch(
     Ok(())
 }
 
-pub fn free(address: Pointer) -> Done {
+pub(crate) fn free(address: Pointer) -> Done {
     if address == 0 {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub fn free(address: Pointer) -> Done {
     freed
 }
 
-pub fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
+pub(crate) fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
     let context = contexts::current()?;
     let (devices, index) = (driver().devices, context.device);
     free.set((devices.bytes - devices.shared.used(index)) as usize);
@@ -73,7 +73,7 @@ pub fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
 }
 
 /// The first version of the call: 32 bits, as much as fits.
-pub fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
+pub(crate) fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
     let context = contexts::current()?;
     let (devices, index) = (driver().devices, context.device);
     let fit = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -82,7 +82,7 @@ pub fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
     Ok(())
 }
 
-pub fn address_range(base: Out<Pointer>, size: Out<usize>, address: Pointer) -> Done {
+pub(crate) fn address_range(base: Out<Pointer>, size: Out<usize>, address: Pointer) -> Done {
     contexts::current()?;
     if base.is_null() && size.is_null() {
         return Ok(());
@@ -197,7 +197,7 @@ impl Known {
     }
 }
 
-pub fn pointer_attribute(data: Out<c_void>, attribute: i32, address: Pointer) -> Done {
+pub(crate) fn pointer_attribute(data: Out<c_void>, attribute: i32, address: Pointer) -> Done {
     if data.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -205,7 +205,7 @@ pub fn pointer_attribute(data: Out<c_void>, attribute: i32, address: Pointer) ->
 }
 
 /// Unknown pointers are no error here: their attributes are zero.
-pub fn pointer_attributes(
+pub(crate) fn pointer_attributes(
     count: u32,
     attributes: Out<i32>,
     data: Out<Out<c_void>>,
@@ -236,7 +236,7 @@ pub fn pointer_attributes(
     Ok(())
 }
 
-pub fn set_pointer_attribute(value: In<c_void>, attribute: i32, at: Pointer) -> Done {
+pub(crate) fn set_pointer_attribute(value: In<c_void>, attribute: i32, at: Pointer) -> Done {
     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
     if value.is_null() || attribute != 6 {
         return Err(Error::INVALID_VALUE);

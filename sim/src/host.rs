@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-pub struct Registered {
+pub(crate) struct Registered {
     pub start: Pointer,
     pub size: u64,
     pub device: usize,
@@ -22,7 +22,7 @@ static REGISTERED: Mutex<BTreeMap<Pointer, Registered>> = Mutex::new(BTreeMap::n
 static FLAGS: Mutex<BTreeMap<Pointer, u32>> = Mutex::new(BTreeMap::new());
 
 impl Locked<'_> {
-    pub fn is_pool_block(&self, address: Pointer) -> bool {
+    pub(crate) fn is_pool_block(&self, address: Pointer) -> bool {
         matches!(
             self.state.live.get(&address),
             Some(block) if matches!(block.owner, Owner::Pool(_))
@@ -30,15 +30,15 @@ impl Locked<'_> {
     }
 }
 
-pub fn alloc(out: Out<Handle>, size: usize) -> Done {
+pub(crate) fn alloc(out: Out<Handle>, size: usize) -> Done {
     alloc_flags(out, size, 0)
 }
 
-pub fn alloc_v1(out: Out<Handle>, size: u32) -> Done {
+pub(crate) fn alloc_v1(out: Out<Handle>, size: u32) -> Done {
     alloc_flags(out, size as usize, 0)
 }
 
-pub fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
+pub(crate) fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
     let context = contexts::current()?;
     // Portable, device map, write combined.
     if out.is_null() || size == 0 || flags & !7 != 0 {
@@ -52,7 +52,7 @@ pub fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn free(pointer: Handle) -> Done {
+pub(crate) fn free(pointer: Handle) -> Done {
     contexts::current()?;
     if pointer.is_null() {
         return Ok(());
@@ -67,7 +67,7 @@ pub fn free(pointer: Handle) -> Done {
     Ok(())
 }
 
-pub fn register(pointer: Handle, size: usize, flags: u32) -> Done {
+pub(crate) fn register(pointer: Handle, size: usize, flags: u32) -> Done {
     let context = contexts::current()?;
     if pointer.is_null() || size == 0 || flags & !0xf != 0 {
         return Err(Error::INVALID_VALUE);
@@ -94,7 +94,7 @@ pub fn register(pointer: Handle, size: usize, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn unregister(pointer: Handle) -> Done {
+pub(crate) fn unregister(pointer: Handle) -> Done {
     contexts::current()?;
     if pointer.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -103,7 +103,7 @@ pub fn unregister(pointer: Handle) -> Done {
     gone.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
 }
 
-pub fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
+pub(crate) fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
     contexts::current()?;
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
@@ -116,7 +116,7 @@ pub fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
+pub(crate) fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
     contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -131,13 +131,13 @@ pub fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
 }
 
 /// The registration that holds an address.
-pub fn registered(address: Pointer) -> Option<Registered> {
+pub(crate) fn registered(address: Pointer) -> Option<Registered> {
     let all = REGISTERED.lock().unwrap();
     let (_, found) = all.range(..=address).next_back()?;
     (address - found.start < found.size).then_some(Registered { ..*found })
 }
 
-pub fn forget_context(context: u32) {
+pub(crate) fn forget_context(context: u32) {
     REGISTERED.lock().unwrap().retain(|_, found| found.context != context);
     let host = driver().host.lock();
     let dead = |address: &Pointer| {

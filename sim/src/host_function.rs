@@ -12,7 +12,7 @@ thread_local! {
 }
 
 /// Runs a host function to its end.
-pub fn run(function: impl FnOnce() + Send) {
+pub(crate) fn run(function: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().stack_size(STACK);
         let work = || {
@@ -25,6 +25,6 @@ pub fn run(function: impl FnOnce() + Send) {
 
 /// Whether calls of the driver may be made on this thread.
 #[inline]
-pub fn permits() -> Done {
+pub(crate) fn permits() -> Done {
     if RUNS.get() { Err(Error::NOT_PERMITTED) } else { Ok(()) }
 }

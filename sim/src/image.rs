@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_void};
 
 #[derive(Default)]
-pub struct Image {
+pub(crate) struct Image {
     kernels: Vec<String>,
     globals: HashMap<String, u64>,
     /// Bytes of local memory that a thread of a kernel has.
@@ -21,7 +21,7 @@ const ELF: &[u8] = b"\x7fELF";
 
 impl Image {
     /// Reads an image of unknown length, as the driver gets it.
-    pub fn read(image: In<c_void>) -> Done<Image> {
+    pub(crate) fn read(image: In<c_void>) -> Done<Image> {
         if image.is_null() {
             return Err(Error::INVALID_VALUE);
         }
@@ -37,7 +37,7 @@ impl Image {
         Ok(Image::opaque())
     }
 
-    pub fn from_bytes(bytes: &[u8]) -> Image {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Image {
         if bytes.starts_with(ELF) {
             read_elf(bytes).unwrap_or_else(Image::opaque)
         } else if is_text(bytes) {
@@ -52,25 +52,25 @@ impl Image {
         Image { opaque: true, ..Image::default() }
     }
 
-    pub fn has_kernel(&self, name: &str) -> bool {
+    pub(crate) fn has_kernel(&self, name: &str) -> bool {
         self.opaque || self.kernels.iter().any(|kernel| kernel == name)
     }
 
-    pub fn kernels(&self) -> &[String] {
+    pub(crate) fn kernels(&self) -> &[String] {
         &self.kernels
     }
 
     /// Bytes of local memory of a thread of this kernel.
-    pub fn local(&self, kernel: &str) -> u64 {
+    pub(crate) fn local(&self, kernel: &str) -> u64 {
         self.local.get(kernel).copied().unwrap_or(0)
     }
 
-    pub fn uses_heap(&self, kernel: &str) -> bool {
+    pub(crate) fn uses_heap(&self, kernel: &str) -> bool {
         self.heap.contains(kernel)
     }
 
     /// Bytes of a global variable.
-    pub fn global(&self, name: &str) -> Option<u64> {
+    pub(crate) fn global(&self, name: &str) -> Option<u64> {
         self.globals.get(name).copied()
     }
 }

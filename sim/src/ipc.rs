@@ -85,7 +85,7 @@ enum Imported {
     FromPool,
 }
 
-pub fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
+pub(crate) fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -107,7 +107,7 @@ pub fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     Ok(())
 }
 
-pub fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
+pub(crate) fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
     let context = contexts::current()?;
     let seal = handle.0;
     let index = (seal[1] & 0xffff_ffff) as usize;
@@ -138,7 +138,7 @@ pub fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn close_handle(pointer: Pointer) -> Done {
+pub(crate) fn close_handle(pointer: Pointer) -> Done {
     contexts::current()?;
     let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
     let mut opened = OPENED.lock().unwrap();
@@ -163,7 +163,7 @@ pub fn close_handle(pointer: Pointer) -> Done {
 
 // Shareable descriptors.
 
-pub fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Done {
+pub(crate) fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Done {
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -195,7 +195,7 @@ pub fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Done {
     Ok(())
 }
 
-pub fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> Done {
+pub(crate) fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -253,7 +253,7 @@ impl Locked<'_> {
 }
 
 /// A pool's descriptor is the memory file that its blocks are in.
-pub fn export_pool(out: Out<c_void>, pool: Handle, kind: i32, flags: u64) -> Done {
+pub(crate) fn export_pool(out: Out<c_void>, pool: Handle, kind: i32, flags: u64) -> Done {
     let (memory, id) = pool::decode(pool)?;
     if out.is_null() || flags != 0 || kind != POSIX_FD {
         return Err(Error::INVALID_VALUE);
@@ -265,7 +265,7 @@ pub fn export_pool(out: Out<c_void>, pool: Handle, kind: i32, flags: u64) -> Don
     Ok(())
 }
 
-pub fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags: u64) -> Done {
+pub(crate) fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags: u64) -> Done {
     if out.is_null() || flags != 0 || kind != POSIX_FD {
         return Err(Error::INVALID_VALUE);
     }
@@ -290,7 +290,7 @@ pub fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags: u64) -
     Ok(())
 }
 
-pub fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
+pub(crate) fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -309,7 +309,7 @@ pub fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
     Ok(())
 }
 
-pub fn import_pointer(out: Out<Pointer>, pool: Handle, data: Out<Sealed>) -> Done {
+pub(crate) fn import_pointer(out: Out<Pointer>, pool: Handle, data: Out<Sealed>) -> Done {
     if out.is_null() || data.is_null() {
         return Err(Error::INVALID_VALUE);
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
 
-pub fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
+pub(crate) fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
     contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -28,7 +28,7 @@ pub fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
     Ok(())
 }
 
-pub fn instantiate(
+pub(crate) fn instantiate(
     out: Out<Handle>,
     graph: Handle,
     _error_node: Out<Handle>,
@@ -41,7 +41,11 @@ pub fn instantiate(
     instantiate_flags(out, graph, 0)
 }
 
-pub fn instantiate_params(out: Out<Handle>, graph: Handle, params: Out<InstantiateParams>) -> Done {
+pub(crate) fn instantiate_params(
+    out: Out<Handle>,
+    graph: Handle,
+    params: Out<InstantiateParams>,
+) -> Done {
     let wanted = params.get()?;
     params.set(InstantiateParams { result: 1, ..wanted });
     instantiate_flags(out, graph, wanted.flags)?;
@@ -56,13 +60,13 @@ fn exec(handle: Handle) -> Done<Arc<Exec>> {
     graphs().execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)
 }
 
-pub fn exec_destroy(handle: Handle) -> Done {
+pub(crate) fn exec_destroy(handle: Handle) -> Done {
     graphs().execs.remove(&(handle as usize)).ok_or(Error::INVALID_VALUE)?;
     give_back_orphans();
     Ok(())
 }
 
-pub fn exec_flags(handle: Handle, out: Out<u64>) -> Done {
+pub(crate) fn exec_flags(handle: Handle, out: Out<u64>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -84,14 +88,19 @@ fn replace(handle: Handle, graph: Handle) -> Done<i32> {
     Ok(0)
 }
 
-pub fn exec_update(handle: Handle, graph: Handle, error_node: Out<Handle>, out: Out<i32>) -> Done {
+pub(crate) fn exec_update(
+    handle: Handle,
+    graph: Handle,
+    error_node: Out<Handle>,
+    out: Out<i32>,
+) -> Done {
     let result = replace(handle, graph)?;
     error_node.set(std::ptr::null_mut());
     out.set(result);
     if result == 0 { Ok(()) } else { Err(Error(910)) }
 }
 
-pub fn exec_update_v2(handle: Handle, graph: Handle, info: Out<[u64; 3]>) -> Done {
+pub(crate) fn exec_update_v2(handle: Handle, graph: Handle, info: Out<[u64; 3]>) -> Done {
     let result = replace(handle, graph)?;
     info.set([result as u64, 0, 0]);
     if result == 0 { Ok(()) } else { Err(Error(910)) }
@@ -136,7 +145,7 @@ fn reserve(exec: &Exec) -> Done {
     Ok(())
 }
 
-pub fn upload(handle: Handle, stream: StreamArg) -> Done {
+pub(crate) fn upload(handle: Handle, stream: StreamArg) -> Done {
     let place = streams::place(stream)?;
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
@@ -186,7 +195,7 @@ fn still_live(work: &[Work]) -> Vec<(&'static Memory, Pointer)> {
     list
 }
 
-pub fn launch(handle: Handle, stream: StreamArg) -> Done {
+pub(crate) fn launch(handle: Handle, stream: StreamArg) -> Done {
     let place = streams::place(stream)?;
     let exec = exec(handle)?;
     if place.capture.is_some() {
@@ -204,14 +213,14 @@ pub fn launch(handle: Handle, stream: StreamArg) -> Done {
 
 // The device's graph memory.
 
-pub fn trim(ordinal: i32) -> Done {
+pub(crate) fn trim(ordinal: i32) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
     let given = memory.lock().state.graph.trim();
     memory.release(given, given);
     Ok(())
 }
 
-pub fn get_attribute(ordinal: i32, attribute: i32, out: Out<c_void>) -> Done {
+pub(crate) fn get_attribute(ordinal: i32, attribute: i32, out: Out<c_void>) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -230,7 +239,7 @@ pub fn get_attribute(ordinal: i32, attribute: i32, out: Out<c_void>) -> Done {
 }
 
 /// The high marks can be set back to what is now.
-pub fn set_attribute(ordinal: i32, attribute: i32, value: Out<c_void>) -> Done {
+pub(crate) fn set_attribute(ordinal: i32, attribute: i32, value: Out<c_void>) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
     if value.is_null() || value.cast::<u64>().get()? != 0 {
         return Err(Error::INVALID_VALUE);

@@ -57,6 +57,7 @@
 //! bytes elsewhere; `copy` moves bytes; `nvml` is the other API.
 
 #![deny(clippy::undocumented_unsafe_blocks)]
+#![warn(unreachable_pub)]
 
 mod abi;
 mod aperture;

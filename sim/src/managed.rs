@@ -9,7 +9,7 @@ use crate::error::{Done, Error};
 use crate::memory::{Block, Owner, next_id, round_up};
 use crate::touched::Touched;
 
-pub fn alloc(out: Out<Pointer>, size: usize, flags: u32) -> Done {
+pub(crate) fn alloc(out: Out<Pointer>, size: usize, flags: u32) -> Done {
     let context = contexts::current()?;
     // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST.
     if out.is_null() || size == 0 || !matches!(flags, 1 | 2) {
@@ -34,7 +34,7 @@ pub fn alloc(out: Out<Pointer>, size: usize, flags: u32) -> Done {
 
 /// The device works on these bytes. A full device evicts: pages beyond what it has stay
 /// uncharged. What went to the device stays there, also when it is prefetched to the host again.
-pub fn touch(address: Pointer, size: u64) {
+pub(crate) fn touch(address: Pointer, size: u64) {
     let Some(memory) = driver().at(address) else { return };
     if size == 0 {
         return;
@@ -56,13 +56,13 @@ pub fn touch(address: Pointer, size: u64) {
     }
 }
 
-pub fn prefetch(address: Pointer, size: usize, ordinal: i32, stream: StreamArg) -> Done {
+pub(crate) fn prefetch(address: Pointer, size: usize, ordinal: i32, stream: StreamArg) -> Done {
     let kind = if ordinal == -1 { LOCATION_HOST } else { LOCATION_DEVICE };
     let location = Location { kind, id: ordinal };
     prefetch_to(address, size, location, 0, stream)
 }
 
-pub fn prefetch_to(
+pub(crate) fn prefetch_to(
     address: Pointer,
     size: usize,
     location: Location,
@@ -93,16 +93,16 @@ fn check(address: Pointer, size: u64) -> Done {
     }
 }
 
-pub fn advise(address: Pointer, size: usize, _advice: i32, _ordinal: i32) -> Done {
+pub(crate) fn advise(address: Pointer, size: usize, _advice: i32, _ordinal: i32) -> Done {
     check(address, size as u64)
 }
 
-pub fn advise_at(address: Pointer, size: usize, _advice: i32, _at: Location) -> Done {
+pub(crate) fn advise_at(address: Pointer, size: usize, _advice: i32, _at: Location) -> Done {
     check(address, size as u64)
 }
 
 /// cuMemRangeGetAttribute: no advice is remembered, so every answer is "none" or "nowhere".
-pub fn range_attribute(
+pub(crate) fn range_attribute(
     data: Out<std::ffi::c_void>,
     bytes: usize,
     attribute: i32,

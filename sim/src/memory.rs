@@ -21,7 +21,7 @@ const SMALL: u64 = MIB;
 const GRAIN: u64 = 512;
 const HOST_GRAIN: u64 = 4096;
 
-pub struct Memory {
+pub(crate) struct Memory {
     pub index: usize,
     pub aperture: Aperture,
     /// A pool may hold more than its threshold until the next synchronisation.
@@ -31,7 +31,7 @@ pub struct Memory {
     shared: &'static Shared,
 }
 
-pub struct State {
+pub(crate) struct State {
     /// Free addresses, whole pages.
     pages: Ranges,
     /// Free addresses in slabs.
@@ -44,7 +44,7 @@ pub struct State {
 }
 
 /// A live allocation.
-pub struct Block {
+pub(crate) struct Block {
     /// As requested.
     pub size: u64,
     /// Addresses that it takes.
@@ -55,7 +55,7 @@ pub struct Block {
     pub id: u64,
 }
 
-pub enum Owner {
+pub(crate) enum Owner {
     Slab,
     Pages,
     Managed(Touched),
@@ -71,22 +71,22 @@ pub enum Owner {
 }
 
 /// A memory whose lock is held; never across anything that waits.
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     pub memory: &'a Memory,
     pub state: MutexGuard<'a, State>,
 }
 
-pub fn round_up(bytes: u64, step: u64) -> Done<u64> {
+pub(crate) fn round_up(bytes: u64, step: u64) -> Done<u64> {
     bytes.checked_next_multiple_of(step).ok_or(Error::OUT_OF_MEMORY)
 }
 
-pub fn next_id() -> u64 {
+pub(crate) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Relaxed)
 }
 
 impl Memory {
-    pub fn new(index: usize, aperture: Aperture, shared: &'static Shared) -> Memory {
+    pub(crate) fn new(index: usize, aperture: Aperture, shared: &'static Shared) -> Memory {
         let mut pages = Ranges::new(0);
         pages.give(aperture.base, aperture.size);
         let state = State {
@@ -101,7 +101,7 @@ impl Memory {
         Memory { index, aperture, excess: AtomicBool::new(false), state: Mutex::new(state), shared }
     }
 
-    pub fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         Locked { memory: self, state }
     }
@@ -110,7 +110,7 @@ impl Memory {
         self.index == HOST
     }
 
-    pub fn release(&self, used: u64, shown: u64) {
+    pub(crate) fn release(&self, used: u64, shown: u64) {
         if !self.is_host() {
             self.shared.release(self.index, used, shown);
         }
@@ -121,18 +121,18 @@ impl Memory {
     }
 
     /// Charges the device and tries nothing else.
-    pub fn charge_only(&self, bytes: u64) -> bool {
+    pub(crate) fn charge_only(&self, bytes: u64) -> bool {
         self.try_charge(bytes, bytes)
     }
 
     /// Charges the device, without locking; what pools hold unused is given up first.
-    pub fn charge(&self, used: u64, shown: u64) -> Done {
+    pub(crate) fn charge(&self, used: u64, shown: u64) -> Done {
         if self.try_charge(used, shown) { Ok(()) } else { self.lock().charge(used, shown) }
     }
 }
 
 impl Locked<'_> {
-    pub fn charge(&mut self, used: u64, shown: u64) -> Done {
+    pub(crate) fn charge(&mut self, used: u64, shown: u64) -> Done {
         if self.memory.try_charge(used, shown) {
             return Ok(());
         }
@@ -141,17 +141,17 @@ impl Locked<'_> {
     }
 
     /// Addresses of whole pages; charges nothing.
-    pub fn take_pages(&mut self, bytes: u64, align: u64) -> Done<Pointer> {
+    pub(crate) fn take_pages(&mut self, bytes: u64, align: u64) -> Done<Pointer> {
         self.state.pages.take(bytes, align.max(PAGE)).ok_or(Error::OUT_OF_MEMORY)
     }
 
-    pub fn give_pages(&mut self, address: Pointer, bytes: u64) {
+    pub(crate) fn give_pages(&mut self, address: Pointer, bytes: u64) {
         self.memory.aperture.clean(address, bytes);
         self.state.pages.give(address, bytes);
     }
 
     /// Memory as cuMemAlloc gives it.
-    pub fn allocate(&mut self, size: u64, context: u32) -> Done<Pointer> {
+    pub(crate) fn allocate(&mut self, size: u64, context: u32) -> Done<Pointer> {
         let grain = if self.memory.is_host() { HOST_GRAIN } else { GRAIN };
         let (address, span, owner) = if size <= SMALL {
             let span = round_up(size, grain)?;
@@ -183,7 +183,7 @@ impl Locked<'_> {
     }
 
     /// Gives back a block that was removed from `live`.
-    pub fn give_back(&mut self, address: Pointer, block: Block) {
+    pub(crate) fn give_back(&mut self, address: Pointer, block: Block) {
         match block.owner {
             Owner::Slab => {
                 let (start, length) = self.state.slabs.give(address, block.span);
@@ -213,7 +213,7 @@ impl Locked<'_> {
     }
 
     /// cuMemFree.
-    pub fn free(&mut self, address: Pointer) -> Done {
+    pub(crate) fn free(&mut self, address: Pointer) -> Done {
         match self.state.live.get(&address) {
             None => Err(Error::INVALID_VALUE),
             // Opened handles are closed, not freed.
@@ -229,18 +229,18 @@ impl Locked<'_> {
     }
 
     /// The live block that holds an address.
-    pub fn find(&self, address: Pointer) -> Option<(Pointer, &Block)> {
+    pub(crate) fn find(&self, address: Pointer) -> Option<(Pointer, &Block)> {
         let (&start, block) = self.state.live.range(..=address).next_back()?;
         (address - start < block.size.max(1)).then_some((start, block))
     }
 
-    pub fn find_mut(&mut self, address: Pointer) -> Option<(Pointer, &mut Block)> {
+    pub(crate) fn find_mut(&mut self, address: Pointer) -> Option<(Pointer, &mut Block)> {
         let (&start, block) = self.state.live.range_mut(..=address).next_back()?;
         (address - start < block.size.max(1)).then_some((start, block))
     }
 
     /// Frees all that dies with a context.
-    pub fn free_context(&mut self, context: u32) {
+    pub(crate) fn free_context(&mut self, context: u32) {
         let dead: Vec<Pointer> = self
             .state
             .live
@@ -256,7 +256,7 @@ impl Locked<'_> {
     }
 
     /// Makes room for a graph that has `need` bytes live at once.
-    pub fn graph_reserve(&mut self, need: u64) -> Done {
+    pub(crate) fn graph_reserve(&mut self, need: u64) -> Done {
         let want = self.state.graph.used.checked_add(need).ok_or(Error::OUT_OF_MEMORY)?;
         if want > self.state.graph.reserved {
             let missing = want - self.state.graph.reserved;

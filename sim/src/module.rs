@@ -69,12 +69,12 @@ fn add(out: Out<Handle>, image: Image, context: Option<u32>) -> Done {
     Ok(())
 }
 
-pub fn load_data(out: Out<Handle>, image: In<c_void>) -> Done {
+pub(crate) fn load_data(out: Out<Handle>, image: In<c_void>) -> Done {
     let context = contexts::current()?;
     add(out, Image::read(image)?, Some(context.id))
 }
 
-pub fn load_data_ex(
+pub(crate) fn load_data_ex(
     out: Out<Handle>,
     image: In<c_void>,
     _count: u32,
@@ -84,14 +84,14 @@ pub fn load_data_ex(
     load_data(out, image)
 }
 
-pub fn load_file(out: Out<Handle>, path: Name) -> Done {
+pub(crate) fn load_file(out: Out<Handle>, path: Name) -> Done {
     let context = contexts::current()?;
     let bytes = std::fs::read(path.text()?).map_err(|_| Error::FILE_NOT_FOUND)?;
     add(out, Image::from_bytes(&bytes), Some(context.id))
 }
 
 #[allow(clippy::too_many_arguments)]
-pub fn library_load_data(
+pub(crate) fn library_load_data(
     out: Out<Handle>,
     image: In<c_void>,
     _options: Out<i32>,
@@ -105,7 +105,7 @@ pub fn library_load_data(
 }
 
 #[allow(clippy::too_many_arguments)]
-pub fn library_load_file(
+pub(crate) fn library_load_file(
     out: Out<Handle>,
     path: Name,
     _options: Out<i32>,
@@ -141,16 +141,16 @@ fn remove(handle: Handle, library: bool) -> Done {
     Ok(())
 }
 
-pub fn unload(handle: Handle) -> Done {
+pub(crate) fn unload(handle: Handle) -> Done {
     contexts::current()?;
     remove(handle, false)
 }
 
-pub fn library_unload(handle: Handle) -> Done {
+pub(crate) fn library_unload(handle: Handle) -> Done {
     remove(handle, true)
 }
 
-pub fn get_function(out: Out<Handle>, module: Handle, name: Name) -> Done {
+pub(crate) fn get_function(out: Out<Handle>, module: Handle, name: Name) -> Done {
     let name = name.text()?;
     if out.is_null() || name.is_empty() {
         return Err(Error::INVALID_VALUE);
@@ -182,7 +182,7 @@ fn find(entry: Handle) -> Done<Entry> {
     with(|code| code.entries.get(&(entry as usize)).cloned()).ok_or(Error::INVALID_HANDLE)
 }
 
-pub fn count(out: Out<u32>, module: Handle) -> Done {
+pub(crate) fn count(out: Out<u32>, module: Handle) -> Done {
     let names =
         with(|code| code.modules.get(&(module as usize)).map(|found| found.image.kernels().len()));
     let names = names.ok_or(Error::INVALID_HANDLE)?;
@@ -193,7 +193,7 @@ pub fn count(out: Out<u32>, module: Handle) -> Done {
     Ok(())
 }
 
-pub fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
+pub(crate) fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
     let entries = with(|code| {
         let found = code.modules.get(&(module as usize)).ok_or(Error::INVALID_HANDLE)?;
         let names: Vec<String> = found.image.kernels().to_vec();
@@ -213,7 +213,7 @@ pub fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
 }
 
 /// Memory for a global variable, made when it is first asked for.
-pub fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Name) -> Done {
+pub(crate) fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Name) -> Done {
     let context = contexts::current()?;
     let name = name.text()?;
     let (pointer, size) = with(|code| {
@@ -232,7 +232,7 @@ pub fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Na
     Ok(())
 }
 
-pub fn library_module(out: Out<Handle>, library: Handle) -> Done {
+pub(crate) fn library_module(out: Out<Handle>, library: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -242,7 +242,7 @@ pub fn library_module(out: Out<Handle>, library: Handle) -> Done {
 }
 
 /// A library's kernel is its own function in every context; asking for it loads it.
-pub fn kernel_function(out: Out<Handle>, kernel: Handle) -> Done {
+pub(crate) fn kernel_function(out: Out<Handle>, kernel: Handle) -> Done {
     contexts::current()?;
     find(kernel)?;
     if out.is_null() {
@@ -253,7 +253,7 @@ pub fn kernel_function(out: Out<Handle>, kernel: Handle) -> Done {
     Ok(())
 }
 
-pub fn owner(out: Out<Handle>, entry: Handle) -> Done {
+pub(crate) fn owner(out: Out<Handle>, entry: Handle) -> Done {
     let entry = find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -262,7 +262,7 @@ pub fn owner(out: Out<Handle>, entry: Handle) -> Done {
     Ok(())
 }
 
-pub fn entry_name(out: Out<Name>, entry: Handle) -> Done {
+pub(crate) fn entry_name(out: Out<Name>, entry: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -272,12 +272,12 @@ pub fn entry_name(out: Out<Name>, entry: Handle) -> Done {
 }
 
 /// No parameter is known, as in an image without that information.
-pub fn param_info(entry: Handle, _at: usize, _: Out<usize>, _: Out<usize>) -> Done {
+pub(crate) fn param_info(entry: Handle, _at: usize, _: Out<usize>, _: Out<usize>) -> Done {
     find(entry)?;
     Err(Error::INVALID_VALUE)
 }
 
-pub fn param_count(entry: Handle, out: Out<usize>) -> Done {
+pub(crate) fn param_count(entry: Handle, out: Out<usize>) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -286,7 +286,7 @@ pub fn param_count(entry: Handle, out: Out<usize>) -> Done {
     Ok(())
 }
 
-pub fn attribute(out: Out<i32>, attribute: i32, entry: Handle) -> Done {
+pub(crate) fn attribute(out: Out<i32>, attribute: i32, entry: Handle) -> Done {
     let entry = find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -305,12 +305,12 @@ pub fn attribute(out: Out<i32>, attribute: i32, entry: Handle) -> Done {
     Ok(())
 }
 
-pub fn kernel_attribute(out: Out<i32>, which: i32, kernel: Handle, device: i32) -> Done {
+pub(crate) fn kernel_attribute(out: Out<i32>, which: i32, kernel: Handle, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
     attribute(out, which, kernel)
 }
 
-pub fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
+pub(crate) fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
     with(|code| {
         let entry = code.entries.get_mut(&(entry as usize)).ok_or(Error::INVALID_HANDLE)?;
         match attribute {
@@ -323,20 +323,20 @@ pub fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
     })
 }
 
-pub fn set_kernel_attribute(which: i32, value: i32, kernel: Handle, device: i32) -> Done {
+pub(crate) fn set_kernel_attribute(which: i32, value: i32, kernel: Handle, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
     set_attribute(kernel, which, value)
 }
 
-pub fn set_cache_config(entry: Handle, _config: i32) -> Done {
+pub(crate) fn set_cache_config(entry: Handle, _config: i32) -> Done {
     find(entry).map(|_| ())
 }
 
-pub fn set_kernel_cache_config(kernel: Handle, _config: i32, _device: i32) -> Done {
+pub(crate) fn set_kernel_cache_config(kernel: Handle, _config: i32, _device: i32) -> Done {
     find(kernel).map(|_| ())
 }
 
-pub fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
+pub(crate) fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
     let context = contexts::current()?;
     let entry = find(entry)?;
     if out.is_null() {
@@ -350,7 +350,7 @@ pub fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
 }
 
 /// Takes the module's memory in this context, once.
-pub fn load(entry: Handle) -> Done {
+pub(crate) fn load(entry: Handle) -> Done {
     let context = contexts::current()?;
     let entry = find(entry)?;
     let first = with(|code| {
@@ -373,7 +373,7 @@ pub fn load(entry: Handle) -> Done {
     })
 }
 
-pub fn loading_mode(out: Out<i32>) -> Done {
+pub(crate) fn loading_mode(out: Out<i32>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -401,7 +401,7 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
 }
 
 #[allow(clippy::too_many_arguments)]
-pub fn launch(
+pub(crate) fn launch(
     entry: Handle,
     grid_x: u32,
     grid_y: u32,
@@ -418,7 +418,7 @@ pub fn launch(
 }
 
 #[allow(clippy::too_many_arguments)]
-pub fn launch_cooperative(
+pub(crate) fn launch_cooperative(
     entry: Handle,
     grid_x: u32,
     grid_y: u32,
@@ -434,7 +434,7 @@ pub fn launch_cooperative(
 }
 
 /// In the per-thread variant the default stream of the configuration is the thread's.
-pub fn launch_ex(
+pub(crate) fn launch_ex(
     config: In<LaunchConfig>,
     entry: Handle,
     _params: Out<Handle>,
@@ -446,7 +446,7 @@ pub fn launch_ex(
 
 // Occupancy.
 
-pub fn occupancy(out: Out<i32>, entry: Handle, block: i32, _dynamic: usize) -> Done {
+pub(crate) fn occupancy(out: Out<i32>, entry: Handle, block: i32, _dynamic: usize) -> Done {
     find(entry)?;
     if out.is_null() || !(1..=1024).contains(&block) {
         return Err(Error::INVALID_VALUE);
@@ -455,7 +455,7 @@ pub fn occupancy(out: Out<i32>, entry: Handle, block: i32, _dynamic: usize) -> D
     Ok(())
 }
 
-pub fn occupancy_flags(
+pub(crate) fn occupancy_flags(
     out: Out<i32>,
     entry: Handle,
     block: i32,
@@ -465,7 +465,7 @@ pub fn occupancy_flags(
     occupancy(out, entry, block, dynamic)
 }
 
-pub fn best_block(
+pub(crate) fn best_block(
     grid: Out<i32>,
     block: Out<i32>,
     entry: Handle,
@@ -483,7 +483,7 @@ pub fn best_block(
     Ok(())
 }
 
-pub fn best_block_flags(
+pub(crate) fn best_block_flags(
     grid: Out<i32>,
     block: Out<i32>,
     entry: Handle,
@@ -495,7 +495,7 @@ pub fn best_block_flags(
     best_block(grid, block, entry, size_of, dynamic, limit)
 }
 
-pub fn dynamic_shared(out: Out<usize>, entry: Handle, _blocks: i32, _block: i32) -> Done {
+pub(crate) fn dynamic_shared(out: Out<usize>, entry: Handle, _blocks: i32, _block: i32) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -504,7 +504,7 @@ pub fn dynamic_shared(out: Out<usize>, entry: Handle, _blocks: i32, _block: i32)
     Ok(())
 }
 
-pub fn clusters(out: Out<i32>, entry: Handle, _config: In<LaunchConfig>) -> Done {
+pub(crate) fn clusters(out: Out<i32>, entry: Handle, _config: In<LaunchConfig>) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -515,7 +515,7 @@ pub fn clusters(out: Out<i32>, entry: Handle, _config: In<LaunchConfig>) -> Done
 
 // The linker: what is added comes out as one image.
 
-pub fn link_create(
+pub(crate) fn link_create(
     _count: u32,
     _options: Out<i32>,
     _values: Out<Handle>,
@@ -532,7 +532,7 @@ pub fn link_create(
 }
 
 #[allow(clippy::too_many_arguments)]
-pub fn link_add_data(
+pub(crate) fn link_add_data(
     link: Handle,
     _kind: i32,
     data: In<u8>,
@@ -560,7 +560,7 @@ fn link_add(link: Handle, data: &[u8]) -> Done {
     })
 }
 
-pub fn link_add_file(
+pub(crate) fn link_add_file(
     link: Handle,
     _kind: i32,
     path: Name,
@@ -575,7 +575,7 @@ pub fn link_add_file(
     link_add(link, &bytes)
 }
 
-pub fn link_complete(link: Handle, out: Out<Handle>, size: Out<usize>) -> Done {
+pub(crate) fn link_complete(link: Handle, out: Out<Handle>, size: Out<usize>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -588,11 +588,11 @@ pub fn link_complete(link: Handle, out: Out<Handle>, size: Out<usize>) -> Done {
     })
 }
 
-pub fn link_destroy(link: Handle) -> Done {
+pub(crate) fn link_destroy(link: Handle) -> Done {
     with(|code| code.links.remove(&(link as usize))).map(|_| ()).ok_or(Error::INVALID_HANDLE)
 }
 
-pub fn forget_context(context: u32) {
+pub(crate) fn forget_context(context: u32) {
     with(|code| {
         code.modules.retain(|_, module| module.context != Some(context));
         for module in code.modules.values_mut() {

@@ -63,7 +63,7 @@ fn text(from: In<c_char>) -> std::result::Result<String, i32> {
 macro_rules! nvml {
     ($($name:ident($($arg:ident: $type:ty),*) $body:block)*) => {$(
         #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($arg: $type),*) -> i32 {
+        extern "C" fn $name($($arg: $type),*) -> i32 {
             let run = || -> Result { $body };
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 Ok(Ok(())) => 0,
@@ -75,14 +75,14 @@ macro_rules! nvml {
 }
 
 #[repr(C)]
-pub struct MemoryV1 {
+struct MemoryV1 {
     total: u64,
     free: u64,
     used: u64,
 }
 
 #[repr(C)]
-pub struct MemoryV2 {
+struct MemoryV2 {
     version: u32,
     total: u64,
     reserved: u64,
@@ -91,13 +91,13 @@ pub struct MemoryV2 {
 }
 
 #[repr(C)]
-pub struct ProcessV1 {
+struct ProcessV1 {
     pid: u32,
     used: u64,
 }
 
 #[repr(C)]
-pub struct ProcessV2 {
+struct ProcessV2 {
     pid: u32,
     used: u64,
     gpu_instance: u32,
@@ -105,7 +105,7 @@ pub struct ProcessV2 {
 }
 
 #[repr(C)]
-pub struct Pci {
+struct Pci {
     bus_id_legacy: [u8; 16],
     domain: u32,
     bus: u32,
@@ -116,7 +116,7 @@ pub struct Pci {
 }
 
 #[repr(C)]
-pub struct Utilization {
+struct Utilization {
     gpu: u32,
     memory: u32,
 }
@@ -371,7 +371,7 @@ nvml! {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
+pub(crate) extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
     let text = match code {
         0 => c"Success",
         UNINITIALIZED => c"Uninitialized",

@@ -13,12 +13,12 @@ use std::ffi::{CStr, c_char};
 /// Where a function writes a result.
 #[derive(Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Out<T>(*mut T);
+pub(crate) struct Out<T>(*mut T);
 
 /// What a function reads.
 #[derive(Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct In<T>(*const T);
+pub(crate) struct In<T>(*const T);
 
 impl<T> Clone for Out<T> {
     fn clone(&self) -> Self {
@@ -38,17 +38,17 @@ impl<T> Copy for In<T> {}
 
 impl<T> Out<T> {
     /// NULL.
-    pub fn none() -> Out<T> {
+    pub(crate) fn none() -> Out<T> {
         Out(std::ptr::null_mut())
     }
 
-    pub fn is_null(self) -> bool {
+    pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
     /// Writes where the program wants the result; nothing where it passed NULL.
     #[inline]
-    pub fn set(self, value: T) {
+    pub(crate) fn set(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: the contract above; no alignment is asked for.
             unsafe { self.0.write_unaligned(value) };
@@ -56,49 +56,49 @@ impl<T> Out<T> {
     }
 
     /// What the program wrote there before the call. NULL: 1.
-    pub fn get(self) -> Done<T>
+    pub(crate) fn get(self) -> Done<T>
     where
         T: Copy,
     {
         self.input().get()
     }
 
-    pub fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.0 as u64
     }
 
-    pub fn input(self) -> In<T> {
+    pub(crate) fn input(self) -> In<T> {
         In(self.0)
     }
 
     /// Of an array: the output at this index. NULL stays NULL.
-    pub fn at(self, index: usize) -> Out<T> {
+    pub(crate) fn at(self, index: usize) -> Out<T> {
         if self.is_null() { self } else { Out(self.0.wrapping_add(index)) }
     }
 
     /// A result whose type another argument tells.
-    pub fn cast<U>(self) -> Out<U> {
+    pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
 impl<T> In<T> {
     /// NULL.
-    pub fn none() -> In<T> {
+    pub(crate) fn none() -> In<T> {
         In(std::ptr::null())
     }
 
-    pub fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.0 as u64
     }
 
-    pub fn is_null(self) -> bool {
+    pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
     }
 
     /// NULL: 1.
     #[inline]
-    pub fn get(self) -> Done<T>
+    pub(crate) fn get(self) -> Done<T>
     where
         T: Copy,
     {
@@ -110,12 +110,12 @@ impl<T> In<T> {
     }
 
     /// Of an array: the value at this index. NULL stays NULL.
-    pub fn at(self, index: usize) -> In<T> {
+    pub(crate) fn at(self, index: usize) -> In<T> {
         if self.is_null() { self } else { In(self.0.wrapping_add(index)) }
     }
 
     /// An array of so many values. NULL is one of none.
-    pub fn list(self, count: usize) -> Done<Vec<T>>
+    pub(crate) fn list(self, count: usize) -> Done<Vec<T>>
     where
         T: Copy,
     {
@@ -125,18 +125,18 @@ impl<T> In<T> {
         (0..count).map(|index| self.at(index).get()).collect()
     }
 
-    pub fn cast<U>(self) -> In<U> {
+    pub(crate) fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 }
 
 impl In<c_char> {
-    pub fn of_text(text: &'static CStr) -> In<c_char> {
+    pub(crate) fn of_text(text: &'static CStr) -> In<c_char> {
         In(text.as_ptr())
     }
 
     /// A text that ends with NUL.
-    pub fn text(self) -> Done<String> {
+    pub(crate) fn text(self) -> Done<String> {
         if self.is_null() {
             return Err(Error::INVALID_VALUE);
         }

@@ -21,7 +21,7 @@ fn handle(device: usize, pool: PoolId) -> Handle {
 }
 
 /// The memory and the pool behind a handle; the pool may not exist any more.
-pub fn decode(pool: Handle) -> Done<(&'static Memory, PoolId)> {
+pub(crate) fn decode(pool: Handle) -> Done<(&'static Memory, PoolId)> {
     let word = pool as u64;
     let device = (word >> 24 & 0xff) as usize;
     if word & !0xffff_ffff != TAG || (device != HOST && device >= driver().devices.count) {
@@ -30,7 +30,7 @@ pub fn decode(pool: Handle) -> Done<(&'static Memory, PoolId)> {
     Ok((driver().memory(device), (word & 0xff_ffff) as PoolId))
 }
 
-pub fn memory_of_location(location: Location) -> Done<&'static Memory> {
+pub(crate) fn memory_of_location(location: Location) -> Done<&'static Memory> {
     match location.kind {
         LOCATION_DEVICE => {
             Ok(driver().memory(device::by_ordinal(location.id).map_err(|_| Error::INVALID_VALUE)?))
@@ -45,7 +45,7 @@ impl Locked<'_> {
         self.state.pools.get_mut(&id).filter(|pool| !pool.destroyed).ok_or(Error::INVALID_VALUE)
     }
 
-    pub fn pool_take(&mut self, id: PoolId, size: u64) -> Done<Pointer> {
+    fn pool_take(&mut self, id: PoolId, size: u64) -> Done<Pointer> {
         let span = round_up(size, GRAIN)?;
         let pool = self.pool(id)?;
         let need = pool.used.checked_add(span).ok_or(Error::OUT_OF_MEMORY)?;
@@ -88,7 +88,7 @@ impl Locked<'_> {
         Ok(())
     }
 
-    pub fn pool_give(&mut self, id: PoolId, address: Pointer, size: u64, span: u64) {
+    pub(crate) fn pool_give(&mut self, id: PoolId, address: Pointer, size: u64, span: u64) {
         let Some(pool) = self.state.pools.get_mut(&id) else { return };
         pool.give(address, size, span);
         let (empty, destroyed) = (pool.used == 0, pool.destroyed);
@@ -136,7 +136,7 @@ impl Locked<'_> {
     }
 
     /// The device is full: whatever pools and graphs hold and do not use goes first.
-    pub fn release_unused(&mut self) {
+    pub(crate) fn release_unused(&mut self) {
         let all: Vec<_> = self.state.pools.keys().copied().collect();
         for id in all {
             self.pool_trim(id, 0);
@@ -147,13 +147,13 @@ impl Locked<'_> {
 }
 
 /// After a stream, event, context or device was waited for.
-pub fn settle(memory: &Memory) {
+pub(crate) fn settle(memory: &Memory) {
     if memory.excess.load(Relaxed) && memory.excess.swap(false, Relaxed) {
         memory.lock().pools_settle();
     }
 }
 
-pub fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
+pub(crate) fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
     let place = streams::place(stream)?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
@@ -173,7 +173,7 @@ pub fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
     Ok(())
 }
 
-pub fn alloc_from_pool_async(
+pub(crate) fn alloc_from_pool_async(
     out: Out<Pointer>,
     size: usize,
     pool: Handle,
@@ -195,7 +195,7 @@ pub fn alloc_from_pool_async(
     Ok(())
 }
 
-pub fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
+pub(crate) fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
     let place = streams::place(stream)?;
     if pointer == 0 {
         return Ok(());
@@ -206,7 +206,7 @@ pub fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
     driver().at(pointer).ok_or(Error::INVALID_VALUE)?.lock().free(pointer)
 }
 
-pub fn create(out: Out<Handle>, props: In<PoolProps>) -> Done {
+pub(crate) fn create(out: Out<Handle>, props: In<PoolProps>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -214,7 +214,7 @@ pub fn create(out: Out<Handle>, props: In<PoolProps>) -> Done {
     Ok(())
 }
 
-pub fn create_from(props: &PoolProps) -> Done<Handle> {
+pub(crate) fn create_from(props: &PoolProps) -> Done<Handle> {
     // Pinned (1) or managed (2) memory.
     if !matches!(props.kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
@@ -232,7 +232,7 @@ pub fn create_from(props: &PoolProps) -> Done<Handle> {
     Ok(handle(memory.index, id))
 }
 
-pub fn destroy(pool: Handle) -> Done {
+pub(crate) fn destroy(pool: Handle) -> Done {
     let (memory, id) = decode(pool)?;
     if id == 0 {
         return Err(Error::INVALID_VALUE);
@@ -252,7 +252,7 @@ pub fn destroy(pool: Handle) -> Done {
     Ok(())
 }
 
-pub fn trim_to(pool: Handle, keep: usize) -> Done {
+pub(crate) fn trim_to(pool: Handle, keep: usize) -> Done {
     let (memory, id) = decode(pool)?;
     let mut locked = memory.lock();
     locked.pool(id)?;
@@ -260,7 +260,7 @@ pub fn trim_to(pool: Handle, keep: usize) -> Done {
     Ok(())
 }
 
-pub fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
+pub(crate) fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     let (memory, id) = decode(pool)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -279,7 +279,7 @@ pub fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     Ok(())
 }
 
-pub fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
+pub(crate) fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     streams::refuse_while_capturing()?;
     let (memory, id) = decode(pool)?;
     if value.is_null() {
@@ -331,13 +331,13 @@ pub fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     Ok(())
 }
 
-pub fn set_access(pool: Handle, list: In<AccessDesc>, count: usize) -> Done {
+pub(crate) fn set_access(pool: Handle, list: In<AccessDesc>, count: usize) -> Done {
     let (memory, id) = decode(pool)?;
     memory.lock().pool(id)?;
     if list.is_null() && count != 0 { Err(Error::INVALID_VALUE) } else { Ok(()) }
 }
 
-pub fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) -> Done {
+pub(crate) fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) -> Done {
     let (memory, id) = decode(pool)?;
     memory.lock().pool(id)?;
     if flags.is_null() || location.is_null() {
@@ -348,7 +348,7 @@ pub fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) -> Done
     Ok(())
 }
 
-pub fn device_default(out: Out<Handle>, ordinal: i32) -> Done {
+pub(crate) fn device_default(out: Out<Handle>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -357,7 +357,7 @@ pub fn device_default(out: Out<Handle>, ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn device_get(out: Out<Handle>, ordinal: i32) -> Done {
+pub(crate) fn device_get(out: Out<Handle>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -367,7 +367,7 @@ pub fn device_get(out: Out<Handle>, ordinal: i32) -> Done {
     Ok(())
 }
 
-pub fn device_set(ordinal: i32, pool: Handle) -> Done {
+pub(crate) fn device_set(ordinal: i32, pool: Handle) -> Done {
     let index = device::by_ordinal(ordinal)?;
     let (memory, id) = decode(pool)?;
     if memory.index != index {
@@ -379,7 +379,7 @@ pub fn device_set(ordinal: i32, pool: Handle) -> Done {
     Ok(())
 }
 
-pub fn location_default(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
+pub(crate) fn location_default(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
     if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
@@ -388,7 +388,7 @@ pub fn location_default(out: Out<Handle>, location: Out<Location>, kind: i32) ->
     Ok(())
 }
 
-pub fn location_get(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
+pub(crate) fn location_get(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
     if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
@@ -398,7 +398,7 @@ pub fn location_get(out: Out<Handle>, location: Out<Location>, kind: i32) -> Don
     Ok(())
 }
 
-pub fn location_set(location: Out<Location>, kind: i32, pool: Handle) -> Done {
+pub(crate) fn location_set(location: Out<Location>, kind: i32, pool: Handle) -> Done {
     if location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
@@ -414,6 +414,6 @@ pub fn location_set(location: Out<Location>, kind: i32, pool: Handle) -> Done {
 }
 
 /// The pool that a live pointer came from.
-pub fn handle_of(memory: &Memory, id: PoolId) -> Handle {
+pub(crate) fn handle_of(memory: &Memory, id: PoolId) -> Handle {
     handle(memory.index, id)
 }

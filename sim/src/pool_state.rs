@@ -3,13 +3,13 @@
 use crate::abi::Pointer;
 use crate::ranges::Ranges;
 
-pub type PoolId = u32;
+pub(crate) type PoolId = u32;
 
-pub const GRAIN: u64 = 512;
+pub(crate) const GRAIN: u64 = 512;
 
-pub const RECENT: usize = 8;
+const RECENT: usize = 8;
 
-pub struct Pool {
+pub(crate) struct Pool {
     pub free: Ranges,
     /// Freed last, not yet joined with their neighbours: most programs ask for the same sizes
     /// again.
@@ -33,7 +33,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    pub fn default_of_device() -> Pool {
+    pub(crate) fn default_of_device() -> Pool {
         Pool {
             free: Ranges::new(0),
             arenas: Vec::new(),
@@ -52,7 +52,7 @@ impl Pool {
         }
     }
 
-    pub fn take(&mut self, size: u64, span: u64) -> Option<Pointer> {
+    pub(crate) fn take(&mut self, size: u64, span: u64) -> Option<Pointer> {
         let again = self.recent.iter_mut().find(|(_, length)| *length == span);
         let address = match again {
             Some(slot) => std::mem::take(slot).0,
@@ -70,7 +70,7 @@ impl Pool {
         Some(address)
     }
 
-    pub fn give(&mut self, address: Pointer, size: u64, span: u64) {
+    pub(crate) fn give(&mut self, address: Pointer, size: u64, span: u64) {
         match self.recent.iter_mut().find(|(_, length)| *length == 0) {
             Some(slot) => *slot = (address, span),
             None => {
@@ -81,7 +81,7 @@ impl Pool {
         self.asked = self.asked.saturating_sub(size);
     }
 
-    pub fn forget_recent(&mut self) {
+    pub(crate) fn forget_recent(&mut self) {
         for (address, span) in std::mem::take(&mut self.recent) {
             if span != 0 {
                 self.free.give(address, span);
@@ -89,7 +89,7 @@ impl Pool {
         }
     }
 
-    pub fn add_reserved(&mut self, bytes: u64) {
+    pub(crate) fn add_reserved(&mut self, bytes: u64) {
         self.reserved += bytes;
         self.reserved_high = self.reserved_high.max(self.reserved);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub struct Ranges {
+pub(crate) struct Ranges {
     by_address: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,
     /// Neighbours are joined only inside one block of this size; 0: always.
@@ -11,7 +11,7 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    pub fn new(block: u64) -> Ranges {
+    pub(crate) fn new(block: u64) -> Ranges {
         Ranges { by_address: BTreeMap::new(), by_size: BTreeSet::new(), block }
     }
 
@@ -26,7 +26,7 @@ impl Ranges {
     }
 
     /// Takes `size` bytes at a multiple of `align`; None: nothing fits.
-    pub fn take(&mut self, size: u64, align: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, size: u64, align: u64) -> Option<u64> {
         let (length, start, address) =
             self.by_size.range((size, 0)..).find_map(|&(length, start)| {
                 let address = start.checked_next_multiple_of(align)?;
@@ -37,7 +37,7 @@ impl Ranges {
     }
 
     /// Takes exactly this range if all of it is free.
-    pub fn take_at(&mut self, address: u64, size: u64) -> bool {
+    pub(crate) fn take_at(&mut self, address: u64, size: u64) -> bool {
         let Some(end) = address.checked_add(size) else { return false };
         let Some((&start, &length)) = self.by_address.range(..=address).next_back() else {
             return false;
@@ -60,7 +60,7 @@ impl Ranges {
     }
 
     /// Gives a range back; returns the joined free range that now holds it.
-    pub fn give(&mut self, address: u64, size: u64) -> (u64, u64) {
+    pub(crate) fn give(&mut self, address: u64, size: u64) -> (u64, u64) {
         let (mut start, mut end) = (address, address + size);
         if let Some((&before, &length)) = self.by_address.range(..address).next_back()
             && before + length == start
@@ -83,7 +83,7 @@ impl Ranges {
         self.block == 0 || low / self.block == high / self.block
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.by_address.iter().map(|(&address, &size)| (address, size))
     }
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-pub const MAX_DEVICES: usize = 16;
+pub(crate) const MAX_DEVICES: usize = 16;
 const MAX_PROCESSES: usize = 1000;
 const MAGIC: u64 = 0x314d_4953_5254_4d56;
 
@@ -44,7 +44,7 @@ struct Table {
     rows: [Row; MAX_PROCESSES],
 }
 
-pub struct Shared {
+pub(crate) struct Shared {
     table: &'static Table,
     /// The number of this process's row, and 1; 0: none yet.
     own: AtomicUsize,
@@ -53,7 +53,7 @@ pub struct Shared {
 
 /// Why the file of VRAMTRACE_SIM_STATE cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StateError {
+pub(crate) enum StateError {
     #[error("VRAMTRACE_SIM_STATE={}: not a state file; name a new file", .0.display())]
     NotAState(PathBuf),
     #[error(
@@ -77,7 +77,11 @@ pub enum StateError {
 }
 
 impl Shared {
-    pub fn open(state: Option<&Path>, devices: usize, capacity: u64) -> Result<Shared, StateError> {
+    pub(crate) fn open(
+        state: Option<&Path>,
+        devices: usize,
+        capacity: u64,
+    ) -> Result<Shared, StateError> {
         let table = match state {
             Some(path) => map_file(path)?,
             None => map(-1).map_err(StateError::Memory)?,
@@ -118,7 +122,7 @@ impl Shared {
     }
 
     /// Takes a row for this process. False: all rows belong to living processes.
-    pub fn join(&self) -> bool {
+    pub(crate) fn join(&self) -> bool {
         let pid = std::process::id();
         let Some(start) = start_time(pid) else { return false };
         let me = owner(pid, start);
@@ -163,7 +167,7 @@ impl Shared {
     }
 
     /// Adds to this process's bytes unless the device would then hold more than it has.
-    pub fn charge(&self, device: usize, used: u64, shown: u64) -> bool {
+    pub(crate) fn charge(&self, device: usize, used: u64, shown: u64) -> bool {
         let Some(share) = self.share(device) else { return false };
         if used > self.capacity {
             return false;
@@ -188,7 +192,7 @@ impl Shared {
         false
     }
 
-    pub fn release(&self, device: usize, used: u64, shown: u64) {
+    pub(crate) fn release(&self, device: usize, used: u64, shown: u64) {
         if let Some(share) = self.share(device) {
             share.used.fetch_sub(used, SeqCst);
             share.shown.fetch_sub(shown, SeqCst);
@@ -196,7 +200,7 @@ impl Shared {
     }
 
     /// Bytes of the device that are in use.
-    pub fn used(&self, device: usize) -> u64 {
+    pub(crate) fn used(&self, device: usize) -> u64 {
         if self.rows().len() > 1 || self.own.load(SeqCst) == 0 {
             self.reap();
         }
@@ -204,7 +208,7 @@ impl Shared {
     }
 
     /// Living processes that hold memory on the device: pid and bytes as NVML shows them.
-    pub fn processes(&self, device: usize) -> Vec<(u32, u64)> {
+    pub(crate) fn processes(&self, device: usize) -> Vec<(u32, u64)> {
         self.reap();
         self.rows()
             .iter()
@@ -225,7 +229,7 @@ fn is_alive(owner_word: u64) -> bool {
 
 /// Start of a process in clock ticks since boot; None: there is none, or it is a zombie without
 /// threads, whose memory is gone.
-pub fn start_time(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold any bytes: the fields, from number 3 on, begin after the last bracket.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;

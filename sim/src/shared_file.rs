@@ -7,9 +7,9 @@ use crate::error::{Done, Error};
 use crate::system;
 use std::ffi::c_void;
 
-pub const DESCRIPTION: u64 = 0x5349_4d49_5043_0003;
+pub(crate) const DESCRIPTION: u64 = 0x5349_4d49_5043_0003;
 
-pub fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
+pub(crate) fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
     // SAFETY: the range lies in an aperture or is an object's place in one: whatever was mapped there
     // before is memory of the simulated device, of which nothing holds a reference.
     let got = unsafe {
@@ -27,7 +27,7 @@ pub fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
 
 /// Behind the bytes of an exportable object's file.
 #[repr(C)]
-pub struct Description {
+pub(crate) struct Description {
     pub magic: u64,
     pub size: u64,
     pub place: u64,
@@ -35,7 +35,7 @@ pub struct Description {
     pub prop: AllocationProp,
 }
 
-pub fn describe(fd: i32, at: u64, description: &Description) -> bool {
+pub(crate) fn describe(fd: i32, at: u64, description: &Description) -> bool {
     let length = size_of::<Description>();
     let from = description as *const Description as *const c_void;
     // SAFETY: it reads the bytes of the description, which outlives the call.
@@ -43,7 +43,7 @@ pub fn describe(fd: i32, at: u64, description: &Description) -> bool {
 }
 
 /// Moves an exportable object into a memory file, which is mapped at the same address. Returns the file.
-pub fn own_file(
+pub(crate) fn own_file(
     aperture: &Aperture,
     backing: Pointer,
     size: u64,

@@ -27,11 +27,11 @@ static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
 
 const EVENT_TAG: usize = 0xe700_0000_0000;
 
-pub fn create(out: Out<Handle>, flags: u32) -> Done {
+pub(crate) fn create(out: Out<Handle>, flags: u32) -> Done {
     create_with_priority(out, flags, 0)
 }
 
-pub fn create_with_priority(out: Out<Handle>, flags: u32, priority: i32) -> Done {
+pub(crate) fn create_with_priority(out: Out<Handle>, flags: u32, priority: i32) -> Done {
     let context = contexts::current()?;
     if out.is_null() || flags > 1 {
         return Err(Error::INVALID_VALUE);
@@ -45,7 +45,7 @@ pub fn create_with_priority(out: Out<Handle>, flags: u32, priority: i32) -> Done
     Ok(())
 }
 
-pub fn destroy(stream: StreamArg) -> Done {
+pub(crate) fn destroy(stream: StreamArg) -> Done {
     if stream.0 <= 2 {
         return Err(Error::INVALID_HANDLE);
     }
@@ -64,7 +64,7 @@ pub fn destroy(stream: StreamArg) -> Done {
     Ok(())
 }
 
-pub fn synchronize(stream: StreamArg) -> Done {
+pub(crate) fn synchronize(stream: StreamArg) -> Done {
     let place = place(stream)?;
     if let Some(capture) = place.capture {
         capture.invalidate();
@@ -74,19 +74,19 @@ pub fn synchronize(stream: StreamArg) -> Done {
     Ok(())
 }
 
-pub fn synchronize_context(context: &Context) -> Done {
+pub(crate) fn synchronize_context(context: &Context) -> Done {
     pool::settle(driver().memory(context.device));
     Ok(())
 }
 
-pub fn query(stream: StreamArg) -> Done {
+pub(crate) fn query(stream: StreamArg) -> Done {
     match place(stream)?.capture {
         Some(_) => Err(Error::CAPTURE_UNSUPPORTED),
         None => Ok(()),
     }
 }
 
-pub fn get_flags(stream: StreamArg, out: Out<u32>) -> Done {
+pub(crate) fn get_flags(stream: StreamArg, out: Out<u32>) -> Done {
     place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -95,7 +95,7 @@ pub fn get_flags(stream: StreamArg, out: Out<u32>) -> Done {
     Ok(())
 }
 
-pub fn get_priority(stream: StreamArg, out: Out<i32>) -> Done {
+pub(crate) fn get_priority(stream: StreamArg, out: Out<i32>) -> Done {
     place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -104,7 +104,7 @@ pub fn get_priority(stream: StreamArg, out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn get_id(stream: StreamArg, out: Out<u64>) -> Done {
+pub(crate) fn get_id(stream: StreamArg, out: Out<u64>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -114,7 +114,7 @@ pub fn get_id(stream: StreamArg, out: Out<u64>) -> Done {
     Ok(())
 }
 
-pub fn get_ctx(stream: StreamArg, out: Out<Handle>) -> Done {
+pub(crate) fn get_ctx(stream: StreamArg, out: Out<Handle>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -123,13 +123,13 @@ pub fn get_ctx(stream: StreamArg, out: Out<Handle>) -> Done {
     Ok(())
 }
 
-pub fn get_ctx_v2(stream: StreamArg, out: Out<Handle>, green: Out<Handle>) -> Done {
+pub(crate) fn get_ctx_v2(stream: StreamArg, out: Out<Handle>, green: Out<Handle>) -> Done {
     get_ctx(stream, out)?;
     green.set(std::ptr::null_mut());
     Ok(())
 }
 
-pub fn get_device(stream: StreamArg, out: Out<i32>) -> Done {
+pub(crate) fn get_device(stream: StreamArg, out: Out<i32>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -138,12 +138,12 @@ pub fn get_device(stream: StreamArg, out: Out<i32>) -> Done {
     Ok(())
 }
 
-pub fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
+pub(crate) fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
     place(to)?;
     place(from).map(|_| ())
 }
 
-pub fn get_attribute(stream: StreamArg, _attribute: i32, value: Out<c_void>) -> Done {
+pub(crate) fn get_attribute(stream: StreamArg, _attribute: i32, value: Out<c_void>) -> Done {
     place(stream)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -153,16 +153,20 @@ pub fn get_attribute(stream: StreamArg, _attribute: i32, value: Out<c_void>) -> 
     Ok(())
 }
 
-pub fn set_attribute(stream: StreamArg, _attribute: i32, value: In<c_void>) -> Done {
+pub(crate) fn set_attribute(stream: StreamArg, _attribute: i32, value: In<c_void>) -> Done {
     place(stream)?;
     if value.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
 }
 
-pub fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
+pub(crate) fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
     place(stream).map(|_| ())
 }
 
-pub fn host_function(stream: StreamArg, function: Option<HostFunction>, data: Handle) -> Done {
+pub(crate) fn host_function(
+    stream: StreamArg,
+    function: Option<HostFunction>,
+    data: Handle,
+) -> Done {
     let place = place(stream)?;
     let function = function.ok_or(Error::INVALID_VALUE)?;
     let data = data as usize;
@@ -177,7 +181,7 @@ pub fn host_function(stream: StreamArg, function: Option<HostFunction>, data: Ha
     }
 }
 
-pub fn callback(
+pub(crate) fn callback(
     stream: StreamArg,
     function: Option<StreamCallback>,
     data: Handle,
@@ -202,7 +206,7 @@ fn with_event<R>(handle: Handle, look: impl FnOnce(&mut Event) -> R) -> Done<R> 
     event.map(look).ok_or(Error::INVALID_HANDLE)
 }
 
-pub fn event_create(out: Out<Handle>, flags: u32) -> Done {
+pub(crate) fn event_create(out: Out<Handle>, flags: u32) -> Done {
     let context = contexts::current()?;
     // Blocking, no timing, between processes (which needs no timing).
     if out.is_null() || flags > 7 || (flags & 4 != 0 && flags & 2 == 0) {
@@ -215,13 +219,13 @@ pub fn event_create(out: Out<Handle>, flags: u32) -> Done {
     Ok(())
 }
 
-pub fn event_destroy(event: Handle) -> Done {
+pub(crate) fn event_destroy(event: Handle) -> Done {
     let mut all = EVENTS.lock().unwrap();
     let gone = all.as_mut().and_then(|all| all.remove(&(event as usize)));
     gone.map(|_| ()).ok_or(Error::INVALID_HANDLE)
 }
 
-pub fn event_record(event: Handle, stream: StreamArg) -> Done {
+pub(crate) fn event_record(event: Handle, stream: StreamArg) -> Done {
     let place = place(stream)?;
     with_event(event, |event| {
         event.capture = place.capture;
@@ -229,18 +233,18 @@ pub fn event_record(event: Handle, stream: StreamArg) -> Done {
     })
 }
 
-pub fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
+pub(crate) fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
     event_record(event, stream)
 }
 
-pub fn event_query(event: Handle) -> Done {
+pub(crate) fn event_query(event: Handle) -> Done {
     match with_event(event, |event| event.capture.is_some())? {
         true => Err(Error::CAPTURED_EVENT),
         false => Ok(()),
     }
 }
 
-pub fn event_synchronize(event: Handle) -> Done {
+pub(crate) fn event_synchronize(event: Handle) -> Done {
     let (captured, context) = with_event(event, |event| (event.capture.is_some(), event.context))?;
     if captured {
         return Err(Error::CAPTURED_EVENT);
@@ -251,7 +255,7 @@ pub fn event_synchronize(event: Handle) -> Done {
     Ok(())
 }
 
-pub fn event_elapsed(out: Out<f32>, start: Handle, end: Handle) -> Done {
+pub(crate) fn event_elapsed(out: Out<f32>, start: Handle, end: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -274,7 +278,7 @@ pub fn event_elapsed(out: Out<f32>, start: Handle, end: Handle) -> Done {
 }
 
 /// Waiting for an event of a capture takes the waiting stream into it.
-pub fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
+pub(crate) fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
     let place = place(stream)?;
     let capture = with_event(event, |event| event.capture.clone())?;
     let Some(capture) = capture.filter(|capture| capture.is_active()) else { return Ok(()) };
@@ -286,7 +290,7 @@ pub fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
     }
 }
 
-pub fn forget_context(context: u32) {
+pub(crate) fn forget_context(context: u32) {
     streams::forget_context(context);
     if let Some(all) = EVENTS.lock().unwrap().as_mut() {
         all.retain(|_, event| event.context != context);

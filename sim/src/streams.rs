@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, RwLock};
 
-pub struct Stream {
+pub(crate) struct Stream {
     pub id: u64,
     pub context: &'static Context,
     pub flags: u32,
@@ -16,24 +16,24 @@ pub struct Stream {
     pub capture: Option<Arc<Capture>>,
 }
 
-pub static STREAMS: RwLock<Option<HashMap<usize, Stream>>> = RwLock::new(None);
+pub(crate) static STREAMS: RwLock<Option<HashMap<usize, Stream>>> = RwLock::new(None);
 
-pub static NEXT: AtomicU64 = AtomicU64::new(3);
+pub(crate) static NEXT: AtomicU64 = AtomicU64::new(3);
 
 /// Streams that capture. While there is none, calls need not look.
-pub static CAPTURING: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static CAPTURING: AtomicUsize = AtomicUsize::new(0);
 
-pub const STREAM_TAG: usize = 0x5700_0000_0000;
+pub(crate) const STREAM_TAG: usize = 0x5700_0000_0000;
 
 /// Where a call on a stream works.
-pub struct Place {
+pub(crate) struct Place {
     pub device: usize,
     pub context: &'static Context,
     pub capture: Option<Arc<Capture>>,
 }
 
 /// The per-thread default stream is captured by name; it is one stream for each context here.
-pub fn key(stream: StreamArg, context: &Context) -> usize {
+pub(crate) fn key(stream: StreamArg, context: &Context) -> usize {
     match stream {
         StreamArg(0) | STREAM_LEGACY => 1 | (context.id as usize) << 8,
         STREAM_PER_THREAD => 2 | (context.id as usize) << 8,
@@ -42,7 +42,7 @@ pub fn key(stream: StreamArg, context: &Context) -> usize {
 }
 
 #[inline]
-pub fn place(stream: StreamArg) -> Done<Place> {
+pub(crate) fn place(stream: StreamArg) -> Done<Place> {
     if stream.0 <= 2 {
         let context = contexts::current()?;
         let mut capture = None;
@@ -62,13 +62,13 @@ pub fn place(stream: StreamArg) -> Done<Place> {
     Ok(Place { device: context.device, context, capture })
 }
 
-pub fn with_stream<R>(key: usize, look: impl FnOnce(&Stream) -> R) -> Option<R> {
+pub(crate) fn with_stream<R>(key: usize, look: impl FnOnce(&Stream) -> R) -> Option<R> {
     STREAMS.read().unwrap().as_ref()?.get(&key).map(look)
 }
 
 /// Calls that may wait for the device are refused while a capture is on that this thread's mode
 /// counts, and they end that capture.
-pub fn refuse_while_capturing() -> Done {
+pub(crate) fn refuse_while_capturing() -> Done {
     if CAPTURING.load(Relaxed) == 0 {
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub fn refuse_while_capturing() -> Done {
     refused
 }
 
-pub fn join(key: usize, context: &'static Context, capture: Arc<Capture>) -> Done {
+pub(crate) fn join(key: usize, context: &'static Context, capture: Arc<Capture>) -> Done {
     let mut all = STREAMS.write().unwrap();
     let all = all.get_or_insert_default();
     // Only named streams are in the table; the per-thread one gets its entry when it captures.
@@ -100,7 +100,7 @@ pub fn join(key: usize, context: &'static Context, capture: Arc<Capture>) -> Don
     Ok(())
 }
 
-pub fn begin(stream: StreamArg, capture: Arc<Capture>) -> Done {
+pub(crate) fn begin(stream: StreamArg, capture: Arc<Capture>) -> Done {
     let place = place(stream)?;
     if stream.0 <= 1 {
         return Err(Error::CAPTURE_UNSUPPORTED);
@@ -112,7 +112,7 @@ pub fn begin(stream: StreamArg, capture: Arc<Capture>) -> Done {
 }
 
 /// Takes all streams out of a capture, which must have begun in this one.
-pub fn end(stream: StreamArg) -> Done<Arc<Capture>> {
+pub(crate) fn end(stream: StreamArg) -> Done<Arc<Capture>> {
     let place = place(stream)?;
     let capture = place.capture.ok_or(Error::ILLEGAL_STATE)?;
     if capture.origin != stream.0 {
@@ -123,7 +123,7 @@ pub fn end(stream: StreamArg) -> Done<Arc<Capture>> {
 }
 
 /// Takes all streams out of a capture.
-pub fn leave(capture: &Arc<Capture>) {
+pub(crate) fn leave(capture: &Arc<Capture>) {
     if let Some(all) = STREAMS.write().unwrap().as_mut() {
         for other in all.values_mut() {
             if other.capture.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
@@ -134,7 +134,7 @@ pub fn leave(capture: &Arc<Capture>) {
     }
 }
 
-pub fn forget_context(context: u32) {
+pub(crate) fn forget_context(context: u32) {
     let mut ended = Vec::new();
     if let Some(all) = STREAMS.write().unwrap().as_mut() {
         all.retain(|&key, stream| {

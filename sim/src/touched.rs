@@ -1,13 +1,13 @@
 //! Which pages of a managed allocation are on the device.
 
 /// Which pages are on the device.
-pub struct Touched {
+pub(crate) struct Touched {
     pub pages: Box<[bool]>,
     pub bytes: u64,
 }
 
 impl Touched {
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 /// Physical memory, or a multicast object.
-pub struct Object {
+pub(crate) struct Object {
     pub size: u64,
     pub prop: AllocationProp,
     /// A device, or the host.
@@ -35,7 +35,7 @@ pub struct Object {
 }
 
 impl Object {
-    pub fn new(size: u64, prop: AllocationProp, place: usize, backing: Pointer) -> Object {
+    pub(crate) fn new(size: u64, prop: AllocationProp, place: usize, backing: Pointer) -> Object {
         Object {
             size,
             prop,
@@ -59,7 +59,7 @@ struct Mapping {
     access: i32,
 }
 
-pub struct Vmm {
+pub(crate) struct Vmm {
     free: Option<Ranges>,
     reservations: BTreeMap<Pointer, u64>,
     mappings: BTreeMap<Pointer, Mapping>,
@@ -76,12 +76,12 @@ static VMM: Mutex<Vmm> = Mutex::new(Vmm {
 
 const FIRST_HANDLE: u64 = 0x10_0000;
 
-pub fn vmm() -> MutexGuard<'static, Vmm> {
+pub(crate) fn vmm() -> MutexGuard<'static, Vmm> {
     VMM.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Vmm {
-    pub fn add(&mut self, object: Object) -> u64 {
+    pub(crate) fn add(&mut self, object: Object) -> u64 {
         let mut handle = FIRST_HANDLE;
         for &taken in self.objects.keys() {
             if taken != handle {
@@ -94,7 +94,7 @@ impl Vmm {
     }
 
     /// Only objects that still have a handle can be named.
-    pub fn named(&mut self, handle: u64) -> Done<&mut Object> {
+    pub(crate) fn named(&mut self, handle: u64) -> Done<&mut Object> {
         self.objects
             .get_mut(&handle)
             .filter(|object| object.handles > 0)
@@ -155,7 +155,7 @@ fn check_prop(prop: In<AllocationProp>) -> Done<AllocationProp> {
     Ok(prop)
 }
 
-pub fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags: u64) -> Done {
+pub(crate) fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags: u64) -> Done {
     let prop = check_prop(prop)?;
     let size = size as u64;
     if out.is_null() || flags != 0 || size == 0 || !size.is_multiple_of(PAGE) {
@@ -176,14 +176,14 @@ pub fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags: u64) 
     Ok(())
 }
 
-pub fn release(handle: u64) -> Done {
+pub(crate) fn release(handle: u64) -> Done {
     let mut vmm = vmm();
     vmm.named(handle)?.handles -= 1;
     vmm.drop_if_unused(handle);
     Ok(())
 }
 
-pub fn retain(out: Out<u64>, address: Handle) -> Done {
+pub(crate) fn retain(out: Out<u64>, address: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -200,7 +200,7 @@ pub fn retain(out: Out<u64>, address: Handle) -> Done {
     Ok(())
 }
 
-pub fn address_reserve(
+pub(crate) fn address_reserve(
     out: Out<Pointer>,
     size: usize,
     align: usize,
@@ -233,7 +233,7 @@ pub fn address_reserve(
     Ok(())
 }
 
-pub fn address_free(address: Pointer, size: usize) -> Done {
+pub(crate) fn address_free(address: Pointer, size: usize) -> Done {
     let mut vmm = vmm();
     let size = size as u64;
     if vmm.reservations.get(&address) != Some(&size) || vmm.overlaps(address, size) {
@@ -247,7 +247,7 @@ pub fn address_free(address: Pointer, size: usize) -> Done {
     Ok(())
 }
 
-pub fn map(address: Pointer, size: usize, offset: usize, handle: u64, flags: u64) -> Done {
+pub(crate) fn map(address: Pointer, size: usize, offset: usize, handle: u64, flags: u64) -> Done {
     let (size, offset) = (size as u64, offset as u64);
     let mut vmm = vmm();
     let (object_size, backing) = {
@@ -271,7 +271,7 @@ pub fn map(address: Pointer, size: usize, offset: usize, handle: u64, flags: u64
     Ok(())
 }
 
-pub fn unmap(address: Pointer, size: usize) -> Done {
+pub(crate) fn unmap(address: Pointer, size: usize) -> Done {
     let mut vmm = vmm();
     let end = address.checked_add(size as u64).ok_or(Error::INVALID_VALUE)?;
     let inside: Vec<(Pointer, u64, u64)> = vmm
@@ -297,7 +297,12 @@ pub fn unmap(address: Pointer, size: usize) -> Done {
     Ok(())
 }
 
-pub fn set_access(address: Pointer, size: usize, list: In<AccessDesc>, count: usize) -> Done {
+pub(crate) fn set_access(
+    address: Pointer,
+    size: usize,
+    list: In<AccessDesc>,
+    count: usize,
+) -> Done {
     if list.is_null() || count == 0 || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -330,7 +335,7 @@ pub fn set_access(address: Pointer, size: usize, list: In<AccessDesc>, count: us
     Ok(())
 }
 
-pub fn get_access(flags: Out<u64>, location: In<Location>, address: Pointer) -> Done {
+pub(crate) fn get_access(flags: Out<u64>, location: In<Location>, address: Pointer) -> Done {
     if flags.is_null() || location.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -345,7 +350,7 @@ pub fn get_access(flags: Out<u64>, location: In<Location>, address: Pointer) -> 
     Ok(())
 }
 
-pub fn granularity(out: Out<usize>, prop: In<AllocationProp>, option: i32) -> Done {
+pub(crate) fn granularity(out: Out<usize>, prop: In<AllocationProp>, option: i32) -> Done {
     let prop = check_prop(prop)?;
     memory_of_location(prop.location)?;
     if out.is_null() || !matches!(option, 0 | 1) {
@@ -355,7 +360,7 @@ pub fn granularity(out: Out<usize>, prop: In<AllocationProp>, option: i32) -> Do
     Ok(())
 }
 
-pub fn properties(out: Out<AllocationProp>, handle: u64) -> Done {
+pub(crate) fn properties(out: Out<AllocationProp>, handle: u64) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -365,7 +370,7 @@ pub fn properties(out: Out<AllocationProp>, handle: u64) -> Done {
 }
 
 /// A mapping as pointer queries see it.
-pub struct Found {
+pub(crate) struct Found {
     pub start: Pointer,
     pub size: u64,
     pub device: usize,
@@ -373,7 +378,7 @@ pub struct Found {
     pub handle_types: u32,
 }
 
-pub fn find_mapping(address: Pointer) -> Option<Found> {
+pub(crate) fn find_mapping(address: Pointer) -> Option<Found> {
     let vmm = vmm();
     let (&start, mapping) = vmm.mappings.range(..=address).next_back()?;
     let object = vmm.objects.get(&mapping.object)?;
@@ -387,7 +392,7 @@ pub fn find_mapping(address: Pointer) -> Option<Found> {
 }
 
 /// Is every byte of a range mapped, and may the device use it?
-pub fn is_usable(address: Pointer, size: u64) -> bool {
+pub(crate) fn is_usable(address: Pointer, size: u64) -> bool {
     let vmm = vmm();
     let Some(end) = address.checked_add(size) else { return false };
     let mut at = address;
@@ -407,13 +412,13 @@ pub fn is_usable(address: Pointer, size: u64) -> bool {
 }
 
 /// Does an address lie where reservations are made?
-pub fn is_reservable(address: Pointer) -> bool {
+pub(crate) fn is_reservable(address: Pointer) -> bool {
     address >= RESERVABLE.0 && address - RESERVABLE.0 < RESERVABLE.1
 }
 
 // Multicast objects: handles and references, without the switch that multiplies stores.
 
-pub fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
+pub(crate) fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
     if out.is_null() || prop.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -435,13 +440,17 @@ pub fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
     Ok(())
 }
 
-pub fn multicast_add_device(handle: u64, ordinal: i32) -> Done {
+pub(crate) fn multicast_add_device(handle: u64, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     let mut vmm = vmm();
     vmm.named(handle)?.multicast.map(|_| ()).ok_or(Error::INVALID_VALUE)
 }
 
-pub fn multicast_granularity(out: Out<usize>, prop: In<MulticastProp>, _option: i32) -> Done {
+pub(crate) fn multicast_granularity(
+    out: Out<usize>,
+    prop: In<MulticastProp>,
+    _option: i32,
+) -> Done {
     if out.is_null() || prop.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -449,7 +458,7 @@ pub fn multicast_granularity(out: Out<usize>, prop: In<MulticastProp>, _option: 
     Ok(())
 }
 
-pub fn multicast_bind(
+pub(crate) fn multicast_bind(
     handle: u64,
     at: usize,
     member: u64,
@@ -477,7 +486,7 @@ pub fn multicast_bind(
     Ok(())
 }
 
-pub fn multicast_bind_v2(
+pub(crate) fn multicast_bind_v2(
     handle: u64,
     ordinal: i32,
     at: usize,
@@ -490,7 +499,7 @@ pub fn multicast_bind_v2(
     multicast_bind(handle, at, member, offset, size, flags)
 }
 
-pub fn multicast_bind_address(
+pub(crate) fn multicast_bind_address(
     handle: u64,
     at: usize,
     address: Pointer,
@@ -510,7 +519,7 @@ pub fn multicast_bind_address(
     multicast_bind(handle, at, member, offset as usize, size, flags)
 }
 
-pub fn multicast_bind_address_v2(
+pub(crate) fn multicast_bind_address_v2(
     handle: u64,
     ordinal: i32,
     at: usize,
@@ -522,7 +531,7 @@ pub fn multicast_bind_address_v2(
     multicast_bind_address(handle, at, address, size, flags)
 }
 
-pub fn multicast_unbind(handle: u64, ordinal: i32, at: usize, size: usize) -> Done {
+pub(crate) fn multicast_unbind(handle: u64, ordinal: i32, at: usize, size: usize) -> Done {
     device::by_ordinal(ordinal)?;
     let mut vmm = vmm();
     let whole = vmm.named(handle)?;

@@ -6,7 +6,7 @@ use crate::driver;
 use crate::error::{Done, Error};
 
 /// One exported function.
-pub struct Export {
+pub(crate) struct Export {
     pub symbol: &'static str,
     /// The CUDA version that brought it.
     pub since: i32,
@@ -16,7 +16,7 @@ pub struct Export {
 }
 
 /// What an argument becomes in the per-thread variant of a call.
-pub trait Argument {
+pub(crate) trait Argument {
     fn per_thread(self) -> Self;
 }
 
@@ -54,7 +54,7 @@ impl<T> Argument for Out<T> {
 /// Runs one call. `symbol` keeps exports apart that do the same: a linker that folded them would
 /// give two names one address, which the real driver never does.
 #[inline(always)]
-pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
+pub(crate) fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
     std::hint::black_box(symbol);
     if let Err(error) = crate::fault::strike(symbol) {
         return error.0;
@@ -73,27 +73,27 @@ pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i
 macro_rules! export {
     (@one $early:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
         #[allow(non_snake_case)]
-        pub mod $symbol {
+        pub(crate) mod $symbol {
             use super::*;
 
             #[unsafe(export_name = stringify!($symbol))]
-            pub extern "C" fn plain($($arg: $type),*) -> i32 {
+            pub(crate) extern "C" fn plain($($arg: $type),*) -> i32 {
                 $crate::entry::export::call(stringify!($symbol), $early, || $path($($arg),*))
             }
         }
     };
     (@both $suffix:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
         #[allow(non_snake_case)]
-        pub mod $symbol {
+        pub(crate) mod $symbol {
             use super::*;
 
             #[unsafe(export_name = stringify!($symbol))]
-            pub extern "C" fn plain($($arg: $type),*) -> i32 {
+            pub(crate) extern "C" fn plain($($arg: $type),*) -> i32 {
                 $crate::entry::export::call(stringify!($symbol), false, || $path($($arg),*))
             }
 
             #[unsafe(export_name = concat!(stringify!($symbol), $suffix))]
-            pub extern "C" fn twin($($arg: $type),*) -> i32 {
+            pub(crate) extern "C" fn twin($($arg: $type),*) -> i32 {
                 #[allow(unused_imports)]
                 use $crate::entry::export::Argument;
                 $crate::entry::export::call(concat!(stringify!($symbol), $suffix), false, || {
@@ -143,7 +143,7 @@ macro_rules! table {
     ($($kind:ident $since:literal $symbol:ident($($arg:ident: $type:ty),*) = $path:path;)*) => {
         $(export!($kind $symbol($($arg: $type),*) $path);)*
 
-        pub fn add_exports(list: &mut Vec<$crate::entry::export::Export>) {
+        pub(crate) fn add_exports(list: &mut Vec<$crate::entry::export::Export>) {
             $(entries!($kind list $since $symbol);)*
         }
     };

@@ -1,5 +1,5 @@
 //! How calls arrive: the exported functions, and look-ups of functions by name.
 
-pub mod export;
-pub mod resolve;
-pub mod table;
+pub(crate) mod export;
+pub(crate) mod resolve;
+pub(crate) mod table;

@@ -61,7 +61,7 @@ fn look_up(name: &str, version: i32, flags: u64) -> Result<usize, i32> {
 
 /// Outputs stay untouched only where the question itself is wrong; a name that is not there is an
 /// answer: NULL and a status.
-pub fn get_proc_address_v2(
+fn get_proc_address_v2(
     name: Name,
     out: Out<Handle>,
     version: i32,
@@ -78,6 +78,6 @@ pub fn get_proc_address_v2(
     Ok(())
 }
 
-pub fn get_proc_address(name: Name, out: Out<Handle>, version: i32, flags: u64) -> Done {
+fn get_proc_address(name: Name, out: Out<Handle>, version: i32, flags: u64) -> Done {
     get_proc_address_v2(name, out, version, flags, Out::none())
 }
