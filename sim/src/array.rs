@@ -203,7 +203,7 @@ pub(crate) fn get_desc_3d(out: Out<Array3dDesc>, handle: Handle) -> Done {
 }
 
 /// Only arrays whose memory is mapped later have requirements to ask for; of others the driver
-/// refuses to tell them.
+/// refuses to report them.
 fn write_requirements(out: Out<ArrayRequirements>, flags: u32, size: u64, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
     if out.is_null() || flags & DEFERRED == 0 {
@@ -272,16 +272,16 @@ pub(crate) fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: 
 }
 
 pub(crate) fn mipmapped_destroy(handle: Handle) -> Done {
-    let gone = with(|all| {
-        let gone = all.mipmapped.remove(&(handle as usize))?;
-        for level in &gone.levels {
+    let removed = with(|all| {
+        let removed = all.mipmapped.remove(&(handle as usize))?;
+        for level in &removed.levels {
             all.arrays.remove(level);
         }
-        Some(gone)
+        Some(removed)
     })
     .ok_or(Error::INVALID_HANDLE)?;
-    if gone.address != 0 {
-        driver().memory(gone.device).lock().free(gone.address)?;
+    if removed.address != 0 {
+        driver().memory(removed.device).lock().free(removed.address)?;
     }
     Ok(())
 }

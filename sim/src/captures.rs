@@ -1,5 +1,5 @@
 //! A capture of a stream: calls become nodes of a graph instead of work. All streams of one capture add to one chain,
-//! in the order of the calls, which keeps every order that the program asked for.
+//! in the order of the calls, which keeps every order that the program requires.
 
 use crate::abi::*;
 use crate::error::{Done, Error};

@@ -42,13 +42,13 @@ pub(crate) struct Context {
     pub local: Mutex<u64>,
     /// Some kernel used the heap.
     pub heap: AtomicBool,
-    /// Streams that live, and for how many there is room.
+    /// Live streams, and for how many there is room.
     pub streams: Mutex<(u64, u64)>,
     pub cache_config: AtomicU32,
     pub peers: Mutex<Vec<u32>>,
 }
 
-/// Contexts are never freed: a handle that outlived its context is found dead, not dangling.
+/// Contexts are never freed: a handle that outlived its context is invalid, not dangling.
 static ALL: RwLock<Vec<&'static Context>> = RwLock::new(Vec::new());
 
 static PRIMARY: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
@@ -151,7 +151,7 @@ impl Context {
         streams.0 = streams.0.saturating_sub(1);
     }
 
-    /// Gives back what the context took of the device.
+    /// Releases the context's memory of the device.
     pub(crate) fn release(&self) {
         for memory in driver().all() {
             memory.lock().free_context(self.id);

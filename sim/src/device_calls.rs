@@ -76,7 +76,7 @@ pub(crate) fn capability(major: Out<i32>, minor: Out<i32>, ordinal: i32) -> Done
     put(minor, 0)
 }
 
-/// CUdevprop: ten numbers and more, from the attributes that took its place.
+/// CUdevprop: ten numbers and more, from the attributes that replaced it.
 pub(crate) fn properties(out: Out<[i32; 14]>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     let of = |attribute| device::attribute(index, attribute).unwrap_or(0);

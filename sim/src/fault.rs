@@ -1,4 +1,4 @@
-//! A driver that falls ill, as `VRAMTRACE_SIM_FAULT` says.
+//! Faults of the driver, injected as `VRAMTRACE_SIM_FAULT` says.
 
 use crate::error::{Done, Error};
 use std::sync::OnceLock;
@@ -60,22 +60,22 @@ fn parse(spec: &str) -> Option<Fault> {
 }
 
 /// At the start of each call.
-pub(crate) fn strike(symbol: &str) -> Done {
+pub(crate) fn inject(symbol: &str) -> Done {
     let Some(fault) = fault() else { return Ok(()) };
     match fault.kind {
         Kind::Exit if ENDED.load(Relaxed) => return Err(Error::DEINITIALIZED),
         Kind::Exit => return Ok(()),
         _ => {}
     }
-    let struck = symbol == fault.symbol && fault.calls.fetch_add(1, Relaxed) + 1 == fault.at;
+    let due = symbol == fault.symbol && fault.calls.fetch_add(1, Relaxed) + 1 == fault.at;
     match fault.kind {
-        Kind::Hang if struck => loop {
+        Kind::Hang if due => loop {
             // SAFETY: waits for a signal, and touches no memory.
             unsafe { libc::pause() };
         },
-        Kind::Once(code) if struck => Err(Error(code)),
+        Kind::Once(code) if due => Err(Error(code)),
         Kind::Sticky(code) => {
-            STICKY.fetch_or(struck, Relaxed);
+            STICKY.fetch_or(due, Relaxed);
             // What a program resets takes the fault with it.
             if symbol.starts_with("cuDevicePrimaryCtxReset") {
                 STICKY.store(false, Relaxed);

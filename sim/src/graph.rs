@@ -21,7 +21,7 @@ pub(crate) fn create(out: Out<Handle>, flags: u32) -> Done {
 
 pub(crate) fn destroy(graph: Handle) -> Done {
     graphs().remove(graph as usize)?;
-    give_back_orphans();
+    release_orphans();
     Ok(())
 }
 
@@ -218,8 +218,8 @@ pub(crate) fn add_any_v2(
 
 pub(crate) fn destroy_node(node: Handle) -> Done {
     let mut all = graphs();
-    let gone = all.nodes.remove(&(node as usize)).ok_or(Error::INVALID_VALUE)?;
-    for other in all.nodes.values_mut().filter(|other| other.graph == gone.graph) {
+    let removed = all.nodes.remove(&(node as usize)).ok_or(Error::INVALID_VALUE)?;
+    for other in all.nodes.values_mut().filter(|other| other.graph == removed.graph) {
         other.after.retain(|&id| id != node as usize);
     }
     Ok(())
@@ -265,7 +265,7 @@ pub(crate) fn free_params(node: Handle, out: Out<Pointer>) -> Done {
     Ok(())
 }
 
-/// A list the driver's way: without room it is the count that is asked for.
+/// A list the driver's way: without an output, only the count is returned.
 fn put_list(out: Out<Handle>, count: Out<usize>, list: Vec<usize>) -> Done {
     let room = count.get()?;
     count.set(put_up_to(out, room, &list));

@@ -51,8 +51,8 @@ pub(crate) struct NodeMemory {
     pub span: u64,
 }
 
-/// Addresses of nodes that are gone, given back with the next graph operation: the last owner may
-/// go while its memory is locked.
+/// Addresses of freed nodes, released by the next graph operation: the last owner may be dropped
+/// while its memory is locked.
 static ORPHANS: Mutex<Vec<(usize, Pointer, u64)>> = Mutex::new(Vec::new());
 
 impl Drop for NodeMemory {
@@ -61,7 +61,7 @@ impl Drop for NodeMemory {
     }
 }
 
-pub(crate) fn give_back_orphans() {
+pub(crate) fn release_orphans() {
     let orphans = std::mem::take(&mut *ORPHANS.lock().unwrap());
     for (index, address, span) in orphans {
         driver().memory(index).lock().give_pages(address, span);
@@ -70,7 +70,7 @@ pub(crate) fn give_back_orphans() {
 
 impl Work {
     pub(crate) fn alloc(memory: &'static Memory, size: u64) -> Done<(Work, Pointer)> {
-        give_back_orphans();
+        release_orphans();
         let span = round_up(size, PAGE)?;
         let address = memory.lock().take_pages(span, PAGE)?;
         let node = NodeMemory { memory, address, size, span };

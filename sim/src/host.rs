@@ -99,8 +99,8 @@ pub(crate) fn unregister(pointer: Handle) -> Done {
     if pointer.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let gone = REGISTERED.lock().unwrap().remove(&(pointer as Pointer));
-    gone.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
+    let removed = REGISTERED.lock().unwrap().remove(&(pointer as Pointer));
+    removed.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
 }
 
 pub(crate) fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
@@ -140,8 +140,8 @@ pub(crate) fn registered(address: Pointer) -> Option<Registered> {
 pub(crate) fn forget_context(context: u32) {
     REGISTERED.lock().unwrap().retain(|_, found| found.context != context);
     let host = driver().host.lock();
-    let dead = |address: &Pointer| {
+    let freed = |address: &Pointer| {
         host.state.live.get(address).is_some_and(|block| block.context == context)
     };
-    FLAGS.lock().unwrap().retain(|address, _| !dead(address));
+    FLAGS.lock().unwrap().retain(|address, _| !freed(address));
 }

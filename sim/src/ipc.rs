@@ -153,7 +153,7 @@ pub(crate) fn close_handle(pointer: Pointer) -> Done {
         _ => return Err(Error::INVALID_VALUE),
     }
     if let Some(block) = locked.state.live.remove(&pointer) {
-        locked.give_back(pointer, block);
+        locked.release_block(pointer, block);
     }
     if let Some(opened) = opened.as_mut() {
         opened.retain(|_, &mut other| other != pointer);
@@ -230,8 +230,8 @@ pub(crate) fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> D
         });
     } else {
         let memory = driver().memory(place);
-        let taken = memory.lock().take_pages(size, PAGE);
-        object.backing = taken.inspect_err(|_| system::close(fd))?;
+        let pages = memory.lock().take_pages(size, PAGE);
+        object.backing = pages.inspect_err(|_| system::close(fd))?;
         if let Err(error) = map_at(object.backing, size, fd, 0) {
             memory.aperture.restore(object.backing, size);
             memory.lock().give_pages(object.backing, size);

@@ -5,7 +5,7 @@ use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::graphs::{Exec, Work, give_back_orphans, graphs, new_handle};
+use crate::graphs::{Exec, Work, graphs, new_handle, release_orphans};
 use crate::memory::{Block, Memory, Owner, next_id};
 use crate::streams;
 use std::collections::HashMap;
@@ -62,7 +62,7 @@ fn exec(handle: Handle) -> Done<Arc<Exec>> {
 
 pub(crate) fn exec_destroy(handle: Handle) -> Done {
     graphs().execs.remove(&(handle as usize)).ok_or(Error::INVALID_VALUE)?;
-    give_back_orphans();
+    release_orphans();
     Ok(())
 }
 

@@ -20,7 +20,7 @@
 //! | plain memory up to 1 MiB | multiples of 512 B in shared pages of 2 MiB | 64 x 1 B: one page; 100,000 x 1 KiB: 98 MiB |
 //! | above | whole pages of 2 MiB | 64 x (1 MiB + 1): 128 MiB |
 //! | pitch | multiple of 512 | 1024 for 1000 |
-//! | pools | grow in steps of 32 MiB; at a synchronisation down to the release threshold; what they do not use is given up when the device is full; the used attribute tells requested bytes | same |
+//! | pools | grow in steps of 32 MiB; at a synchronisation down to the release threshold; what they do not use is released when the device is full; the used attribute is in requested bytes | same |
 //! | graph memory | 32 MiB steps at upload or first launch, until trimmed | 200 MiB: 224 MiB |
 //! | arrays | as plain memory; requirements are reported for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB |
 //! | managed memory | charged when the device touches it, not in NVML's figure for the process, stays when prefetched back | same |
@@ -37,11 +37,12 @@
 //! NVML's total is CUDA's plus 615 MiB, which its second version calls reserved.
 //!
 //! # What it chooses without a measurement
-//! A module takes 2 MiB when something of it is first launched, or a kernel's function is asked for. Freed handles of physical objects
-//! are used again at once, which the real driver does later. Streams do their work as it is
-//! enqueued, so a freed block is free at once. All streams of a capture add to one chain of nodes.
-//! Parallel branches of a graph are sized as if they ran one after the other. The owner of shared
-//! memory is charged as long as it keeps it, not as long as others do.
+//! A module takes 2 MiB when something of it is first launched, or a kernel's function is looked
+//! up. Freed handles of physical objects are used again at once, which the real driver does later.
+//! Streams do their work as it is enqueued, so a freed block is free at once. All streams of a
+//! capture add to one chain of nodes. Parallel branches of a graph are sized as if they ran one
+//! after the other. The owner of shared memory is charged as long as it keeps it, not as long as
+//! others do.
 //!
 //! # What it does not do
 //! Run kernels; graphics, external memory, IPC events, sparse mappings, green contexts,

@@ -50,7 +50,7 @@ pub(crate) struct Block {
     /// Addresses that it takes.
     pub span: u64,
     pub owner: Owner,
-    /// The context that it dies with; 0: none.
+    /// The context that it is freed with; 0: none.
     pub context: u32,
     pub id: u64,
 }
@@ -182,8 +182,8 @@ impl Locked<'_> {
         self.state.slabs.take(span, grain).ok_or(Error::OUT_OF_MEMORY)
     }
 
-    /// Gives back a block that was removed from `live`.
-    pub(crate) fn give_back(&mut self, address: Pointer, block: Block) {
+    /// Releases a block that was removed from `live`.
+    pub(crate) fn release_block(&mut self, address: Pointer, block: Block) {
         match block.owner {
             Owner::Slab => {
                 let (start, length) = self.state.slabs.give(address, block.span);
@@ -222,7 +222,7 @@ impl Locked<'_> {
             }
             Some(_) => {
                 let block = self.state.live.remove(&address).ok_or(Error::INVALID_VALUE)?;
-                self.give_back(address, block);
+                self.release_block(address, block);
                 Ok(())
             }
         }
@@ -239,18 +239,18 @@ impl Locked<'_> {
         (address - start < block.size.max(1)).then_some((start, block))
     }
 
-    /// Frees all that dies with a context.
+    /// Frees the memory that ends with a context.
     pub(crate) fn free_context(&mut self, context: u32) {
-        let dead: Vec<Pointer> = self
+        let blocks: Vec<Pointer> = self
             .state
             .live
             .iter()
             .filter(|(_, block)| block.context == context)
             .map(|(&address, _)| address)
             .collect();
-        for address in dead {
+        for address in blocks {
             if let Some(block) = self.state.live.remove(&address) {
-                self.give_back(address, block);
+                self.release_block(address, block);
             }
         }
     }

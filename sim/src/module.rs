@@ -1,5 +1,5 @@
 //! Modules, libraries and kernels. Code is never run; a module takes a page of the device when
-//! something in it is first launched, as lazy loading does, or its function is asked for; a first
+//! something in it is first launched, as lazy loading does, or its function is looked up; a first
 //! launch takes the local memory and the heap that the kernel needs.
 
 use crate::abi::*;
@@ -120,7 +120,7 @@ pub(crate) fn library_load_file(
 }
 
 fn remove(handle: Handle, library: bool) -> Done {
-    let gone = with(|code| {
+    let removed = with(|code| {
         let found = code.modules.get(&(handle as usize)).ok_or(Error::INVALID_HANDLE)?;
         if found.context.is_none() != library {
             return Err(Error::INVALID_HANDLE);
@@ -128,12 +128,12 @@ fn remove(handle: Handle, library: bool) -> Done {
         code.entries.retain(|_, entry| entry.module != handle as usize);
         code.modules.remove(&(handle as usize)).ok_or(Error::INVALID_HANDLE)
     })?;
-    for context in gone.loaded.iter().filter_map(|&id| contexts::by_id(id)) {
+    for context in removed.loaded.iter().filter_map(|&id| contexts::by_id(id)) {
         if context.is_alive() {
             context.shrink(CODE);
         }
     }
-    for (pointer, _) in gone.globals.values() {
+    for (pointer, _) in removed.globals.values() {
         if let Some(memory) = driver().at(*pointer) {
             let _ = memory.lock().free(*pointer);
         }
@@ -212,7 +212,7 @@ pub(crate) fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
     Ok(())
 }
 
-/// Memory for a global variable, made when it is first asked for.
+/// Memory for a global variable, made when it is first looked up.
 pub(crate) fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Name) -> Done {
     let context = contexts::current()?;
     let name = name.text()?;

@@ -143,12 +143,12 @@ fn put_list<T>(count: Out<c_uint>, room: Out<T>, list: Vec<T>) -> Result {
 fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<Vec<T>, i32> {
     let index = index(handle)?;
     let list = devices()?.shared.processes(index);
-    ail()?;
-    if is_asked("slow") {
+    fail_late()?;
+    if is_set_to("slow") {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     // As seen from a container: other numbers than the processes know themselves by.
-    let beside = if is_asked("strangers") { 1 << 22 } else { 0 };
+    let beside = if is_set_to("strangers") { 1 << 22 } else { 0 };
     Ok(list.into_iter().map(|(pid, used)| make(pid + beside, used)).collect())
 }
 
@@ -162,15 +162,15 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
 
 /// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do;
 /// `slow` as with many processes on a device.
-fn is_asked(how: &str) -> bool {
+fn is_set_to(how: &str) -> bool {
     std::env::var_os("VRAMTRACE_SIM_NVML").is_some_and(|value| value == how)
 }
 
-/// `hangs:N` and `lost:N`: N lists are given, then it is ill.
-fn ail() -> Result {
+/// `hangs:N` and `lost:N`: N lists are given, then the calls hang or fail.
+fn fail_late() -> Result {
     static LISTS: AtomicI32 = AtomicI32::new(0);
-    let asked = std::env::var("VRAMTRACE_SIM_NVML").unwrap_or_default();
-    let Some((how, after)) = asked.split_once(':') else { return Ok(()) };
+    let setting = std::env::var("VRAMTRACE_SIM_NVML").unwrap_or_default();
+    let Some((how, after)) = setting.split_once(':') else { return Ok(()) };
     if LISTS.fetch_add(1, Relaxed) < after.parse().unwrap_or(0) {
         return Ok(());
     }
@@ -184,7 +184,7 @@ fn ail() -> Result {
 }
 
 fn init() -> Result {
-    if is_asked("absent") {
+    if is_set_to("absent") {
         return Err(DRIVER_NOT_LOADED);
     }
     device::devices().map_err(|_| DRIVER_NOT_LOADED)?;

@@ -50,7 +50,7 @@ impl<T> Out<T> {
     #[inline]
     pub(crate) fn set(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: the contract above; no alignment is asked for.
+            // SAFETY: the contract above; no alignment is required.
             unsafe { self.0.write_unaligned(value) };
         }
     }
@@ -76,7 +76,7 @@ impl<T> Out<T> {
         if self.is_null() { self } else { Out(self.0.wrapping_add(index)) }
     }
 
-    /// A result whose type another argument tells.
+    /// A result whose type another argument selects.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -105,7 +105,7 @@ impl<T> In<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: the contract above; no alignment is asked for.
+        // SAFETY: the contract above; no alignment is required.
         Ok(unsafe { self.0.read_unaligned() })
     }
 

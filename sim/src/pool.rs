@@ -273,7 +273,7 @@ pub(crate) fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) ->
         // The high marks can only be set back.
         6 | 8 if value.cast::<u64>().get()? != 0 => return Err(Error::INVALID_VALUE),
         6 => pool.reserved_high = pool.reserved,
-        8 => pool.asked_high = pool.asked,
+        8 => pool.requested_high = pool.requested,
         _ => return Err(Error::INVALID_VALUE),
     }
     Ok(())
@@ -295,8 +295,8 @@ pub(crate) fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) ->
         4 => pool.threshold,
         5 => pool.reserved,
         6 => pool.reserved_high,
-        7 => pool.asked,
-        8 => pool.asked_high,
+        7 => pool.requested,
+        8 => pool.requested_high,
         9..=12 => {
             let host = memory.index == HOST;
             let small = match attribute {
@@ -343,8 +343,8 @@ pub(crate) fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) 
     if flags.is_null() || location.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let asked = memory_of_location(location.get()?)?;
-    flags.set(if asked.index == memory.index { 3 } else { 0 });
+    let wanted = memory_of_location(location.get()?)?;
+    flags.set(if wanted.index == memory.index { 3 } else { 0 });
     Ok(())
 }
 

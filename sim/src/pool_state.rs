@@ -11,7 +11,7 @@ const RECENT: usize = 8;
 
 pub(crate) struct Pool {
     pub free: Ranges,
-    /// Freed last, not yet joined with their neighbours: most programs ask for the same sizes
+    /// Freed last, not yet joined with their neighbours: most programs request the same sizes
     /// again.
     pub recent: [(Pointer, u64); RECENT],
     /// Address ranges that the pool owns.
@@ -20,9 +20,9 @@ pub(crate) struct Pool {
     pub reserved_high: u64,
     /// Bytes of live blocks, each rounded up: what `reserved` must hold.
     pub used: u64,
-    /// The same as they were asked for: what the attribute tells.
-    pub asked: u64,
-    pub asked_high: u64,
+    /// The same as requested: the value of the attribute.
+    pub requested: u64,
+    pub requested_high: u64,
     pub threshold: u64,
     pub reuse: [i32; 3],
     pub max: u64,
@@ -40,8 +40,8 @@ impl Pool {
             reserved: 0,
             reserved_high: 0,
             used: 0,
-            asked: 0,
-            asked_high: 0,
+            requested: 0,
+            requested_high: 0,
             threshold: 0,
             reuse: [1; 3],
             max: 0,
@@ -65,8 +65,8 @@ impl Pool {
             },
         };
         self.used += span;
-        self.asked += size;
-        self.asked_high = self.asked_high.max(self.asked);
+        self.requested += size;
+        self.requested_high = self.requested_high.max(self.requested);
         Some(address)
     }
 
@@ -78,7 +78,7 @@ impl Pool {
             }
         }
         self.used = self.used.saturating_sub(span);
-        self.asked = self.asked.saturating_sub(size);
+        self.requested = self.requested.saturating_sub(size);
     }
 
     pub(crate) fn forget_recent(&mut self) {

@@ -3,7 +3,7 @@
 //! One table in a shared mapping of the file named by `VRAMTRACE_SIM_STATE` (or in memory of this
 //! process alone). Each process owns one row and adds to its own counters only; a device's use is
 //! the sum over the rows of living processes. There is no lock, so a killed process leaves nothing
-//! to repair: its row counts until somebody who needs the room finds that it is dead (by pid and
+//! to repair: its row counts until somebody who needs the room finds that it has ended (by pid and
 //! start time). Allocations cost atomic adds and no system call.
 
 use std::fs::OpenOptions;
@@ -155,7 +155,7 @@ impl Shared {
             .fold(0, u64::saturating_add)
     }
 
-    /// Empties the rows of processes that are gone.
+    /// Empties the rows of processes that ended.
     fn reap(&self) {
         let own = self.own();
         for row in self.rows() {
@@ -228,7 +228,7 @@ fn is_alive(owner_word: u64) -> bool {
 }
 
 /// Start of a process in clock ticks since boot; None: there is none, or it is a zombie without
-/// threads, whose memory is gone.
+/// threads, whose memory is freed.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold any bytes: the fields, from number 3 on, begin after the last bracket.
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_taken_and_given_back() {
+    fn bytes_are_charged_and_released() {
         let shared = Shared::open(None, 2, 1000).unwrap();
         assert!(!shared.charge(0, 1, 1), "nobody joined yet");
         assert!(shared.join());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_gives_its_bytes_back() {
+    fn bytes_of_an_ended_process_are_released() {
         let path = std::env::temp_dir().join(format!("sim-state-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let shared = Shared::open(Some(&path), 1, 1000).unwrap();
@@ -320,7 +320,10 @@ mod tests {
         row.owner.store(owner(std::process::id(), 1), SeqCst);
         row.shares[0].used.store(900, SeqCst);
         shared.table().rows_used.store(2, SeqCst);
-        assert!(shared.charge(0, 1000, 1000), "the dead row is found when room is needed");
+        assert!(
+            shared.charge(0, 1000, 1000),
+            "the row of an ended process is found when room is needed"
+        );
         assert_eq!(shared.used(0), 1000);
         assert!(Shared::open(Some(&path), 2, 1000).is_err(), "another geometry is refused");
         std::fs::write(&path, "precious").unwrap();

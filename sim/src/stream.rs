@@ -49,9 +49,9 @@ pub(crate) fn destroy(stream: StreamArg) -> Done {
     if stream.0 <= 2 {
         return Err(Error::INVALID_HANDLE);
     }
-    let gone = STREAMS.write().unwrap().as_mut().and_then(|all| all.remove(&stream.0));
-    let gone = gone.ok_or(Error::INVALID_HANDLE)?;
-    if let Some(capture) = gone.capture {
+    let removed = STREAMS.write().unwrap().as_mut().and_then(|all| all.remove(&stream.0));
+    let removed = removed.ok_or(Error::INVALID_HANDLE)?;
+    if let Some(capture) = removed.capture {
         CAPTURING.fetch_sub(1, Relaxed);
         // With the stream where it began, a capture ends on every stream. Another stream leaves it.
         if capture.origin == stream.0 {
@@ -59,8 +59,8 @@ pub(crate) fn destroy(stream: StreamArg) -> Done {
             leave(&capture);
         }
     }
-    gone.context.stream_ended();
-    pool::settle(driver().memory(gone.context.device));
+    removed.context.stream_ended();
+    pool::settle(driver().memory(removed.context.device));
     Ok(())
 }
 
@@ -221,8 +221,8 @@ pub(crate) fn event_create(out: Out<Handle>, flags: u32) -> Done {
 
 pub(crate) fn event_destroy(event: Handle) -> Done {
     let mut all = EVENTS.lock().unwrap();
-    let gone = all.as_mut().and_then(|all| all.remove(&(event as usize)));
-    gone.map(|_| ()).ok_or(Error::INVALID_HANDLE)
+    let removed = all.as_mut().and_then(|all| all.remove(&(event as usize)));
+    removed.map(|_| ()).ok_or(Error::INVALID_HANDLE)
 }
 
 pub(crate) fn event_record(event: Handle, stream: StreamArg) -> Done {

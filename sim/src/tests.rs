@@ -256,14 +256,14 @@ fn arrays_take_what_was_measured() {
     let mut list = Vec::new();
     for (side, count, bytes) in [(4096, 1, 256 * MIB), (64, 64, 4 * MIB), (256, 64, 64 * MIB)] {
         let desc = ArrayDesc { width: side, height: side, format: 0x20, channels: 4 };
-        let taken = added(|| {
+        let bytes_added = added(|| {
             for _ in 0..count {
                 let mut array = null_mut();
                 ok!(cuArrayCreate_v2(Out::from(&mut array), In::from(&desc)));
                 list.push(array);
             }
         });
-        assert_eq!(taken, bytes, "{side}");
+        assert_eq!(bytes_added, bytes, "{side}");
     }
     let mut requirements = ArrayRequirements { size: 0, alignment: 0, reserved: [0; 4] };
     assert_eq!(result!(cuArrayGetMemoryRequirements(Out::from(&mut requirements), list[0], 0)), 1);
@@ -419,7 +419,7 @@ fn no_two_exports_share_an_address() {
 }
 
 #[test]
-fn threads_take_and_give_back() {
+fn threads_allocate_and_free() {
     let _fresh = fresh();
     let mut context = null_mut();
     ok!(cuCtxGetCurrent(Out::from(&mut context)));

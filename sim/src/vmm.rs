@@ -83,8 +83,8 @@ pub(crate) fn vmm() -> MutexGuard<'static, Vmm> {
 impl Vmm {
     pub(crate) fn add(&mut self, object: Object) -> u64 {
         let mut handle = FIRST_HANDLE;
-        for &taken in self.objects.keys() {
-            if taken != handle {
+        for &used in self.objects.keys() {
+            if used != handle {
                 break;
             }
             handle += 0x10;
@@ -163,8 +163,8 @@ pub(crate) fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags
     }
     let memory = memory_of_location(prop.location)?;
     memory.charge(size, size)?;
-    let taken = memory.lock().take_pages(size, PAGE);
-    let backing = taken.inspect_err(|_| memory.release(size, size))?;
+    let pages = memory.lock().take_pages(size, PAGE);
+    let backing = pages.inspect_err(|_| memory.release(size, size))?;
     let mut object = Object::new(size, prop, memory.index, backing);
     object.charged = if memory.index == HOST { 0 } else { size };
     if prop.handle_types & 1 != 0 {

@@ -29,8 +29,8 @@ fn main() {
     };
     let tests = vec![
         test(
-            "processes_share_the_device_and_the_dead_give_back",
-            processes_share_the_device_and_the_dead_give_back,
+            "processes_share_the_device_and_ended_ones_release_it",
+            processes_share_the_device_and_ended_ones_release_it,
         ),
         test("addresses_are_the_same_in_every_run", addresses_are_the_same_in_every_run),
         test("memory_is_shared_by_handle", memory_is_shared_by_handle),
@@ -209,7 +209,7 @@ fn nvml_processes() -> Vec<(u32, u64)> {
     list[..count as usize].iter().map(|row| (row[0] as u32, row[1])).collect()
 }
 
-fn processes_share_the_device_and_the_dead_give_back() {
+fn processes_share_the_device_and_ended_ones_release_it() {
     let state = state("share");
     assert_eq!(run_alone("watcher", std::slice::from_ref(&state)), "done");
     std::fs::remove_file(&state.1).unwrap();

@@ -56,7 +56,7 @@ impl<T> Argument for Out<T> {
 #[inline(always)]
 pub(crate) fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
     std::hint::black_box(symbol);
-    if let Err(error) = crate::fault::strike(symbol) {
+    if let Err(error) = crate::fault::inject(symbol) {
         return error.0;
     }
     if !early && let Err(error) = crate::host_function::permits().and_then(|()| driver::ready()) {
