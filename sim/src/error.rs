@@ -10,6 +10,7 @@ pub(crate) type Done<T = ()> = Result<T, Error>;
 
 macro_rules! errors {
     ($($code:literal $short:ident $name:literal $text:literal;)*) => {
+        // Codes that no call answers have a name and a text all the same: a fault may inject any code.
         #[allow(dead_code)]
         impl Error { $(pub(crate) const $short: Error = Error($code);)* }
 
