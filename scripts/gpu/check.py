@@ -19,6 +19,7 @@ limits  caps, also with a stack limit; a group; limits that change while a progr
 oom     the message of an out-of-memory that ends a program; no message if the program continues
 demo    a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz into VRAMTRACE_LOGS;
         PyTorch's viewer on our snapshot of it
+fix     a training run out of memory under a cap, and the same run with the setting that its verdict proposes
 marks   phases of torch.cuda.nvtx
 sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
@@ -41,6 +42,7 @@ import time
 from pathlib import Path
 
 import demo
+import fix
 import leaks
 import limits
 import marks
@@ -58,7 +60,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -403,6 +405,13 @@ def section_wheel():
 
 def section_suites():
     suites.section(sys.modules[__name__])
+
+
+def section_fix():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP fix: no {missing}")
+        return
+    fix.section(sys.modules[__name__])
 
 
 def section_demo():
