@@ -1,5 +1,5 @@
 //! What the driver's functions report of the device's memory: the driver's own without a cap, bit for bit;
-//! the cap's share under one, the same by every door.
+//! the cap's share under one, the same from every function.
 
 use testkit::{Program, Run, Setup};
 
@@ -35,12 +35,12 @@ fn under_a_cap_every_door_tells_the_same() {
         let total = figure(&run, &cuda, "total");
         let free = figure(&run, &cuda, "free");
         assert_eq!((total, figure(&run, &cuda, "size")), (4096, 4096), "{moment}");
-        for door in ["nvml1", "nvml2"] {
-            let door = format!("{moment} {door}");
-            assert_eq!(figure(&run, &door, "total"), 4096, "{door}");
-            assert_eq!(figure(&run, &door, "free"), free, "{door}");
+        for lookup in ["nvml1", "nvml2"] {
+            let lookup = format!("{moment} {lookup}");
+            assert_eq!(figure(&run, &lookup, "total"), 4096, "{lookup}");
+            assert_eq!(figure(&run, &lookup, "free"), free, "{lookup}");
             // Figures are cut to whole MiB.
-            assert!(figure(&run, &door, "used").abs_diff(4096 - free) <= 1, "{door}");
+            assert!(figure(&run, &lookup, "used").abs_diff(4096 - free) <= 1, "{lookup}");
         }
         assert_eq!(figure(&run, &format!("{moment} nvml2"), "reserved"), 0);
         assert!(run.stdout.contains(&format!("{moment} sums 1 1")), "{}", run.stdout);
