@@ -7,6 +7,7 @@ use super::is_zero;
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
+use crate::report::wording::ordinal;
 
 pub const SCHEMA: &str = "vramtrace.frag/1";
 
@@ -22,7 +23,8 @@ pub struct FragReport {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragFacts {
-    pub ordinal: u8,
+    /// Null: the device is not known.
+    pub ordinal: Option<u8>,
     pub pid: u32,
     pub rank: Option<u32>,
     /// `peak`, `end`, `time` or `oom`.
@@ -114,7 +116,7 @@ const FACTS: usize = 100;
 pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
     let classifier = StackClassifier::new(&frag.symbols, header);
     FragFacts {
-        ordinal: frag.device.0,
+        ordinal: ordinal(frag.device),
         pid: header.pid,
         rank: header.rank,
         at: match at {

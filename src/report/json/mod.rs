@@ -5,6 +5,7 @@ pub mod diff;
 mod driver_own;
 pub mod frag;
 pub mod holders;
+pub mod in_use;
 pub mod leaks;
 pub mod oom;
 pub mod phases;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::Header;
 
+use super::in_use::InUseFacts;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use super::whatif;
 use crate::analysis::oom::{Advice, Explained, Oom, Swallowed, advice};
@@ -46,7 +47,10 @@ pub struct OomDeviceFacts {
     pub warned: u64,
     pub ooms: u64,
     pub peak_bytes: u64,
+    /// NVML's highest reading.
     pub peak_process_bytes: Option<u64>,
+    /// The memory at the peak, split.
+    pub in_use_at_peak: InUseFacts,
     pub cap_bytes: Option<u64>,
 }
 
@@ -410,6 +414,7 @@ pub fn process(
         ooms: ooms.iter().filter(|oom| oom.device == *id).count() as u64,
         peak_bytes: device.peak.bytes,
         peak_process_bytes: device.peak_sample.and_then(|at| at.sample.process_bytes),
+        in_use_at_peak: InUseFacts::of(&device.peak.in_use),
         cap_bytes: device.cap_bytes,
     });
     OomProcessFacts {

@@ -52,7 +52,7 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
         if pids { "pid" } else { "" },
         if hosts { "host" } else { "" },
         "device",
-        "peak",
+        "recorded peak",
         "live",
         "refused",
         "ended",
@@ -122,7 +122,7 @@ fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
         format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name())
     };
     format!(
-        "peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
+        "recorded peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
         one(spread.lowest),
         one(spread.highest),
         gib(spread.median),

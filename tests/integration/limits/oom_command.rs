@@ -194,7 +194,7 @@ fn a_run_without_any_says_so_in_one_line() {
     let shown = text(&scratch, &["t.vtrace"]);
     assert_eq!(
         shown,
-        "no out-of-memory; cuda:0: 1 refusal, all absorbed, peak 102.00 MiB of a cap of 1.00 GiB\n"
+        "no out-of-memory; cuda:0: 1 refusal, all absorbed, peak 102.00 MiB counted of a cap of 1.00 GiB\n"
     );
     let all = json(&scratch, &["t.vtrace"]);
     assert!(all["ooms"].as_array().unwrap().is_empty());

@@ -19,6 +19,7 @@ mod recorded_demo;
 mod report;
 mod roles;
 mod run_summaries;
+mod shared_figures;
 mod stacks_export;
 mod timeline_export;
 mod verify;

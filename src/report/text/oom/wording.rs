@@ -1,15 +1,15 @@
 //! The sentences of a post-mortem, without colours.
 
-use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
+use super::super::sum_line::sum_line;
 use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
 use crate::report::shell::quoted;
-use crate::report::wording::{cause_words, cuda_name};
+use crate::report::wording::{cause_words, cuda_name, headline};
 use crate::symbols::Frame;
 use crate::units::{clean, gib, several, size};
 
@@ -195,38 +195,10 @@ pub(super) fn meaning(what: &UsedPart) -> &'static str {
 
 /// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
 pub(super) fn sum(sum: &UsedSum) -> String {
-    let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
-    let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
-    let total: i64 = shown.iter().sum();
-    let figure = |n: i64| format!("{}.{:02}", n.abs() / 100, n.abs() % 100);
-    let mut out = format!("{} {} =", figure(total), unit.1);
-    let mut first = true;
-    for ((what, _), n) in sum.parts.iter().zip(shown).filter(|(_, n)| *n != 0) {
-        let sign = match (first, n < 0) {
-            (true, false) => "",
-            (_, true) => " -",
-            (false, false) => " +",
-        };
-        out.push_str(&format!("{sign} {} {}", part(what), figure(n)));
-        first = false;
-    }
-    out
-}
-
-/// Each part in hundredths of a unit, by the largest remainder method: the results add up to the
-/// rounded sum of the parts.
-pub(super) fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
-    let unit = i128::from(unit);
-    let scaled = |bytes: i64| i128::from(bytes) * 100;
-    let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
-    let mut shown: Vec<i128> = parts.iter().map(|bytes| scaled(*bytes).div_euclid(unit)).collect();
-    let missing = (total + unit / 2).div_euclid(unit) - shown.iter().sum::<i128>();
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(scaled(parts[*at]).rem_euclid(unit)));
-    for at in order.into_iter().take(missing.max(0) as usize) {
-        shown[at] += 1;
-    }
-    shown.into_iter().map(|n| n as i64).collect()
+    let parts: Vec<_> = sum.parts.iter().map(|(what, bytes)| (part(what), *bytes)).collect();
+    let parts: Vec<_> = parts.iter().map(|(what, bytes)| (what.as_ref(), *bytes)).collect();
+    let (total, parts) = sum_line(&parts);
+    format!("{total} = {parts}")
 }
 
 /// One piece of advice as text.
@@ -281,10 +253,14 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
     all
 }
 
-/// `peak 13.77 GiB of a cap of 14.44 GiB`.
+/// `peak 13.77 GiB counted of a cap of 14.44 GiB`.
 pub(super) fn peak(device: &DeviceState) -> String {
-    let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
-    let peak = gib(device.peak.bytes.max(shown));
+    let of = &device.peak.in_use;
+    let peak = match (device.cap_bytes, device.group_cap_bytes) {
+        (None, None) => headline(of),
+        // A cap is compared with what it counts.
+        _ => format!("{} counted", gib(of.counted_by_cap())),
+    };
     match (device.cap_bytes, device.group_cap_bytes) {
         (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
         (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
