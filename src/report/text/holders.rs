@@ -1,6 +1,6 @@
 //! The text of `vramtrace holders`, and the tables of holders in other reports.
 
-use vramtrace_format::{ContextId, DeviceId, StackId};
+use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::options::ReportOptions;
@@ -12,6 +12,7 @@ use crate::analysis::{
 use crate::replay::{InUse, Peak};
 use crate::report::wording::{gpu_name, headline};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
+use crate::trace::is_this_host;
 use crate::units::{clean, count, seconds, several, shorten, size};
 
 /// The most characters of a function's name. Names in C++ and Rust may have thousands.
@@ -56,7 +57,7 @@ pub fn listing(
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
-    out.push_str(&problems_of(who));
+    out.push_str(&problems_of(who, &process.header));
     out
 }
 
@@ -122,7 +123,7 @@ pub fn listing_by_role(
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
-    out.push_str(&problems_of(who));
+    out.push_str(&problems_of(who, &process.header));
     out
 }
 
@@ -457,13 +458,13 @@ pub(super) fn problems(process: &Process) -> String {
     process
         .who
         .as_ref()
-        .map(problems_of)
+        .map(|who| problems_of(who, &process.header))
         .filter(|text| !text.is_empty())
         .map_or_else(String::new, |text| format!("\n{text}"))
 }
 
 /// The first of these files, and the number of the others.
-fn problems_of(who: &NamedHoldings) -> String {
+fn problems_of(who: &NamedHoldings, header: &Header) -> String {
     const SHOWN: usize = 5;
     let all = who.symbols.problems();
     let mut out: String = all
@@ -478,6 +479,11 @@ fn problems_of(who: &NamedHoldings) -> String {
             paint(WARN, "!"),
             paint(DIM, &format!("and {rest} without names"))
         ));
+    }
+    if !all.is_empty() && !header.host.is_empty() && !is_this_host(header) {
+        let text =
+            format!("recorded on {}: `vramtrace pack` there adds the names", clean(&header.host));
+        out.push_str(&format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &text)));
     }
     out
 }
