@@ -6,6 +6,7 @@ use vramtrace_reader::replay::State;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::oom as json;
 use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::oom as text;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Definitions;
@@ -280,7 +281,9 @@ fn as_text(
             running: trace.is_running(),
             of,
         };
-        text::text(explained, trace.header(), &read.definitions, &given, shown)
+        let headers = processes.iter().map(|read| read.input.trace.header());
+        let one = shell::of_process(&given, trace.header(), trace.path(), headers);
+        text::text(explained, trace.header(), &read.definitions, &one, shown)
     });
     let mut out = parts.collect::<Vec<_>>().join("\n");
     if args.short && !explained.is_empty() {

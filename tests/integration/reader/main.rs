@@ -2,6 +2,7 @@
 
 mod diff;
 mod endings;
+mod failed_ranks;
 mod given_files;
 mod golden;
 mod holders;
