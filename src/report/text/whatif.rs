@@ -84,6 +84,7 @@ fn table(prediction: &Prediction) -> String {
             Origin::Asked => "in",
             Origin::Cap => "in the cap,",
             Origin::Card => "on the card,",
+            Origin::Reserved => "in the reserved,",
         };
         format!("{name} {}", gib(capacity.bytes))
     });

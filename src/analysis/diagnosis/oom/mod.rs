@@ -104,6 +104,11 @@ impl PostMortem {
         matches!(by, Some(RefusedBy::Cap | RefusedBy::Group))
     }
 
+    /// An import has no refused call, but may have what the driver said was free: less than the request.
+    pub fn is_imported_from_full_card(&self) -> bool {
+        self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
+    }
+
     /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.
     pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
         let cache = &self.device.cache;

@@ -6,8 +6,8 @@ use vramtrace_format::RefusedBy;
 use super::super::layout::{BAD, BOLD, DIM, paint};
 use super::wording;
 use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
-use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process, StackClassifier};
+use crate::report::oom::fits_in_words;
 use crate::report::shell::{self, quoted};
 use crate::report::wording::gpu_name;
 use crate::symbols::Symbols;
@@ -69,6 +69,8 @@ pub(crate) fn limit_in_words(fatal: &PostMortem) -> String {
         Some(_) if fatal.cause == Cause::Cgroup => "under the kernel's cgroup limit".to_string(),
         Some(_) => "on a full card".to_string(),
         None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
+        None if fatal.is_imported_from_full_card() => "on a full card".to_string(),
+        None if fatal.imported => "under a limit that was not imported".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
     }
 }
@@ -113,11 +115,7 @@ fn setting(Tried { conf, smallest, fits, .. }: &Tried) -> String {
 /// The setting that fixes it, and what other settings would need.
 fn remedies(remedy: &Remedy) -> String {
     let mut out = String::new();
-    let of = match remedy.origin {
-        Origin::Cap => "under the same cap",
-        Origin::Card => "on the same card",
-        Origin::Asked => "there",
-    };
+    let of = fits_in_words(remedy.origin);
     if let Some((conf, spare)) = &remedy.fix {
         out.push_str(&format!(
             "{}    export PYTORCH_CUDA_ALLOC_CONF={}\n       replayed up to the failed request, it \

@@ -5,9 +5,9 @@ use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
 use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
-use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
+use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::wording::{cause_words, cuda_name};
 use crate::symbols::Frame;
@@ -51,7 +51,11 @@ pub(super) fn limit(one: &PostMortem) -> String {
             let least = size(one.reserved.saturating_add(one.oom.size));
             format!("below {least} by PyTorch's own memory fraction: no call was refused")
         }
-        None if one.imported => "not known: it was not in what was imported".to_string(),
+        None if one.is_imported_from_full_card() => "the card".to_string(),
+        None if one.imported => {
+            let least = gib(one.device.cache.peak_reserved.bytes);
+            format!("not in what was imported; PyTorch had {least} reserved before")
+        }
         None => "not known: the trace shows no refused call".to_string(),
         Some(refused) => match refused.by {
             RefusedBy::BadCap => {
@@ -234,14 +238,10 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         Advice::Setting { conf, spare, origin } => {
-            let of = match origin {
-                Origin::Cap => "under the same cap",
-                Origin::Card => "on the same card",
-                Origin::Asked => "under the same limit",
-            };
             format!(
-                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
+                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {}, {} to spare)",
                 quoted(conf),
+                fits_in_words(*origin),
                 size(*spare)
             )
         }
