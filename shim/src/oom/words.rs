@@ -323,10 +323,8 @@ fn advice(found: &Findings) -> String {
     } else {
         all.push("less memory held".into());
     }
-    match all.split_last() {
-        Some((last, first)) if !first.is_empty() => format!("{}, or {last}", first.join(", ")),
-        _ => all.concat(),
-    }
+    // A setting that is copied as a word has no comma behind it.
+    all.join(" or ")
 }
 
 /// Up to the next tenth of a GiB, or the next MiB, as a cap is written.

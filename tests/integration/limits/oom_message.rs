@@ -83,7 +83,7 @@ fn fragmentation_is_named_with_its_figures() {
     assert!(says(text, "holds").starts_with("560.00 MiB outofmemory"), "{text}");
     assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
     assert!(says(text, "try").starts_with(
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 1.5 GiB, or a smaller"
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller"
     ));
     let trace = run.only_trace();
     let name = trace.file_name().unwrap().to_str().unwrap();
@@ -120,7 +120,7 @@ fn too_large_a_request_is_not_called_fragmentation() {
                     588.00 MiB short";
     assert_eq!(why, expected);
     assert!(!run.stderr.contains("expandable"), "{}", run.stderr);
-    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB, or a smaller batch");
+    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB or a smaller batch");
 }
 
 #[test]

@@ -76,7 +76,9 @@ const MOST_BLOCKS: u64 = 2_000_000;
 impl PostMortem {
     /// Bytes that the limit and the card had left: less than the request. `None`: not in the trace.
     pub fn room(&self) -> Option<u64> {
-        let refused = self.oom.refusal?.refused;
+        let Some(refused) = self.oom.refusal.map(|at| at.refused) else {
+            return self.card_free().filter(|_| self.is_imported_from_full_card());
+        };
         let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
         let card = (refused.driver_free > 0).then_some(refused.driver_free);
         let room = match (under, card) {
