@@ -72,7 +72,7 @@ fn fragmentation_is_named_with_its_figures() {
     let head = text.lines().next().unwrap();
     assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
     assert!(head.contains(": torch is out of memory: 128.00 MiB at outofmemory"), "{text}");
-    assert!(says(text, "limit").starts_with("1.37 GiB by VRAMTRACE_CAP (card: 2"), "{text}");
+    assert!(says(text, "limit").starts_with("1400 MiB by VRAMTRACE_CAP (card: 2"), "{text}");
     let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
     assert_eq!(says(text, "used"), used);
     assert_eq!(
@@ -175,7 +175,7 @@ fn a_refusal_by_a_group_names_it_and_what_others_hold() {
     let page = format!("/dev/shm/vramtrace-{}/group.{name}", testkit::user());
     let _ = std::fs::remove_file(page);
     let limit = says(&run.stderr, "limit");
-    let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");
+    let expected = format!("1400 MiB by the group {name}, of which others have 0 B (card: 22.69");
     assert!(limit.starts_with(&expected), "{limit}");
     assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Group));
 }

@@ -71,7 +71,7 @@ fn no_setting_is_advised_where_none_fits() {
     let t = out_of_memory(100 * MIB);
     let report = text(&t, &["whatif"]);
     assert!(
-        report.contains("No setting helps: none of these fits in 64.00 MiB; the least"),
+        report.contains("No setting helps: none of these fits in 64 MiB; the least"),
         "{report}"
     );
     assert!(!report.contains("Try"), "{report}");

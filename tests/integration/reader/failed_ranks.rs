@@ -61,7 +61,7 @@ fn the_rank_that_ran_out_of_memory_comes_first() {
         let first = flat(&first.join("\n"));
         for part in [
             "2 processes, the longest 11.0 s: 1 out of memory, 1 in order",
-            "OUT OF MEMORY rank 1 on GPU 0 at 10.000 s, under your cap of 0.25 GiB",
+            "OUT OF MEMORY rank 1 on GPU 0 at 10.000 s, under your cap of 256 MiB",
             "LINE 40.00 MiB asked by modeling_gpt2.py:212 < train.py:41",
             "CAUSE fragmentation: asked 40.00 MiB",
             "FIX export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

@@ -11,7 +11,7 @@ use crate::report::oom::fits_in_words;
 use crate::report::shell::{self, quoted};
 use crate::report::wording::gpu_name;
 use crate::symbols::Symbols;
-use crate::units::{clean, gib, seconds, size};
+use crate::units::{self, clean, gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
 pub(crate) fn fatal(process: &Process) -> String {
@@ -62,9 +62,11 @@ pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
 pub(crate) fn limit_in_words(fatal: &PostMortem) -> String {
     match fatal.oom.refusal.map(|at| at.refused) {
         Some(refused) if refused.by == RefusedBy::Group => {
-            format!("under your group's cap of {}", gib(refused.limit))
+            format!("under your group's cap of {}", units::limit(refused.limit))
         }
-        Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
+        Some(refused) if refused.limit > 0 => {
+            format!("under your cap of {}", units::limit(refused.limit))
+        }
         Some(_) if fatal.cause == Cause::Mps => "under the limit of MPS".to_string(),
         Some(_) if fatal.cause == Cause::Cgroup => "under the kernel's cgroup limit".to_string(),
         Some(_) => "on a full card".to_string(),

@@ -11,7 +11,7 @@ use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::wording::{cause_words, cuda_name};
 use crate::symbols::Frame;
-use crate::units::{clean, gib, several, size};
+use crate::units::{self, clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub(super) fn process(header: &Header, one: &PostMortem) -> String {
@@ -63,10 +63,10 @@ pub(super) fn limit(one: &PostMortem) -> String {
             }
             RefusedBy::Group => format!(
                 "{} by the group's cap; its processes together had {}",
-                gib(refused.limit),
+                units::limit(refused.limit),
                 gib(refused.counted)
             ),
-            RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
             RefusedBy::Driver if one.cause == Why::Mps => {
                 format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
             }
@@ -245,7 +245,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
                 size(*spare)
             )
         }
-        Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Cap { bytes } => format!("a cap of {}", units::limit(*bytes)),
         Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
         Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
         Advice::EmptyCache { bytes } => {
@@ -286,8 +286,8 @@ pub(super) fn peak(device: &DeviceState) -> String {
     let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
     let peak = gib(device.peak.bytes.max(shown));
     match (device.cap_bytes, device.group_cap_bytes) {
-        (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
-        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
+        (Some(cap), _) => format!("peak {peak} of a cap of {}", units::limit(cap)),
+        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", units::limit(cap)),
         (None, None) => format!("peak {peak}, no cap"),
     }
 }
