@@ -180,6 +180,7 @@ pub fn run(args: Args) -> Outcome {
     let read =
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);
+    moment::require_in(&processes, moment, "--at")?;
     caveats::retain_known(&mut processes, &mut found.traces)?;
     caveats::warn_damage(&found.traces);
     caveats::warn_tails_in_memory(&found.traces);

@@ -1,5 +1,6 @@
 //! What the commands that read traces say.
 
+mod bad_arguments;
 mod diff;
 mod endings;
 mod failed_ranks;
