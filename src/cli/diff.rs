@@ -120,19 +120,23 @@ pub fn run(args: Args) -> Outcome {
     let (before, after, names) = match (&args.baseline, args.vs) {
         (Some(path), _) => (
             baseline(path)?,
-            usage_of(&args.traces[0], args.at)?,
+            usage_of(&args.traces[0], args.at, "--at")?,
             [path.display().to_string(), first],
         ),
         (None, Some(vs)) => {
             let at = |at: Option<Moment>| at.map_or("", moment::words);
             let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
-            (usage_of(&args.traces[0], args.at)?, usage_of(&args.traces[0], Some(vs))?, names)
+            (
+                usage_of(&args.traces[0], args.at, "--at")?,
+                usage_of(&args.traces[0], Some(vs), "--vs")?,
+                names,
+            )
         }
         (None, None) => {
             let second = args.traces[1].display().to_string();
             (
-                usage_of(&args.traces[0], args.at)?,
-                usage_of(&args.traces[1], args.at)?,
+                usage_of(&args.traces[0], args.at, "--at")?,
+                usage_of(&args.traces[1], args.at, "--at")?,
                 [first, second],
             )
         }
@@ -147,8 +151,8 @@ pub fn moments(
     (at, vs): (Moment, Moment),
     top: usize,
 ) -> Outcome {
-    let at_moment = |moment| -> Result<Usage, Failure> {
-        let mut usage = usage(processes.open()?, Some(moment))?;
+    let at_moment = |moment, option| -> Result<Usage, Failure> {
+        let mut usage = usage(processes.open()?, Some(moment), option)?;
         let wanted = |place: &PlaceUse| match place.device {
             Some(ordinal) => device.includes(DeviceId(ordinal)),
             None => !device.is_given(),
@@ -156,7 +160,7 @@ pub fn moments(
         usage.places.retain(wanted);
         Ok(usage)
     };
-    let (before, after) = (at_moment(at)?, at_moment(vs)?);
+    let (before, after) = (at_moment(at, "--at")?, at_moment(vs, "--vs")?);
     let names = [moment::words(at), moment::words(vs)];
     print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
     Ok(DONE)
@@ -164,7 +168,7 @@ pub fn moments(
 
 fn save(args: &Args, path: &Path) -> Outcome {
     let output = Output::new(path, args.force)?;
-    let usage = usage_of(&args.traces[0], args.at)?;
+    let usage = usage_of(&args.traces[0], args.at, "--at")?;
     let text = json(&Baseline { schema: BASELINE.to_string(), usage })?;
     output.write(|out| out.write_all(text.as_bytes()))?;
     if !output.is_stdout() {
@@ -195,17 +199,19 @@ fn baseline(path: &Path) -> Result<Usage, Failure> {
     }
 }
 
-fn usage_of(path: &Path, at: Option<Moment>) -> Result<Usage, Failure> {
-    usage(select::open(&[path.to_path_buf()])?, at)
+fn usage_of(path: &Path, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
+    usage(select::open(&[path.to_path_buf()])?, at, option)
 }
 
-fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
+/// `option`: the one that gave the moment.
+fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
     let Selected { mut traces, .. } = selected;
     require_stacks(&traces)?;
     super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
     let collect = Collect { roles: Some(RolesOf::Blocks), ..Collect::default() };
     let mut processes = read_all(&traces, read, collect, &|_, _| {});
+    moment::require_in(&processes, read, option)?;
     caveats::retain_known(&mut processes, &mut traces)?;
     let mut index = 0;
     let mut places = Vec::new();

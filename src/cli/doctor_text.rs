@@ -1,7 +1,7 @@
 //! The text of `vramtrace doctor`: one screen of 24 lines of 80 characters, or everything (--full).
 
 use vramtrace_format::uuid;
-use vramtrace_reader::units::{gib, several};
+use vramtrace_reader::units::{gib, limit, several};
 
 use crate::doctor::coverage::Handling;
 use crate::doctor::usage::DriverUsage;
@@ -202,7 +202,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
             }
             Ok(limits) => {
                 for (ordinal, bytes) in limits {
-                    line!(lines, "cap       device {ordinal}: {}", gib(*bytes));
+                    line!(lines, "cap       device {ordinal}: {}", limit(*bytes));
                 }
             }
             Err(why) => line!(lines, "cap       {why}"),

@@ -95,6 +95,19 @@ pub fn run(args: Args) -> Outcome {
         output.refuse_inputs(paths(&selected.traces))?;
     }
     let inputs: Vec<Input> = selected.into_inputs().collect();
+    if let FragMoment::Time(at_ns) = args.at {
+        let end = |input: &Input| {
+            let (definitions, _) = input.trace.definitions();
+            // A trace without times is an error of its own.
+            let timed = definitions.has_times();
+            let end = || input.trace.replay(&definitions, &mut ()).state.time_ns;
+            timed.then(|| (input.name.clone(), end()))
+        };
+        let ends: Vec<(String, u64)> = inputs.iter().filter_map(end).collect();
+        if !ends.is_empty() {
+            moment::require_before_end(&ends, at_ns, "--at")?;
+        }
+    }
     for input in &inputs {
         let (definitions, _) = input.trace.definitions();
         let found = match find(&input.trace, &definitions, args.at) {

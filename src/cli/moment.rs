@@ -1,6 +1,9 @@
 //! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at 12.5`.
 
-use vramtrace_reader::analysis::Moment;
+use vramtrace_reader::analysis::{Moment, Process};
+use vramtrace_reader::units::seconds;
+
+use crate::error::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give `peak`, `peak-allocated`, `end`, or seconds since the start, e.g. 12.5")]
@@ -19,6 +22,33 @@ pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
         }
         _ => Err(NotAMoment),
     }
+}
+
+/// Fails if a moment in seconds is behind the end of all processes. `option`: the one that gave it.
+pub fn require_in(processes: &[Process], moment: Moment, option: &str) -> Result<(), Failure> {
+    let ends: Vec<(String, u64)> = processes
+        .iter()
+        .map(|process| (process.trace.display().to_string(), process.ending.last_ns))
+        .collect();
+    match moment {
+        Moment::At(at_ns) => require_before_end(&ends, at_ns, option),
+        _ => Ok(()),
+    }
+}
+
+/// As [`require_in`]. `ends`: names of traces with the times of their last events, ns.
+pub fn require_before_end(ends: &[(String, u64)], at_ns: u64, option: &str) -> Result<(), Failure> {
+    // Times are printed in ms.
+    const ROUNDED_NS: u64 = 1_000_000;
+    let last_ns = ends.iter().map(|(_, last_ns)| *last_ns).max().unwrap_or(0);
+    if at_ns <= last_ns.saturating_add(ROUNDED_NS) {
+        return Ok(());
+    }
+    let (at, last) = (seconds(at_ns), seconds(last_ns));
+    Err(Failure::new(match ends {
+        [(name, _)] => format!("{option} {at}: {name} ends at {last}"),
+        _ => format!("{option} {at}: the last of these {} traces ends at {last}", ends.len()),
+    }))
 }
 
 /// `at the peak`.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_reader::analysis::ranks::{self, Rank};
+use vramtrace_reader::analysis::ranks::{self, Rank, RankEnd};
 use vramtrace_reader::analysis::{
     Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
@@ -166,8 +166,10 @@ pub fn run(args: Args) -> Outcome {
         caveats::warn_damage(&found.traces);
         caveats::warn_tails_in_memory(&found.traces);
         let mut out = head(&found);
-        out.push_str(&text::overview(&ranks, args.entries()));
-        let hints = text::overview_hints(&ranks, &args.processes.given());
+        let given = args.processes.given();
+        let first = first_failed(&args, &ranks, &found.traces);
+        out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
+        let hints = text::overview_hints(&ranks, &given);
         print_text(&format!("{out}\n{hints}"))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
@@ -178,6 +180,7 @@ pub fn run(args: Args) -> Outcome {
     let read =
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);
+    moment::require_in(&processes, moment, "--at")?;
     caveats::retain_known(&mut processes, &mut found.traces)?;
     caveats::warn_damage(&found.traces);
     caveats::warn_tails_in_memory(&found.traces);
@@ -215,6 +218,17 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
         rank.devices.retain(|device, _| args.device.includes(*device));
     }
     Ok(ranks)
+}
+
+/// The process that ran out of memory first, with its post-mortems.
+fn first_failed(args: &Args, ranks: &[Rank], traces: &[Trace]) -> Option<Process> {
+    let failed = ranks::failed(ranks);
+    let first = failed.first().filter(|failed| failed.end == RankEnd::OutOfMemory)?;
+    let trace = &traces[first.rank];
+    let mut process = Process::read(trace, Moment::End);
+    process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
+    process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+    Some(process)
 }
 
 /// Exit status, with the reasons on stderr.
@@ -289,8 +303,10 @@ fn as_text(
 ) -> String {
     let mut out = head(found);
     let several = processes.len() > 1;
+    let given = args.processes.given();
     if several {
-        out.push_str(&text::overview(ranks, args.entries()));
+        let first = first_failed(args, ranks, &found.traces);
+        out.push_str(&text::overview(ranks, first.as_ref(), &given, args.entries()));
     }
     if !several || args.all {
         for process in processes {
@@ -310,8 +326,8 @@ fn as_text(
     }
     let hints = match several && !args.all {
         _ if args.no_hints => String::new(),
-        true => text::overview_hints(ranks, &args.processes.given()),
-        false => text::hints(processes, args.full, &args.processes.given()),
+        true => text::overview_hints(ranks, &given),
+        false => text::hints(processes, args.full, &given),
     };
     if !hints.is_empty() {
         out.push('\n');

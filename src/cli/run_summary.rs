@@ -7,6 +7,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::ranks::{self, Card};
 use vramtrace_reader::analysis::{self, Moment, Process};
 use vramtrace_reader::replay::{DeviceState, InUse};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
@@ -42,6 +43,7 @@ pub fn print(ended: &RunResult) {
         [only] if from_here(only) == shown => message(format_args!("the trace is {shown}")),
         several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
     }
+    let given = format!(" {}", shell::quoted(&shown));
     match trace::load(&traces) {
         Ok(loaded) => {
             caveats::warn_versions(&loaded.traces);
@@ -53,13 +55,13 @@ pub fn print(ended: &RunResult) {
                     "  the cap of {cap} was for each process by itself, not for all together"
                 ));
             }
-            for line in verdict::lines(&mut whole, &traces, &shown) {
+            for line in verdict::lines(&mut whole, &traces, &given) {
                 message(line);
             }
             if whole.is_empty() {
                 let gave_up = all.iter().any(|process| process.out_of_memory);
                 let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
-                message(verdict::next(finding, &shown));
+                message(verdict::next(finding, &given));
             }
         }
         Err(error) => message(error),

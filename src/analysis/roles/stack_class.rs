@@ -65,6 +65,9 @@ impl StackClass {
 #[derive(Clone, Debug, Default)]
 pub(super) struct StackClasses {
     by: FxHashMap<StackId, StackClass>,
+    /// The program uses PyTorch. Modules, steps and passes are PyTorch's: without it, only the memory of
+    /// libraries and graphs has a class.
+    torch: bool,
 }
 
 impl StackClasses {
@@ -77,6 +80,7 @@ impl StackClasses {
 
     /// Classifies some stacks more. `symbols` must name them.
     pub(super) fn add(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
+        self.torch = self.torch || uses_torch(definitions, symbols);
         let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
         let stacks = definitions.stacks();
         let class = |id: StackId| {
@@ -90,8 +94,20 @@ impl StackClasses {
     }
 
     pub(super) fn get(&self, stack: StackId) -> StackClass {
-        self.by.get(&stack).copied().unwrap_or_default()
+        let class = self.by.get(&stack).copied().unwrap_or_default();
+        match class {
+            StackClass::Workspace | StackClass::Communication | StackClass::Graph => class,
+            _ if self.torch => class,
+            _ => StackClass::Unknown,
+        }
     }
+}
+
+fn uses_torch(definitions: &Definitions, symbols: &Symbols) -> bool {
+    definitions.imported_from().is_some()
+        || definitions.has_library("libc10")
+        || definitions.has_library("libtorch")
+        || symbols.frames().iter().any(|frame| frame.file.contains("/torch/"))
 }
 
 /// Without native frames, a thread without Python frames is one that runs backward.

@@ -252,7 +252,7 @@ pub struct AdviceFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,
     pub bytes: Option<u64>,
-    /// Bytes that a setting would leave unused, `under` a `cap` or a `card`.
+    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,7 @@
 //! Reports as text, for people.
 
 pub mod diff;
+mod failed;
 pub mod frag;
 mod heatmap;
 mod hints;

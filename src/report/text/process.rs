@@ -10,7 +10,7 @@ use super::{holders, in_use, oom, sleeps, sum, torch};
 use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
-use crate::units::{clean, count, gib, seconds, several, shorten, size};
+use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
 
 /// The whole report on one process.
 pub fn details(process: &Process, shown: ReportOptions) -> String {
@@ -256,10 +256,10 @@ fn caps(table: &mut Table, device: &DeviceState) {
             ),
             true => "only warns: a request that does not fit is reported, and granted".to_string(),
         };
-        table.row(["cap".into(), gib(cap), counts]);
+        table.row(["cap".into(), limit(cap), counts]);
     }
     if let Some(cap) = device.group_cap_bytes {
-        table.row(["group's cap".into(), gib(cap), "for all its processes together".into()]);
+        table.row(["group's cap".into(), limit(cap), "for all its processes together".into()]);
     }
     if device.cap_only_warns {
         let style = if device.warned > 0 { WARN } else { PLAIN };
@@ -346,10 +346,10 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
     table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
     for refusal in here().skip(here().count() - shown) {
         let refused = &refusal.refused;
-        let limit = match (refused.limit, refused.driver_free) {
+        let under = match (refused.limit, refused.driver_free) {
             (0, 0) => String::new(),
             (0, free) => format!("{} free", gib(free)),
-            (limit, _) => gib(limit),
+            (bytes, _) => limit(bytes),
         };
         let code = match refused.result {
             2 => String::new(),
@@ -362,7 +362,7 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
             (process.definitions.site_api_name(refused.site), PLAIN),
             (size(refused.size), PLAIN),
             (gib(refused.counted), PLAIN),
-            (limit, PLAIN),
+            (under, PLAIN),
             (code, PLAIN),
         ]);
     }

@@ -72,7 +72,7 @@ fn fragmentation_is_named_with_its_figures() {
     let head = text.lines().next().unwrap();
     assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
     assert!(head.contains(": torch is out of memory: 128.00 MiB at outofmemory"), "{text}");
-    assert!(says(text, "limit").starts_with("1.37 GiB by VRAMTRACE_CAP (card: 2"), "{text}");
+    assert!(says(text, "limit").starts_with("1400 MiB by VRAMTRACE_CAP (card: 2"), "{text}");
     let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
     assert_eq!(says(text, "used"), used);
     assert_eq!(
@@ -83,7 +83,7 @@ fn fragmentation_is_named_with_its_figures() {
     assert!(says(text, "holds").starts_with("560.00 MiB outofmemory"), "{text}");
     assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
     assert!(says(text, "try").starts_with(
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 1.5 GiB, or a smaller"
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller"
     ));
     let trace = run.only_trace();
     let name = trace.file_name().unwrap().to_str().unwrap();
@@ -120,7 +120,7 @@ fn too_large_a_request_is_not_called_fragmentation() {
                     588.00 MiB short";
     assert_eq!(why, expected);
     assert!(!run.stderr.contains("expandable"), "{}", run.stderr);
-    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB, or a smaller batch");
+    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB or a smaller batch");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_refusal_by_a_group_names_it_and_what_others_hold() {
     let page = format!("/dev/shm/vramtrace-{}/group.{name}", testkit::user());
     let _ = std::fs::remove_file(page);
     let limit = says(&run.stderr, "limit");
-    let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");
+    let expected = format!("1400 MiB by the group {name}, of which others have 0 B (card: 22.69");
     assert!(limit.starts_with(&expected), "{limit}");
     assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Group));
 }

@@ -1,7 +1,9 @@
 //! What the commands that read traces say.
 
+mod bad_arguments;
 mod diff;
 mod endings;
+mod failed_ranks;
 mod given_files;
 mod golden;
 mod holders;

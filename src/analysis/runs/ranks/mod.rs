@@ -6,6 +6,7 @@
 //! lists, unless the run's traces are larger than [`SHORT_RUN`].
 
 mod cards;
+mod failed;
 mod held;
 mod imbalance;
 mod merged;
@@ -29,6 +30,7 @@ use observer::RankObserver;
 use steps::Steps;
 
 pub use cards::{Card, cards};
+pub use failed::{FailedRank, RankEnd, failed};
 pub use imbalance::{Imbalance, imbalance};
 pub use merged::{Holders, Merged, holders_of, key, merge};
 
@@ -40,8 +42,8 @@ pub struct Rank {
     /// The process was running when the trace was opened.
     pub running: bool,
     pub ended_in_order: bool,
-    /// The run ended on a device with a request for memory that failed.
-    pub out_of_memory: bool,
+    /// When the request for memory failed with which the run ended; of several devices the first.
+    pub failed_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: bool,
     /// False: events are missing and no checkpoint says what is live.
@@ -195,7 +197,8 @@ impl Rank {
         rank.live_is_known = state.live_is_known();
         rank.last_ns = state.time_ns;
         let ooms = observer.ooms.finish(state.time_ns).ooms;
-        rank.out_of_memory = !rank.running && !oom::ended(&ooms).is_empty();
+        let ended = oom::ended(&ooms).into_iter().filter(|_| !rank.running);
+        rank.failed_ns = ended.map(|oom| oom.time_ns).min();
         let owners = observer.slept.then(|| held::by_owner(trace, definitions, &state));
         for (id, device) in state.devices.iter().filter(|(_, device)| device.was_used()) {
             let holders = match &owners {
@@ -215,7 +218,7 @@ impl Rank {
             header: trace.header().clone(),
             running: trace.is_running(),
             ended_in_order: false,
-            out_of_memory: false,
+            failed_ns: None,
             stopped: false,
             live_is_known: true,
             last_ns: 0,

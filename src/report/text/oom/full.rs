@@ -34,7 +34,7 @@ const WIDTH: usize = 100;
 /// The lines of the summary that list holders.
 const HOLDS: usize = 3;
 
-/// The whole post-mortem. `given`: the trace argument as the user gave it, after a space.
+/// The whole post-mortem. `given`: the arguments that name the process in a command, each after a space.
 pub fn text(
     it: &Explained,
     header: &Header,

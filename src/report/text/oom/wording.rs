@@ -5,13 +5,13 @@ use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 use super::super::holders::{ListingOptions, words};
 use super::super::sum_line::sum_line;
 use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
-use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
+use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::wording::{cause_words, cuda_name, headline};
 use crate::symbols::Frame;
-use crate::units::{clean, gib, several, size};
+use crate::units::{self, clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub(super) fn process(header: &Header, one: &PostMortem) -> String {
@@ -51,7 +51,11 @@ pub(super) fn limit(one: &PostMortem) -> String {
             let least = size(one.reserved.saturating_add(one.oom.size));
             format!("below {least} by PyTorch's own memory fraction: no call was refused")
         }
-        None if one.imported => "not known: it was not in what was imported".to_string(),
+        None if one.is_imported_from_full_card() => "the card".to_string(),
+        None if one.imported => {
+            let least = gib(one.device.cache.peak_reserved.bytes);
+            format!("not in what was imported; PyTorch had {least} reserved before")
+        }
         None => "not known: the trace shows no refused call".to_string(),
         Some(refused) => match refused.by {
             RefusedBy::BadCap => {
@@ -59,10 +63,10 @@ pub(super) fn limit(one: &PostMortem) -> String {
             }
             RefusedBy::Group => format!(
                 "{} by the group's cap; its processes together had {}",
-                gib(refused.limit),
+                units::limit(refused.limit),
                 gib(refused.counted)
             ),
-            RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
             RefusedBy::Driver if one.cause == Why::Mps => {
                 format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
             }
@@ -206,18 +210,14 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         Advice::Setting { conf, spare, origin } => {
-            let of = match origin {
-                Origin::Cap => "under the same cap",
-                Origin::Card => "on the same card",
-                Origin::Asked => "under the same limit",
-            };
             format!(
-                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
+                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {}, {} to spare)",
                 quoted(conf),
+                fits_in_words(*origin),
                 size(*spare)
             )
         }
-        Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Cap { bytes } => format!("a cap of {}", units::limit(*bytes)),
         Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
         Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
         Advice::EmptyCache { bytes } => {
@@ -262,8 +262,8 @@ pub(super) fn peak(device: &DeviceState) -> String {
         _ => format!("{} counted", gib(of.counted_by_cap())),
     };
     match (device.cap_bytes, device.group_cap_bytes) {
-        (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
-        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
+        (Some(cap), _) => format!("peak {peak} of a cap of {}", units::limit(cap)),
+        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", units::limit(cap)),
         (None, None) => format!("peak {peak}, no cap"),
     }
 }
