@@ -175,7 +175,7 @@ fn each_of_several_ooms_can_be_chosen() {
         (&["--at", "3"][..], "--at 3: the run has 2: give a number from 1 to 2"),
         (&["--at", "last"], "give `all`, or a number from 1"),
         (&["--rank", "3"], "--rank 3: no such process"),
-        (&["--at", "1", "--device", "5"], "--at 1: there is none of this device"),
+        (&["--at", "1", "--device", "5"], "--at 1: the run has no out-of-memory on this device"),
     ] {
         let output = run_in(&scratch, &[&["t.vtrace"], args].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
