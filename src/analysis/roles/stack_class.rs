@@ -17,6 +17,8 @@ pub(super) enum StackClass {
     /// The same, in a constructor.
     Constructor,
     Load,
+    /// `copy.deepcopy` of a module or tensor.
+    Copy,
     Forward,
     /// A function or file with the name of a cache of keys and values.
     Cache,
@@ -44,7 +46,7 @@ impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
     pub(super) fn phase(self) -> Option<Phase> {
         match self {
-            StackClass::Outside | StackClass::Constructor | StackClass::Load => {
+            StackClass::Outside | StackClass::Constructor | StackClass::Load | StackClass::Copy => {
                 Some(Phase::Outside)
             }
             StackClass::Forward => Some(Phase::Forward),
@@ -142,6 +144,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
             FrameMark::Constructor => StackClass::Constructor,
             FrameMark::Module => StackClass::Forward,
             FrameMark::Load => StackClass::Load,
+            FrameMark::Copy => StackClass::Copy,
             FrameMark::Cache => StackClass::Cache,
             FrameMark::Accumulate => StackClass::Accumulate,
             FrameMark::Optimizer => StackClass::Optimizer,
