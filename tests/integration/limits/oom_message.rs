@@ -490,6 +490,25 @@ fn python_lines_are_named_after_the_interpreter_has_ended() {
     );
 }
 
+/// A line is one holder, however many stacks lead there: in the message as in the command.
+#[test]
+fn the_message_and_the_command_name_the_same_holder() {
+    let setup = || Setup::simulated().env("VRAMTRACE_CAP", "2GiB");
+    let Some((_, ours)) = python("kept_in_a_list.py", "deep", setup()) else {
+        return testkit::skip("lines of Python: no Python from 3.8 on");
+    };
+    let holds = says(&ours.stderr, "holds");
+    let mut command = testkit::vramtrace();
+    let output = command.args(["oom", "--json"]).arg(ours.only_trace()).output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let holder = &found["ooms"][0]["post_mortem"]["holders"][0];
+    let (bytes, count) = (holder["bytes"].as_u64().unwrap(), holder["count"].as_u64().unwrap());
+    assert!(count > 40, "{holder}");
+    let figures = format!("{} train.py:", vramtrace_reader::units::size(bytes));
+    assert!(holds.starts_with(&figures), "{}", ours.stderr);
+    assert!(holds.ends_with(&format!("   {count} allocations")), "{}", ours.stderr);
+}
+
 /// As with CuPy: the interpreter's end frees what is kept in a list.
 #[test]
 fn what_the_interpreters_end_frees_is_still_named() {
