@@ -60,8 +60,7 @@ fn a_torch_run_says_what_happened_why_and_what_to_do() {
         &[
             "OUT OF MEMORY  cuda:0 pid 4711 at 10.000 s: torch asked for 40.00 MiB at\n               \
              modeling_gpt2.py:212 < train.py:41\n",
-            "  limit   256 MiB by the cap; the card had 1.00 GiB free: not the card, not a \
-             neighbour\n",
+            "  limit   256 MiB by the cap; the card had 1.00 GiB free: not the card\n",
             "  used    228.00 MiB = tensors 106.00 + torch cache 58.00 + cuBLAS 16.00 + NCCL 8.00 + \
              context 40.00\n",
             "  why     fragmentation: 58.00 MiB free inside PyTorch in 3 pinned segments, largest \
@@ -172,10 +171,10 @@ fn each_of_several_ooms_can_be_chosen() {
     assert_eq!(all["ooms"][0]["post_mortem"]["cause"], "card");
     assert_eq!(all["ooms"][1]["api"], "cuMemAlloc_v2");
     for (args, wanted) in [
-        (&["--at", "3"][..], "--at 3: there are 2"),
+        (&["--at", "3"][..], "--at 3: the run has 2: give a number from 1 to 2"),
         (&["--at", "last"], "give `all`, or a number from 1"),
         (&["--rank", "3"], "--rank 3: no such process"),
-        (&["--at", "1", "--device", "5"], "--at 1: there is none of this device"),
+        (&["--at", "1", "--device", "5"], "--at 1: the run has no out-of-memory on this device"),
     ] {
         let output = run_in(&scratch, &[&["t.vtrace"], args].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
