@@ -53,6 +53,9 @@ pub fn short(findings: &Findings, problems: &[String]) -> String {
         let (ordinal, total) = (device.ordinal, gib(device.total_bytes));
         screen.add("", &format!("{:INDENT$}{ordinal}: {}, {total}", "", device.name));
     }
+    for note in findings.notes() {
+        screen.add("note", &note);
+    }
     if let Ok(shim) = &findings.shim {
         let coverage = &shim.coverage;
         screen.add("recorder", &shim.path.display().to_string());
@@ -168,6 +171,21 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
             line!(lines, "nvml      driver {}, devices: {}", nvml.driver_version, nvml.devices)
         }
         Err(why) => line!(lines, "nvml      not found: {why}"),
+    }
+    let machine = &findings.machine;
+    let module = machine.kernel_module.as_deref().unwrap_or("not loaded");
+    line!(lines, "module    {module}");
+    for node in &machine.nodes {
+        line!(lines, "node      {}: {}", node.path.display(), node.access.name());
+    }
+    match &machine.runtime {
+        Some(runtime) => {
+            line!(lines, "runtime   CUDA {}, {}", version(runtime.version), runtime.library)
+        }
+        None => line!(lines, "runtime   none in the directories of the loader"),
+    }
+    for note in findings.notes() {
+        line!(lines, "note      {note}");
     }
     match &findings.shim {
         Ok(shim) => {

@@ -28,6 +28,7 @@ Examples:
   vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --html -o run.html                  one page to look at, without a network
+  vramtrace report B/ --against A/                     and what changed since A
   vramtrace report --html B/ --against A/ -o diff.html two runs on one page
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
@@ -170,7 +171,7 @@ pub fn run(args: Args) -> Outcome {
         let first = first_failed(&args, &ranks, &found.traces);
         out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
         let hints = text::overview_hints(&ranks, &given);
-        print_text(&format!("{out}\n{hints}"))?;
+        print_text(&format!("{out}\n{hints}{}", changes(&args)?))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
     let moment = args.at.unwrap_or(Moment::End);
@@ -202,7 +203,10 @@ pub fn run(args: Args) -> Outcome {
     };
     match args.json {
         true => print(&as_json(&processes, &ranks, &marked, args.entries())?)?,
-        false => print_text(&as_text(&args, &found, (&processes, &ranks), &marked, moment))?,
+        false => {
+            let text = as_text(&args, &found, (&processes, &ranks), &marked, moment);
+            print_text(&format!("{text}{}", changes(&args)?))?;
+        }
     }
     Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
 }
@@ -218,6 +222,19 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
         rank.devices.retain(|device, _| args.device.includes(*device));
     }
     Ok(ranks)
+}
+
+/// What changed since the run of --against. Empty without one.
+fn changes(args: &Args) -> Result<String, Failure> {
+    /// Lines that are listed without --top.
+    const TOP: usize = 5;
+    match &args.page.against[..] {
+        [] => Ok(String::new()),
+        against => {
+            let how = (args.at, args.top.unwrap_or(TOP));
+            Ok(format!("\n{}", super::diff::of_runs(against, &args.processes, how)?))
+        }
+    }
 }
 
 /// The process that ran out of memory first, with its post-mortems.

@@ -60,8 +60,7 @@ fn a_torch_run_says_what_happened_why_and_what_to_do() {
         &[
             "OUT OF MEMORY  cuda:0 pid 4711 at 10.000 s: torch asked for 40.00 MiB at\n               \
              modeling_gpt2.py:212 < train.py:41\n",
-            "  limit   256 MiB by the cap; the card had 1.00 GiB free: not the card, not a \
-             neighbour\n",
+            "  limit   256 MiB by the cap; the card had 1.00 GiB free: not the card\n",
             "  used    228.00 MiB = tensors 106.00 + torch cache 58.00 + cuBLAS 16.00 + NCCL 8.00 + \
              context 40.00\n",
             "  why     fragmentation: 58.00 MiB free inside PyTorch in 3 pinned segments, largest \

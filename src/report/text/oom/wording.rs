@@ -81,7 +81,7 @@ pub(super) fn limit(one: &PostMortem) -> String {
     };
     let Some(free) = one.card_free() else { return limit };
     let so = match one.is_capped() {
-        true if free >= one.oom.size => ": not the card, not a neighbour",
+        true if free >= one.oom.size => ": not the card",
         true => ": too little as well",
         false => "",
     };
@@ -171,7 +171,7 @@ pub(super) fn part(what: &UsedPart) -> String {
         UsedPart::TorchCache => "torch cache".into(),
         UsedPart::Library(Some(name)) => clean(name),
         UsedPart::Library(None) => "other allocations".into(),
-        UsedPart::Rounding => "rest of pages and pools".into(),
+        UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
         UsedPart::Driver(cause) => cause_words(*cause).into(),
@@ -186,14 +186,14 @@ pub(super) fn meaning(what: &UsedPart) -> &'static str {
         UsedPart::Tensors => "blocks of PyTorch's cache",
         UsedPart::TorchCache => "PyTorch's segments, in no block",
         UsedPart::Library(_) | UsedPart::Context => "",
-        UsedPart::Rounding => "pages of 2 MiB, reserves",
+        UsedPart::Rounding => "rest of 2 MiB pages, reserves",
         UsedPart::Limits => "larger limits (cuCtxSetLimit)",
-        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries, and its variables",
-        UsedPart::Driver(Cause::LocalMemory) => "spilled registers, arrays and stacks of kernels",
+        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries",
+        UsedPart::Driver(Cause::LocalMemory) => "registers and stacks of kernels",
         UsedPart::Driver(Cause::Sharing) => "peer access, imports, multicast",
         UsedPart::Driver(_) => "taken by the driver for itself",
-        UsedPart::Unattributed => "kernels, heaps, what libraries took",
-        UsedPart::Counted => "the cap counts requests under way, steps of managed memory",
+        UsedPart::Unattributed => "kernels, heaps, libraries",
+        UsedPart::Counted => "requests, steps of managed",
     }
 }
 
