@@ -28,6 +28,34 @@ pub struct Places {
     directories: Vec<String>,
     /// The program text was given on the command line (`-c`).
     inline: bool,
+    /// Of `python -m package.module`: the package's file or directory below any directory, `/package.py` and
+    /// `/package/`.
+    module: Option<[String; 2]>,
+}
+
+/// What a Python interpreter runs.
+enum Runs<'a> {
+    Script(&'a str),
+    Module(&'a str),
+}
+
+/// What the interpreter of this command line runs. `None`: no interpreter, a text (`-c`), or its standard input.
+fn runs(command: &[String]) -> Option<Runs<'_>> {
+    let (program, arguments) = command.split_first()?;
+    if !base_name(program).starts_with("python") {
+        return None;
+    }
+    let mut arguments = arguments.iter().map(String::as_str);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-m" => return arguments.next().map(Runs::Module),
+            "-c" | "-" => return None,
+            "-W" | "-X" | "--check-hash-based-pycs" => drop(arguments.next()),
+            option if option.starts_with('-') => {}
+            script => return Some(Runs::Script(script)),
+        }
+    }
+    None
 }
 
 /// Packages of [`Layer::Framework`].
@@ -145,9 +173,23 @@ impl Places {
     /// From the header of the program's trace.
     pub fn of(header: &Header) -> Places {
         let working = Path::new(&header.working_directory);
+        let runs = runs(&header.command);
+        // The launcher of a script (torchrun, accelerate) may be a module or a script itself.
         let script = header.command.iter().skip(1).find(|argument| argument.ends_with(".py"));
-        let named = script.unwrap_or(&header.executable);
+        let script = script.map(String::as_str).or(match runs {
+            Some(Runs::Script(script)) => Some(script),
+            _ => None,
+        });
+        let module = match (script, &runs) {
+            (None, Some(Runs::Module(module))) => Some(*module),
+            _ => None,
+        };
+        let named = script.or(module).unwrap_or(&header.executable);
         let program = base_name(named).to_string();
+        let module = module.map(|module| {
+            let package = module.split('.').next().unwrap_or(module);
+            [format!("/{package}.py"), format!("/{package}/")]
+        });
         let script = script.and_then(|script| Some(working.join(script).parent()?.to_path_buf()));
         let directories = [Some(working.to_path_buf()), script];
         let directories = directories.into_iter().flatten().filter_map(|directory| {
@@ -159,6 +201,7 @@ impl Places {
             program,
             directories: directories.collect(),
             inline: header.command.iter().any(|argument| argument == "-c"),
+            module,
         }
     }
 
@@ -204,6 +247,10 @@ impl Places {
         // Compilers and old versions of Python store names relative to their working directory.
         !file.starts_with('/')
             || self.directories.iter().any(|directory| file.starts_with(directory.as_str()))
+            || self
+                .module
+                .as_ref()
+                .is_some_and(|[alone, package]| file.ends_with(alone) || file.contains(package))
     }
 
     /// The layer of native code. `library`: the path of its library or executable. `file`: its source file; empty: not

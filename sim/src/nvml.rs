@@ -124,6 +124,16 @@ struct Utilization {
     memory: u32,
 }
 
+#[repr(C)]
+struct Sample {
+    pid: u32,
+    time_us: u64,
+    gpu: u32,
+    memory: u32,
+    encoder: u32,
+    decoder: u32,
+}
+
 /// Copies a list the NVML way: the count comes in as room and goes out as need.
 fn put_list<T>(count: Out<c_uint>, room: Out<T>, list: Vec<T>) -> Result {
     let fits = count.get().map_err(|_| INVALID_ARGUMENT)? as usize;
@@ -186,6 +196,12 @@ fn fail_late() -> Result {
         "lost" => Err(GPU_IS_LOST),
         _ => Ok(()),
     }
+}
+
+/// `busy:N`: the utilization of every card and process, percent.
+fn busy() -> u32 {
+    let setting = std::env::var("VRAMTRACE_SIM_NVML").unwrap_or_default();
+    setting.strip_prefix("busy:").and_then(|percent| percent.parse().ok()).unwrap_or(0)
 }
 
 fn init() -> Result {
@@ -366,7 +382,23 @@ nvml! {
 
     nvmlDeviceGetUtilizationRates(handle: usize, out: Out<Utilization>) {
         index(handle)?;
-        put(out, Utilization { gpu: 0, memory: 0 })
+        put(out, Utilization { gpu: busy(), memory: 0 })
+    }
+
+    nvmlDeviceGetProcessUtilization(
+        handle: usize,
+        to: Out<Sample>,
+        count: Out<c_uint>,
+        since_us: u64
+    ) {
+        let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+        let time_us = now.unwrap_or_default().as_micros() as u64;
+        let list = processes(handle, |pid, _| pid)?;
+        if busy() == 0 || list.is_empty() || time_us <= since_us {
+            return Err(NOT_FOUND);
+        }
+        let sample = |pid| Sample { pid, time_us, gpu: busy(), memory: 0, encoder: 0, decoder: 0 };
+        put_list(count, to, list.into_iter().map(sample).collect())
     }
 
     nvmlDeviceGetMigMode(handle: usize, _current: Out<c_uint>, _pending: Out<c_uint>) {

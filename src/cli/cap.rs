@@ -51,7 +51,10 @@ pub fn run(args: Args) -> Outcome {
     };
     let device = args.device.as_deref().map(parse_device).transpose()?;
     match (args.pid, args.group) {
-        (Some(pid), _) => set_process_limit(pid, device.as_ref(), limit),
+        (Some(pid), _) => {
+            print(&set_process_limit(pid, device.as_ref(), limit)?)?;
+            Ok(DONE)
+        }
         (None, Some(name)) => set_group_limit(&name, device.as_ref(), limit),
         (None, None) => Err(Failure::new("name a process (--pid) or a group (--group)")),
     }
@@ -137,7 +140,17 @@ fn matching_devices<'d>(
     }))
 }
 
-fn set_process_limit(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
+/// Sets the cap of a process on all of its devices. `None`: no cap. Returns a line for each device.
+#[cfg(feature = "top")]
+pub fn set_everywhere(pid: u32, limit: Option<Limit>) -> Result<String, Failure> {
+    set_process_limit(pid, None, limit)
+}
+
+fn set_process_limit(
+    pid: u32,
+    named: Option<&DeviceOption>,
+    limit: Option<Limit>,
+) -> Result<String, Failure> {
     let target = ControlTarget::find(pid).map_err(|missing| {
         Failure::new(match missing {
             TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
@@ -179,8 +192,7 @@ fn set_process_limit(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit
             (false, true) => " (from its first CUDA call in a second or later)\n",
         });
     }
-    print(&out)?;
-    Ok(DONE)
+    Ok(out)
 }
 
 fn set_group_limit(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {

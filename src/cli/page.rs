@@ -78,6 +78,17 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     Ok(DONE)
 }
 
+/// Writes the page of one trace into a new file, and prints nothing.
+#[cfg(feature = "top")]
+pub fn write_one(trace: &Path, path: &Path) -> Result<(), crate::error::Failure> {
+    let output = Output::new(path, false)?;
+    let traces = [vramtrace_reader::trace::Trace::open(trace)?];
+    let (names, label) = ([shown(trace)], shown(trace));
+    let mut processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
+    let mut page = [PageRun { label, names: &names, processes: &mut processes, traces: &traces }];
+    output.write(|out| write(&mut page, None, out))
+}
+
 fn read(label: String, selected: Selected) -> Read {
     let processes = read_all(&selected.traces, Moment::End, COLLECT, &|_, _| {});
     let chosen = selected.chosen.as_deref().map(shown);

@@ -3,6 +3,8 @@
 
 mod directory;
 pub mod group;
+#[cfg(feature = "top")]
+pub mod owner;
 pub mod process;
 mod segment;
 

@@ -127,7 +127,8 @@ pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
     of_threads.find(|file| !file.is_empty()).unwrap_or_default()
 }
 
-fn command(pid: u32) -> String {
+/// The command line, with secrets masked; empty if it cannot be read.
+pub fn command(pid: u32) -> String {
     let words = proc_file(pid, "cmdline");
     let words = words.strip_suffix(b"\0").unwrap_or(&words);
     let words = words.split(|byte| *byte == 0);

@@ -45,6 +45,13 @@ struct Origin {
     passes_block_on: bool,
 }
 
+impl Origin {
+    /// A line of the program, or of Python code in no package: that has the program's name, too.
+    fn is_of_program(&self) -> bool {
+        self.layer == Layer::Own || self.layer == Layer::Package && self.library.is_none()
+    }
+}
+
 /// Most Python frames of a stack that are examined.
 const DEEP: usize = 128;
 /// The name of PyTorch's libraries and packages in [`vramtrace_format::layers`].
@@ -79,18 +86,18 @@ impl<'a> Names<'a> {
 
     /// The innermost library that is not plumbing; without one the program, if it has a frame.
     fn driver_requester(&self, origins: Vec<Origin>) -> Option<Library> {
-        let own = origins.iter().any(|origin| origin.layer == Layer::Own);
+        let own = origins.iter().any(Origin::is_of_program);
         let innermost = origins.into_iter().find_map(|origin| origin.library);
         innermost.or_else(|| own.then(|| self.program()))
     }
 
     /// The innermost library, or the program, that does not only pass the request on; else PyTorch.
     fn block_requester(&self, origins: Vec<Origin>) -> Library {
-        let requester = origins.into_iter().filter(|origin| !origin.passes_block_on).find_map(
-            |Origin { layer, library, .. }| {
-                library.or_else(|| (layer == Layer::Own).then(|| self.program()))
-            },
-        );
+        let requester =
+            origins.into_iter().filter(|origin| !origin.passes_block_on).find_map(|origin| {
+                let own = origin.is_of_program();
+                origin.library.or_else(|| own.then(|| self.program()))
+            });
         requester.unwrap_or_else(|| Library {
             path: String::new(),
             title: TORCH.to_string(),

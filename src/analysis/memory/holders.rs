@@ -166,7 +166,7 @@ impl<'s> StackClassifier<'s> {
     /// The library of a frame that may have requested a block. `None`: the frame passes the call on.
     fn asked(&self, index: u32) -> Option<u32> {
         let frame = &self.symbols.frames()[index as usize];
-        let own = || (self.layers[index as usize] == Layer::Own).then_some(self.program);
+        let own = || self.is_of_program(index).then_some(self.program);
         let library = self.libraries[index as usize].or_else(own)?;
         let hands_on = match frame.language {
             Language::Native => library == self.torch,
@@ -175,14 +175,24 @@ impl<'s> StackClassifier<'s> {
         (!hands_on).then_some(library)
     }
 
+    /// Whether a frame is a line of the program, or of Python code in no package: that has the program's name, too.
+    fn is_of_program(&self, index: u32) -> bool {
+        let python = self.symbols.frames()[index as usize].language == Language::Python;
+        match self.layers[index as usize] {
+            Layer::Own => true,
+            Layer::Package => python && self.libraries[index as usize].is_none(),
+            _ => false,
+        }
+    }
+
     /// The library of the innermost frame that is not plumbing. Where that is PyTorch, a native frame
     /// further out may name cuBLAS: PyTorch allocates its workspace.
     fn library_of(&self, frames: &[u32]) -> Option<u32> {
         let of = |index: &u32| self.libraries[*index as usize];
         let Some(first) = frames.iter().position(|index| of(index).is_some()) else {
             // Only bindings between the program and the driver.
-            let own = |index: &u32| self.layers[*index as usize] == Layer::Own;
-            return frames.iter().any(own).then_some(self.program);
+            let own = frames.iter().any(|index| self.is_of_program(*index));
+            return own.then_some(self.program);
         };
         let found = of(&frames[first])?;
         let native =

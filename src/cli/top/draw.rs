@@ -1,43 +1,99 @@
-//! Draws the state on a terminal of 60 columns or more.
+//! Draws the screen on a terminal of 60 columns or more: cards, the list of processes or one of them, questions, keys.
 
 use ratatui::Frame;
+use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap};
-use vramtrace_reader::units::{count, gib, size};
+use ratatui::widgets::{
+    Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap,
+};
+use vramtrace_reader::units::{count, gib};
 
-use super::growth::{Line, Lines};
-use super::inside;
-use super::state::{Card, NO_PROCESS, Row, State, View, card_name, cells, total};
+use super::columns::{Column, that_fit};
+use super::keys::{KEYS, Target};
+use super::opened;
+use super::row::{Card, Row};
+use super::state::{Input, State, View};
 
-const DIM: Style = Style::new().fg(Color::DarkGray);
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
-const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-const GOOD: Style = Style::new().fg(Color::Green);
-const WARN: Style = Style::new().fg(Color::Yellow);
+pub const DIM: Style = Style::new().fg(Color::DarkGray);
+pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+pub const GOOD: Style = Style::new().fg(Color::Green);
+pub const WARN: Style = Style::new().fg(Color::Yellow);
 
-pub fn draw(frame: &mut Frame, state: &State) {
-    let cards = state.cards.len().min(8) as u16 * 2;
+pub const NO_PROCESS: &str =
+    "no recorded process of this user is running; start one: vramtrace run python train.py";
+
+/// What was drawn where, for the mouse.
+pub type Targets = Vec<(Rect, Target)>;
+
+/// Rows of the list below which a process is shown, too.
+const TALL: u16 = 26;
+
+/// Rows of the cards: figures and a curve, or figures alone where there are many.
+fn card_rows(state: &State, height: u16) -> u16 {
+    let cards = state.cards.len().min(16) as u16;
+    if cards * 2 <= height / 3 { cards * 2 } else { cards.min(height / 3) }
+}
+
+/// Whether a screen of this height has room for the chosen process below the list.
+pub fn has_panel(state: &State, height: u16) -> bool {
+    state.view == View::List && height >= TALL + 4 + card_rows(state, height)
+}
+
+pub fn draw(frame: &mut Frame, state: &State) -> Targets {
+    let mut targets = Targets::new();
+    let area = frame.area();
+    let last = last_lines(state);
+    let rows = card_rows(state, area.height);
     let [head, cards, _, body, keys] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(cards),
+        Constraint::Length(rows),
         Constraint::Length(1),
         Constraint::Min(3),
-        Constraint::Length(1),
+        Constraint::Length(height_of(&last, area.width)),
     ])
-    .areas(frame.area());
+    .areas(area);
     frame.render_widget(title(state), head);
-    for (card, at) in state.cards.values().zip(0u16..) {
-        if at * 2 + 1 < cards.height {
-            draw_card(frame, card, Rect { y: cards.y + at * 2, height: 2, ..cards });
+    let each = if rows == state.cards.len() as u16 * 2 { 2 } else { 1 };
+    for (card, at) in state.cards.values().zip((0u16..).step_by(each.into())) {
+        if at + each <= cards.height {
+            draw_card(frame, card, Rect { y: cards.y + at, height: each, ..cards });
         }
     }
     match state.view {
-        View::List => processes(frame, state, body),
-        View::Process(pid) => process(frame, state, pid, body),
+        View::Process(pid) => opened::process(frame, state, pid, body),
+        View::List if has_panel(state, area.height) => {
+            let listed = (state.rows().len() as u16 + 1).clamp(4, body.height / 2);
+            let [list, _, panel] = Layout::vertical([
+                Constraint::Length(listed),
+                Constraint::Length(1),
+                Constraint::Min(3),
+            ])
+            .areas(body);
+            processes(frame, state, list, &mut targets);
+            if let Some(pid) = state.chosen {
+                opened::process(frame, state, pid, panel);
+            }
+        }
+        View::List => {
+            let [list, detail] =
+                Layout::vertical([Constraint::Min(2), Constraint::Length(1)]).areas(body);
+            let left_out = processes(frame, state, list, &mut targets);
+            if let Some(row) = state.subject().filter(|_| !left_out.is_empty()) {
+                frame.render_widget(rest_of(row, &left_out, detail.width.into()), detail);
+            }
+        }
     }
-    frame.render_widget(Paragraph::new(help(state)), keys);
+    frame.render_widget(Paragraph::new(last).wrap(Wrap { trim: true }), keys);
+    if state.input == Input::Keys && state.message.is_none() {
+        key_targets(state, keys, &mut targets);
+    }
+    if state.input == Input::Help {
+        list_of_keys(frame, area);
+    }
+    targets
 }
 
 fn title(state: &State) -> Paragraph<'static> {
@@ -49,213 +105,244 @@ fn title(state: &State) -> Paragraph<'static> {
     if state.is_paused {
         parts.push(Span::styled("   PAUSED", WARN));
     }
+    if let Some(note) = &state.nvml_note {
+        parts.push(Span::styled(format!("   {note}"), DIM));
+    }
     Paragraph::new(Text::from(parts))
 }
 
-/// Two lines: figures, and bytes in use over time. 100 % is the sum of the caps, or the card if that is less.
-fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
-    let [figures, curve] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
-    let smaller = |cap: &u64| *cap > 0 && (*cap < card.total || card.total == 0);
-    let limit = card.cap.filter(smaller).unwrap_or(card.total);
-    // Without a limit that is known there is no percentage.
-    let part = if limit > 0 { card.used as f64 * 100.0 / limit as f64 } else { 0.0 };
-    let percent = match part {
-        _ if limit == 0 => String::new(),
+/// ` (40 %)`; nothing where the whole is not known.
+fn percent(part: u64, whole: u64) -> String {
+    match part as f64 * 100.0 / whole as f64 {
+        _ if whole == 0 => String::new(),
         part if part > 999.0 => " (over 999 %)".into(),
         part => format!(" ({part:.0} %)"),
-    };
-    let style = match part {
-        part if part >= 95.0 => BAD,
-        part if part >= 80.0 => WARN,
+    }
+}
+
+/// Figures, and below them the bytes in use over time.
+fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
+    let part = |used: u64, of: u64| if of > 0 { used as f64 / of as f64 } else { 0.0 };
+    let caps = card.caps();
+    let fullest = part(card.in_use(), card.total).max(part(card.counted, caps.unwrap_or(0)));
+    let style = match fullest {
+        full if full >= 0.95 => BAD,
+        full if full >= 0.8 => WARN,
         _ => Style::new(),
     };
-    let name = format!("{}  ", card_name(card));
-    let used = format!("{}{percent}", gib(card.used));
-    let cap = card.cap.filter(|cap| *cap > 0);
-    let capped = cap.map_or(String::new(), |cap| format!(", capped at {}", gib(cap)));
+    let model = if card.model.is_empty() { String::new() } else { format!("{}  ", card.model) };
+    let used = format!("{}{}", gib(card.in_use()), percent(card.in_use(), card.total));
+    let busy = card.utilization.map_or(String::new(), |percent| format!(", busy {percent} %"));
+    let capped = caps.map_or(String::new(), |cap| {
+        format!(", capped at {}{}", gib(cap), percent(card.counted, cap))
+    });
     let refused = match card.refused {
         0 => String::new(),
         many => format!(", {} refused", count(many)),
     };
-    let total = format!(" of {}", total(card));
-    // Without room for both, the cap stays: the percentage refers to it.
-    let long: usize = [&name, &used, &total, &capped, &refused].map(|part| part.len()).iter().sum();
-    let fits = long <= figures.width.into() || cap.is_none();
-    let parts = vec![
-        Span::styled(name, BOLD),
+    let mut parts = vec![
+        Span::styled(format!("{}  ", card.name()), BOLD),
+        Span::raw(model),
         Span::styled(used, style),
-        Span::raw(if fits { total } else { String::new() }),
+        Span::raw(format!(" of {}", card.total())),
+        Span::raw(busy),
         Span::raw(capped),
         Span::styled(refused, BAD),
     ];
-    frame.render_widget(Paragraph::new(Text::from(parts)), figures);
-    let width = usize::from(curve.width);
-    let skipped = card.history.len().saturating_sub(width);
-    let shown: Vec<u64> = card.history.iter().skip(skipped).copied().collect();
-    frame.render_widget(Sparkline::default().data(&shown).max(limit.max(1)).style(style), curve);
+    // Without room for all, the model goes first, then the utilization and the total.
+    for least in [1, 4, 3] {
+        if parts.iter().map(Span::width).sum::<usize>() > area.width.into() {
+            parts[least] = Span::raw("");
+        }
+    }
+    frame.render_widget(Paragraph::new(Text::from(parts)), Rect { height: 1, ..area });
+    if area.height > 1 {
+        let limit = caps.into_iter().chain([card.total]).filter(|limit| *limit > 0).min();
+        let highest = card.history.iter().copied().max().unwrap_or(0);
+        let most = limit.filter(|limit| highest <= *limit).unwrap_or(highest.max(card.total));
+        curve(frame, &card.history, most, style, Rect { y: area.y + 1, height: 1, ..area });
+    }
+}
+
+/// Values over time, the last one at the right end of what is drawn. `most`: the value of a full cell.
+pub fn curve<'v>(
+    frame: &mut Frame,
+    values: impl IntoIterator<Item = &'v u64>,
+    most: u64,
+    style: Style,
+    area: Rect,
+) {
+    let values: Vec<u64> = values.into_iter().copied().collect();
+    let shown = &values[values.len().saturating_sub(area.width.into())..];
+    frame.render_widget(Sparkline::default().data(shown).max(most.max(1)).style(style), area);
+}
+
+/// `▁▂▃▄▅▆▇█`: the last values, as many as there is room for.
+pub fn curve_text<'v>(
+    values: impl DoubleEndedIterator<Item = &'v u64> + Clone,
+    width: usize,
+) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let high = values.clone().copied().max().unwrap_or(0).max(1);
+    let step = |value: &u64| STEPS[(u128::from(*value) * 7 / u128::from(high)) as usize];
+    let last: Vec<char> = values.rev().take(width).map(step).collect();
+    last.into_iter().rev().collect()
 }
 
 /// Cuts a name at the end: its beginning (script, file and line) identifies it.
-fn begin(name: &str, most: usize) -> String {
+pub fn begin(name: &str, most: usize) -> String {
     match name.chars().count() > most {
         true => name.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
         false => name.to_string(),
     }
 }
 
-fn processes(frame: &mut Frame, state: &State, area: Rect) {
+/// The list. Returns the columns that it has no room for.
+fn processes(frame: &mut Frame, state: &State, area: Rect, targets: &mut Targets) -> Vec<Column> {
     let rows = state.rows();
     if rows.is_empty() {
         let words =
             if state.filter.is_empty() { NO_PROCESS } else { "no process matches the filter" };
-        frame.render_widget(Paragraph::new(words).style(DIM), area);
-        return;
+        let words = Paragraph::new(words).wrap(Wrap { trim: true });
+        frame.render_widget(words.style(DIM), area);
+        return Vec::new();
     }
-    let wide = area.width >= 78;
-    let columns = |all: [String; 7]| {
-        let [pid, rank, devices, used, live, cap, refused] = all;
-        // Of a narrow terminal the program's name has the room of the allocated bytes and the devices.
-        match wide {
-            true => vec![pid, rank, devices, used, live, cap, refused],
-            false => vec![pid, rank, used, cap, refused],
-        }
+    let columns = that_fit(area.width, &rows);
+    let aligned = |column: Column, text: String| match column.is_number() {
+        true => Text::from(text).right_aligned(),
+        false => Text::from(text),
     };
-    let names = ["pid", "rank", "GPU", "in use", "allocated", "cap", "refused"].map(String::from);
-    let mut head = columns(names);
-    head.push("program".into());
-    let widths: &[u16] = match wide {
-        true => &[8, 4, 5, 11, 11, 11, 7],
-        false => &[8, 4, 11, 11, 7],
+    let cell = |row: &Row, (column, width): (Column, u16)| {
+        let style = match column {
+            Column::Refused if row.refused > 0 => BAD,
+            Column::Rate | Column::Full if !["-", "?"].contains(&column.cell(row).as_str()) => WARN,
+            Column::Pid if row.refused > 0 => BAD,
+            _ if !row.has_page() => DIM,
+            _ => Style::new(),
+        };
+        let text = match column {
+            Column::History => curve_text(row.history.iter(), width.into()),
+            _ => begin(&column.cell(row), width.into()),
+        };
+        Cell::from(aligned(column, text)).style(style)
     };
-    let taken: u16 = widths.iter().map(|width| width + 1).sum();
-    let room = area.width.saturating_sub(taken + 2);
-    let line = |row: &&Row| {
-        let name =
-            if row.recorded { row.name.clone() } else { format!("{} (not recorded)", row.name) };
-        let style = if row.refused > 0 { BAD } else { Style::new() };
-        let mut all: Vec<Cell> = columns(cells(row)).into_iter().map(Cell::from).collect();
-        if let Some(refused) = all.last_mut() {
-            *refused = Cell::from(count(row.refused)).style(style);
-        }
-        all.push(Cell::from(begin(&name, room.into())));
-        TableRow::new(all)
-    };
-    let constraints = widths.iter().copied().map(Constraint::Length);
-    let table = Table::new(rows.iter().map(line), constraints.chain([Constraint::Min(10)]))
-        .header(TableRow::new(head).style(DIM))
+    let line = |row: &&Row| TableRow::new(columns.iter().map(|column| cell(row, *column)));
+    let head = columns.iter().map(|(column, _)| aligned(*column, column.heading().into()));
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
+    let table = Table::new(rows.iter().map(line), widths)
+        .header(TableRow::new(head.map(Cell::from)).style(DIM))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .highlight_symbol("> ");
     let chosen = rows.iter().position(|row| Some(row.pid) == state.chosen);
-    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+    let mut shown = TableState::new().with_selected(chosen);
+    frame.render_stateful_widget(table, area, &mut shown);
+    let mut x = area.x + 2;
+    for (column, width) in &columns {
+        if let Some(sort) = column.sorts() {
+            let heading = Rect { x, y: area.y, width: *width, height: 1 };
+            targets.push((heading, Target::Sort(sort)));
+        }
+        x += width + 1;
+    }
+    let visible = rows.iter().skip(shown.offset()).take(area.height.saturating_sub(1).into());
+    for (row, y) in visible.zip(area.y + 1..) {
+        targets.push((Rect { y, height: 1, ..area }, Target::Row(row.pid)));
+    }
+    let is_left_out = |column: &Column| !columns.iter().any(|(shown, _)| shown == column);
+    Column::ALL.into_iter().filter(is_left_out).collect()
 }
 
-/// One process: which lines hold memory, and how much more than when it was opened; what it is for; how
-/// full its segments are.
-fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
-    let known = matches!(state.lines, Lines::Known(_));
-    let mut roles = inside::roles(&state.inside, area.width.into());
-    roles.truncate(if known { 4 } else { 0 });
-    let role_rows = roles.len() as u16;
-    // Lines get half of the remaining rows, the map the other half.
-    let rest = area.height.saturating_sub(2 + role_rows) / 2;
-    let map_rows = match state.inside.rows() {
-        0 => 0,
-        many if known && rest >= 4 => rest.min(many as u16 + 1),
-        _ => 0,
-    };
-    let line_rows = match &state.lines {
-        Lines::Known(lines) => Constraint::Max(lines.len() as u16 + 2),
-        _ => Constraint::Min(1),
-    };
-    let [head, role_area, body, map_area, _] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(role_rows),
-        line_rows,
-        Constraint::Length(map_rows),
-        Constraint::Fill(1),
-    ])
-    .areas(area);
-    let Some(row) = state.row_of(pid) else {
-        frame.render_widget(Paragraph::new(format!("pid {pid} has ended")).style(WARN), area);
-        return;
-    };
-    let rank = row.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
-    let figures = format!(
-        "in use {}, of which allocated {}, refused {}",
-        gib(row.used),
-        gib(row.live),
-        count(row.refused)
-    );
-    let name = begin(&format!("pid {pid}{rank}  {}", row.name), area.width.into());
-    let lines = vec![Text::styled(name, BOLD), Text::raw(figures)];
-    frame.render_widget(Paragraph::new(lines), head);
-    let lines = match &state.lines {
-        Lines::Reading => {
-            return frame.render_widget(Paragraph::new("reading its trace").style(DIM), body);
+/// The columns of the chosen process that the list has no room for.
+fn rest_of(row: &Row, columns: &[Column], width: usize) -> Paragraph<'static> {
+    let mut words = format!("{}:", row.pid);
+    for column in columns {
+        match (*column, column.cell(row)) {
+            (Column::History | Column::Rank, _) => {}
+            (_, cell) if cell == "-" || cell.is_empty() => {}
+            (column, cell) => words.push_str(&format!("  {} {cell}", column.heading())),
         }
-        Lines::None(why) => {
-            return without_lines(frame, state, pid, why, body);
-        }
-        Lines::Known(lines) => lines,
-    };
-    let room = usize::from(area.width.saturating_sub(11 + 13 + 8 + 3));
-    let line = |line: &Line| {
-        let (grew, style) = match line.grew {
-            0 => (String::new(), DIM),
-            more @ 1.. => (format!("+{}", size(more as u64)), WARN),
-            less => (format!("-{}", size(less.unsigned_abs())), GOOD),
-        };
-        TableRow::new([
-            Cell::from(size(line.bytes)),
-            Cell::from(grew).style(style),
-            Cell::from(count(line.count)),
-            Cell::from(begin(&line.name, room)),
-        ])
-    };
-    let widths = [11, 13, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
-    let table = Table::new(lines.iter().map(line), widths)
-        .header(TableRow::new(["held", "since opened", "count", "line"]).style(DIM));
-    frame.render_widget(table, body);
-    frame.render_widget(Paragraph::new(roles), role_area);
-    if map_rows > 1 {
-        let map = inside::map(&state.inside, map_rows.into(), map_area.width.into());
-        frame.render_widget(Paragraph::new(map), map_area);
+    }
+    words.push_str("  ");
+    let room = width.saturating_sub(words.chars().count());
+    if columns.contains(&Column::History) && room >= 8 {
+        words.push_str(&curve_text(row.history.iter(), room));
+    }
+    Paragraph::new(words).style(DIM)
+}
+
+/// The keys that the last line names, with the code of each.
+fn keys(state: &State) -> &'static [(&'static str, &'static str, KeyCode)] {
+    match state.view {
+        View::List => &[
+            ("q", "quit", KeyCode::Char('q')),
+            ("Enter", "open", KeyCode::Enter),
+            ("s", "sort", KeyCode::Char('s')),
+            ("/", "filter", KeyCode::Char('/')),
+            ("c", "cap", KeyCode::Char('c')),
+            ("o", "page", KeyCode::Char('o')),
+            ("?", "keys", KeyCode::Char('?')),
+        ],
+        View::Process(_) => &[
+            ("q", "quit", KeyCode::Char('q')),
+            ("Esc", "back", KeyCode::Esc),
+            ("d", "compare", KeyCode::Char('d')),
+            ("c", "cap", KeyCode::Char('c')),
+            ("o", "page", KeyCode::Char('o')),
+            ("p", "pause", KeyCode::Char('p')),
+            ("?", "keys", KeyCode::Char('?')),
+        ],
     }
 }
 
-/// A process without a readable trace: the reason, and the largest call sites of its live page by library.
-fn without_lines(frame: &mut Frame, state: &State, pid: u32, why: &str, area: Rect) {
-    let [reason, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
-    let words = Paragraph::new(why).style(WARN).wrap(Wrap { trim: true });
-    frame.render_widget(words, reason);
-    let libraries = state.libraries_of(pid);
-    if libraries.is_empty() {
-        return;
-    }
-    let line = |(name, bytes, many): &(String, u64, u64)| {
-        TableRow::new([size(*bytes), count(*many), name.clone()])
-    };
-    let widths = [Constraint::Length(11), Constraint::Length(8), Constraint::Min(10)];
-    let table = Table::new(libraries.iter().map(line), widths)
-        .header(TableRow::new(["held", "count", "library, by its largest call sites"]).style(DIM));
-    frame.render_widget(table, body);
-}
-
-fn help(state: &State) -> Text<'static> {
-    if state.is_typing {
-        return Text::from(vec![
+/// The last lines: a question, a message, or the keys.
+fn last_lines(state: &State) -> Text<'static> {
+    match (&state.input, &state.message) {
+        (Input::Filter, _) => Text::from(vec![
             Span::styled(format!("/{}", state.filter), BOLD),
             Span::styled("   Enter keeps it, Esc clears it", DIM),
-        ]);
-    }
-    let keys: &[(&str, &str)] = match state.view {
-        View::List => {
-            &[("q", "quit"), ("Enter", "open"), ("s", "sort"), ("/", "filter"), ("p", "pause")]
+        ]),
+        (Input::Cap { pid, text }, _) => Text::from(vec![
+            Span::raw(format!("cap of pid {pid}, 6GiB or 50% or none: ")),
+            Span::styled(format!("{text}_"), BOLD),
+            Span::styled("   Enter, Esc", DIM),
+        ]),
+        (Input::Sure { question, .. }, _) => Text::styled(question.clone(), WARN),
+        (_, Some(message)) => Text::styled(message.clone(), BOLD),
+        _ => {
+            let words = keys(state).iter().flat_map(|(key, what, _)| {
+                [Span::styled(*key, BOLD), Span::styled(format!(" {what}  "), DIM)]
+            });
+            Text::from(words.collect::<Vec<_>>())
         }
-        View::Process(_) => &[("q", "quit"), ("Esc", "back"), ("p", "pause")],
+    }
+}
+
+fn height_of(text: &Text, width: u16) -> u16 {
+    // Words are not cut: a line may be shorter than the screen is wide.
+    (text.width() as u16).div_ceil(width.saturating_sub(12).max(1)).clamp(1, 4)
+}
+
+fn key_targets(state: &State, area: Rect, targets: &mut Targets) {
+    let mut x = area.x;
+    for (key, what, code) in keys(state) {
+        let width = (key.len() + 1 + what.len()) as u16;
+        targets.push((Rect { x, y: area.y, width, height: 1 }, Target::Key(*code)));
+        x += width + 2;
+    }
+}
+
+fn list_of_keys(frame: &mut Frame, area: Rect) {
+    let key = |(key, what): &(&'static str, &'static str)| {
+        Text::from(vec![Span::styled(format!("{key:<9} "), BOLD), Span::raw(*what)])
     };
-    let words = keys.iter().flat_map(|(key, what)| {
-        [Span::styled(*key, BOLD), Span::styled(format!(" {what}   "), DIM)]
-    });
-    Text::from(words.collect::<Vec<_>>())
+    let lines: Vec<Text> = KEYS.iter().map(key).collect();
+    let width = lines.iter().map(Text::width).max().unwrap_or(0) as u16 + 4;
+    let width = width.min(area.width);
+    let rows = lines.iter().map(|line| (line.width() as u16).div_ceil(width.saturating_sub(4)));
+    let height = (rows.sum::<u16>() + 2).min(area.height);
+    let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+    let place = Rect { x: area.x + x, y: area.y + y, width, height };
+    frame.render_widget(Clear, place);
+    let block = Block::bordered().title(" keys; any key closes ");
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }).block(block), place);
 }

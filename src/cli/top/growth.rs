@@ -1,29 +1,27 @@
 //! The lines of a running process that hold memory: a thread reads its growing trace repeatedly.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{Header, StackId};
 use vramtrace_reader::analysis::roles::RoleLearner;
-use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier, autograd};
+use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
+use vramtrace_reader::report::text::oom::place;
 use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
 use vramtrace_reader::trace::{Definitions, OpenError, Trace};
-use vramtrace_reader::units::clean;
 
+use super::background::Background;
 use super::inside::{self, Inside};
 
-/// One line of the program, with the live bytes and allocations that it holds.
+/// A line and the program's line that called it, with the live bytes and allocations that it holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     pub name: String,
-    pub library: String,
     pub bytes: u64,
     pub count: u64,
-    /// Change of `bytes` since the process was opened in `top`.
+    /// Change of `bytes` since the process was opened.
     pub grew: i64,
 }
 
@@ -37,53 +35,27 @@ pub enum Lines {
     None(String),
 }
 
-/// A thread that reads the trace until this is dropped.
+/// A thread that reads the trace of the process until this is dropped.
 pub struct LineReader {
     pub pid: u32,
-    known: Arc<Mutex<(Lines, Inside)>>,
-    is_left: Arc<AtomicBool>,
+    known: Background<(Lines, Inside)>,
 }
 
-/// Shortest pause between two readings. After a long reading the pause is four times its duration.
+/// Shortest pause between two readings.
 const REST: Duration = Duration::from_secs(1);
 
 impl LineReader {
     pub fn of(pid: u32, trace: PathBuf) -> LineReader {
-        let known = Arc::new(Mutex::new((Lines::Reading, Inside::default())));
-        let is_left = Arc::new(AtomicBool::new(false));
-        let (into, left) = (known.clone(), is_left.clone());
-        std::thread::spawn(move || {
-            let mut first: Option<FxHashMap<String, u64>> = None;
-            let mut reading = GrowingTrace::default();
-            while !left.load(Relaxed) {
-                let began = Instant::now();
-                let (mut now, inside) = match reading.read(&trace) {
-                    Ok(read) => read,
-                    Err(error) => {
-                        (Lines::None(format!("{}: {error}", trace.display())), Inside::default())
-                    }
-                };
-                if let Lines::Known(lines) = &mut now {
-                    compare(lines, first.get_or_insert_with(|| by_name(lines)));
-                }
-                *into.lock().unwrap_or_else(PoisonError::into_inner) = (now, inside);
-                let until = Instant::now() + REST.max(began.elapsed() * 4);
-                while Instant::now() < until && !left.load(Relaxed) {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            }
-        });
-        LineReader { pid, known, is_left }
+        let mut reading = GrowingTrace::default();
+        let next = move || match reading.read(&trace) {
+            Ok(read) => read,
+            Err(error) => (Lines::None(format!("{}: {error}", trace.display())), Inside::default()),
+        };
+        LineReader { pid, known: Background::start(Default::default(), REST, next) }
     }
 
     pub fn latest(&self) -> (Lines, Inside) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Drop for LineReader {
-    fn drop(&mut self) {
-        self.is_left.store(true, Relaxed);
+        self.known.latest()
     }
 }
 
@@ -101,8 +73,7 @@ pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
     for (name, before) in first.iter().filter(|(_, before)| **before > 0) {
         if !lines.iter().any(|line| line.name == *name) {
             let grew = -(*before as i64);
-            let (name, library) = (name.clone(), String::new());
-            lines.push(Line { name, library, bytes: 0, count: 0, grew });
+            lines.push(Line { name: name.clone(), bytes: 0, count: 0, grew });
         }
     }
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
@@ -181,24 +152,11 @@ pub(super) fn lines(definitions: &Definitions, header: &Header, state: &State) -
     let classifier = StackClassifier::new(&symbols, header);
     // One line may hold memory of several devices.
     let mut lines: FxHashMap<String, Line> = FxHashMap::default();
-    for holder in classifier.holders(&holdings, GroupBy::Line) {
-        let name = match classifier.frame(holder.stack, holder.lead) {
-            _ if holder.stack == FREE_CACHE => "PyTorch cache (free)".to_string(),
-            None => "(no frames)".to_string(),
-            Some(frame) => {
-                let function = autograd::holder_name(&frame.function);
-                let place = frame.place().map(|place| format!("{place} ")).unwrap_or_default();
-                clean(&format!("{place}{function}"))
-            }
-        };
-        let library = holder.library.clone().unwrap_or_default();
-        let line = lines.entry(name.clone()).or_insert(Line {
-            name,
-            library,
-            bytes: 0,
-            count: 0,
-            grew: 0,
-        });
+    let holders = classifier.holders(&holdings, GroupBy::Line);
+    // What is free in a cache is no holder: it is shown among the roles.
+    for holder in holders.into_iter().filter(|holder| holder.stack != FREE_CACHE) {
+        let name = place(&classifier, holder.stack).unwrap_or_else(|| "(no frames)".into());
+        let line = lines.entry(name.clone()).or_insert(Line { name, bytes: 0, count: 0, grew: 0 });
         line.bytes = line.bytes.saturating_add(holder.bytes);
         line.count = line.count.saturating_add(holder.count);
     }

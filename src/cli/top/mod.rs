@@ -1,38 +1,63 @@
 //! `vramtrace top`: the recorded processes and the lines that grow, live. Reads live pages and growing traces; it
 //! neither attaches to the programs nor sends them anything.
 
+mod background;
+mod columns;
 mod draw;
 mod growth;
 mod inside;
+mod keys;
+mod look;
+mod once;
+mod opened;
+mod orders;
+mod rates;
 #[cfg(test)]
 mod recorded;
+mod row;
 mod state;
 #[cfg(test)]
 mod tests;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::event::{
+    self, DisableMouseCapture, EnableMouseCapture, Event, KeyEventKind,
+};
+use ratatui::crossterm::execute;
 
-use self::growth::LineReader;
+use self::growth::{LineReader, Lines};
+use self::look::{Look, Sources};
+use self::orders::Orders;
 use self::state::{State, View};
 use crate::console::{message, print_text};
 use crate::error::{DONE, Failure, Outcome};
-use crate::live_processes::{self, process};
+use crate::live_processes;
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Show live what your recorded processes hold: each card with its use over time, each \
-        process with its cap and refusals, and, for the process that is opened, which lines grow, what \
-        its memory is for, and how full its segments are.\n\n\
+    long_about = "Show live what the processes of your cards hold: each card with its use over time, \
+        each recorded process with the figures of `vramtrace ps`, its rate and the time until its cap \
+        or card is full where `vramtrace leaks` says GROWING, the other processes by NVML, and, for \
+        the process that is opened, which lines hold its memory, what it is for, and how full its \
+        segments are.\n\n\
         Without a terminal it prints the state once.",
     after_help = "\
+Columns, as in `vramtrace ps`:
+  live        allocated now         peak      the most that was allocated at once
+  counted     what the cap counts; of a process that is not traced, what NVML lists
+  refused     requests refused by the cap or the driver
+  MiB/min     of the lines that grow; - where none does, ? before the first verdict
+  full in     until the cap or the card is full at this rate
+
 Keys:
-  up, down    choose a process          Enter   open it: its lines, growing or falling
-  s           sort by another column    p       pause
-  /           filter by text            Esc     back
-  q           quit
+  up, down    choose a process          Enter   open it: its lines with their callers
+  s           sort by another column    Esc     back
+  /           filter by text            d       what changed since it was opened
+  c           set the cap; asks first   o       write its page, vramtrace-PID.html
+  p           pause                     ?       all keys
+  q           quit                      mouse   chooses, opens, sorts, scrolls
 
 Examples:
   vramtrace top
@@ -58,53 +83,118 @@ fn interval(text: &str) -> Result<Duration, NotAnInterval> {
 
 pub fn run(args: Args) -> Outcome {
     let mut state = State::default();
-    let (processes, problems) = process::all();
-    state.update(processes);
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+    let sources = Sources::start(args.interval);
+    if !stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        let (look, problems) = answered(&sources);
+        state.update(&look);
         live_processes::lines(&problems).iter().for_each(message);
-        print_text(&state.once())?;
+        print_text(&once::text(&state))?;
         return Ok(DONE);
     }
+    state.update(&sources.look().0);
     let mut terminal = ratatui::try_init()?;
-    let result = live(&mut terminal, &mut state, args.interval);
+    let result = {
+        let _mouse = Mouse::capture();
+        live(&mut terminal, &mut state, &sources, args.interval)
+    };
     ratatui::try_restore()?;
     result.map(|()| DONE)
 }
+
+/// How long the state that is printed once waits for NVML, and for the verdicts on long traces.
+const NVML_WAIT: Duration = Duration::from_secs(2);
+const VERDICTS_WAIT: Duration = Duration::from_secs(10);
+
+/// The first look for which all sources have answered, or the last one in these times.
+fn answered(sources: &Sources) -> (Look, Vec<live_processes::PageProblem>) {
+    let began = Instant::now();
+    loop {
+        let (look, problems) = sources.look();
+        let waited = began.elapsed();
+        if (look.has_cards() || waited > NVML_WAIT)
+            && (look.has_verdicts() || waited > VERDICTS_WAIT)
+        {
+            return (look, problems);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The terminal sends what the mouse does, until this is dropped.
+struct Mouse;
+
+impl Mouse {
+    fn capture() -> Mouse {
+        // Without a mouse the keys remain.
+        let _ = execute!(stdout(), EnableMouseCapture);
+        Mouse
+    }
+}
+
+impl Drop for Mouse {
+    fn drop(&mut self) {
+        let _ = execute!(stdout(), DisableMouseCapture);
+    }
+}
+
+/// How long a process is chosen before its trace is read for the lower half of the screen.
+const CHOSEN: Duration = Duration::from_millis(300);
 
 /// The event loop: updates after each interval, draws after each key, ends when the user quits.
 fn live(
     terminal: &mut ratatui::DefaultTerminal,
     state: &mut State,
+    sources: &Sources,
     interval: Duration,
 ) -> Result<(), Failure> {
     let mut growth: Option<LineReader> = None;
+    let mut orders = Orders::default();
     let mut looked = Instant::now();
+    let mut chosen = (None, Instant::now());
     while !state.is_left {
-        // The user opened another process, or went back to the list.
+        if chosen.0 != state.chosen {
+            chosen = (state.chosen, Instant::now());
+        }
+        // The user opened another process, or chose one where it is shown below the list.
         let wanted = match state.view {
             View::Process(pid) => Some(pid),
-            View::List => None,
+            View::List if !draw::has_panel(state, terminal.size()?.height) => None,
+            View::List => state.chosen,
         };
+        let waits = state.view == View::List && chosen.1.elapsed() < CHOSEN;
         if growth.as_ref().map(|growth| growth.pid) != wanted {
-            growth = wanted.and_then(|pid| Some(LineReader::of(pid, state.trace_of(pid)?)));
+            state.show(wanted);
+            growth = None;
+            if !waits {
+                growth = wanted.and_then(|pid| Some(LineReader::of(pid, state.trace_of(pid)?)));
+            }
         }
+        // A process that is opened during a pause is read, too.
         if let Some(growth) = &growth
-            && !state.is_paused
+            && (!state.is_paused || state.lines == Lines::Reading)
         {
-            (state.lines, state.inside) = growth.latest();
+            state.set_lines(growth.latest());
         }
-        terminal.draw(|frame| draw::draw(frame, state))?;
+        let mut targets = Vec::new();
+        terminal.draw(|frame| targets = draw::draw(frame, state))?;
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));
-        if event::poll(rest)?
-            && let Event::Key(key) = event::read()?
-            && key.kind != KeyEventKind::Release
-        {
-            state.key(key);
+        if event::poll(rest)? {
+            match event::read()? {
+                Event::Key(key) if key.kind != KeyEventKind::Release => state.key(key),
+                Event::Mouse(mouse) => state.mouse(mouse, &targets),
+                _ => {}
+            }
+        }
+        if let Some(order) = state.order.take() {
+            state.message = Some(orders.begin(order));
+        }
+        if let Some(result) = orders.result() {
+            state.message = Some(result);
         }
         if looked.elapsed() >= interval {
             looked = Instant::now();
             if !state.is_paused {
-                state.update(process::all().0);
+                state.update(&sources.look().0);
             }
         }
     }

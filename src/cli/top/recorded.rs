@@ -15,9 +15,8 @@ use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
-use super::growth::{Lines, by_name, compare};
-use super::state::{State, View};
-use super::tests::{at, device, process};
+use super::state::State;
+use super::tests::{at, device, look, process};
 
 const RECORDED: &[u8] = include_bytes!("../../../assets/recorded.vtrace.gz");
 /// Looks at the process, from its start on.
@@ -46,24 +45,18 @@ fn opened(trace: &Trace) -> State {
         let mut one = device(0, of.process_bytes().unwrap_or(0), of.cap_bytes, of.refused());
         one.live = of.live_bytes;
         one.total_bytes = definitions.device(gpu).map_or(0, |info| info.total_bytes);
-        state.update(vec![process(header.pid, &header.command.join(" "), vec![one])]);
+        state.update(&look(vec![process(header.pid, &header.command.join(" "), vec![one])]));
     });
     trace.visit(&definitions, &mut [&mut looks]);
-    state.view = View::Process(header.pid);
-    let (Lines::Known(before), Lines::Known(mut lines)) =
-        (at(trace, Until::Time(end / 2)).0, at(trace, Until::Time(end)).0)
-    else {
-        panic!("the recorded run has stacks");
-    };
-    compare(&mut lines, &by_name(&before));
-    state.lines = Lines::Known(lines);
-    state.inside = at(trace, Until::Time(end)).1;
+    state.open(header.pid);
+    state.set_lines(at(trace, Until::Time(end / 2)));
+    state.set_lines(at(trace, Until::Time(end)));
     state
 }
 
 fn screen(state: &State, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, state)).unwrap();
+    terminal.draw(|frame| drop(draw(frame, state))).unwrap();
     terminal.backend().buffer().clone()
 }
 
@@ -109,11 +102,20 @@ fn code(colour: Color) -> &'static str {
 fn the_recorded_run_shows_its_lines_roles_and_segments() {
     let (_file, trace) = unpacked();
     let state = opened(&trace);
-    for (width, height) in [(60, 24), (80, 24), (100, 24), (160, 50)] {
+    for (width, height) in [(60, 24), (80, 24), (100, 24), (160, 50), (200, 50)] {
         let shown = text(&screen(&state, width, height), false);
-        for words in
-            ["activations", "weights", "activations.py:66", "+", "segments", "GiB", "█", "·"]
-        {
+        // What is free in the cache is no holder.
+        assert!(!shown.contains("(free)"), "{shown}");
+        for words in [
+            "activations",
+            "weights",
+            "activations.py:66 < train.py:23",
+            "+",
+            "segments",
+            "GiB",
+            "█",
+            "·",
+        ] {
             assert!(shown.contains(words), "{words} at {width} columns\n{shown}");
         }
         assert!(shown.lines().all(|line| line.chars().count() <= width.into()), "{shown}");

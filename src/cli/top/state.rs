@@ -1,51 +1,23 @@
-//! The state of `top` and what each key changes in it.
+//! The state of `top`: what was seen last, and what the user chose.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use vramtrace_format::live::LiveState;
-use vramtrace_format::{LiveDevice, LiveSite};
-use vramtrace_reader::report::text::layout::{PLAIN, Table};
+use rustc_hash::FxHashMap;
+use vramtrace_format::LiveSite;
+use vramtrace_format::capspec::Limit;
 use vramtrace_reader::trace::Trace;
-use vramtrace_reader::units::{clean, count, gib, shorten};
+use vramtrace_reader::units::clean;
 
-use super::growth::Lines;
+use super::growth::{Line, Lines, by_name, compare};
 use super::inside::Inside;
-use crate::live_processes::process::LiveProcess;
-
-/// How many past values of bytes in use are kept for each card.
-pub const HISTORY: usize = 240;
+use super::look::{Cards, Look};
+use super::rates::Rate;
+use super::row::{Card, Row, RowDevice, Tracing, push, refused};
+use crate::driver::nvml::cards::CardFacts;
 
 /// How many cards are kept that no process uses any more.
 const MOST_CARDS: usize = 256;
-
-/// A card, with what the recorded processes of this user hold of it together.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Card {
-    pub ordinal: u8,
-    pub total: u64,
-    pub used: u64,
-    /// The sum of the caps; `None`: a process has none.
-    pub cap: Option<u64>,
-    pub refused: u64,
-    pub processes: u64,
-    pub history: VecDeque<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    pub pid: u32,
-    pub rank: Option<u32>,
-    pub name: String,
-    pub devices: String,
-    pub live: u64,
-    pub used: u64,
-    pub cap: Option<u64>,
-    pub only_warns: bool,
-    pub refused: u64,
-    pub recorded: bool,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
@@ -57,30 +29,61 @@ pub enum View {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]
-    Used,
-    Allocated,
+    Counted,
+    Live,
+    Rate,
     Refused,
     Pid,
-    Name,
+    Command,
 }
 
 impl Sort {
-    const ALL: [Sort; 5] = [Sort::Used, Sort::Allocated, Sort::Refused, Sort::Pid, Sort::Name];
+    const ALL: [Sort; 6] =
+        [Sort::Counted, Sort::Live, Sort::Rate, Sort::Refused, Sort::Pid, Sort::Command];
 
     pub fn name(self) -> &'static str {
         match self {
-            Sort::Used => "use",
-            Sort::Allocated => "allocated",
+            Sort::Counted => "counted",
+            Sort::Live => "live",
+            Sort::Rate => "MiB/min",
             Sort::Refused => "refused",
             Sort::Pid => "pid",
-            Sort::Name => "program",
+            Sort::Command => "command",
         }
     }
 
-    fn next(self) -> Sort {
+    pub fn next(self) -> Sort {
         let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
         Sort::ALL[(at + 1) % Sort::ALL.len()]
     }
+}
+
+/// What the keys go to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Input {
+    #[default]
+    Keys,
+    Filter,
+    /// The new cap of a process is typed.
+    Cap {
+        pid: u32,
+        text: String,
+    },
+    /// The new cap is confirmed. `None`: no cap.
+    Sure {
+        pid: u32,
+        limit: Option<Limit>,
+        question: String,
+    },
+    /// The list of keys is shown.
+    Help,
+}
+
+/// What the user ordered, for the event loop to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    Cap { pid: u32, limit: Option<Limit> },
+    Page { pid: u32, trace: PathBuf },
 }
 
 #[derive(Debug, Default)]
@@ -91,43 +94,34 @@ pub struct State {
     sites: BTreeMap<u32, Vec<LiveSite>>,
     /// Rank by path of the trace; each trace is opened once.
     ranks: BTreeMap<String, Option<u32>>,
+    /// What NVML does not say.
+    pub nvml_note: Option<String>,
     pub view: View,
     pub lines: Lines,
     pub inside: Inside,
+    /// Whose lines these are.
+    shown: Option<u32>,
+    /// The lines when the process was opened.
+    first: Option<FxHashMap<String, u64>>,
+    /// Only what changed since then is listed, what grew most first.
+    pub compares: bool,
+    /// Lines above the first one that is shown.
+    pub scrolled: usize,
     pub chosen: Option<u32>,
     pub sort: Sort,
     pub filter: String,
-    pub is_typing: bool,
+    pub input: Input,
+    pub order: Option<Order>,
+    /// The result of the last order.
+    pub message: Option<String>,
     pub is_paused: bool,
     pub is_left: bool,
 }
 
 impl State {
-    /// Replaces all figures by those of the live pages.
-    pub fn update(&mut self, processes: Vec<LiveProcess>) {
-        for card in self.cards.values_mut() {
-            (card.used, card.refused, card.processes) = (0, 0, 0);
-            card.cap = Some(0);
-        }
-        for device in processes.iter().flat_map(|process| &process.devices) {
-            let card =
-                self.cards.entry(device.uuid).or_insert(Card { cap: Some(0), ..Card::default() });
-            (card.ordinal, card.total) = (device.ordinal, device.total_bytes);
-            card.used = card.used.saturating_add(device.counted);
-            card.cap = card.cap.zip(device.cap).map(|(sum, cap)| sum.saturating_add(cap));
-            card.refused = card.refused.saturating_add(refused(device));
-            card.processes += 1;
-        }
-        // A page may name another card at each look.
-        if self.cards.len() > MOST_CARDS {
-            self.cards.retain(|_, card| card.processes > 0);
-        }
-        for card in self.cards.values_mut() {
-            card.history.push_back(card.used);
-            if card.history.len() > HISTORY {
-                card.history.pop_front();
-            }
-        }
+    /// Replaces all figures by those of a look.
+    pub fn update(&mut self, look: &Look) {
+        let processes = &look.processes;
         self.sites = processes.iter().map(|process| (process.pid, process.sites.clone())).collect();
         self.traces.clear();
         for process in processes.iter().filter(|process| !process.trace.is_empty()) {
@@ -135,61 +129,160 @@ impl State {
         }
         let traces: BTreeSet<&String> = self.traces.values().collect();
         self.ranks.retain(|path, _| traces.contains(path));
-        self.rows = processes.iter().map(|process| self.row(process)).collect();
-        if !self.rows.iter().any(|row| Some(row.pid) == self.chosen) {
-            self.chosen = self.rows().first().map(|row| row.pid);
+        let histories: BTreeMap<u32, VecDeque<u64>> =
+            self.rows.drain(..).map(|row| (row.pid, row.history)).collect();
+        let cards = match &look.cards {
+            Cards::Known(cards) => cards.as_slice(),
+            _ => &[],
+        };
+        let mut rows: Vec<Row> = Vec::new();
+        for process in processes {
+            let trace = &process.trace;
+            let rank = *self.ranks.entry(trace.clone()).or_insert_with(|| {
+                let path = (!trace.is_empty()).then(|| PathBuf::from(trace))?;
+                Trace::open(&path).ok()?.header().rank
+            });
+            let mut row = Row::of(process, rank, look.owners.get(&process.pid));
+            for (device, page) in row.devices.iter_mut().zip(&process.devices) {
+                let card = cards.iter().find(|card| card.uuid == page.uuid);
+                let index = card.map(|card| card.index);
+                device.index = index.filter(|index| *index != u32::from(device.ordinal));
+            }
+            row.rate = match process.trace.is_empty() {
+                true => Some(Rate::None),
+                false => look.rates.get(&process.pid).copied(),
+            };
+            row.utilization = utilization(cards, process.pid);
+            rows.push(row);
+        }
+        self.nvml_note = match &look.cards {
+            Cards::None(why) => Some(format!("without NVML ({why})")),
+            _ => None,
+        };
+        match pids_are_those_of_nvml(look, cards) {
+            true => rows.extend(untraced(look, cards)),
+            false => self.nvml_note = Some("NVML lists other pids: a container?".into()),
+        }
+        for row in &mut rows {
+            row.history = histories.get(&row.pid).cloned().unwrap_or_default();
+            push(&mut row.history, row.counted.unwrap_or(0));
+        }
+        self.rows = rows;
+        self.update_cards(look, cards);
+        self.keep_chosen();
+    }
+
+    fn update_cards(&mut self, look: &Look, facts: &[CardFacts]) {
+        for card in self.cards.values_mut() {
+            (card.counted, card.refused, card.processes) = (0, 0, 0);
+            (card.cap, card.used, card.utilization) = (Some(0), None, None);
+        }
+        for device in look.processes.iter().flat_map(|process| &process.devices) {
+            let card =
+                self.cards.entry(device.uuid).or_insert(Card { cap: Some(0), ..Card::default() });
+            (card.ordinal, card.total) = (device.ordinal, device.total_bytes);
+            card.counted = card.counted.saturating_add(device.counted);
+            card.cap = card.cap.zip(device.cap).map(|(sum, cap)| sum.saturating_add(cap));
+            card.refused = card.refused.saturating_add(refused(device));
+            card.processes += 1;
+        }
+        for fact in facts {
+            let card =
+                self.cards.entry(fact.uuid).or_insert(Card { cap: Some(0), ..Card::default() });
+            (card.index, card.model) = (Some(fact.index), clean(&fact.name));
+            (card.used, card.utilization) = (Some(fact.used), fact.utilization);
+            if fact.total > 0 {
+                card.total = fact.total;
+            }
+        }
+        // A page may name another card at each look.
+        if self.cards.len() > MOST_CARDS {
+            self.cards.retain(|_, card| card.processes > 0 || card.used.is_some());
+        }
+        // Before NVML has answered the recorded part would stand for the whole.
+        if look.cards != Cards::Reading {
+            for card in self.cards.values_mut() {
+                let in_use = card.in_use();
+                push(&mut card.history, in_use);
+            }
         }
     }
 
-    fn row(&mut self, process: &LiveProcess) -> Row {
-        let sum = |of: fn(&LiveDevice) -> u64| {
-            process.devices.iter().map(of).fold(0, u64::saturating_add)
-        };
-        let caps: Option<Vec<u64>> = process.devices.iter().map(|device| device.cap).collect();
-        let devices: Vec<String> = process
-            .devices
-            .iter()
-            .map(|device| match device.ordinal {
-                u8::MAX => "?".into(),
-                ordinal => ordinal.to_string(),
-            })
-            .collect();
-        let trace = &process.trace;
-        let rank = *self.ranks.entry(trace.clone()).or_insert_with(|| {
-            let path = (!trace.is_empty()).then(|| PathBuf::from(trace))?;
-            Trace::open(&path).ok()?.header().rank
-        });
-        Row {
-            pid: process.pid,
-            rank,
-            name: script(&clean(&process.command)),
-            devices: devices.join(","),
-            live: sum(|device| device.live),
-            used: sum(|device| device.counted),
-            cap: caps
-                .filter(|caps| !caps.is_empty())
-                .map(|caps| caps.into_iter().fold(0, u64::saturating_add)),
-            only_warns: process.devices.iter().any(|device| device.only_warns),
-            refused: sum(refused),
-            recorded: matches!(process.state, LiveState::Loaded | LiveState::Recording),
+    /// What was read of the trace of the process that is shown.
+    pub fn set_lines(&mut self, (mut lines, inside): (Lines, Inside)) {
+        if let Lines::Known(known) = &mut lines {
+            if let View::Process(_) = self.view {
+                compare(known, self.first.get_or_insert_with(|| by_name(known)));
+            } else {
+                compare(known, &by_name(known));
+            }
         }
+        (self.lines, self.inside) = (lines, inside);
+    }
+
+    /// Opens a process. If its lines were shown before, they are compared with what they are now.
+    pub fn open(&mut self, pid: u32) {
+        (self.view, self.chosen, self.first) = (View::Process(pid), Some(pid), None);
+        (self.compares, self.scrolled) = (false, 0);
+        if self.shown != Some(pid) {
+            self.show(Some(pid));
+        }
+    }
+
+    /// From now on the lines are those of this process, once they are read.
+    pub fn show(&mut self, pid: Option<u32>) {
+        (self.shown, self.lines, self.inside) = (pid, Lines::Reading, Inside::default());
+        if let Some(why) = pid.and_then(|pid| self.why_no_trace(pid)) {
+            self.lines = Lines::None(why);
+        }
+    }
+
+    fn why_no_trace(&self, pid: u32) -> Option<String> {
+        let tracing = self.row_of(pid)?.tracing;
+        match tracing {
+            _ if self.traces.contains_key(&pid) => None,
+            Tracing::Recorded | Tracing::NotRecorded => Some("the process records nothing".into()),
+            Tracing::Untraced => Some(
+                "it runs without the recorder: start it by `vramtrace run` to see its lines".into(),
+            ),
+            Tracing::OfOthers => {
+                Some("it belongs to another user, whose traces are not read".into())
+            }
+        }
+    }
+
+    /// The lines that are listed: all, or those that changed.
+    pub fn listed_lines(&self) -> Vec<&Line> {
+        let Lines::Known(lines) = &self.lines else { return Vec::new() };
+        let mut listed: Vec<&Line> =
+            lines.iter().filter(|line| !self.compares || line.grew != 0).collect();
+        if self.compares {
+            listed.sort_by(|a, b| b.grew.cmp(&a.grew).then_with(|| a.name.cmp(&b.name)));
+        }
+        listed
     }
 
     /// The rows that match the filter, sorted.
     pub fn rows(&self) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
         let fits = |row: &&Row| {
-            let text = format!("{} {} rank {}", row.pid, row.name, row.rank.unwrap_or_default());
+            let rank = row.rank.unwrap_or_default();
+            let text = format!("{} {} rank {rank} {}", row.pid, row.full_name(), row.user);
             text.to_lowercase().contains(&wanted)
         };
         let mut rows: Vec<&Row> = self.rows.iter().filter(fits).collect();
+        let speed = |row: &Row| match row.rate {
+            Some(Rate::Growing { bytes_per_s, .. }) => bytes_per_s,
+            _ => 0.0,
+        };
         rows.sort_by(|a, b| {
             let order = match self.sort {
-                Sort::Used => b.used.cmp(&a.used),
-                Sort::Allocated => b.live.cmp(&a.live),
+                Sort::Counted => b.counted.cmp(&a.counted),
+                Sort::Live => b.live.cmp(&a.live),
+                Sort::Rate => speed(b).total_cmp(&speed(a)),
                 Sort::Refused => b.refused.cmp(&a.refused),
                 Sort::Pid => a.pid.cmp(&b.pid),
-                Sort::Name => a.name.cmp(&b.name),
+                Sort::Command => a.command.cmp(&b.command),
             };
             order.then(a.pid.cmp(&b.pid))
         });
@@ -198,6 +291,14 @@ impl State {
 
     pub fn row_of(&self, pid: u32) -> Option<&Row> {
         self.rows.iter().find(|row| row.pid == pid)
+    }
+
+    /// The process that keys act on.
+    pub fn subject(&self) -> Option<&Row> {
+        self.row_of(match self.view {
+            View::Process(pid) => pid,
+            View::List => self.chosen?,
+        })
     }
 
     pub fn trace_of(&self, pid: u32) -> Option<PathBuf> {
@@ -219,138 +320,69 @@ impl State {
         all
     }
 
-    pub fn key(&mut self, key: KeyEvent) {
-        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            self.is_left = true;
-            return;
-        }
-        if self.is_typing {
-            match key.code {
-                KeyCode::Enter => self.is_typing = false,
-                KeyCode::Esc => (self.is_typing, self.filter) = (false, String::new()),
-                KeyCode::Backspace => {
-                    self.filter.pop();
-                }
-                KeyCode::Char(c) if !c.is_control() => self.filter.push(c),
-                _ => {}
-            }
-            return self.keep_chosen();
-        }
-        match key.code {
-            KeyCode::Char('q') => self.is_left = true,
-            KeyCode::Char('p') => self.is_paused = !self.is_paused,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('/') => (self.is_typing, self.view) = (true, View::List),
-            KeyCode::Up => self.step(-1),
-            KeyCode::Down => self.step(1),
-            KeyCode::Enter => {
-                if let (View::List, Some(pid)) = (self.view, self.chosen) {
-                    (self.view, self.lines) = (View::Process(pid), Lines::Reading);
-                    if !self.traces.contains_key(&pid) {
-                        self.lines = Lines::None("the process records nothing".into());
-                    }
-                }
-            }
-            KeyCode::Esc => match self.view {
-                View::Process(_) => self.view = View::List,
-                View::List => self.filter.clear(),
-            },
-            _ => {}
-        }
-        self.keep_chosen();
-    }
-
-    fn step(&mut self, by: isize) {
-        let rows = self.rows();
-        let at = rows.iter().position(|row| Some(row.pid) == self.chosen).unwrap_or(0);
-        let next = at.saturating_add_signed(by).min(rows.len().saturating_sub(1));
-        self.chosen = rows.get(next).map(|row| row.pid);
-    }
-
-    /// Chooses the first row if the filter hides the chosen one.
-    fn keep_chosen(&mut self) {
+    /// Chooses the first row if the chosen one is not listed.
+    pub fn keep_chosen(&mut self) {
         let rows = self.rows();
         if !rows.iter().any(|row| Some(row.pid) == self.chosen) {
             self.chosen = rows.first().map(|row| row.pid);
         }
     }
-
-    /// The state as text, for output that is not a terminal.
-    pub fn once(&self) -> String {
-        if self.rows.is_empty() {
-            return format!("{NO_PROCESS}\n");
-        }
-        let mut cards = Table::new(0, "lrrrr");
-        cards.head(&["card", "in use", "of", "caps", "refused"]);
-        for card in self.cards.values() {
-            let cap = card.cap.map_or("-".into(), gib);
-            let cells = [card_name(card), gib(card.used), total(card), cap, count(card.refused)];
-            cards.row(cells);
-        }
-        let mut table = Table::new(0, "rrlrrrrl");
-        table.head(&["pid", "rank", "GPU", "in use", "allocated", "cap", "refused", "program"]);
-        for row in self.rows() {
-            let [pid, rank, devices, used, live, cap, refused] = cells(row);
-            let all = [pid, rank, devices, used, live, cap, refused, shorten(&row.name, 60)];
-            table.styled(all.map(|cell| (cell, PLAIN)));
-        }
-        format!("{}\n{}", cards.render(), table.render())
-    }
 }
 
-pub const NO_PROCESS: &str =
-    "no recorded process of this user is running; start one: vramtrace run python train.py";
+/// The highest of the cards that a process is on.
+fn utilization(cards: &[CardFacts], pid: u32) -> Option<u32> {
+    cards.iter().filter_map(|card| card.processes.get(&pid)?.utilization).max()
+}
 
-/// pid, rank, devices, what the cap counts, what the program allocated of it, cap, refusals.
-pub fn cells(row: &Row) -> [String; 7] {
-    let cap = match (row.cap, row.only_warns) {
-        (None, _) => "-".into(),
-        (Some(cap), false) => gib(cap),
-        (Some(cap), true) => format!("{} warns", gib(cap)),
+/// Whether NVML knows processes by the pids that they have here. In a container it lists those of the machine.
+fn pids_are_those_of_nvml(look: &Look, cards: &[CardFacts]) -> bool {
+    let is_listed = |pid: &u32| cards.iter().any(|card| card.processes.contains_key(pid));
+    let on_a_card = |device: &vramtrace_format::LiveDevice| {
+        device.resident > 0 && cards.iter().any(|card| card.uuid == device.uuid)
     };
-    let rank = row.rank.map_or(String::new(), |rank| rank.to_string());
-    let (used, live) = (gib(row.used), gib(row.live));
-    [row.pid.to_string(), rank, row.devices.clone(), used, live, cap, count(row.refused)]
-}
-
-/// The size of a card. Processes of the first version do not say it.
-pub fn total(card: &Card) -> String {
-    if card.total == 0 { "?".into() } else { gib(card.total) }
-}
-
-pub fn card_name(card: &Card) -> String {
-    match card.ordinal {
-        u8::MAX => "GPU ?".into(),
-        ordinal => format!("GPU {ordinal}"),
+    let mut traced =
+        look.processes.iter().filter(|process| process.devices.iter().any(on_a_card)).peekable();
+    let nothing_listed = cards.iter().all(|card| card.processes.is_empty());
+    match traced.peek() {
+        _ if nothing_listed => true,
+        None => look.in_first_namespace,
+        Some(_) => traced.any(|process| is_listed(&process.pid)),
     }
 }
 
-fn refused(device: &LiveDevice) -> u64 {
-    device.refused_by_cap.saturating_add(device.refused_by_driver)
-}
-
-/// Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 3` gives `train.py --lr 3`.
-pub(super) fn script(command: &str) -> String {
-    let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_string();
-    let mut words = command.split(' ').filter(|word| !word.is_empty()).peekable();
-    let Some(program) = words.next() else { return "(no command)".into() };
-    let program = base(program);
-    if !program.starts_with("python") {
-        let rest: Vec<&str> = words.collect();
-        return [&[program.as_str()][..], &rest].concat().join(" ");
-    }
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
-        match option {
-            "-m" => break,
-            "-c" => return format!("{program} -c {}", words.collect::<Vec<_>>().join(" ")),
-            "-W" | "-X" => {
-                words.next();
-            }
-            _ => {}
+/// The processes of the cards that have no live page of this user.
+fn untraced(look: &Look, cards: &[CardFacts]) -> Vec<Row> {
+    let traced: BTreeSet<u32> = look.processes.iter().map(|process| process.pid).collect();
+    let pids: BTreeSet<u32> =
+        cards.iter().flat_map(|card| card.processes.keys().copied()).collect();
+    let row = |pid: u32| {
+        let owner = look.owners.get(&pid);
+        let on = cards.iter().filter_map(|card| Some((card, card.processes.get(&pid)?)));
+        let on: Vec<_> = on.collect();
+        let device = |card: &CardFacts, bytes: Option<u64>| RowDevice {
+            ordinal: u8::MAX,
+            index: Some(card.index),
+            total: card.total,
+            counted: bytes.unwrap_or(0),
+        };
+        let bytes: Option<Vec<u64>> = on.iter().map(|(_, process)| process.bytes).collect();
+        Row {
+            pid,
+            user: owner.map_or("?".into(), |owner| owner.user.clone()),
+            command: match owner {
+                Some(owner) => super::row::script(&owner.command),
+                None => "(not visible from here)".into(),
+            },
+            tracing: match owner {
+                Some(owner) if owner.is_mine => Tracing::Untraced,
+                _ => Tracing::OfOthers,
+            },
+            devices: on.iter().map(|(card, process)| device(card, process.bytes)).collect(),
+            counted: bytes.map(|all| all.into_iter().fold(0, u64::saturating_add)),
+            rate: Some(Rate::None),
+            utilization: utilization(cards, pid),
+            ..Row::default()
         }
-    }
-    let Some(script) = words.next() else { return program };
-    let rest: Vec<&str> = words.collect();
-    let script = base(script);
-    [&[script.as_str()][..], &rest].concat().join(" ")
+    };
+    pids.difference(&traced).map(|pid| row(*pid)).collect()
 }

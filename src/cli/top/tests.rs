@@ -1,8 +1,10 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use rustc_hash::FxHashMap;
+use ratatui::crossterm::event::{
+    KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use testkit::trace_builder::cached;
+use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{HEADER_BYTES, Kind, LiveDevice, LiveSite, SLOT};
 use vramtrace_reader::analysis::roles::{Role, RoleLearner};
@@ -10,10 +12,16 @@ use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
-use super::draw::draw;
-use super::growth::{GrowingTrace, Line, Lines, by_name, compare, lines};
+use super::draw::{Targets, draw};
+use super::growth::{GrowingTrace, Line, Lines, by_name, lines};
 use super::inside::{self, Block, Inside, Segment};
-use super::state::{State, View, script};
+use super::keys::Target;
+use super::look::{Cards, Look, Owner};
+use super::once;
+use super::rates::{History, Rate};
+use super::row::script;
+use super::state::{Input, Order, Sort, State, View};
+use crate::driver::nvml::cards::{CardFacts, CardProcess};
 use crate::live_processes::process::LiveProcess;
 
 const GIB: u64 = 1 << 30;
@@ -65,23 +73,43 @@ fn three() -> Vec<LiveProcess> {
     ]
 }
 
+/// A look at these processes, where there is no NVML.
+pub(super) fn look(processes: Vec<LiveProcess>) -> Look {
+    let owner = |process: &LiveProcess| {
+        (process.pid, Owner { user: "ann".into(), is_mine: true, command: String::new() })
+    };
+    let rates = processes.iter().map(|process| (process.pid, Rate::None)).collect();
+    Look {
+        owners: processes.iter().map(owner).collect(),
+        cards: Cards::None("no library".into()),
+        rates,
+        processes,
+        in_first_namespace: true,
+    }
+}
+
 fn state() -> State {
     let mut state = State::default();
     for part in 1..=30u64 {
         let mut processes = three();
         processes[0].devices[0].counted = part * GIB / 3;
-        state.update(processes);
+        state.update(&look(processes));
     }
-    state.update(three());
+    state.update(&look(three()));
     state
 }
 
-fn screen(state: &State, width: u16) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
-    terminal.draw(|frame| draw(frame, state)).unwrap();
+fn drawn(state: &State, width: u16, height: u16) -> (Vec<String>, Targets) {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    let mut targets = Targets::new();
+    terminal.draw(|frame| targets = draw(frame, state)).unwrap();
     let buffer = terminal.backend().buffer();
     let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    (0..24).map(|y| line(y).trim_end().to_string()).collect()
+    ((0..height).map(|y| line(y).trim_end().to_string()).collect(), targets)
+}
+
+fn screen(state: &State, width: u16) -> Vec<String> {
+    drawn(state, width, 24).0
 }
 
 fn press(state: &mut State, keys: &[KeyCode]) {
@@ -106,22 +134,34 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
             &lines,
             &[
                 "GPU 0 32.00 GiB (40 %) of 80.00 GiB, 3 refused",
-                "GPU 1 0.50 GiB (50 %) of 80.00 GiB, capped at 1.00 GiB",
+                "GPU 1 0.50 GiB (1 %)",
+                "capped at 1.00 GiB (50 %)",
                 "> 4712",
                 "20.00 GiB",
                 "12.00 GiB",
                 "16.00 GiB",
-                "train_llama",
+                "train_lla",
                 "hpl",
-                "q quit Enter open s sort / filter p pause",
+                "without NVML (no library",
+                "q quit Enter open s sort / filter c cap o page ? keys",
             ],
         );
+        assert!(lines.iter().all(|line| line.chars().count() <= width.into()), "{lines:?}");
         // The curve: one cell a figure, the last one at its right end.
         let curve = lines.iter().find(|line| line.contains('▁') || line.contains('▂')).unwrap();
         assert!(curve.chars().count() >= 31, "{curve}");
     }
-    has(&screen(&state, 120), &["pid rank GPU in use allocated cap refused program"]);
-    has(&screen(&state, 60), &["pid rank in use cap refused program"]);
+    // What a width has no room for stands in a line of its own, for the chosen process.
+    has(&screen(&state, 60), &["pid user counted cap MiB/min command", "4712: device cuda:0 live"]);
+    has(&screen(&state, 80), &["pid user peak counted cap MiB/min full in command"]);
+    has(
+        &screen(&state, 200),
+        &[
+            "pid user device util live peak counted cap refused MiB/min full in use over time \
+             command",
+            "4711 ann cuda:0 - 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB 0 - -",
+        ],
+    );
 }
 
 /// Processes of the first version do not say how large the card is, and a page may be damaged.
@@ -129,9 +169,16 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
 fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
     let mut state = State::default();
     let unknown = LiveDevice { total_bytes: 0, ..device(0, 8 * GIB, None, 0) };
-    state.update(vec![process(1, "a", vec![unknown])]);
+    state.update(&look(vec![process(1, "a", vec![unknown])]));
     has(&screen(&state, 80), &["GPU 0 8.00 GiB of ?"]);
-    assert!(state.once().lines().any(|line| line.contains("8.00 GiB") && line.contains("?")));
+    assert!(!screen(&state, 80).iter().any(|line| line.contains('%')));
+    let text = once::text(&state);
+    assert!(text.lines().any(|line| line.contains("8.00 GiB") && line.contains("?")), "{text}");
+    // There is no share of an unknown size.
+    press(&mut state, &"c50%".chars().map(KeyCode::Char).collect::<Vec<_>>());
+    press(&mut state, &[KeyCode::Enter]);
+    has(&screen(&state, 80), &["the size of cuda:0 is not known: give bytes, such as 6GiB"]);
+    assert_eq!((&state.input, &state.order), (&Input::Keys, &None));
     let absurd = LiveDevice {
         live: u64::MAX,
         counted: u64::MAX,
@@ -139,13 +186,13 @@ fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
         refused_by_cap: u64::MAX,
         ..device(0, 0, None, 1)
     };
-    state.update(vec![process(1, "a", vec![absurd, absurd]), process(2, "b", vec![absurd])]);
+    state.update(&look(vec![process(1, "a", vec![absurd, absurd]), process(2, "b", vec![absurd])]));
     has(&screen(&state, 120), &["(over 999 %)"]);
     // Each look names another card.
     for n in 0..1000u64 {
         let mut uuid = [9; 16];
         uuid[..8].copy_from_slice(&n.to_le_bytes());
-        state.update(vec![process(1, "a", vec![LiveDevice { uuid, ..unknown }])]);
+        state.update(&look(vec![process(1, "a", vec![LiveDevice { uuid, ..unknown }])]));
     }
     assert!(state.cards.len() < 300, "{}", state.cards.len());
 }
@@ -158,7 +205,9 @@ fn keys_choose_sort_filter_pause_and_open() {
     assert_eq!(state.chosen, Some(4711));
     press(&mut state, &[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
     assert_eq!(state.chosen, Some(99), "the last stays");
-    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
+    press(&mut state, &[KeyCode::Home]);
+    assert_eq!(state.chosen, Some(4712));
+    press(&mut state, &[KeyCode::Char('s'); 4]);
     has(&screen(&state, 80), &["sorted by pid"]);
     let order: Vec<u32> = state.rows().iter().map(|row| row.pid).collect();
     assert_eq!(order, [99, 4711, 4712]);
@@ -168,6 +217,10 @@ fn keys_choose_sort_filter_pause_and_open() {
     assert_eq!((state.rows().len(), state.chosen), (1, Some(4711)));
     press(&mut state, &[KeyCode::Char('p')]);
     has(&screen(&state, 60), &["PAUSED"]);
+    press(&mut state, &[KeyCode::Char('?')]);
+    has(&screen(&state, 80), &["keys; any key closes", "c set the cap of the process"]);
+    press(&mut state, &[KeyCode::Char('q')]);
+    assert!(!state.is_left, "it closed the list of keys");
     press(&mut state, &[KeyCode::Enter]);
     assert_eq!(state.view, View::Process(4711));
     press(&mut state, &[KeyCode::Esc, KeyCode::Esc]);
@@ -177,38 +230,285 @@ fn keys_choose_sort_filter_pause_and_open() {
 }
 
 fn line(name: &str, bytes: u64) -> Line {
-    Line { name: name.into(), library: "PyTorch".into(), bytes, count: 2, grew: 0 }
+    Line { name: name.into(), bytes, count: 2, grew: 0 }
 }
 
 #[test]
 fn an_opened_process_shows_what_grows_and_what_falls() {
-    let mut lines = vec![line("train.py:41 step", 3 * GIB), line("data.py:12 load", GIB)];
-    let before = [("train.py:41 step", GIB), ("data.py:12 load", GIB), ("eval.py:7 run", GIB)];
-    let before: FxHashMap<String, u64> =
-        before.into_iter().map(|(name, bytes)| (name.to_string(), bytes)).collect();
-    compare(&mut lines, &before);
     let mut state = state();
-    state.view = View::Process(4711);
+    state.open(4711);
     has(&screen(&state, 80), &["reading its trace"]);
-    state.lines = Lines::Known(lines);
+    let known = |lines: &[(&str, u64)]| {
+        let lines = lines.iter().map(|(name, bytes)| line(name, *bytes)).collect();
+        (Lines::Known(lines), Inside::default())
+    };
+    state.set_lines(known(&[
+        ("gpu.py:35 < train.py:41", GIB),
+        ("data.py:12", GIB),
+        ("eval.py:7", GIB),
+    ]));
+    state.set_lines(known(&[("gpu.py:35 < train.py:41", 3 * GIB), ("data.py:12", GIB)]));
     for width in [60, 80, 120] {
         has(
             &screen(&state, width),
             &[
-                "pid 4711 train_llama.py --config",
-                "held since opened count line",
-                "3.00 GiB +2.00 GiB 2 train.py:41 step",
-                "1.00 GiB 2 data.py:12 load",
-                "0 B -1.00 GiB 0 eval.py:7 run",
-                "q quit Esc back p pause",
+                "pid 4711, ann train_llama.py --config",
+                "held since opened count line < its caller",
+                "3.00 GiB +2.00 GiB 2 gpu.py:35 < train.py:41",
+                "1.00 GiB 2 data.py:12",
+                "0 B -1.00 GiB 0 eval.py:7",
+                "q quit Esc back d compare c cap o page p pause ? keys",
             ],
         );
     }
+    press(&mut state, &[KeyCode::Char('d')]);
+    let lines = screen(&state, 80);
+    has(&lines, &["only what changed", "+2.00 GiB", "-1.00 GiB"]);
+    assert!(!lines.iter().any(|line| line.contains("data.py")), "{lines:?}");
+    press(&mut state, &[KeyCode::Char('d'), KeyCode::Down]);
+    let lines = screen(&state, 80);
+    has(&lines, &["data.py:12", "eval.py:7"]);
+    assert!(!lines.iter().any(|line| line.contains("train.py:41")), "scrolled: {lines:?}");
+    // It is compared with when it was opened last.
+    press(&mut state, &[KeyCode::Esc]);
+    state.open(4711);
+    state.set_lines(known(&[("gpu.py:35 < train.py:41", 3 * GIB), ("data.py:12", GIB)]));
+    assert!(!screen(&state, 80).iter().any(|line| line.contains('+')), "{state:?}");
     state.view = View::Process(1);
     has(&screen(&state, 80), &["pid 1 has ended"]);
-    state.update(Vec::new());
+    state.update(&look(Vec::new()));
     state.view = View::List;
     has(&screen(&state, 60), &["no recorded process of this user is running"]);
+}
+
+#[test]
+fn a_cap_is_asked_for_and_confirmed() {
+    let mut state = state();
+    let typed = |state: &mut State, text: &str| {
+        press(state, &text.chars().map(KeyCode::Char).collect::<Vec<_>>());
+        press(state, &[KeyCode::Enter]);
+    };
+    press(&mut state, &[KeyCode::Char('c')]);
+    has(&screen(&state, 80), &["cap of pid 4712, 6GiB or 50% or none: _"]);
+    typed(&mut state, "6GiB");
+    let question = "cap pid 4712 at 6.00 GiB, below the 20.00 GiB in use: every request will be \
+                    refused? y/n";
+    for width in [60, 80, 200] {
+        let words = screen(&state, width).join(" ");
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(question), "{words}");
+    }
+    press(&mut state, &[KeyCode::Char('n')]);
+    has(&screen(&state, 80), &["the cap stays as it is"]);
+    assert_eq!(state.order, None);
+    typed(&mut state, "c24GiB");
+    has(&screen(&state, 80), &["cap pid 4712 at 24.00 GiB? y/n"]);
+    press(&mut state, &[KeyCode::Char('y')]);
+    let limit = Some(Limit::Bytes(24 * GIB));
+    assert_eq!(state.order.take(), Some(Order::Cap { pid: 4712, limit }));
+    typed(&mut state, "cnone");
+    press(&mut state, &[KeyCode::Char('y')]);
+    assert_eq!(state.order.take(), Some(Order::Cap { pid: 4712, limit: None }));
+    typed(&mut state, "c25%");
+    has(&screen(&state, 200), &["cap pid 4712 at 25%? y/n"]);
+    press(&mut state, &[KeyCode::Esc]);
+    typed(&mut state, "c6GB or so");
+    has(&screen(&state, 80), &["cap `6GB or so`"]);
+    press(&mut state, &[KeyCode::Char('c'), KeyCode::Char('6'), KeyCode::Esc]);
+    assert_eq!((&state.input, &state.order), (&Input::Keys, &None));
+    press(&mut state, &[KeyCode::Char('o')]);
+    let trace = "/nowhere/4712.vtrace".into();
+    assert_eq!(state.order.take(), Some(Order::Page { pid: 4712, trace }));
+}
+
+fn click(state: &mut State, targets: &Targets, kind: MouseEventKind, target: Target) {
+    let (area, _) = targets.iter().find(|(_, there)| *there == target).expect("it is drawn");
+    let (column, row) = (area.x + area.width / 2, area.y);
+    state.mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, targets);
+}
+
+#[test]
+fn the_mouse_chooses_opens_sorts_and_scrolls() {
+    let mut state = state();
+    let (lines, targets) = drawn(&state, 80, 24);
+    let row = targets.iter().find(|(_, target)| *target == Target::Row(99)).unwrap().0;
+    assert!(lines[usize::from(row.y)].contains(" 99 "), "{lines:?}");
+    let left = MouseEventKind::Down(MouseButton::Left);
+    click(&mut state, &targets, left, Target::Row(99));
+    assert_eq!((state.chosen, state.view), (Some(99), View::List));
+    click(&mut state, &targets, MouseEventKind::ScrollUp, Target::Row(99));
+    assert_eq!(state.chosen, Some(4711));
+    click(&mut state, &targets, left, Target::Sort(Sort::Command));
+    assert_eq!(state.sort, Sort::Command);
+    click(&mut state, &targets, left, Target::Row(4711));
+    assert_eq!(state.view, View::Process(4711), "it was chosen");
+    let (_, targets) = drawn(&state, 80, 24);
+    click(&mut state, &targets, left, Target::Key(KeyCode::Esc));
+    assert_eq!(state.view, View::List);
+    // A question is answered by the keyboard.
+    press(&mut state, &[KeyCode::Char('c')]);
+    let (_, targets) = drawn(&state, 80, 24);
+    click(&mut state, &targets, left, Target::Row(99));
+    assert!(matches!(state.input, Input::Cap { pid: 4711, .. }), "{:?}", state.input);
+}
+
+#[test]
+fn a_rate_stands_only_where_a_line_grows() {
+    let mut state = State::default();
+    let mut seen = look(three());
+    let growing = Rate::Growing { bytes_per_s: 2.0 * MIB as f64, full_in_s: Some(7_000.0) };
+    seen.rates = [(4711, growing), (4712, Rate::None)].into();
+    state.update(&seen);
+    let lines = screen(&state, 80);
+    has(
+        &lines,
+        &[
+            "4711 ann 13.00 GiB 12.00 GiB 16.00 GiB 120 116.7 min train",
+            "4712 ann 21.00 GiB 20.00 GiB - - - vllm",
+            // Not judged yet.
+            "99 ann 1.50 GiB 0.50 GiB 1.00 GiB ? ? hpl",
+        ],
+    );
+    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s')]);
+    assert_eq!(state.rows()[0].pid, 4711, "sorted by rate");
+    state.open(4711);
+    has(&screen(&state, 80), &["GROWING 120 MiB/min, full in 116.7 min"]);
+}
+
+#[test]
+fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
+    let second = 1_000_000_000;
+    let mut builder = testkit::trace_builder::TraceBuilder::new();
+    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
+    let mut history = History::default();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut rates = Vec::new();
+    for n in 0..300u64 {
+        let at = second + n * second / 10;
+        builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
+        if n % 100 == 99 {
+            builder.write(file.path());
+            rates.push(history.rate(file.path()).unwrap());
+        }
+    }
+    for rate in rates {
+        let Rate::Growing { bytes_per_s, .. } = rate else { panic!("{rate:?}") };
+        assert!((9.0..11.0).contains(&(bytes_per_s / MIB as f64)), "{rate:?}");
+    }
+    // Memory that stays is none.
+    let mut builder = testkit::trace_builder::TraceBuilder::new();
+    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
+    builder.alloc_by(30 * second, Kind::Device, 1 << 51, MIB, 2);
+    builder.write(file.path());
+    assert_eq!(History::default().rate(file.path()).unwrap(), Rate::None);
+}
+
+/// NVML with these processes on GPU 0: pid, bytes.
+fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> Cards {
+    let process = |(pid, bytes): &(u32, Option<u64>)| {
+        (*pid, CardProcess { bytes: *bytes, utilization: Some(*pid % 100) })
+    };
+    Cards::Known(vec![CardFacts {
+        index,
+        uuid: [0; 16],
+        name: "Test Card".into(),
+        total: 80 * GIB,
+        used: 45 * GIB,
+        utilization: Some(87),
+        processes: processes.iter().map(process).collect(),
+    }])
+}
+
+#[test]
+fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
+    let all = [(4711, Some(12 * GIB)), (4712, Some(20 * GIB)), (5000, Some(9 * GIB)), (5001, None)];
+    let mut seen = look(three());
+    seen.cards = nvml(0, &all);
+    let owner = |user: &str, is_mine| Owner {
+        user: user.into(),
+        is_mine,
+        command: "/usr/bin/python3 /srv/serve.py --port 80".into(),
+    };
+    seen.owners.insert(5000, owner("bob", false));
+    let mut state = State::default();
+    state.update(&seen);
+    has(
+        &screen(&state, 200),
+        &[
+            "GPU 0 Test Card 45.00 GiB (56 %) of 80.00 GiB, busy 87 %",
+            "4711 ann cuda:0 11 % 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB",
+            "5000 bob GPU 0 0 % - - 9.00 GiB untraced - - -",
+            "serve.py --port 80 (of another user)",
+            "5001 ? GPU 0 1 % - - ? untraced",
+            "(not visible from here)",
+        ],
+    );
+    let text = once::text(&state);
+    assert!(text.contains("serve.py --port 80 (of another user)"), "{text}");
+    // A process of this user, without the recorder.
+    seen.owners.insert(5000, owner("ann", true));
+    state.update(&seen);
+    has(&screen(&state, 200), &["serve.py --port 80 (not traced)"]);
+    state.chosen = Some(5000);
+    press(&mut state, &[KeyCode::Char('c')]);
+    has(&screen(&state, 80), &["pid 5000 runs without your recorder"]);
+    press(&mut state, &[KeyCode::Char('o')]);
+    has(&screen(&state, 80), &["pid 5000 has no trace"]);
+    press(&mut state, &[KeyCode::Enter]);
+    has(&screen(&state, 80), &["it runs without the recorder: start it by"]);
+    assert_eq!(state.order, None);
+}
+
+#[test]
+fn a_card_has_the_index_of_nvml() {
+    let mut seen = look(three());
+    seen.cards = nvml(3, &[(4711, Some(GIB))]);
+    let mut state = State::default();
+    state.update(&seen);
+    has(&screen(&state, 200), &["GPU 3 Test Card", "4711 ann cuda:0 (GPU 3)"]);
+}
+
+#[test]
+fn pids_of_another_namespace_are_no_rows() {
+    let mut seen = look(three());
+    seen.cards = nvml(0, &[(900_001, Some(12 * GIB)), (900_002, Some(GIB))]);
+    let mut state = State::default();
+    state.update(&seen);
+    assert_eq!(state.rows().len(), 3);
+    has(&screen(&state, 120), &["NVML lists other pids: a container?"]);
+    // Where nothing is recorded, the namespace says it.
+    seen.processes.clear();
+    seen.in_first_namespace = false;
+    state.update(&seen);
+    assert_eq!(state.rows().len(), 0);
+    seen.in_first_namespace = true;
+    state.update(&seen);
+    assert_eq!(state.rows().len(), 2);
+}
+
+#[test]
+fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
+    let mut state = state();
+    state.show(Some(4712));
+    state.set_lines((
+        Lines::Known((1..=30).map(|n| line(&format!("train.py:{n}"), n * MIB)).collect()),
+        Inside {
+            roles: vec![(Role::Weights, GIB)],
+            allocations: vec![Block { at: 0, bytes: 20 * GIB, role: Role::Weights }],
+            ..Inside::default()
+        },
+    ));
+    assert!(!screen(&state, 200).iter().any(|line| line.contains("train.py:30")));
+    let (lines, _) = drawn(&state, 200, 50);
+    has(&lines, &["> 4712", "pid 4712, ann", "30.00 MiB 2 train.py:30", "weights 1.00 GiB"]);
+    // All of it is used: the map reaches the last lines and the right edge.
+    let used = lines.iter().filter(|line| line.chars().count() > 190).count();
+    assert!(used >= 25, "{used}\n{}", lines.join("\n"));
+    assert!(lines[48].chars().count() > 190 && lines.len() == 50, "{}", lines.join("\n"));
+    state.open(4712);
+    let (lines, _) = drawn(&state, 200, 50);
+    assert!(lines[48].chars().count() > 190, "{}", lines.join("\n"));
+    has(&lines, &["held since opened count line", "train.py:1"]);
 }
 
 /// The lines and the rest at a moment of a trace.
@@ -277,7 +577,7 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
     read.segments[0].blocks[0].role = Role::Weights;
     read.roles = vec![(Role::Activations, 10 * MIB), (Role::Weights, 5 * MIB)];
     let mut state = state();
-    state.view = View::Process(4711);
+    state.open(4711);
     state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
     state.inside = read;
     for width in [60, 80, 120] {
@@ -318,10 +618,10 @@ fn without_segments_the_map_is_of_allocations_by_address() {
     read.allocations[0].role = Role::Weights;
     read.roles = vec![(Role::Weights, 40 * MIB)];
     let mut state = state();
-    state.view = View::Process(4711);
+    state.open(4711);
     state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
     state.inside = read;
-    for width in [60, 80, 160] {
+    for width in [60, 80, 140] {
         let lines = screen(&state, width);
         let from =
             lines.iter().position(|line| line.starts_with("allocations by address")).unwrap();
@@ -348,8 +648,8 @@ fn without_a_trace_the_live_page_says_which_libraries_hold() {
     };
     all[0].sites = vec![site("PyTorch", 3 * GIB), site("NCCL", GIB), site("PyTorch", GIB)];
     let mut state = State::default();
-    state.update(all);
-    state.view = View::Process(4711);
+    state.update(&look(all));
+    state.open(4711);
     state.lines = Lines::None("/nowhere/4711.vtrace: no such file".into());
     for width in [60, 80] {
         let lines = screen(&state, width);
@@ -377,14 +677,17 @@ fn programs_are_named_by_their_script() {
 
 #[test]
 fn without_a_terminal_it_is_a_table() {
-    let text = anstream::adapter::strip_str(&state().once()).to_string();
+    let text = anstream::adapter::strip_str(&once::text(&state())).to_string();
     let lines: Vec<String> = text.lines().map(String::from).collect();
     has(
         &lines,
         &[
-            "card in use of caps refused",
-            "GPU 0 32.00 GiB 80.00 GiB - 3",
-            "4711 0 12.00 GiB 12.00 GiB 16.00 GiB 0 train_llama.py --config configs/7b.yaml",
+            "card in use of util counted cap refused",
+            "GPU 0 ? 80.00 GiB - 32.00 GiB - 3",
+            "pid user rank device util live peak counted cap refused MiB/min full in command",
+            "4711 ann cuda:0 - 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB 0 - - train_llama.py \
+             --config configs/7b.yaml",
+            "without NVML (no library)",
         ],
     );
 }

@@ -130,6 +130,52 @@ fn usage_and_the_live_page_name_the_libraries_of_a_report() {
     }
 }
 
+/// Programs whose own lines are in no package: a module outside of the working directory, a script without a suffix,
+/// and a thread in a module beside neither. Their lines have the program's name.
+#[test]
+fn lines_in_no_package_have_the_name_of_the_program() {
+    let take = r#"
+import ctypes
+
+def take(size):
+    driver = ctypes.CDLL("libcuda.so.1")
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+"#;
+    let own = "import take, vramtrace\ntake.take(512 << 20)\n";
+    let thread = "import threading, take, vramtrace\n\
+        thread = threading.Thread(target=take.take, args=(512 << 20,))\n\
+        thread.start()\nthread.join()\n";
+    let print = "print(*(name for name in vramtrace.usage().metrics() if 'library' in name))\n";
+    let files = Scratch::new();
+    std::fs::write(files.0.join("take.py"), take).unwrap();
+    std::fs::write(files.0.join("worker.py"), format!("{own}{print}")).unwrap();
+    std::fs::write(files.0.join("worker"), format!("{own}{print}")).unwrap();
+    std::fs::write(files.0.join("threads.py"), format!("{thread}{print}")).unwrap();
+    let elsewhere = Scratch::new();
+    let script = |name: &str| vec![files.0.join(name).display().to_string()];
+    let module = |name: &str| vec!["-m".to_string(), name.to_string()];
+    let runs = [
+        (module("worker"), "worker"),
+        (module("threads"), "threads"),
+        (script("worker"), "worker"),
+        (script("worker.py"), "worker.py"),
+    ];
+    let pythons = pythons();
+    let (_, python) = pythons.last().expect("a Python from 3.8 on");
+    for (arguments, name) in runs {
+        let path = format!("{}:{}", files.0.display(), repository().join("python").display());
+        let setup = Setup::simulated().preload().env("PYTHONPATH", path).cwd(&elsewhere.0);
+        let setup = arguments.iter().fold(setup, |setup, argument| setup.arg(argument));
+        let run = Program(python.clone()).run(setup).ok();
+        let expected = format!("vram/cuda0/library/{name}_gib\n");
+        assert_eq!(run.stdout, expected, "{arguments:?}: {}", run.stderr);
+    }
+}
+
 /// Every library of a report's holders, but for the free part of PyTorch's cache.
 fn found(report: &Value) -> BTreeSet<String> {
     let mut all = BTreeSet::new();

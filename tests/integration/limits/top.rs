@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use testkit::{InteractiveProgram, Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, Scratch, Setup, sim_dir, vramtrace};
 
 /// A runtime directory of the test's own, in memory, as live pages must be.
 fn runtime() -> Scratch {
@@ -43,79 +44,232 @@ fn without_a_terminal_it_prints_once_and_ends() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("0.1 to 60"));
 }
 
-/// Ends with the test, also with one that fails.
-struct Terminal(std::process::Child);
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait() {
-            // script(1) ends what it started when it is asked to end.
-            let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-            let _ = self.0.wait();
-        }
-    }
-}
-
-/// Waits until the terminal has got all of these words since a place in what it got.
-fn wait(got: &Mutex<Vec<u8>>, from: usize, words: &[&str]) {
-    let began = Instant::now();
-    loop {
-        let seen = String::from_utf8_lossy(&got.lock().unwrap()[from..]).into_owned();
-        if words.iter().all(|word| seen.contains(word)) {
-            return;
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{words:?} in {seen:?}");
-        std::thread::sleep(Duration::from_millis(20));
+#[test]
+fn nvml_lists_the_processes_that_are_not_traced() {
+    let place = runtime();
+    let state = Scratch::new();
+    let setup = || {
+        let setup = Setup::simulated().env("XDG_RUNTIME_DIR", &place.0);
+        setup.env("VRAMTRACE_SIM_STATE", state.0.join("state"))
+    };
+    let mut traced = InteractiveProgram::start(setup().preload());
+    let mut untraced = InteractiveProgram::start(setup());
+    assert_eq!((traced.result("a 700"), untraced.result("a 900")), (0, 0));
+    let look = |nvml: &str| {
+        let mut top = vramtrace();
+        top.arg("top").env("XDG_RUNTIME_DIR", &place.0).env("LD_LIBRARY_PATH", sim_dir());
+        top.env("VRAMTRACE_SIM", "1x24GiB").env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+        let top = top.env("VRAMTRACE_SIM_NVML", nvml).output().unwrap();
+        assert_eq!(top.status.code(), Some(0), "{}", String::from_utf8_lossy(&top.stderr));
+        String::from_utf8(top.stdout).unwrap()
+    };
+    let row = |text: &str, pid: u32| {
+        let pid = pid.to_string();
+        let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+        text.lines()
+            .map(words)
+            .find(|words| words.first() == Some(&pid))
+            .map(|words| words.join(" "))
+    };
+    let text = look("busy:37");
+    let (mine, other) = (row(&text, traced.pid()).unwrap(), row(&text, untraced.pid()).unwrap());
+    assert!(mine.contains("cuda:0 37 % 0.68 GiB 0.68 GiB 1.19 GiB - 0"), "{text}");
+    assert!(other.contains("GPU 0 37 % - - 1.39 GiB untraced - - -"), "{text}");
+    assert!(other.ends_with("(not traced)"), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("GPU 0  2.60 GiB  24.00 GiB  37 %")),
+        "of the card: {text}"
+    );
+    // What is not known is not shown, and nothing waits for an answer that does not come.
+    for (nvml, words) in [
+        ("strangers", "NVML lists other pids"),
+        ("absent", "without NVML"),
+        ("hangs:0", "GPU 0"),
+        ("lost:0", "GPU 0"),
+    ] {
+        let text = look(nvml);
+        assert!(text.contains(words), "{nvml}: {text}");
+        assert_eq!(row(&text, untraced.pid()), None, "{nvml}: {text}");
+        assert!(row(&text, traced.pid()).unwrap().contains("cuda:0 - 0.68 GiB"), "{nvml}: {text}");
     }
 }
 
 #[test]
-fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
+fn a_process_that_grows_has_a_rate_and_the_time_until_it_is_full() {
     let place = runtime();
+    let (mut grows, mut steady) = (start(&place), start(&place));
+    assert_eq!((grows.result("a 300"), steady.result("a 300")), (0, 0));
+    for _ in 0..150 {
+        assert_eq!((grows.result("c 2"), grows.result("a 1"), steady.result("c 2")), (0, 0, 0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let look = || {
+        let top = vramtrace().arg("top").env("XDG_RUNTIME_DIR", &place.0).output().unwrap();
+        String::from_utf8(top.stdout).unwrap()
+    };
+    let row = |text: &str, pid: u32| {
+        let line = text.lines().find(|line| line.contains(&format!("{pid} "))).expect(text);
+        line.split_whitespace().map(String::from).collect::<Vec<String>>()
+    };
+    // Other programs of this machine may have long traces: a verdict may be due later.
+    let began = Instant::now();
+    let text = loop {
+        let text = look();
+        let judged = |pid| !row(&text, pid).contains(&"?".to_string());
+        if judged(grows.pid()) && judged(steady.pid()) {
+            break text;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{text}");
+    };
+    let grows = row(&text, grows.pid());
+    let rate = grows.iter().rev().nth(3).unwrap().replace(',', "");
+    assert!(rate.parse::<f64>().is_ok_and(|rate| rate > 1.0), "{text}");
+    assert!(["ms", "s", "min"].contains(&grows[grows.len() - 2].as_str()), "{text}");
+    assert!(row(&text, steady.pid()).join(" ").contains(" 0 - - interactive"), "{text}");
+}
+
+/// `vramtrace top` on a terminal of script(1), which ends with the test, also with one that fails.
+struct Terminal {
+    shell: Child,
+    keys: Option<ChildStdin>,
+    got: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Ok(None) = self.shell.try_wait() {
+            // script(1) ends what it started when it is asked to end.
+            let _ = Command::new("kill").arg(self.shell.id().to_string()).status();
+            let _ = self.shell.wait();
+        }
+    }
+}
+
+impl Terminal {
+    fn open(place: &Scratch, directory: &Path, columns: u32, rows: u32) -> Terminal {
+        let top = env!("CARGO_BIN_EXE_vramtrace");
+        let size = format!("stty cols {columns} rows {rows}");
+        let mut shell = Command::new("script")
+            .args(["-qec", &format!("{size}; exec {top} top --interval 0.2"), "/dev/null"])
+            .current_dir(directory)
+            .env("XDG_RUNTIME_DIR", &place.0)
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script(1) of util-linux");
+        let got = Arc::new(Mutex::new(Vec::new()));
+        let (into, mut out) = (got.clone(), shell.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(n @ 1..) = out.read(&mut bytes) {
+                into.lock().unwrap().extend_from_slice(&bytes[..n]);
+            }
+        });
+        let keys = shell.stdin.take();
+        Terminal { shell, keys, got }
+    }
+
+    fn bytes(&self) -> String {
+        String::from_utf8_lossy(&self.got.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until the screen shows all of these words.
+    #[track_caller]
+    fn wait(&self, words: &[&str]) {
+        let began = Instant::now();
+        loop {
+            let screen = screen(&self.bytes());
+            if words.iter().all(|word| screen.contains(word)) {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{words:?} in\n{screen}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Types the keys, and waits for these words.
+    #[track_caller]
+    fn press(&mut self, keys: &str, words: &[&str]) {
+        self.keys.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+        self.wait(words);
+    }
+}
+
+/// What a terminal shows after these bytes, line by line. Of the sequences it knows those that place the cursor.
+fn screen(bytes: &str) -> String {
+    let mut cells = vec![vec![' '; 240]; 60];
+    let (mut row, mut column) = (0, 0);
+    let mut signs = bytes.chars();
+    while let Some(sign) = signs.next() {
+        if sign == '\u{1b}' {
+            let opened = signs.next() == Some('[');
+            let mut parameters = String::new();
+            let end = signs.by_ref().take_while(|_| opened).find(|sign| {
+                parameters.push(*sign);
+                sign.is_ascii_alphabetic()
+            });
+            let numbers: Vec<usize> = parameters
+                .trim_end_matches(|sign: char| sign.is_ascii_alphabetic())
+                .split(';')
+                .map(|number| number.parse().unwrap_or(1))
+                .collect();
+            match end {
+                Some('H') => {
+                    row = numbers[0].saturating_sub(1);
+                    column = numbers.get(1).map_or(0, |column| column.saturating_sub(1));
+                }
+                Some('J') => cells.iter_mut().for_each(|row| row.fill(' ')),
+                _ => {}
+            }
+        } else if let Some(cell) = cells.get_mut(row).and_then(|row| row.get_mut(column))
+            && !sign.is_control()
+        {
+            *cell = sign;
+            column += 1;
+        }
+    }
+    let line = |cells: &Vec<char>| cells.iter().collect::<String>().trim_end().to_string();
+    cells.iter().map(line).collect::<Vec<String>>().join("\n")
+}
+
+#[test]
+fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
+    let (place, pages) = (runtime(), Scratch::new());
     let mut program = start(&place);
     assert_eq!(program.result("a 300"), 0);
-    let top = env!("CARGO_BIN_EXE_vramtrace");
-    // script(1) gives it a terminal.
-    let shell = Command::new("script")
-        .args([
-            "-qec",
-            &format!("stty cols 100 rows 24; exec {top} top --interval 0.2"),
-            "/dev/null",
-        ])
-        .env("XDG_RUNTIME_DIR", &place.0)
-        .env("TERM", "xterm")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("script(1) of util-linux");
-    let mut shell = Terminal(shell);
-    let got = Arc::new(Mutex::new(Vec::new()));
-    let (into, mut out) = (got.clone(), shell.0.stdout.take().unwrap());
-    let reader = std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n @ 1..) = out.read(&mut bytes) {
-            into.lock().unwrap().extend_from_slice(&bytes[..n]);
-        }
-    });
-    // Cells that stay as they were are not written again: a word that falls on another may have holes.
-    let mut keys = shell.0.stdin.take().unwrap();
-    wait(&got, 0, &["0.29", "interactive", "filter", "pause"]);
+    let mut terminal = Terminal::open(&place, &pages.0, 100, 24);
+    terminal.wait(&["0.29 GiB", "interactive", "/ filter", "? keys"]);
     // The other processes of this machine are no part of this.
-    keys.write_all(format!("/{}\r", program.pid()).as_bytes()).unwrap();
-    wait(&got, 0, &["filter:"]);
-    let from = got.lock().unwrap().len();
-    keys.write_all(b"\r").unwrap();
-    wait(&got, from, &["opened", "back", "300.00"]);
-    let from = got.lock().unwrap().len();
+    let filter = format!("filter: {}", program.pid());
+    terminal.press(&format!("/{}\r", program.pid()), &[&filter, "Enter open"]);
+    terminal.press("\r", &["since opened", "Esc back", "300.00 MiB"]);
     assert_eq!(program.result("a 200"), 0);
-    wait(&got, from, &["+200.00"]);
-    keys.write_all(b"q").unwrap();
-    assert_eq!(shell.0.wait().unwrap().code(), Some(0));
-    drop(keys);
-    reader.join().unwrap();
-    let all = String::from_utf8_lossy(&got.lock().unwrap()).into_owned();
-    assert!(
-        all.contains("\u{1b}[?1049h") && all.contains("\u{1b}[?1049l"),
-        "the screen comes back"
-    );
+    terminal.wait(&["+200.00 MiB"]);
+    terminal.press("d", &["only what changed"]);
+    terminal.press("?", &["any key closes"]);
+    terminal.press("q", &["since opened"]);
+    // A cap below what is in use refuses everything, and the question says so.
+    terminal.press("c", &["6GiB or 50% or none"]);
+    terminal.press("600MiB\r", &["in use: every request will be refused"]);
+    terminal.press("n", &["the cap stays as it is"]);
+    assert_eq!(program.result("a 1"), 0);
+    terminal.press("c600MiB\ry", &["new requests are refused until"]);
+    assert_eq!(program.result("a 1"), 2, "the new cap holds");
+    let page = pages.0.join(format!("vramtrace-{}.html", program.pid()));
+    terminal.press("o", &["open it in a browser"]);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("<html") && html.len() > 50_000, "{} bytes", html.len());
+    terminal.press("o", &[&format!("vramtrace-{}-2.html: ", program.pid())]);
+    // The last line lists keys again; by the mouse, Esc goes back and Enter opens.
+    terminal.press("p", &["PAUSED", "Esc back"]);
+    terminal.press("\u{1b}[<0;9;24M", &["Enter open"]);
+    terminal.press("\u{1b}[<0;9;24M", &["since opened"]);
+    terminal.keys.as_mut().unwrap().write_all(b"q").unwrap();
+    assert_eq!(terminal.shell.wait().unwrap().code(), Some(0));
+    let all = terminal.bytes();
+    for mode in ["?1049", "?1000"] {
+        let (on, off) = (format!("\u{1b}[{mode}h"), format!("\u{1b}[{mode}l"));
+        assert!(all.contains(&on) && all.contains(&off), "{mode}: the screen comes back");
+    }
 }

@@ -15,4 +15,4 @@ pub(super) use short::{cause, where_and_limit};
 pub(in crate::report) use short::{fatal, fatal_of};
 pub use swallowed::swallowed;
 pub(in crate::report) use wording::advice;
-pub(super) use wording::place;
+pub use wording::place;

@@ -21,7 +21,7 @@ pub(super) fn process(header: &Header, one: &PostMortem) -> String {
 }
 
 /// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
-pub(crate) fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
+pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
     let roles = classifier.roles(stack);
     let lead = short(classifier.frame(stack, roles.lead)?);
     Some(match classifier.frame(stack, roles.caller) {
