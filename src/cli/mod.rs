@@ -33,6 +33,7 @@ mod report;
 mod run;
 mod run_summary;
 mod select;
+mod steps;
 #[cfg(feature = "top")]
 mod top;
 mod tree;

@@ -14,6 +14,7 @@ mod overview;
 pub mod phases;
 mod process;
 mod sleeps;
+pub mod steps;
 mod sum;
 mod torch;
 pub mod tree;

@@ -299,7 +299,7 @@ fn held_table(
     format!("\n{}", holders_table(classifier, &all, bytes, title, listing(shown)))
 }
 
-fn listing(shown: OomOptions) -> ListingOptions {
+fn listing(shown: OomOptions) -> ListingOptions<'static> {
     ListingOptions { by: GroupBy::Line, top: shown.top, full: shown.full, when: "" }
 }
 

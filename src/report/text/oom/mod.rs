@@ -15,4 +15,4 @@ pub(in crate::report) use short::limit_in_words;
 pub(super) use short::{cause, where_and_limit};
 pub use swallowed::swallowed;
 pub(in crate::report) use wording::advice;
-pub(super) use wording::place;
+pub(super) use wording::{place, place_at};

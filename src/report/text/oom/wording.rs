@@ -22,7 +22,16 @@ pub(super) fn process(header: &Header, one: &PostMortem) -> String {
 
 /// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
 pub(crate) fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
-    let roles = classifier.roles(stack);
+    place_at(classifier, stack, Level::Driver)
+}
+
+/// The same for memory at this level.
+pub(crate) fn place_at(
+    classifier: &StackClassifier,
+    stack: StackId,
+    level: Level,
+) -> Option<String> {
+    let roles = classifier.roles_at(stack, level);
     let lead = short(classifier.frame(stack, roles.lead)?);
     Some(match classifier.frame(stack, roles.caller) {
         Some(caller) => format!("{lead} < {}", short(caller)),
