@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::groups::Group;
-use super::observer::Gradients;
-use super::{NoSteps, StepState};
+use super::pass::Gradients;
+use super::step::{NoSteps, StepState};
 
 /// One iteration: indexes of its groups.
 #[derive(Clone, Debug, PartialEq)]

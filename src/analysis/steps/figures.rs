@@ -7,7 +7,7 @@ use vramtrace_format::DeviceId;
 use super::cycles::Cycle;
 use super::groups::Group;
 use super::pass::{Pass, PassKind};
-use super::{Apart, InStep, NoSteps, Place, Step, StepState, Steps};
+use super::step::{Apart, InStep, NoSteps, Place, Step, StepState, Steps};
 
 pub(super) fn steps(
     passes: &[Pass],

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
-use super::{Step, Steps};
+use super::step::{Step, Steps};
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 use crate::trace::{Definitions, Trace};
 

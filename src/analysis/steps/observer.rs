@@ -4,16 +4,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Stamped, ThreadId};
 
 use super::groups::groups;
-use super::pass::{Pass, PassKind};
+use super::pass::{Gradients, Pass, PassKind};
 use super::stacks::{Sign, Signs};
-use super::{NoSteps, Place, Steps, cycles, figures};
+use super::step::{NoSteps, Place, Steps};
+use super::{cycles, figures};
 use crate::replay::cache::CacheOomAt;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer};
 use crate::symbols::Symbols;
-use crate::trace::Definitions;
-
-/// Sizes of gradients with their numbers, in ascending order.
-pub(super) type Gradients = Vec<(u64, u32)>;
+use crate::trace::{Definitions, Trace};
 
 /// The most different sets of gradients that are told apart.
 const MOST_SETS: usize = 64;
@@ -333,5 +331,15 @@ impl Observer for StepObserver {
         self.live.clear();
         self.backward = Backward::default();
         self.allocated.clear();
+    }
+}
+
+impl Steps {
+    /// Reads the trace once.
+    pub fn of(trace: &Trace, definitions: &Definitions) -> Steps {
+        let symbols = Symbols::of_all(definitions, trace.header());
+        let mut observer = StepObserver::new(definitions, &symbols);
+        trace.replay(definitions, &mut observer);
+        observer.finish()
     }
 }

@@ -2,8 +2,8 @@
 
 use vramtrace_format::DeviceId;
 
-use super::Place;
 use super::stacks::Caller;
+use super::step::Place;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassKind {
@@ -12,6 +12,9 @@ pub(super) enum PassKind {
     Optimizer,
     Scaler,
 }
+
+/// Sizes of gradients with their numbers, in ascending order.
+pub(super) type Gradients = Vec<(u64, u32)>;
 
 /// A pass, with all that follows up to the next one.
 #[derive(Clone, Debug, PartialEq)]

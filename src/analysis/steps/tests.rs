@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use super::*;
+use crate::trace::Trace;
 
 fn steps_of(path: &str) -> Steps {
     let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
