@@ -20,8 +20,12 @@ const UNEVEN: usize = 3;
 /// An optimizer that takes turns with another one makes at least this many steps in a row, or exactly one.
 const TURN: usize = 3;
 
-/// `groups`: at least one. `sets`: the gradients of groups.
-pub(super) fn cycles(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSteps> {
+/// `groups`: at least one. `sets`: the gradients of groups. `parts`: only some of the gradients were freed.
+pub(super) fn cycles(
+    groups: &[Group],
+    sets: &[Gradients],
+    parts: bool,
+) -> Result<Vec<Cycle>, NoSteps> {
     // Groups within a call of an optimizer, and others: it calls some of its passes itself.
     if groups.iter().any(|group| group.in_optimizer)
         && !groups.iter().all(|group| group.in_optimizer || group.backward_passes == 0)
@@ -33,6 +37,9 @@ pub(super) fn cycles(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>,
     let most = earlier.iter().map(|group| group.backward_passes).max();
     if !last.is_updated() && last.backward_passes > most.unwrap_or(1) {
         return Err(NoSteps::NoUpdates);
+    }
+    if !by_optimizer && parts {
+        return Err(NoSteps::Parts);
     }
     if !by_optimizer {
         return by_gradients(groups, sets);
@@ -77,12 +84,16 @@ fn by_gradients(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSt
     if passes.last() > usual.map(|usual| usual * UNEVEN).as_ref() {
         return Err(NoSteps::NoUpdates);
     }
+    if !groups.iter().any(Group::is_updated) && gradients(groups, sets).any(|set| !set.of_weights) {
+        return Err(NoSteps::Inputs);
+    }
     if !is_one_set(groups, sets) {
         return Err(NoSteps::Turns);
     }
     let cycle = |index: usize| {
         let cut = index + 1 == groups.len()
             && !last.is_updated()
+            && !last.frees_first
             && usual.is_none_or(|usual| last.backward_passes < usual);
         let state = if cut { StepState::Unfinished } else { StepState::Whole };
         Cycle { groups: index..index + 1, state }
@@ -90,11 +101,18 @@ fn by_gradients(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSt
     Ok((0..groups.len()).map(cycle).collect())
 }
 
+fn gradients<'g>(
+    groups: &'g [Group],
+    sets: &'g [Gradients],
+) -> impl Iterator<Item = &'g Gradients> {
+    let of = |group: &Group| group.gradients.and_then(|index| sets.get(index));
+    groups.iter().filter_map(of).filter(|set| !set.sizes.is_empty())
+}
+
 /// Whether all groups leave gradients of about the same parameters. Gradients that are kept from one iteration to the
 /// next are in the first group only.
 fn is_one_set(groups: &[Group], sets: &[Gradients]) -> bool {
-    let of = |group: &Group| group.gradients.and_then(|index| sets.get(index));
-    let mut sets = groups.iter().filter_map(of).filter(|set| !set.is_empty());
+    let mut sets = gradients(groups, sets);
     let first = sets.next();
     sets.all(|set| first.is_none_or(|first| similar(first, set)))
 }
@@ -102,13 +120,14 @@ fn is_one_set(groups: &[Group], sets: &[Gradients]) -> bool {
 /// Whether two sets have at least half of their bytes in common.
 fn similar(one: &Gradients, other: &Gradients) -> bool {
     let bytes = |set: &Gradients| -> f64 {
-        set.iter().map(|(size, count)| *size as f64 * f64::from(*count)).sum()
+        set.sizes.iter().map(|(size, count)| *size as f64 * f64::from(*count)).sum()
     };
     let common: f64 = one
+        .sizes
         .iter()
         .filter_map(|(size, count)| {
-            let at = other.binary_search_by_key(size, |(size, _)| *size).ok()?;
-            Some(*size as f64 * f64::from(*count.min(&other[at].1)))
+            let at = other.sizes.binary_search_by_key(size, |(size, _)| *size).ok()?;
+            Some(*size as f64 * f64::from(*count.min(&other.sizes[at].1)))
         })
         .sum();
     common * 2.0 >= bytes(one).max(bytes(other))
@@ -131,16 +150,17 @@ fn turns(groups: &[Group]) -> Result<Vec<Range<usize>>, NoSteps> {
     Ok(turns)
 }
 
-/// The end of the shortest part that has all groups of each of its optimizers.
+/// The end of the shortest part that has all groups of each of its optimizers. Groups without one belong to the part
+/// before them, or to the first one.
 fn together(letters: &[Option<&[u64]>], from: usize) -> usize {
-    let mut until = from + 1;
-    let mut at = from;
+    let mut at = from + letters[from..].iter().take_while(|letter| letter.is_none()).count();
+    let mut until = (at + 1).min(letters.len());
     while at < until {
-        let last = letters[at].and_then(|_| letters.iter().rposition(|of| *of == letters[at]));
+        let last = letters.iter().rposition(|of| of.is_some() && *of == letters[at]);
         until = until.max(last.unwrap_or(at) + 1);
         at += 1;
     }
-    until
+    until + letters[until..].iter().take_while(|letter| letter.is_none()).count()
 }
 
 /// The number of groups in an iteration, where these optimizers run.

@@ -16,6 +16,8 @@ pub(super) struct Group {
     pub scaler: bool,
     /// Its gradients were freed.
     pub frees_gradients: bool,
+    /// They were freed while older memory stayed.
+    pub frees_first: bool,
     /// The gradients that its last backward pass left, as an index.
     pub gradients: Option<usize>,
     /// An optimizer called its last forward pass.
@@ -46,6 +48,7 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
                 forwards.push(index);
                 if let Some(group) = open {
                     group.frees_gradients |= pass.frees_gradients;
+                    group.frees_first |= pass.frees_first;
                 }
             }
             (PassKind::Backward, _) => {
@@ -59,6 +62,7 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
                 group.backward_passes += 1;
                 group.last = index;
                 group.frees_gradients |= pass.frees_gradients;
+                group.frees_first |= pass.frees_first;
                 group.gradients = pass.gradients;
                 group.in_optimizer = last.is_some_and(|pass| passes[*pass].in_optimizer);
                 forwards.clear();

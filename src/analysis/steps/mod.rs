@@ -11,6 +11,8 @@ mod groups;
 mod growth;
 mod observer;
 mod pass;
+#[cfg(test)]
+mod pass_tests;
 mod stacks;
 mod step;
 #[cfg(test)]

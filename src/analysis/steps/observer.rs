@@ -1,7 +1,7 @@
 //! Makes a list of passes from the events of a trace.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, StackId, Stamped, ThreadId};
 
 use super::groups::groups;
 use super::pass::{Gradients, Pass, PassKind};
@@ -15,6 +15,8 @@ use crate::trace::{Definitions, Trace};
 
 /// The most different sets of gradients that are told apart.
 const MOST_SETS: usize = 64;
+/// Less than one part in this many of the gradients may be freed at another time than the others.
+const MOST_OF: u64 = 10;
 
 /// Finds the iterations of one trace.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +25,14 @@ pub struct StepObserver {
     passes: Vec<Pass>,
     sets: Vec<Gradients>,
     live: FxHashMap<Key, Born>,
+    /// The sizes of allocations that were older than the first pass when the first backward pass ended, each with
+    /// its number.
+    older: Option<FxHashMap<u64, u32>>,
     allocated: Vec<(DeviceId, u64)>,
     /// Threads that run more than backward passes.
     program: FxHashSet<ThreadId>,
+    /// Threads of the engine that runs backward passes. What hooks do there belongs to these passes.
+    engine: FxHashSet<ThreadId>,
     /// The last thread that ran a forward pass or an optimizer.
     lead: Option<ThreadId>,
     /// The program's own lines have allocated since the last allocation of a pass.
@@ -36,6 +43,8 @@ pub struct StepObserver {
     backward: Backward,
     /// Bytes that the current pass has live, and has allocated.
     in_pass: (u64, u64),
+    /// Gradients were freed between backward passes, but not all.
+    parts: bool,
     missing: bool,
     sampled: bool,
 }
@@ -60,6 +69,9 @@ struct Backward {
     /// Their bytes when the last backward pass ended, and those that were freed since then.
     kept: u64,
     freed: u64,
+    /// What stayed when most of them were freed, and how much of it was freed since the last backward pass.
+    stayed: FxHashSet<Key>,
+    late: u64,
 }
 
 impl StepObserver {
@@ -77,7 +89,7 @@ impl StepObserver {
             () if self.sampled => Err(NoSteps::Sampled),
             () if self.signs.graphs => Err(NoSteps::Graphs),
             () if self.signs.search => Err(NoSteps::Closure),
-            () => cycles::cycles(&groups, &self.sets),
+            () => cycles::cycles(&groups, &self.sets, self.parts),
         };
         figures::steps(&self.passes, &groups, whole)
     }
@@ -87,9 +99,21 @@ impl StepObserver {
         thread != ThreadId(0) && self.program.contains(&thread)
     }
 
+    fn sign(&mut self, at: &Stamped, stack: StackId) -> Sign {
+        let sign = self.signs.get(stack);
+        if sign == Sign::Backward && at.thread != ThreadId(0) && !self.is_program(at.thread) {
+            self.engine.insert(at.thread);
+        }
+        match sign {
+            Sign::None | Sign::Communication => sign,
+            _ if self.engine.contains(&at.thread) => Sign::Backward,
+            sign => sign,
+        }
+    }
+
     fn follow(&mut self, at: &Stamped, sign: Sign) {
         let kind = match sign {
-            Sign::None => return,
+            Sign::None | Sign::Communication => return,
             Sign::Outside => {
                 self.program.insert(at.thread);
                 if self.lead.is_none_or(|lead| lead == at.thread) {
@@ -104,7 +128,7 @@ impl StepObserver {
             Sign::Scaler => PassKind::Scaler,
         };
         match kind {
-            PassKind::Backward => self.backward.runs = true,
+            PassKind::Backward => self.enter_backward(),
             _ => {
                 self.program.insert(at.thread);
                 self.lead = Some(at.thread);
@@ -161,7 +185,7 @@ impl StepObserver {
             self.live.insert(key, born);
             return;
         }
-        let sign = self.signs.get(live.stack);
+        let sign = self.sign(at, live.stack);
         self.follow(at, sign);
         let pass = self.passes.len().checked_sub(1);
         let born = Born { bytes: live.size, thread: at.thread, pass };
@@ -175,8 +199,8 @@ impl StepObserver {
         *largest = live.size.max(*largest);
         self.in_pass.0 = self.in_pass.0.saturating_add(live.size);
         self.in_pass.1 = self.in_pass.1.saturating_add(live.size);
-        let of_backward = self.backward.runs && matches!(sign, Sign::Backward | Sign::None);
-        if of_backward && !self.is_program(at.thread) {
+        let of_backward = matches!(sign, Sign::Backward | Sign::Communication);
+        if of_backward && self.backward.runs && !self.is_program(at.thread) {
             self.backward.bytes = self.backward.bytes.saturating_add(live.size);
             self.backward.made.insert(key, born);
         }
@@ -200,6 +224,9 @@ impl StepObserver {
             if outside && how == FreeCause::Freed {
                 self.gradient_freed(born.bytes);
             }
+        }
+        if self.backward.stayed.remove(&key) && threads_known && self.is_program(at.thread) {
+            self.backward.late = self.backward.late.saturating_add(born.bytes);
         }
         let last = self.passes.len().checked_sub(1);
         if born.pass == last {
@@ -229,16 +256,51 @@ impl StepObserver {
         }
     }
 
+    /// Gradients were freed outside of backward.
     fn gradient_freed(&mut self, bytes: u64) {
         self.backward.freed = self.backward.freed.saturating_add(bytes);
         let Backward { kept, freed, .. } = self.backward;
         if kept > 0 && freed.saturating_mul(2) >= kept {
-            self.backward.kept = 0;
             self.after_update = self.passes.len();
             if let Some(pass) = self.passes.last_mut() {
                 pass.frees_gradients = true;
+                pass.frees_first |= pass.settled.is_none();
             }
         }
+    }
+
+    fn enter_backward(&mut self) {
+        let of = &mut self.backward;
+        if std::mem::replace(&mut of.runs, true) {
+            return;
+        }
+        self.parts |= of.late > 0 && of.late >= of.kept / MOST_OF;
+        of.late = 0;
+        if of.kept > 0 && of.freed.saturating_mul(2) >= of.kept {
+            of.stayed.extend(of.made.drain().map(|(key, _)| key));
+            of.bytes = 0;
+        }
+    }
+
+    /// `sizes`: in ascending order.
+    fn gradients(&mut self, sizes: &[u64]) -> Gradients {
+        let older = self.older.get_or_insert_with(|| {
+            let mut older: FxHashMap<u64, u32> = FxHashMap::default();
+            for born in self.live.values().filter(|born| born.pass.is_none()) {
+                *older.entry(born.bytes).or_default() += 1;
+            }
+            older
+        });
+        let counted = sizes.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32));
+        let counted: Vec<(u64, u32)> = counted.collect();
+        let weights = counted.iter().map(|(size, count)| {
+            let known = older.get(size).copied().unwrap_or(0);
+            size.saturating_mul(u64::from(known.min(*count)))
+        });
+        let of_weights: u64 = weights.fold(0, u64::saturating_add);
+        let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
+        let of_weights = sizes.len() > 1 && of_weights >= bytes - bytes / MOST_OF;
+        Gradients { sizes: counted, of_weights }
     }
 
     /// The program runs again after a backward pass: what that pass left are gradients.
@@ -252,8 +314,7 @@ impl StepObserver {
         let mut sizes: Vec<u64> =
             self.backward.made.values().filter(of_iteration).map(|born| born.bytes).collect();
         sizes.sort_unstable();
-        let set: Gradients =
-            sizes.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u32)).collect();
+        let set = self.gradients(&sizes);
         let index = self.sets.iter().position(|known| *known == set);
         let index = index.or_else(|| {
             (self.sets.len() < MOST_SETS).then(|| {
@@ -297,7 +358,8 @@ impl Observer for StepObserver {
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        self.follow(at, self.signs.get(oom.stack));
+        let sign = self.sign(at, oom.stack);
+        self.follow(at, sign);
         let in_pass = self.in_pass;
         let Some(pass) = self.passes.last_mut() else { return };
         pass.failed = Some(in_pass);

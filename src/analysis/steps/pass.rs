@@ -13,8 +13,14 @@ pub(super) enum PassKind {
     Scaler,
 }
 
-/// Sizes of gradients with their numbers, in ascending order.
-pub(super) type Gradients = Vec<(u64, u32)>;
+/// The gradients that a backward pass left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gradients {
+    /// Their sizes, in ascending order, each with its number.
+    pub sizes: Vec<(u64, u32)>,
+    /// There are several, and as many allocations of these sizes are older than the first pass.
+    pub of_weights: bool,
+}
 
 /// A pass, with all that follows up to the next one.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +39,8 @@ pub(super) struct Pass {
     pub gradients: Option<usize>,
     /// At least half of the gradients were freed outside of backward before the next pass.
     pub frees_gradients: bool,
+    /// They were freed before older memory was, as at the end of a run.
+    pub frees_first: bool,
     /// PyTorch gave up on a request in it: the bytes of this pass that were live then, and all that it had
     /// allocated.
     pub failed: Option<(u64, u64)>,
@@ -64,6 +72,7 @@ impl Pass {
             callers: Vec::new(),
             gradients: None,
             frees_gradients: false,
+            frees_first: false,
             failed: None,
             peak: (0, begin),
             settled: None,

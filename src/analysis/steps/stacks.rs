@@ -24,6 +24,8 @@ pub(super) enum Sign {
     Scaler,
     /// Other lines of the program.
     Outside,
+    /// Between ranks: in a backward pass, it may get gradients.
+    Communication,
     /// It says nothing.
     None,
 }
@@ -62,11 +64,15 @@ impl Signs {
 #[derive(Clone, Debug)]
 struct FrameKind {
     mark: FrameMark,
+    /// One of several parts of a step of an optimizer.
+    part: Option<usize>,
     /// A step of a gradient scaler.
     scaler: bool,
     /// It averages weights, in the folder of the optimizers.
     averages: bool,
     searches: bool,
+    /// It computes the loss for an optimizer that calls it.
+    closure: bool,
     /// A hash of file, function and line.
     hash: u64,
 }
@@ -76,10 +82,13 @@ impl FrameKind {
         let python = frame.language == Language::Python;
         let file = &*frame.file;
         let name = frame.function.rsplit('.').next().unwrap_or_default();
+        let part = PARTS_OF_STEPS.iter().position(|part| python && *part == name);
         let mut hasher = FxHasher::default();
         (file, &*frame.function, frame.line).hash(&mut hasher);
         FrameKind {
-            mark: mark(frame),
+            mark: if part.is_some() { FrameMark::Optimizer } else { mark(frame) },
+            part,
+            closure: python && is_closure(&frame.function),
             scaler: python && is_scaler(file) && STEPS_OF_SCALERS.contains(&name),
             averages: python && file.ends_with("/torch/optim/swa_utils.py"),
             searches: python && file.ends_with("/lbfgs.py"),
@@ -90,6 +99,14 @@ impl FrameKind {
     fn is_optimizer(&self) -> bool {
         matches!(self.mark, FrameMark::Optimizer | FrameMark::OptimizerState)
     }
+}
+
+/// Optimizers that need two backward passes (SAM) have these functions.
+const PARTS_OF_STEPS: [&str; 2] = ["first_step", "second_step"];
+
+/// A function within a function, as Python before 3.11 does not name it, or one with that name.
+fn is_closure(function: &str) -> bool {
+    function.contains("<locals>") || function.to_ascii_lowercase().contains("closure")
 }
 
 /// `scale`, the other function, runs once for each backward pass.
@@ -110,11 +127,24 @@ fn sign<'f>(class: StackClass, frames: impl Iterator<Item = &'f FrameKind> + Clo
         }
         Some(RolePhase::Backward) => Sign::Backward,
         Some(RolePhase::Optimizer) if frames.clone().any(|frame| frame.averages) => Sign::None,
+        Some(RolePhase::Optimizer) if is_called(frames.clone()) => Sign::Outside,
         Some(RolePhase::Optimizer) => Sign::Optimizer(caller(frames)),
+        Some(RolePhase::Outside)
+            if frames.clone().any(FrameKind::is_optimizer) && !is_called(frames.clone()) =>
+        {
+            Sign::Optimizer(caller(frames))
+        }
         Some(RolePhase::Outside) if frames.clone().any(|frame| frame.scaler) => Sign::Scaler,
         Some(RolePhase::Outside) => Sign::Outside,
+        None if class == StackClass::Communication => Sign::Communication,
         None => Sign::None,
     }
+}
+
+/// Whether an optimizer calls the program here, to get the loss.
+fn is_called<'f>(frames: impl Iterator<Item = &'f FrameKind>) -> bool {
+    let mut inner = frames.take_while(|frame| !frame.is_optimizer());
+    inner.any(|frame| frame.closure && frame.mark == FrameMark::Other)
 }
 
 /// The frames of the program that call the outermost function of the optimizer.
@@ -122,6 +152,9 @@ fn caller<'f>(frames: impl Iterator<Item = &'f FrameKind> + Clone) -> Caller {
     let inner = frames.clone().enumerate().filter(|(_, frame)| frame.is_optimizer()).last();
     let inner = inner.map_or(0, |(at, _)| at + 1);
     let mut hasher = FxHasher::default();
+    for part in frames.clone().take(inner).filter_map(|frame| frame.part) {
+        part.hash(&mut hasher);
+    }
     for frame in frames.skip(inner).filter(|frame| frame.mark != FrameMark::None) {
         frame.hash.hash(&mut hasher);
     }

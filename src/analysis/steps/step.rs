@@ -82,6 +82,10 @@ pub enum NoSteps {
     Turns,
     /// Gradients are often freed without an optimizer.
     Frees,
+    /// No optimizer is seen, and gradients are freed at different times.
+    Parts,
+    /// No optimizer is seen, and the gradients may be those of inputs.
+    Inputs,
     /// A step of the optimizer runs several passes.
     Closure,
     Graphs,
@@ -99,6 +103,8 @@ impl NoSteps {
             NoSteps::NoUpdates => "no-updates",
             NoSteps::Turns => "turns",
             NoSteps::Frees => "frees",
+            NoSteps::Parts => "parts",
+            NoSteps::Inputs => "inputs",
             NoSteps::Closure => "closure",
             NoSteps::Graphs => "graphs",
             NoSteps::EventsMissing => "events-missing",
@@ -118,6 +124,8 @@ impl fmt::Display for NoSteps {
             }
             NoSteps::Turns => "several optimizers take turns of different lengths",
             NoSteps::Frees => "many backward passes end in freed gradients without an optimizer",
+            NoSteps::Parts => "no optimizer allocates, and gradients are freed at different times",
+            NoSteps::Inputs => "no optimizer allocates, and the gradients may be those of inputs",
             NoSteps::Closure => "one step of the optimizer runs several passes",
             NoSteps::Graphs => "CUDA graphs repeat passes without allocating",
             NoSteps::EventsMissing => "the trace lacks events",

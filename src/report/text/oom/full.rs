@@ -55,6 +55,9 @@ pub fn text(
     if let Some(line) = growth_line(it, &classifier) {
         lines.add("grew", &line);
     }
+    if let Some(step) = it.step {
+        lines.add("step", &wording::step(step));
+    }
     if !shown.short {
         for (index, line) in wording::before(&it.one).iter().enumerate() {
             lines.add(if index == 0 { "before" } else { "" }, line);

@@ -4,7 +4,7 @@ use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
-use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
+use crate::analysis::oom::{Advice, AtStep, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
@@ -49,6 +49,26 @@ fn short(frame: &Frame) -> String {
             autograd::display_name(&frame.function).into_owned()
         }
         None => words(frame, how),
+    }
+}
+
+/// `23 asked 1.31 GiB, steps 1 to 22 asked 0.40 to 0.90 GiB at most`.
+pub(super) fn step(step: AtStep) -> String {
+    let AtStep { number, earlier, asked } = step;
+    let Some((low, high)) = earlier else { return format!("{number}, the first one") };
+    let before = match number - 1 {
+        1 => "step 1".to_string(),
+        last => format!("steps 1 to {last}"),
+    };
+    let range = match (size(low), size(high)) {
+        (low, high) if low == high => high,
+        (low, high) => format!("{low} to {high}"),
+    };
+    match step.differs() {
+        true => {
+            format!("{number} asked {}; the largest requests of {before}: {range}", size(asked))
+        }
+        false => format!("{number}, which asked no more than {before}: {range}"),
     }
 }
 
