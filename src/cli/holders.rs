@@ -168,11 +168,12 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
+    let when = moment::words(args.at);
     let how = ListingOptions {
         by: args.by.group().unwrap_or_default(),
         top: args.top,
         full: args.full,
-        when: moment::words(args.at),
+        when: &when,
     };
     // Roles are found for each process alone and cannot be merged.
     if named.len() > 1 && !args.each && args.by.group().is_some() {

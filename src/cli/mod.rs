@@ -34,6 +34,7 @@ mod run;
 mod run_names;
 mod run_summary;
 mod select;
+mod steps;
 #[cfg(feature = "top")]
 mod top;
 mod tree;

@@ -15,7 +15,7 @@ use crate::error::{DONE, Outcome};
 #[derive(clap::Args)]
 pub struct PageArgs {
     /// Write one HTML file for a browser; it loads nothing from a network
-    #[arg(long, conflicts_with_all = ["json", "at", "by_phase", "fail_on", "ordinal", "all"])]
+    #[arg(long, conflicts_with_all = ["json", "at", "by", "fail_on", "ordinal", "all"])]
     pub html: bool,
     /// Where the page goes; `-` is stdout [default: vramtrace.html]
     #[arg(short, long, value_name = "FILE", requires = "html")]
@@ -25,7 +25,7 @@ pub struct PageArgs {
     force: bool,
     /// Compare with another run, the one before: a trace, a run's directory, or a PyTorch snapshot;
     /// without --html the text ends with what changed, as `vramtrace diff` prints it
-    #[arg(long, value_name = "TRACE", conflicts_with_all = ["json", "by_phase", "ordinal"])]
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["json", "by", "ordinal"])]
     pub against: Vec<PathBuf>,
     /// Without directories, command lines and host names
     #[arg(long, requires = "html")]

@@ -75,22 +75,11 @@ fn check(name: &'static str, result: c_int) -> Result<(), Error> {
 
 fn open() -> Result<Library, Error> {
     // SAFETY: NVML's initialisers are those that nvidia-smi runs.
-<<<<<<< HEAD
-    let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(Error::NotFound)?;
-=======
     unsafe { Library::new("libnvidia-ml.so.1") }.map_err(Error::NotFound)
-}
-
-fn check(name: &'static str, result: c_int) -> Result<(), Error> {
-    match result {
-        0 => Ok(()),
-        result => Err(Error::Nvml { name, result }),
-    }
 }
 
 pub fn ask() -> Result<Nvml, Error> {
     let library = open()?;
->>>>>>> w-top
     // SAFETY: the types are those of the library's interface; the text keeps its last NUL.
     unsafe {
         let find = Error::NotFound;

@@ -340,7 +340,7 @@ fn a_report_decodes_a_trace_twice() {
         assert!(processes[0].who.as_ref().unwrap().peak_roles.is_some());
         traces[0].decodes() - if wanted.fatal { remedy } else { 0 }
     };
-    let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, sizes: false };
+    let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, ..Collect::default() };
     let rules = Suppressions::default();
     let all = Wanted { fatal: true, holders: true, leaks: Some((&rules, 0)) };
     assert_eq!(decodes(Moment::End, collect, all), 2);

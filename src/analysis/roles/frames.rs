@@ -8,7 +8,7 @@ use super::super::autograd;
 use crate::symbols::{Frame, Language};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrameMark {
+pub(in crate::analysis) enum FrameMark {
     /// It says nothing.
     None,
     /// Python code of the program or of a library: not of PyTorch.
@@ -181,7 +181,7 @@ const LIBRARIES: [(&str, FrameMark); 8] = [
     ("libnvshmem", FrameMark::Communication),
 ];
 
-pub(super) fn mark(frame: &Frame) -> FrameMark {
+pub(in crate::analysis) fn mark(frame: &Frame) -> FrameMark {
     match frame.language {
         Language::Native => native(frame),
         Language::Python => python(frame),

@@ -8,7 +8,7 @@ use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum StackClass {
+pub(in crate::analysis) enum StackClass {
     /// No known frame of Python or of a framework.
     #[default]
     Unknown,
@@ -34,7 +34,7 @@ pub(super) enum StackClass {
 
 /// The part of a step that runs while memory of a class is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(in crate::analysis) enum Phase {
     #[default]
     Outside,
     Forward,
@@ -44,7 +44,7 @@ pub(super) enum Phase {
 
 impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
-    pub(super) fn phase(self) -> Option<Phase> {
+    pub(in crate::analysis) fn phase(self) -> Option<Phase> {
         match self {
             StackClass::Outside | StackClass::Constructor | StackClass::Load | StackClass::Copy => {
                 Some(Phase::Outside)
@@ -65,7 +65,7 @@ impl StackClass {
 
 /// The classes of a trace's stacks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StackClasses {
+pub(in crate::analysis) struct StackClasses {
     by: FxHashMap<StackId, StackClass>,
     /// The program uses PyTorch. Modules, steps and passes are PyTorch's: without it, only the memory of
     /// libraries and graphs has a class.
@@ -74,7 +74,7 @@ pub(super) struct StackClasses {
 
 impl StackClasses {
     /// Classifies each stack of a trace, by the marks of its frames.
-    pub(super) fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
+    pub(in crate::analysis) fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
         let mut classes = StackClasses::default();
         classes.add(definitions, symbols, &definitions.stacks().ids().collect::<Vec<_>>());
         classes
@@ -95,7 +95,7 @@ impl StackClasses {
         self.by.extend(new.iter().filter_map(|id| Some((*id, class(*id)?))));
     }
 
-    pub(super) fn get(&self, stack: StackId) -> StackClass {
+    pub(in crate::analysis) fn get(&self, stack: StackId) -> StackClass {
         let class = self.by.get(&stack).copied().unwrap_or_default();
         match class {
             StackClass::Workspace | StackClass::Communication | StackClass::Graph => class,

@@ -5,8 +5,8 @@ use vramtrace_format::Header;
 
 use super::is_zero;
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
-use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
+use crate::analysis::{StackClassifier, StepMoment};
 use crate::report::wording::ordinal;
 
 pub const SCHEMA: &str = "vramtrace.frag/1";
@@ -122,7 +122,9 @@ pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
         at: match at {
             FragMoment::Peak => "peak",
             FragMoment::End => "end",
-            FragMoment::Time(_) => "time",
+            FragMoment::Time(_) | FragMoment::Event(_) => "time",
+            FragMoment::Step(StepMoment { after: false, .. }) => "step",
+            FragMoment::Step(StepMoment { after: true, .. }) => "step-end",
             FragMoment::OutOfMemory => "oom",
         },
         at_s: frag.at_ns.map(|ns| ns as f64 / 1e9),

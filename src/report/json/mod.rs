@@ -17,6 +17,7 @@ pub mod run;
 mod schemas;
 mod sleeps;
 mod stack;
+pub mod steps;
 mod torch;
 pub mod tree;
 pub mod verify;

@@ -166,6 +166,8 @@ pub struct PostMortemFacts {
     pub torch: Option<TorchAtOomFacts>,
     /// Largest first.
     pub holders: Vec<HeldFacts>,
+    /// The step of a training that it ended; null: none, or they cannot be told.
+    pub step: Option<AtStepFacts>,
     /// The time from which `grew` counts; null: not known.
     pub grew_since_s: Option<f64>,
     pub grew: Vec<GrownFacts>,
@@ -173,6 +175,18 @@ pub struct PostMortemFacts {
     pub settings: Vec<TriedSettingFacts>,
     pub advice: Vec<AdviceFacts>,
     pub problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AtStepFacts {
+    /// From 1, as in `report --by step`.
+    pub number: usize,
+    /// It asked for more than any step before.
+    pub differs: bool,
+    /// The largest request of each earlier step: the lowest and the highest. Null: there is none.
+    pub earlier_low_bytes: Option<u64>,
+    pub earlier_high_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -340,6 +354,12 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
                 no_frames: why_no_frames(&it.symbols, holder.stack),
             })
             .collect(),
+        step: it.step.map(|step| AtStepFacts {
+            number: step.number,
+            differs: step.differs(),
+            earlier_low_bytes: step.earlier.map(|(low, _)| low),
+            earlier_high_bytes: step.earlier.map(|(_, high)| high),
+        }),
         grew_since_s: it.grew_from_ns.map(|ns| ns as f64 / 1e9),
         grew: it
             .grew

@@ -20,13 +20,13 @@ const FUNCTION_WIDTH: usize = 70;
 
 /// How holders are grouped and listed.
 #[derive(Clone, Copy, Debug)]
-pub struct ListingOptions {
+pub struct ListingOptions<'w> {
     pub by: GroupBy,
     pub top: usize,
     /// All frames of each stack, and files with their full path.
     pub full: bool,
     /// The moment in words: `at the peak`.
-    pub when: &'static str,
+    pub when: &'w str,
 }
 
 /// The holders on each device of a process.
@@ -289,7 +289,7 @@ fn moments<'p>(
         Moment::End => {
             [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
         }
-        Moment::At(_) => {
+        Moment::At(_) | Moment::Step(_) | Moment::Event { .. } => {
             [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
         }
     };
@@ -308,8 +308,8 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
     let all = moments(process, who, id, shown);
     // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak.
     let (title, holdings) = match (shown.moment, all) {
-        (Moment::At(_), [first, (None, _)]) => first,
-        (Moment::At(_), [_, then]) => then,
+        (Moment::At(_) | Moment::Step(_), [first, (None, _)]) => first,
+        (Moment::At(_) | Moment::Step(_), [_, then]) => then,
         (_, [first, _]) => first,
     };
     let Some(title) = title else { return String::new() };

@@ -16,6 +16,7 @@ mod overview;
 pub mod phases;
 mod process;
 mod sleeps;
+pub mod steps;
 mod sum;
 mod sum_line;
 mod torch;

@@ -1,4 +1,4 @@
-//! The text of `vramtrace report --by-phase`.
+//! The text of `vramtrace report --by phase`.
 
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::{InPhase, Phase};

@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 fn by_phase(run: &Run, format: &[&str]) -> String {
     let mut command = vramtrace();
-    command.args(["report", "--by-phase"]).args(format).arg(run.only_trace());
+    command.args(["report", "--by", "phase"]).args(format).arg(run.only_trace());
     let output = command.env("NO_COLOR", "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -10,6 +10,7 @@
 //! [`explain`] names the holders, and the lines that grew before.
 
 mod advice;
+mod at_step;
 mod explain;
 mod grew;
 mod list;
@@ -20,6 +21,7 @@ mod swallowed;
 mod tests;
 
 pub use advice::{Advice, advice};
+pub use at_step::AtStep;
 pub use explain::{Explained, explain};
 pub use grew::Grown;
 pub use list::{Oom, OomObserver, OomsFound, RefusalCounts};

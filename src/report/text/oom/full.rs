@@ -55,6 +55,9 @@ pub fn text(
     if let Some(line) = growth_line(it, &classifier) {
         lines.add("grew", &line);
     }
+    if let Some(step) = it.step {
+        lines.add("step", &wording::step(step));
+    }
     if !shown.short {
         for (index, line) in wording::before(&it.one).iter().enumerate() {
             lines.add(if index == 0 { "before" } else { "" }, line);
@@ -308,7 +311,7 @@ fn held_table(
     format!("\n{}", holders_table(classifier, &all, bytes, title, listing(shown)))
 }
 
-fn listing(shown: OomOptions) -> ListingOptions {
+fn listing(shown: OomOptions) -> ListingOptions<'static> {
     ListingOptions { by: GroupBy::Line, top: shown.top, full: shown.full, when: "" }
 }
 

@@ -16,3 +16,4 @@ pub(in crate::report) use short::{fatal, fatal_of};
 pub use swallowed::swallowed;
 pub(in crate::report) use wording::advice;
 pub use wording::place;
+pub(super) use wording::place_at;

@@ -4,7 +4,7 @@ use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
 use super::super::sum_line::sum_line;
-use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
+use crate::analysis::oom::{Advice, AtStep, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
@@ -22,7 +22,16 @@ pub(super) fn process(header: &Header, one: &PostMortem) -> String {
 
 /// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
 pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
-    let roles = classifier.roles(stack);
+    place_at(classifier, stack, Level::Driver)
+}
+
+/// The same for memory at this level.
+pub(crate) fn place_at(
+    classifier: &StackClassifier,
+    stack: StackId,
+    level: Level,
+) -> Option<String> {
+    let roles = classifier.roles_at(stack, level);
     let lead = short(classifier.frame(stack, roles.lead)?);
     Some(match classifier.frame(stack, roles.caller) {
         Some(caller) => format!("{lead} < {}", short(caller)),
@@ -40,6 +49,26 @@ fn short(frame: &Frame) -> String {
             autograd::display_name(&frame.function).into_owned()
         }
         None => words(frame, how),
+    }
+}
+
+/// `23 asked 1.31 GiB, steps 1 to 22 asked 0.40 to 0.90 GiB at most`.
+pub(super) fn step(step: AtStep) -> String {
+    let AtStep { number, earlier, asked } = step;
+    let Some((low, high)) = earlier else { return format!("{number}, the first one") };
+    let before = match number - 1 {
+        1 => "step 1".to_string(),
+        last => format!("steps 1 to {last}"),
+    };
+    let range = match (size(low), size(high)) {
+        (low, high) if low == high => high,
+        (low, high) => format!("{low} to {high}"),
+    };
+    match step.differs() {
+        true => {
+            format!("{number} asked {}; the largest requests of {before}: {range}", size(asked))
+        }
+        false => format!("{number}, which asked no more than {before}: {range}"),
     }
 }
 
