@@ -135,7 +135,7 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
             &[
                 "GPU 0 32.00 GiB (40 %) of 80.00 GiB, 3 refused",
                 "GPU 1 0.50 GiB (1 %)",
-                "capped at 1.00 GiB (50 %)",
+                "cap 1.00 GiB (50 %)",
                 "> 4712",
                 "20.00 GiB",
                 "12.00 GiB",
@@ -253,14 +253,21 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
             &screen(&state, width),
             &[
                 "pid 4711, ann train_llama.py --config",
-                "held since opened count line < its caller",
-                "3.00 GiB +2.00 GiB 2 gpu.py:35 < train.py:41",
-                "1.00 GiB 2 data.py:12",
-                "0 B -1.00 GiB 0 eval.py:7",
+                "since opened",
+                "line < its caller",
+                "3.00 GiB +2.00 GiB",
+                "gpu.py:35 < train.py:41",
+                "data.py:12",
+                "0 B -1.00 GiB",
+                "eval.py:7",
                 "q quit Esc back d compare c cap o page p pause ? keys",
             ],
         );
     }
+    has(
+        &screen(&state, 80),
+        &["held since opened count line", "3.00 GiB +2.00 GiB 2 gpu.py:35 < train.py:41"],
+    );
     press(&mut state, &[KeyCode::Char('d')]);
     let lines = screen(&state, 80);
     has(&lines, &["only what changed", "+2.00 GiB", "-1.00 GiB"]);
@@ -586,7 +593,8 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
             &lines,
             &[
                 "█ activations 10.00 MiB █ weights 5.00 MiB",
-                "3.00 GiB 2 train.py:41 step",
+                "3.00 GiB",
+                "train.py:41 step",
                 "segments",
                 "0x10000000000 20.00 MiB ██",
             ],
