@@ -52,7 +52,7 @@ function spans(text) {
 }
 
 for (const screen of screens) {
-  const tab = await browser.newPage({ viewport: { width: 900, height: 400 } });
+  const tab = await browser.newPage({ viewport: { width: 1100, height: 500 } });
   const text = spans(readFileSync(screen, "utf8").trimEnd());
   await tab.setContent(`<pre style="display:inline-block;margin:0;padding:12px;background:#15181d;font:14px/1.25 'DejaVu Sans Mono',monospace">${text}</pre>`);
   await tab.locator("pre").screenshot({ path: join(directory, `${basename(screen, ".txt")}.png`) });

@@ -133,9 +133,8 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let model = if card.model.is_empty() { String::new() } else { format!("{}  ", card.model) };
     let used = format!("{}{}", gib(card.in_use()), percent(card.in_use(), card.total));
     let busy = card.utilization.map_or(String::new(), |percent| format!(", busy {percent} %"));
-    let capped = caps.map_or(String::new(), |cap| {
-        format!(", capped at {}{}", gib(cap), percent(card.counted, cap))
-    });
+    let capped = caps
+        .map_or(String::new(), |cap| format!(", cap {}{}", gib(cap), percent(card.counted, cap)));
     let refused = match card.refused {
         0 => String::new(),
         many => format!(", {} refused", count(many)),

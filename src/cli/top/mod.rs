@@ -18,6 +18,7 @@ mod row;
 mod state;
 #[cfg(test)]
 mod tests;
+mod untraced;
 
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
@@ -91,13 +92,15 @@ pub fn run(args: Args) -> Outcome {
         print_text(&once::text(&state))?;
         return Ok(DONE);
     }
-    state.update(&sources.look().0);
     let mut terminal = ratatui::try_init()?;
+    let mut orders = Orders::default();
     let result = {
         let _mouse = Mouse::capture();
-        live(&mut terminal, &mut state, &sources, args.interval)
+        live(&mut terminal, &mut state, &sources, &mut orders, args.interval)
     };
     ratatui::try_restore()?;
+    // A page that was begun is written.
+    orders.finish().iter().for_each(message);
     result.map(|()| DONE)
 }
 
@@ -140,15 +143,20 @@ impl Drop for Mouse {
 /// How long a process is chosen before its trace is read for the lower half of the screen.
 const CHOSEN: Duration = Duration::from_millis(300);
 
+/// The longest pause between two looks while NVML or a verdict is outstanding.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// The event loop: updates after each interval, draws after each key, ends when the user quits.
 fn live(
     terminal: &mut ratatui::DefaultTerminal,
     state: &mut State,
     sources: &Sources,
+    orders: &mut Orders,
     interval: Duration,
 ) -> Result<(), Failure> {
     let mut growth: Option<LineReader> = None;
-    let mut orders = Orders::default();
+    let mut look = sources.look().0;
+    state.update(&look);
     let mut looked = Instant::now();
     let mut chosen = (None, Instant::now());
     while !state.is_left {
@@ -177,6 +185,11 @@ fn live(
         }
         let mut targets = Vec::new();
         terminal.draw(|frame| targets = draw::draw(frame, state))?;
+        // What has not answered yet is asked again soon.
+        let interval = match look.has_cards() && look.has_verdicts() {
+            true => interval,
+            false => interval.min(AGAIN),
+        };
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));
         if event::poll(rest)? {
             match event::read()? {
@@ -194,7 +207,8 @@ fn live(
         if looked.elapsed() >= interval {
             looked = Instant::now();
             if !state.is_paused {
-                state.update(&sources.look().0);
+                look = sources.look().0;
+                state.update(&look);
             }
         }
     }

@@ -127,19 +127,20 @@ fn below(frame: &mut Frame, state: &State, area: Rect) {
 
 fn table(frame: &mut Frame, state: &State, area: Rect) {
     let is_opened = matches!(state.view, View::Process(_));
-    let room = usize::from(area.width.saturating_sub(11 + 13 + 8 + 3));
+    // A narrow one has the names instead of the counts.
+    let counts = area.width >= 70;
+    let taken = if counts { 11 + 13 + 8 + 3 } else { 11 + 13 + 2 };
+    let room = usize::from(area.width.saturating_sub(taken));
     let line = |line: &&Line| {
         let (grew, style) = match line.grew {
             0 => (String::new(), DIM),
             more @ 1.. => (format!("+{}", size(more as u64)), WARN),
             less => (format!("-{}", size(less.unsigned_abs())), GOOD),
         };
-        TableRow::new([
-            Cell::from(size(line.bytes)),
-            Cell::from(grew).style(style),
-            Cell::from(count(line.count)),
-            Cell::from(begin(&line.name, room)),
-        ])
+        let mut cells = vec![Cell::from(size(line.bytes)), Cell::from(grew).style(style)];
+        cells.extend(counts.then(|| Cell::from(count(line.count))));
+        cells.push(Cell::from(begin(&line.name, room)));
+        TableRow::new(cells)
     };
     let lines = state.listed_lines();
     if lines.is_empty() {
@@ -149,14 +150,20 @@ fn table(frame: &mut Frame, state: &State, area: Rect) {
         };
         return frame.render_widget(Paragraph::new(words).style(DIM), area);
     }
-    let widths = [11, 13, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
     let since = if is_opened { "since opened" } else { "" };
     let name = match state.compares {
         true => "line < its caller, only what changed",
         false => "line < its caller",
     };
+    let (mut widths, mut heads) = (vec![11, 13], vec!["held", since]);
+    if counts {
+        widths.push(8);
+        heads.push("count");
+    }
+    heads.push(name);
+    let widths = widths.into_iter().map(Constraint::Length).chain([Constraint::Min(10)]);
     let table = Table::new(lines.iter().skip(state.scrolled).map(line), widths)
-        .header(TableRow::new(["held", since, "count", name]).style(DIM));
+        .header(TableRow::new(heads).style(DIM));
     frame.render_widget(table, area);
 }
 

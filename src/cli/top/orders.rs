@@ -30,7 +30,7 @@ impl Orders {
                 let begun = format!("writing {}", path.display());
                 // A long trace takes a while.
                 std::thread::spawn(move || {
-                    // After `q` nobody waits for it.
+                    // Nobody waits for it if the terminal is lost.
                     let _ = send.send(written(&trace, &path));
                 });
                 begun
@@ -43,6 +43,11 @@ impl Orders {
         let result = self.writing.as_ref()?.try_recv().ok()?;
         self.writing = None;
         Some(result)
+    }
+
+    /// Waits for the page that is being written.
+    pub fn finish(self) -> Option<String> {
+        self.writing?.recv().ok()
     }
 }
 

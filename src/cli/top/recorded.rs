@@ -15,6 +15,7 @@ use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
+use super::look::{Cards, Look};
 use super::state::State;
 use super::tests::{at, device, look, process};
 
@@ -45,7 +46,8 @@ fn opened(trace: &Trace) -> State {
         let mut one = device(0, of.process_bytes().unwrap_or(0), of.cap_bytes, of.refused());
         one.live = of.live_bytes;
         one.total_bytes = definitions.device(gpu).map_or(0, |info| info.total_bytes);
-        state.update(&look(vec![process(header.pid, &header.command.join(" "), vec![one])]));
+        let seen = look(vec![process(header.pid, &header.command.join(" "), vec![one])]);
+        state.update(&Look { cards: Cards::Known(Vec::new()), ..seen });
     });
     trace.visit(&definitions, &mut [&mut looks]);
     state.open(header.pid);

@@ -184,11 +184,12 @@ impl Row {
             }
             let bytes = limit.bytes(device.total);
             if bytes < device.counted {
-                words.push_str(&format!(
-                    ", below the {} in use{}: every request will be refused",
-                    size(device.counted),
-                    cuda()
-                ));
+                let follows = match self.only_warns {
+                    true => "every request will be reported, none refused",
+                    false => "every request will be refused",
+                };
+                let in_use = size(device.counted);
+                words.push_str(&format!(", below the {in_use} in use{}: {follows}", cuda()));
             }
         }
         Ok(words)

@@ -13,7 +13,8 @@ use super::growth::{Line, Lines, by_name, compare};
 use super::inside::Inside;
 use super::look::{Cards, Look};
 use super::rates::Rate;
-use super::row::{Card, Row, RowDevice, Tracing, push, refused};
+use super::row::{Card, Row, Tracing, push, refused};
+use super::untraced::{self, pids_are_those_of_nvml, utilization};
 use crate::driver::nvml::cards::CardFacts;
 
 /// How many cards are kept that no process uses any more.
@@ -160,7 +161,7 @@ impl State {
             _ => None,
         };
         match pids_are_those_of_nvml(look, cards) {
-            true => rows.extend(untraced(look, cards)),
+            true => rows.extend(untraced::rows(look, cards)),
             false => self.nvml_note = Some("NVML lists other pids: a container?".into()),
         }
         for row in &mut rows {
@@ -327,62 +328,4 @@ impl State {
             self.chosen = rows.first().map(|row| row.pid);
         }
     }
-}
-
-/// The highest of the cards that a process is on.
-fn utilization(cards: &[CardFacts], pid: u32) -> Option<u32> {
-    cards.iter().filter_map(|card| card.processes.get(&pid)?.utilization).max()
-}
-
-/// Whether NVML knows processes by the pids that they have here. In a container it lists those of the machine.
-fn pids_are_those_of_nvml(look: &Look, cards: &[CardFacts]) -> bool {
-    let is_listed = |pid: &u32| cards.iter().any(|card| card.processes.contains_key(pid));
-    let on_a_card = |device: &vramtrace_format::LiveDevice| {
-        device.resident > 0 && cards.iter().any(|card| card.uuid == device.uuid)
-    };
-    let mut traced =
-        look.processes.iter().filter(|process| process.devices.iter().any(on_a_card)).peekable();
-    let nothing_listed = cards.iter().all(|card| card.processes.is_empty());
-    match traced.peek() {
-        _ if nothing_listed => true,
-        None => look.in_first_namespace,
-        Some(_) => traced.any(|process| is_listed(&process.pid)),
-    }
-}
-
-/// The processes of the cards that have no live page of this user.
-fn untraced(look: &Look, cards: &[CardFacts]) -> Vec<Row> {
-    let traced: BTreeSet<u32> = look.processes.iter().map(|process| process.pid).collect();
-    let pids: BTreeSet<u32> =
-        cards.iter().flat_map(|card| card.processes.keys().copied()).collect();
-    let row = |pid: u32| {
-        let owner = look.owners.get(&pid);
-        let on = cards.iter().filter_map(|card| Some((card, card.processes.get(&pid)?)));
-        let on: Vec<_> = on.collect();
-        let device = |card: &CardFacts, bytes: Option<u64>| RowDevice {
-            ordinal: u8::MAX,
-            index: Some(card.index),
-            total: card.total,
-            counted: bytes.unwrap_or(0),
-        };
-        let bytes: Option<Vec<u64>> = on.iter().map(|(_, process)| process.bytes).collect();
-        Row {
-            pid,
-            user: owner.map_or("?".into(), |owner| owner.user.clone()),
-            command: match owner {
-                Some(owner) => super::row::script(&owner.command),
-                None => "(not visible from here)".into(),
-            },
-            tracing: match owner {
-                Some(owner) if owner.is_mine => Tracing::Untraced,
-                _ => Tracing::OfOthers,
-            },
-            devices: on.iter().map(|(card, process)| device(card, process.bytes)).collect(),
-            counted: bytes.map(|all| all.into_iter().fold(0, u64::saturating_add)),
-            rate: Some(Rate::None),
-            utilization: utilization(cards, pid),
-            ..Row::default()
-        }
-    };
-    pids.difference(&traced).map(|pid| row(*pid)).collect()
 }

@@ -1,27 +1,29 @@
+//! The list of processes, keys and questions.
+
+mod opened;
+mod rates;
+mod untraced;
+
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{
     KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
-use testkit::trace_builder::cached;
+use vramtrace_format::LiveDevice;
 use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
-use vramtrace_format::{HEADER_BYTES, Kind, LiveDevice, LiveSite, SLOT};
-use vramtrace_reader::analysis::roles::{Role, RoleLearner};
-use vramtrace_reader::replay::{State as ReplayState, Until};
-use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::analysis::roles::Role;
 
+pub(super) use self::opened::at;
 use super::draw::{Targets, draw};
-use super::growth::{GrowingTrace, Line, Lines, by_name, lines};
-use super::inside::{self, Block, Inside, Segment};
+use super::growth::{Line, Lines};
+use super::inside::{Block, Inside};
 use super::keys::Target;
 use super::look::{Cards, Look, Owner};
 use super::once;
-use super::rates::{History, Rate};
+use super::rates::Rate;
 use super::row::script;
 use super::state::{Input, Order, Sort, State, View};
-use crate::driver::nvml::cards::{CardFacts, CardProcess};
 use crate::live_processes::process::LiveProcess;
 
 const GIB: u64 = 1 << 30;
@@ -135,7 +137,7 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
             &[
                 "GPU 0 32.00 GiB (40 %) of 80.00 GiB, 3 refused",
                 "GPU 1 0.50 GiB (1 %)",
-                "capped at 1.00 GiB (50 %)",
+                "cap 1.00 GiB (50 %)",
                 "> 4712",
                 "20.00 GiB",
                 "12.00 GiB",
@@ -234,54 +236,6 @@ fn line(name: &str, bytes: u64) -> Line {
 }
 
 #[test]
-fn an_opened_process_shows_what_grows_and_what_falls() {
-    let mut state = state();
-    state.open(4711);
-    has(&screen(&state, 80), &["reading its trace"]);
-    let known = |lines: &[(&str, u64)]| {
-        let lines = lines.iter().map(|(name, bytes)| line(name, *bytes)).collect();
-        (Lines::Known(lines), Inside::default())
-    };
-    state.set_lines(known(&[
-        ("gpu.py:35 < train.py:41", GIB),
-        ("data.py:12", GIB),
-        ("eval.py:7", GIB),
-    ]));
-    state.set_lines(known(&[("gpu.py:35 < train.py:41", 3 * GIB), ("data.py:12", GIB)]));
-    for width in [60, 80, 120] {
-        has(
-            &screen(&state, width),
-            &[
-                "pid 4711, ann train_llama.py --config",
-                "held since opened count line < its caller",
-                "3.00 GiB +2.00 GiB 2 gpu.py:35 < train.py:41",
-                "1.00 GiB 2 data.py:12",
-                "0 B -1.00 GiB 0 eval.py:7",
-                "q quit Esc back d compare c cap o page p pause ? keys",
-            ],
-        );
-    }
-    press(&mut state, &[KeyCode::Char('d')]);
-    let lines = screen(&state, 80);
-    has(&lines, &["only what changed", "+2.00 GiB", "-1.00 GiB"]);
-    assert!(!lines.iter().any(|line| line.contains("data.py")), "{lines:?}");
-    press(&mut state, &[KeyCode::Char('d'), KeyCode::Down]);
-    let lines = screen(&state, 80);
-    has(&lines, &["data.py:12", "eval.py:7"]);
-    assert!(!lines.iter().any(|line| line.contains("train.py:41")), "scrolled: {lines:?}");
-    // It is compared with when it was opened last.
-    press(&mut state, &[KeyCode::Esc]);
-    state.open(4711);
-    state.set_lines(known(&[("gpu.py:35 < train.py:41", 3 * GIB), ("data.py:12", GIB)]));
-    assert!(!screen(&state, 80).iter().any(|line| line.contains('+')), "{state:?}");
-    state.view = View::Process(1);
-    has(&screen(&state, 80), &["pid 1 has ended"]);
-    state.update(&look(Vec::new()));
-    state.view = View::List;
-    has(&screen(&state, 60), &["no recorded process of this user is running"]);
-}
-
-#[test]
 fn a_cap_is_asked_for_and_confirmed() {
     let mut state = state();
     let typed = |state: &mut State, text: &str| {
@@ -311,6 +265,13 @@ fn a_cap_is_asked_for_and_confirmed() {
     assert_eq!(state.order.take(), Some(Order::Cap { pid: 4712, limit: None }));
     typed(&mut state, "c25%");
     has(&screen(&state, 200), &["cap pid 4712 at 25%? y/n"]);
+    press(&mut state, &[KeyCode::Esc]);
+    // A cap that only warns refuses nothing.
+    let mut warns = three();
+    warns[1].devices[0].only_warns = true;
+    state.update(&look(warns));
+    typed(&mut state, "c6GiB");
+    has(&screen(&state, 200), &["in use: every request will be reported, none refused? y/n"]);
     press(&mut state, &[KeyCode::Esc]);
     typed(&mut state, "c6GB or so");
     has(&screen(&state, 80), &["cap `6GB or so`"]);
@@ -353,140 +314,6 @@ fn the_mouse_chooses_opens_sorts_and_scrolls() {
 }
 
 #[test]
-fn a_rate_stands_only_where_a_line_grows() {
-    let mut state = State::default();
-    let mut seen = look(three());
-    let growing = Rate::Growing { bytes_per_s: 2.0 * MIB as f64, full_in_s: Some(7_000.0) };
-    seen.rates = [(4711, growing), (4712, Rate::None)].into();
-    state.update(&seen);
-    let lines = screen(&state, 80);
-    has(
-        &lines,
-        &[
-            "4711 ann 13.00 GiB 12.00 GiB 16.00 GiB 120 116.7 min train",
-            "4712 ann 21.00 GiB 20.00 GiB - - - vllm",
-            // Not judged yet.
-            "99 ann 1.50 GiB 0.50 GiB 1.00 GiB ? ? hpl",
-        ],
-    );
-    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s')]);
-    assert_eq!(state.rows()[0].pid, 4711, "sorted by rate");
-    state.open(4711);
-    has(&screen(&state, 80), &["GROWING 120 MiB/min, full in 116.7 min"]);
-}
-
-#[test]
-fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
-    let second = 1_000_000_000;
-    let mut builder = testkit::trace_builder::TraceBuilder::new();
-    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
-    let mut history = History::default();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let mut rates = Vec::new();
-    for n in 0..300u64 {
-        let at = second + n * second / 10;
-        builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
-        if n % 100 == 99 {
-            builder.write(file.path());
-            rates.push(history.rate(file.path()).unwrap());
-        }
-    }
-    for rate in rates {
-        let Rate::Growing { bytes_per_s, .. } = rate else { panic!("{rate:?}") };
-        assert!((9.0..11.0).contains(&(bytes_per_s / MIB as f64)), "{rate:?}");
-    }
-    // Memory that stays is none.
-    let mut builder = testkit::trace_builder::TraceBuilder::new();
-    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
-    builder.alloc_by(30 * second, Kind::Device, 1 << 51, MIB, 2);
-    builder.write(file.path());
-    assert_eq!(History::default().rate(file.path()).unwrap(), Rate::None);
-}
-
-/// NVML with these processes on GPU 0: pid, bytes.
-fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> Cards {
-    let process = |(pid, bytes): &(u32, Option<u64>)| {
-        (*pid, CardProcess { bytes: *bytes, utilization: Some(*pid % 100) })
-    };
-    Cards::Known(vec![CardFacts {
-        index,
-        uuid: [0; 16],
-        name: "Test Card".into(),
-        total: 80 * GIB,
-        used: 45 * GIB,
-        utilization: Some(87),
-        processes: processes.iter().map(process).collect(),
-    }])
-}
-
-#[test]
-fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
-    let all = [(4711, Some(12 * GIB)), (4712, Some(20 * GIB)), (5000, Some(9 * GIB)), (5001, None)];
-    let mut seen = look(three());
-    seen.cards = nvml(0, &all);
-    let owner = |user: &str, is_mine| Owner {
-        user: user.into(),
-        is_mine,
-        command: "/usr/bin/python3 /srv/serve.py --port 80".into(),
-    };
-    seen.owners.insert(5000, owner("bob", false));
-    let mut state = State::default();
-    state.update(&seen);
-    has(
-        &screen(&state, 200),
-        &[
-            "GPU 0 Test Card 45.00 GiB (56 %) of 80.00 GiB, busy 87 %",
-            "4711 ann cuda:0 11 % 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB",
-            "5000 bob GPU 0 0 % - - 9.00 GiB untraced - - -",
-            "serve.py --port 80 (of another user)",
-            "5001 ? GPU 0 1 % - - ? untraced",
-            "(not visible from here)",
-        ],
-    );
-    let text = once::text(&state);
-    assert!(text.contains("serve.py --port 80 (of another user)"), "{text}");
-    // A process of this user, without the recorder.
-    seen.owners.insert(5000, owner("ann", true));
-    state.update(&seen);
-    has(&screen(&state, 200), &["serve.py --port 80 (not traced)"]);
-    state.chosen = Some(5000);
-    press(&mut state, &[KeyCode::Char('c')]);
-    has(&screen(&state, 80), &["pid 5000 runs without your recorder"]);
-    press(&mut state, &[KeyCode::Char('o')]);
-    has(&screen(&state, 80), &["pid 5000 has no trace"]);
-    press(&mut state, &[KeyCode::Enter]);
-    has(&screen(&state, 80), &["it runs without the recorder: start it by"]);
-    assert_eq!(state.order, None);
-}
-
-#[test]
-fn a_card_has_the_index_of_nvml() {
-    let mut seen = look(three());
-    seen.cards = nvml(3, &[(4711, Some(GIB))]);
-    let mut state = State::default();
-    state.update(&seen);
-    has(&screen(&state, 200), &["GPU 3 Test Card", "4711 ann cuda:0 (GPU 3)"]);
-}
-
-#[test]
-fn pids_of_another_namespace_are_no_rows() {
-    let mut seen = look(three());
-    seen.cards = nvml(0, &[(900_001, Some(12 * GIB)), (900_002, Some(GIB))]);
-    let mut state = State::default();
-    state.update(&seen);
-    assert_eq!(state.rows().len(), 3);
-    has(&screen(&state, 120), &["NVML lists other pids: a container?"]);
-    // Where nothing is recorded, the namespace says it.
-    seen.processes.clear();
-    seen.in_first_namespace = false;
-    state.update(&seen);
-    assert_eq!(state.rows().len(), 0);
-    seen.in_first_namespace = true;
-    state.update(&seen);
-    assert_eq!(state.rows().len(), 2);
-}
-
-#[test]
 fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
     let mut state = state();
     state.show(Some(4712));
@@ -509,155 +336,6 @@ fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
     let (lines, _) = drawn(&state, 200, 50);
     assert!(lines[48].chars().count() > 190, "{}", lines.join("\n"));
     has(&lines, &["held since opened count line", "train.py:1"]);
-}
-
-/// The lines and the rest at a moment of a trace.
-pub(super) fn at(trace: &Trace, until: Until) -> (Lines, Inside) {
-    let definitions = trace.definitions().0;
-    let all = Symbols::of_all(&definitions, trace.header());
-    let mut learner = RoleLearner::new(&definitions, &all);
-    let mut state = ReplayState::default();
-    let mut there = (vec![until], |_: usize, at: &ReplayState| state = at.clone());
-    trace.visit_observed(&definitions, &mut [&mut there], &mut learner.observer());
-    (lines(&definitions, trace.header(), &state), inside::of(&state, &learner))
-}
-
-#[test]
-fn readings_of_a_growing_trace_go_on_where_the_last_ended() {
-    let mut builder = cached();
-    // Two windows and a half.
-    for n in 0..25_000 {
-        let (time, key) = ((20_000_000 + n) * 1000, (9 << 40) + n * MIB);
-        builder.alloc_by(time, Kind::Device, key, MIB, 3 + (n % 2) as u32);
-    }
-    let whole = builder.bytes();
-    let slots = (whole.len() - HEADER_BYTES) / SLOT;
-    assert!(slots >= 4, "{slots}");
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let mut growing = GrowingTrace::default();
-    let mut read = Vec::new();
-    for slots in 2..=slots {
-        std::fs::write(file.path(), &whole[..HEADER_BYTES + slots * SLOT]).unwrap();
-        let (Lines::Known(now), inside) = growing.read(file.path()).unwrap() else {
-            panic!("the trace has stacks");
-        };
-        let trace = Trace::open(file.path()).unwrap();
-        let (Lines::Known(afresh), inside_afresh) = at(&trace, Until::End) else {
-            panic!("the trace has stacks");
-        };
-        assert_eq!(by_name(&now), by_name(&afresh), "{slots}");
-        assert_eq!(inside.roles, inside_afresh.roles);
-        read.push(growing.events());
-    }
-    assert!(read.is_sorted_by(|a, b| a < b), "each window was read once: {read:?}");
-    // What was read is no longer there: it begins anew.
-    std::fs::write(file.path(), cached().bytes()).unwrap();
-    growing.read(file.path()).unwrap();
-    assert!(growing.events() < 100, "{}", growing.events());
-}
-
-#[test]
-fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
-    let mut builder = testkit::trace_builder::TraceBuilder::new();
-    let second = 1_000_000_000;
-    builder.alloc_by(second, Kind::Device, 1 << 40, 20 * MIB, 1);
-    builder.alloc_by(second, Kind::Device, 2 << 40, 32 * MIB, 2);
-    builder.alloc_by(second, Kind::Block, 1 << 40, 5 * MIB, 3);
-    builder.alloc_by(second, Kind::Block, (1 << 40) + 10 * MIB, 10 * MIB, 4);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let mut read = at(&trace, Until::End).1;
-    assert_eq!(read.roles, [(Role::Unknown, 47 * MIB), (Role::FreeCache, 5 * MIB)]);
-    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
-    let blocks = vec![block(0, 5), block(10, 10)];
-    let segment = Segment { address: 1 << 40, bytes: 20 * MIB, asleep: 0, blocks };
-    assert_eq!(read.segments, [segment]);
-    // Of a program that trains.
-    read.segments[0].blocks[0].role = Role::Weights;
-    read.roles = vec![(Role::Activations, 10 * MIB), (Role::Weights, 5 * MIB)];
-    let mut state = state();
-    state.open(4711);
-    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
-    state.inside = read;
-    for width in [60, 80, 120] {
-        let lines = screen(&state, width);
-        has(
-            &lines,
-            &[
-                "█ activations 10.00 MiB █ weights 5.00 MiB",
-                "3.00 GiB 2 train.py:41 step",
-                "segments",
-                "0x10000000000 20.00 MiB ██",
-            ],
-        );
-        let row = lines.iter().find(|line| line.contains("0x10000000000")).unwrap();
-        let full = row.chars().filter(|sign| *sign == '█').count();
-        let empty = row.chars().filter(|sign| *sign == '·').count();
-        assert!(full.abs_diff(3 * empty) <= 4 && row.ends_with("75 %"), "{row}");
-    }
-    // What has no memory says so; before anything is read there is no map.
-    state.cards.clear();
-    state.inside.segments[0].asleep = MIB;
-    has(&screen(&state, 80), &["asleep"]);
-    state.inside = Inside::default();
-    assert!(!screen(&state, 80).iter().any(|line| line.contains("segments")));
-}
-
-#[test]
-fn without_segments_the_map_is_of_allocations_by_address() {
-    let mut builder = testkit::trace_builder::TraceBuilder::new();
-    builder.alloc_by(1, Kind::Device, 2 << 40, 20 * MIB, 2);
-    builder.alloc_by(2, Kind::Device, 1 << 40, 40 * MIB, 1);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let mut read = at(&trace, Until::End).1;
-    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
-    assert_eq!(read.allocations, [block(0, 40), block(40, 20)]);
-    read.allocations[0].role = Role::Weights;
-    read.roles = vec![(Role::Weights, 40 * MIB)];
-    let mut state = state();
-    state.open(4711);
-    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
-    state.inside = read;
-    for width in [60, 80, 140] {
-        let lines = screen(&state, width);
-        let from =
-            lines.iter().position(|line| line.starts_with("allocations by address")).unwrap();
-        let rows: Vec<&String> =
-            lines[from + 1..].iter().filter(|line| line.contains('█')).collect();
-        // All of it is there: full rows, the last as far as there is something.
-        let cells = |row: &str| row.chars().filter(|sign| *sign == '█').count();
-        assert!(
-            rows.len() > 3 && rows.iter().all(|row| cells(row) > usize::from(width) / 2),
-            "{rows:?}"
-        );
-        assert!(rows[0].trim_start().starts_with("0 B"), "{rows:?}");
-    }
-}
-
-#[test]
-fn without_a_trace_the_live_page_says_which_libraries_hold() {
-    let mut all = three();
-    let site = |library: &str, bytes| LiveSite {
-        library: library.into(),
-        bytes,
-        count: 2,
-        ..LiveSite::default()
-    };
-    all[0].sites = vec![site("PyTorch", 3 * GIB), site("NCCL", GIB), site("PyTorch", GIB)];
-    let mut state = State::default();
-    state.update(&look(all));
-    state.open(4711);
-    state.lines = Lines::None("/nowhere/4711.vtrace: no such file".into());
-    for width in [60, 80] {
-        let lines = screen(&state, width);
-        has(
-            &lines,
-            &["/nowhere/4711.vtrace: no such file", "4.00 GiB 4 PyTorch", "1.00 GiB 2 NCCL"],
-        );
-    }
 }
 
 #[test]

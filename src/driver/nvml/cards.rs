@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::time::{Duration, Instant};
 
 use libloading::Library;
 use vramtrace_format::uuid;
@@ -93,7 +94,12 @@ pub struct Cards {
     library: Library,
     /// Of each card the time of the latest sample of a process, µs.
     sampled_us: BTreeMap<u32, u64>,
+    /// The latest sample by card and pid, percent, and when it was read.
+    samples: BTreeMap<(u32, u32), (u32, Instant)>,
 }
+
+/// Samples are taken once a second or more often. After this time one says nothing about now.
+const SAMPLE_LASTS: Duration = Duration::from_secs(3);
 
 impl Cards {
     pub fn open() -> Result<Cards, Error> {
@@ -103,7 +109,7 @@ impl Cards {
             let init = library.get::<Plain>(b"nvmlInit_v2").map_err(Error::NotFound)?;
             check("nvmlInit_v2", init())?;
         }
-        Ok(Cards { library, sampled_us: BTreeMap::new() })
+        Ok(Cards { library, sampled_us: BTreeMap::new(), samples: BTreeMap::new() })
     }
 
     /// All cards now. What NVML does not say of a card is left empty.
@@ -203,10 +209,13 @@ impl Cards {
         let mut samples: Vec<Sample> =
             listed(|count, list| unsafe { ask(handle, list, count, since_us) });
         samples.sort_by_key(|sample| sample.time_us);
+        let now = Instant::now();
+        self.samples.retain(|_, (_, read)| now - *read < SAMPLE_LASTS);
         for sample in samples.iter().filter(|sample| sample.time_us > since_us) {
-            if let Some(process) = card.processes.get_mut(&sample.pid) {
-                process.utilization = Some(sample.gpu.min(100));
-            }
+            self.samples.insert((card.index, sample.pid), (sample.gpu.min(100), now));
+        }
+        for (pid, process) in &mut card.processes {
+            process.utilization = self.samples.get(&(card.index, *pid)).map(|(part, _)| *part);
         }
         if let Some(last) = samples.last() {
             self.sampled_us.insert(card.index, last.time_us.max(since_us));

@@ -1,0 +1,60 @@
+//! Rates of growing processes.
+
+use ratatui::crossterm::event::KeyCode;
+use testkit::trace_builder::TraceBuilder;
+use vramtrace_format::Kind;
+
+use super::super::rates::{History, Rate};
+use super::super::state::State;
+use super::{MIB, has, look, press, screen, three};
+
+#[test]
+fn a_rate_stands_only_where_a_line_grows() {
+    let mut state = State::default();
+    let mut seen = look(three());
+    let growing = Rate::Growing { bytes_per_s: 2.0 * MIB as f64, full_in_s: Some(7_000.0) };
+    seen.rates = [(4711, growing), (4712, Rate::None)].into();
+    state.update(&seen);
+    let lines = screen(&state, 80);
+    has(
+        &lines,
+        &[
+            "4711 ann 13.00 GiB 12.00 GiB 16.00 GiB 120 116.7 min train",
+            "4712 ann 21.00 GiB 20.00 GiB - - - vllm",
+            // Not judged yet.
+            "99 ann 1.50 GiB 0.50 GiB 1.00 GiB ? ? hpl",
+        ],
+    );
+    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s')]);
+    assert_eq!(state.rows()[0].pid, 4711, "sorted by rate");
+    state.open(4711);
+    has(&screen(&state, 80), &["GROWING 120 MiB/min, full in 116.7 min"]);
+}
+
+#[test]
+fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
+    let second = 1_000_000_000;
+    let mut builder = TraceBuilder::new();
+    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
+    let mut history = History::default();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut rates = Vec::new();
+    for n in 0..300u64 {
+        let at = second + n * second / 10;
+        builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
+        if n % 100 == 99 {
+            builder.write(file.path());
+            rates.push(history.rate(file.path()).unwrap());
+        }
+    }
+    for rate in rates {
+        let Rate::Growing { bytes_per_s, .. } = rate else { panic!("{rate:?}") };
+        assert!((9.0..11.0).contains(&(bytes_per_s / MIB as f64)), "{rate:?}");
+    }
+    // Memory that stays is none.
+    let mut builder = TraceBuilder::new();
+    builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
+    builder.alloc_by(30 * second, Kind::Device, 1 << 51, MIB, 2);
+    builder.write(file.path());
+    assert_eq!(History::default().rate(file.path()).unwrap(), Rate::None);
+}
