@@ -54,7 +54,10 @@ pub fn reachable(file: &Path) -> PathBuf {
     let _one_at_a_time = COPYING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let copy = reachable_directory().join(file.file_name().expect("a file"));
     if !copy.exists() {
-        std::fs::copy(file, &copy).expect("copy a program");
+        // By another process: a child that a thread of this one forks meanwhile has the file open for writing until
+        // it calls exec, and the program cannot be started.
+        let copied = std::process::Command::new("cp").arg(file).arg(&copy).status();
+        assert!(copied.expect("cp").success(), "copy a program");
         std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).expect("its mode");
     }
     copy
