@@ -23,6 +23,16 @@ pub fn limit(bytes: u64) -> String {
     AsGiven(bytes).to_string()
 }
 
+/// `1598 MiB`, `14.48 GiB`: the lowest limit of so few digits that is enough. Pasted, it is not below.
+pub fn enough(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    if bytes <= 9_999 * MIB {
+        return limit(bytes.next_multiple_of(MIB));
+    }
+    let hundredths = (u128::from(bytes) * 100).div_ceil(GIB.into());
+    limit(u64::try_from(hundredths * u128::from(GIB) / 100).unwrap_or(bytes))
+}
+
 /// `12.345 s` from nanoseconds.
 pub fn seconds(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
@@ -78,6 +88,21 @@ mod tests {
         assert_eq!(size(1536), "1.50 KiB");
         assert_eq!(size(24 * GIB), "24.00 GiB");
         assert_eq!(seconds(1_234_567_890), "1.235 s");
+    }
+
+    #[test]
+    fn a_limit_that_is_enough_is_not_rounded_down() {
+        use vramtrace_format::size::parse;
+        let mib = 1 << 20;
+        for (bytes, text) in [
+            (1597 * mib + 1, "1598 MiB"),
+            (14_820 * mib, "14.48 GiB"),
+            (16 * GIB, "16.00 GiB"),
+            (100 << 40, "100.00 TiB"),
+        ] {
+            assert_eq!(enough(bytes), text);
+            assert!(parse(text).unwrap() >= bytes, "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The overview of a run of several processes: one line per process and device, outliers marked; the
 //! sums per card; the largest holders.
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::{failed, merged};
 use crate::analysis::ranks::{self, Card, Imbalance, Rank, RankDevice, RankEnd, cards, imbalance};
 use crate::analysis::{Process, outliers};
@@ -18,6 +18,9 @@ const ENDS: usize = 3;
 const REASONS: usize = 12;
 /// The most cards that are listed.
 const CARDS: usize = 8;
+
+/// In a narrower terminal the marks of the outliers have no words, so that the other columns are whole.
+const WIDE: usize = 96;
 
 /// The whole overview: what failed, then all processes. `first`: the process that failed first, with its
 /// post-mortems. `given`: the trace arguments as the user gave them, each after a space. `top`: the most
@@ -68,6 +71,8 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
     ]);
     let shown = listed(processes, odd);
     let mark = match odd.iter().flatten().count() {
+        // The reasons stand below.
+        _ if room(0) < WIDE => "<--",
         0 | 1 => "<-- the odd one out",
         _ => "<-- stands out",
     };
@@ -145,7 +150,7 @@ fn card_table(cards: &[Card], processes: &[Rank]) -> String {
     }
     let first = processes.iter().map(|process| process.header.start_unix_ns).min().unwrap_or(0);
     let mut table = Table::new(2, "llrrrrr");
-    table.head(&["card", "", "processes", "together", "at", "sum of peaks", "live"]);
+    table.head(&["card", "", "processes", "together", "at", "peak sum", "live"]);
     for card in cards.iter().take(CARDS) {
         let (uuid, name) = match &card.info {
             Some(info) => (short_uuid(info, cards), shorten(&info.name, 24)),

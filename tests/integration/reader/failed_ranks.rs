@@ -129,3 +129,18 @@ fn commands_name_the_process_that_was_chosen() {
     let shown = stdout(&scratch, &["report", "job", "--rank", "1"]);
     assert!(shown.contains("vramtrace report job --rank 1 --full"), "{shown}");
 }
+
+/// The table of ranks in a terminal of 80 columns: no cell is cut, no row goes on in a second line.
+#[test]
+fn the_ranks_fit_80_columns() {
+    let scratch = written([training(), failed(0), training(), killed(9 * SECOND)]);
+    let mut command = vramtrace();
+    command.args(["report", "job"]).current_dir(&scratch.0).env("COLUMNS", "80");
+    let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(row("     1  4712  0 NVIDIA H200 ").ends_with("  out of memory  <--"), "{shown}");
+    assert!(row("     0  4711  0 NVIDIA H200 ").ends_with("  in order"), "{shown}");
+    assert!(row("  GPU-10101010 ").ends_with(" GiB"), "{shown}");
+    assert!(row("  card ").ends_with("peak sum      live"), "{shown}");
+}

@@ -41,6 +41,7 @@ fn one_file_that_only_its_owner_reads() {
 fn options_that_say_nothing_here_are_refused() {
     let scratch = scratch();
     for args in [
+        "report a.vtrace --against b.vtrace --json",
         "report a.vtrace --redact",
         "report a.vtrace -o x.html",
         "report a.vtrace --html --json",

@@ -14,6 +14,16 @@ export function size(bytes: number): string {
   return "";
 }
 
+/** A limit in the unit that it was given in, as `format/src/size.rs` has it: `1500 MiB`, not 1.46 GiB. */
+export function limitOf(bytes: number): string {
+  const exact = (step: number) => bytes >= step && Math.floor((Math.ceil((bytes * 100) / step) * step) / 100) === bytes;
+  const mib = bytes / KIB ** 2;
+  if (exact(KIB ** 3)) return size(bytes);
+  if (Number.isInteger(mib) && mib > 0 && mib <= 9999) return `${mib} MiB`;
+  if (exact(1e9)) return `${(bytes / 1e9).toFixed(2)} GB`;
+  return size(bytes);
+}
+
 /** `1,234,567`. */
 export function count(n: number): string {
   return Math.round(n).toString().replace(/\B(?=(\d{3})+(?!\d))/g, ",");

@@ -1,7 +1,7 @@
 // What frag, whatif and leaks say, with the line to export.
 
 import { copyButton, el, fill, theme } from "../base/dom.ts";
-import { clean, count, duration, percent, seconds, size } from "../base/units.ts";
+import { clean, count, duration, limitOf, percent, seconds, size } from "../base/units.ts";
 import type { FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
@@ -66,7 +66,7 @@ export class AdviceView implements View {
 
   private whatif(facts: WhatifFacts): HTMLElement {
     const capacities = facts.settings[0]?.at_capacity ?? [];
-    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${size(at.capacity_bytes)}`), "needs at least", "reserved without a limit"];
+    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${limitOf(at.capacity_bytes)}`), "needs at least", "reserved without a limit"];
     const rows = facts.settings.map((setting) => [
       this.setting(setting),
       ...setting.at_capacity.map((at) => fits(at)),

@@ -3,7 +3,7 @@
 
 import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
 import { isDark } from "../base/palette.ts";
-import { clean, seconds, size } from "../base/units.ts";
+import { clean, limitOf, seconds, size } from "../base/units.ts";
 import type { Stack } from "../model/groups.ts";
 import type { FilterBy } from "../state.ts";
 import { Field } from "../model/model.ts";
@@ -142,7 +142,7 @@ export class Timeline implements View {
       line("top", `${model.hasProcessFigure ? "in nvidia-smi" : "recorded"} ${size(model.top(ordinal))}`),
       ...(model.hasBlocks ? [line("reserved", `reserved ${size(reserved)}`)] : []),
       line("allocated", `allocated ${size(model.allocated.of(ordinal))}`),
-      ...(cap === null ? [] : [line("cap", `counted by the cap ${size(counted)} of ${size(cap)}`)]),
+      ...(cap === null ? [] : [line("cap", `counted by the cap ${size(counted)} of ${limitOf(cap)}`)]),
     ];
     if (range) words.push(`range ${seconds(range[0])} to ${seconds(range[1])}`);
     if (range && second) {

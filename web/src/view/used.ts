@@ -1,7 +1,7 @@
 // Memory in use as one bar: tensors, cache, context, rest. The parts add up to the figure.
 
 import { el } from "../base/dom.ts";
-import { percent, size } from "../base/units.ts";
+import { limitOf, percent, size } from "../base/units.ts";
 
 export interface UsedParts {
   tensors: number;
@@ -46,7 +46,7 @@ export function usedBar(of: UsedBar): HTMLElement {
     of.asked > 0 && part("asked", asked, `asked for ${size(of.asked)}`),
   );
   if (limit !== null) {
-    const mark = el("span", { class: "limit", title: `limit ${size(limit)}` });
+    const mark = el("span", { class: "limit", title: `limit ${limitOf(limit)}` });
     mark.style.left = `${(100 * limit) / whole}%`;
     bar.append(mark);
   }

@@ -2,7 +2,7 @@
 // it. All figures are of one moment: the failure, or the peak.
 
 import { copyButton, el, fill } from "../base/dom.ts";
-import { clean, duration, percent, seconds, several, size } from "../base/units.ts";
+import { clean, duration, limitOf, percent, seconds, several, size } from "../base/units.ts";
 import type { Failure, LeakFacts, Paragraph, StackFacts } from "../data/facts.ts";
 import { moment, holders, type Moment } from "../model/moment.ts";
 import type { Model } from "../model/model.ts";
@@ -92,7 +92,7 @@ export class Verdict implements View {
     const of = (label: string) => parts.find((part) => part.label === label)?.lines ?? [];
     const { used } = failure;
     const known = used.in_nvidia_smi ? "in nvidia-smi" : "recorded";
-    const limit = failure.limit_bytes === null ? "" : ` of ${size(failure.limit_bytes)}`;
+    const limit = failure.limit_bytes === null ? "" : ` of ${(failure.of_cap ? limitOf : size)(failure.limit_bytes)}`;
     const word = failure.of_cap ? `counted by the cap${limit}` : limit ? `${known}${limit} that it could have` : known;
     const asked = failure.line && `${failure.line}${failure.caller ? `, from ${failure.caller}` : ""}`;
     return [
@@ -172,7 +172,7 @@ export class Verdict implements View {
     }
     if (device.cap_bytes !== null) {
       const refused = device.refused_by_cap;
-      words.push(row("CAP", `${size(device.cap_bytes)}; ${size(top + model.sums[3].of(model.peak))} counted by the cap; ${refused ? several(refused, "request") : "no request"} refused by it`));
+      words.push(row("CAP", `${limitOf(device.cap_bytes)}; ${size(top + model.sums[3].of(model.peak))} counted by the cap; ${refused ? several(refused, "request") : "no request"} refused by it`));
     }
     return words;
   }

@@ -246,7 +246,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
                 size(*spare)
             )
         }
-        Advice::Cap { bytes } => format!("a cap of {}", units::limit(*bytes)),
+        Advice::Cap { bytes } => format!("a cap of {}", units::enough(*bytes)),
         Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
         Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
         Advice::EmptyCache { bytes } => {
