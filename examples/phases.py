@@ -1,7 +1,7 @@
 """Phases on the timeline, marked by NVTX ranges with PyTorch's functions. vramtrace is not imported.
 
     vramtrace run --out phases.vtrace -- python phases.py
-    vramtrace report --by-phase phases.vtrace
+    vramtrace report --by phase phases.vtrace
 """
 import torch
 

@@ -2,7 +2,7 @@
 
 use vramtrace_format::physical::GIB;
 use vramtrace_format::shown;
-use vramtrace_format::size::Bytes;
+use vramtrace_format::size::{AsGiven, Bytes};
 
 /// `1.50 GiB`, `0.85 GiB`: in GiB, so that columns compare at a glance; what is less than a tenth of one
 /// in its own unit.
@@ -16,6 +16,11 @@ pub fn gib(bytes: u64) -> String {
 /// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: for single allocations and files.
 pub fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
+}
+
+/// `1500 MiB`, `14.44 GiB`: a limit, as it was given.
+pub fn limit(bytes: u64) -> String {
+    AsGiven(bytes).to_string()
 }
 
 /// `12.345 s` from nanoseconds.

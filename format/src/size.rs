@@ -100,9 +100,60 @@ impl std::fmt::Display for Bytes {
     }
 }
 
+/// Formats a limit, without allocating, so that it is the one that was given: `1500 MiB`, not 1.46 GiB; `8.00 GB`. It is
+/// formatted as [`Bytes`] where two decimals lose nothing, and where no short figure is exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsGiven(pub u64);
+
+impl std::fmt::Display for AsGiven {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        const MIB: u64 = 1 << 20;
+        const GIB: u64 = 1 << 30;
+        const GB: u64 = 1_000_000_000;
+        /// More digits are hard to compare with figures in GiB.
+        const MOST_MIB: u64 = 9_999;
+        let bytes = u128::from(self.0);
+        // Sizes that are parsed are rounded down.
+        let is_exact_in = |step: u64| {
+            let hundredths = (bytes * 100).div_ceil(step.into());
+            self.0 >= step && hundredths * u128::from(step) / 100 == bytes
+        };
+        match self.0 / MIB {
+            _ if is_exact_in(GIB) => Bytes(self.0).fmt(f),
+            1..=MOST_MIB if self.0.is_multiple_of(MIB) => write!(f, "{} MiB", self.0 / MIB),
+            _ if is_exact_in(GB) => write!(f, "{:.2} GB", self.0 as f64 / GB as f64),
+            _ => Bytes(self.0).fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_printed_as_it_was_given() {
+        for (given, printed) in [
+            ("8GiB", "8.00 GiB"),
+            ("1500MiB", "1500 MiB"),
+            ("1.5GiB", "1.50 GiB"),
+            ("14.44GiB", "14.44 GiB"),
+            ("256MiB", "256 MiB"),
+            ("8GB", "8.00 GB"),
+            ("2TiB", "2.00 TiB"),
+            ("700KiB", "700.00 KiB"),
+            ("14787MiB", "14.44 GiB"),
+        ] {
+            assert_eq!(AsGiven(parse(given).unwrap()).to_string(), printed);
+        }
+        // Half of a card.
+        assert_eq!(AsGiven((143_771 << 20) / 2).to_string(), "70.20 GiB");
+        assert_eq!(
+            (AsGiven(0).to_string(), AsGiven(999).to_string()),
+            ("0 B".into(), "999 B".into())
+        );
+        assert!(AsGiven(u64::MAX).to_string().ends_with("TiB"));
+    }
 
     #[test]
     fn binary_and_decimal_units() {

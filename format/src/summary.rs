@@ -80,9 +80,14 @@ impl AtPeak {
 /// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by stack id. `holders`:
 /// of one device, moment and level.
 pub fn keep_largest(holders: &mut Vec<SummaryHolder>) {
+    largest_first(holders);
+    holders.truncate(HOLDERS);
+}
+
+/// Keeps the holders with more than 0 bytes, in the order of [`keep_largest`].
+pub fn largest_first(holders: &mut Vec<SummaryHolder>) {
     holders.retain(|holder| holder.bytes > 0);
     holders.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
-    holders.truncate(HOLDERS);
 }
 
 #[cfg(test)]

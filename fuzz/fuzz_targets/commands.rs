@@ -20,7 +20,7 @@ use vramtrace_reader::trace::Trace;
 const COMMANDS: &[&[&str]] = &[
     &["report"],
     &["report", "--json", "--all"],
-    &["report", "--at", "peak", "--by-phase"],
+    &["report", "--at", "peak", "--by", "phase"],
     &["holders", "--full"],
     &["holders", "--json", "--at", "end", "--level", "driver"],
     &["leaks", "--full"],

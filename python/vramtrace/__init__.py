@@ -85,7 +85,7 @@ def _functions():
 
 
 class phase:
-    """Records a phase of the program in the trace. ``report --by-phase`` and timelines show it.
+    """Records a phase of the program in the trace. ``report --by phase`` and timelines show it.
 
     A context manager, and a decorator for plain, asynchronous and generator functions::
 

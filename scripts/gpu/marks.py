@@ -27,7 +27,7 @@ def marks(check):
     trace = run(check, "phases", example)
     if trace is None:
         return
-    phases = ask(check, "report", "--by-phase", "--json", trace)["processes"][0]["phases"]
+    phases = ask(check, "report", "--by", "phase", "--json", trace)["processes"][0]["phases"]
     times = {phase["path"][-1]: phase["times"] for phase in phases}
     found = {name: times.get(name) for name in ("forward", "backward", "optimizer")}
     right = all(count == 20 for count in found.values())

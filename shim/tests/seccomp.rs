@@ -20,19 +20,19 @@ const CALLS: [(&str, i64); 39] = calls! {
     SYS_clone SYS_msync SYS_getpid SYS_close_range SYS_unshare
 };
 
-struct Guest {
+struct Filtered {
     dir: Scratch,
     program: PathBuf,
     deny: PathBuf,
 }
 
-impl Guest {
-    fn new() -> Guest {
+impl Filtered {
+    fn new() -> Filtered {
         let dir = Scratch::new();
         dir.driver();
         let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
         let deny = dir.compile("deny", "deny.so", &["-shared", "-fPIC"]);
-        Guest { dir, program, deny }
+        Filtered { dir, program, deny }
     }
 
     fn run(&self, preloads: &[&Path], (_, call): (&str, i64), error: i32, cap: bool) -> String {
@@ -50,12 +50,12 @@ impl Guest {
 
 #[test]
 fn the_program_is_as_under_the_same_filter_without_us() {
-    let guest = Guest::new();
+    let filtered = Filtered::new();
     for call in CALLS {
         for error in [libc::EPERM, libc::ENOSYS] {
             for cap in [false, true] {
-                let bare = guest.run(&[&guest.deny], call, error, cap);
-                let ours = guest.run(&[&shim(), &guest.deny], call, error, cap);
+                let bare = filtered.run(&[&filtered.deny], call, error, cap);
+                let ours = filtered.run(&[&shim(), &filtered.deny], call, error, cap);
                 let is_ours = |line: &&str| line.starts_with("vramtrace: ");
                 assert!(ours.lines().filter(is_ours).count() <= 1, "{call:?} {error}: {ours}");
                 let rest: Vec<&str> = ours.lines().filter(|line| !is_ours(line)).collect();
@@ -68,11 +68,11 @@ fn the_program_is_as_under_the_same_filter_without_us() {
 /// `std`'s random keys of hash maps panic at an error of getrandom that it does not expect.
 #[test]
 fn no_random_numbers_change_nothing() {
-    let guest = Guest::new();
+    let filtered = Filtered::new();
     for error in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
         for cap in [false, true] {
             let call = ("getrandom", libc::SYS_getrandom);
-            let got = guest.run(&[&shim(), &guest.deny], call, error, cap);
+            let got = filtered.run(&[&shim(), &filtered.deny], call, error, cap);
             assert_eq!(got, "0 0 1 0 reached 1 1\nexit status: 0\n", "{error} cap {cap}");
         }
     }

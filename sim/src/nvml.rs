@@ -17,6 +17,9 @@ const INSUFFICIENT_SIZE: i32 = 7;
 const GPU_IS_LOST: i32 = 15;
 const VERSION_MISMATCH: i32 = 25;
 
+/// The memory of a process that NVML does not know.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
 /// Handles are the index plus this, so that NULL and garbage are refused.
 const HANDLE: usize = 0x6e00_0000;
 const DRIVER_TEXT: &str = "580.00";
@@ -159,7 +162,8 @@ fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<V
     }
     // As seen from a container: other numbers than the processes know themselves by.
     let beside = if is_set_to("strangers") { 1 << 22 } else { 0 };
-    Ok(list.into_iter().map(|(pid, used)| make(pid + beside, used)).collect())
+    let figure = |used| if is_set_to("no-figures") { NOT_AVAILABLE } else { used };
+    Ok(list.into_iter().map(|(pid, used)| make(pid + beside, figure(used))).collect())
 }
 
 fn process_v1(pid: u32, used: u64) -> ProcessV1 {
@@ -171,7 +175,8 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
 }
 
 /// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do;
-/// `slow` as with many processes on a device.
+/// `no-figures` where it knows no memory by process, as on WSL2; `slow` as with many processes on a
+/// device.
 fn is_set_to(how: &str) -> bool {
     std::env::var_os("VRAMTRACE_SIM_NVML").is_some_and(|value| value == how)
 }

@@ -9,6 +9,7 @@ pub mod parallel;
 mod process;
 pub mod roles;
 mod runs;
+pub mod steps;
 pub mod verify;
 
 pub use diagnosis::{frag, leaks, oom, whatif};

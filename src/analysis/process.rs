@@ -14,6 +14,7 @@ use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
 use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
+use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, Holdings, Level, Moment};
 use crate::replay::{DeviceState, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
@@ -28,7 +29,8 @@ pub struct Process {
     /// The process was running when the trace was opened.
     pub running: bool,
     pub definitions: Definitions,
-    /// The requested moment. A peak with a known time and missing events becomes [`Moment::At`].
+    /// The requested moment. A peak with a known time and missing events becomes [`Moment::At`], and a moment of an
+    /// iteration that there is becomes [`Moment::Event`].
     pub moment: Moment,
     /// The state at that moment.
     pub state: State,
@@ -49,6 +51,8 @@ pub struct Process {
     pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     /// Filled by [`Process::look_closer`].
     pub who: Option<NamedHoldings>,
+    /// The iterations of the whole trace, if they were collected.
+    pub steps: Option<Steps>,
     /// What the first pass collected.
     pub(crate) collected: Collected,
 }
@@ -63,6 +67,8 @@ pub struct Collect {
     pub leaks: bool,
     /// The sizes of all allocations.
     pub sizes: bool,
+    /// The iterations of a training. A moment of one is found in any case.
+    pub steps: bool,
 }
 
 /// The allocations whose roles are wanted. Finding roles needs the names of all stacks.
@@ -136,14 +142,16 @@ impl Process {
             Some(RolesOf::Blocks) => expects_blocks(&definitions),
             Some(RolesOf::All) => true,
         };
-        let mut learner = learns.then(|| {
-            let all = Symbols::of_all(&definitions, trace.header());
-            RoleLearner::new(&definitions, &all)
-        });
+        let steps = collect.steps || matches!(moment, Moment::Step(_));
+        let all = (learns || steps).then(|| Symbols::of_all(&definitions, trace.header()));
+        let all = all.as_ref();
+        let mut learner = all.filter(|_| learns).map(|all| RoleLearner::new(&definitions, all));
+        let mut steps =
+            all.filter(|_| steps).map(|symbols| StepObserver::new(&definitions, symbols));
         let mut growth = collect.leaks.then(GrowthObserver::default);
         let learning = learner.as_mut().map(RoleLearner::observer);
         let mut sizes = collect.sizes.then(<(RequestSizes, AllocationSizes)>::default);
-        let wanted = (learning, (growth.as_mut(), sizes.as_mut()));
+        let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), steps.as_mut())));
         let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
         let whole = trace.replay_until(&definitions, Until::End, &mut observers, progress);
         let level = Level::of(&whole.state);
@@ -165,7 +173,11 @@ impl Process {
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
         let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
+        let steps = steps.map(StepObserver::finish);
+        let of_step = |asked| steps.as_ref().and_then(|steps| steps.moment(asked));
         let moment = match (moment, peak) {
+            (Moment::Step(asked), _) => of_step(asked)
+                .map_or(moment, |Place { offset, time_ns }| Moment::Event { offset, time_ns }),
             // The events of the peak are missing: its time is known from the counters alone.
             (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => Moment::At(time_ns),
             _ => moment,
@@ -176,6 +188,7 @@ impl Process {
                 None => whole,
             },
             (Moment::At(time_ns), _) => read(Until::Time(time_ns)),
+            (Moment::Event { offset, .. }, _) => read(Until::Offset(offset)),
             (Moment::Peak, Some((Some(offset), _))) => read(Until::Offset(offset)),
             _ => whole,
         };
@@ -198,6 +211,7 @@ impl Process {
             sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
+            steps,
             collected,
         }
     }
@@ -249,6 +263,10 @@ impl Process {
         level: Level,
         wants_roles: bool,
     ) -> (Holdings, Option<HeldByRole>) {
+        let moment = match moment {
+            Moment::Step(_) => self.moment,
+            moment => moment,
+        };
         let roles = wants_roles.then(|| self.roles_at(trace, moment, level));
         if !moment.is_peak() {
             let roles = visit_with_roles(trace, &self.definitions, Vec::new(), roles);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use vramtrace_format::capspec::{self, Limit, Target};
 use vramtrace_format::policy;
 use vramtrace_format::uuid;
-use vramtrace_reader::units::size;
+use vramtrace_reader::units::{limit, size};
 
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
@@ -103,7 +103,7 @@ impl DeviceUse {
     /// `pid 4711 cuda:0: 6.00 GiB of 80.00 GiB, 2.00 GiB in use`. `bytes`: the new limit; `None`: no limit.
     fn describe(&self, whose: &str, bytes: Option<u64>) -> String {
         let Some(bytes) = bytes else { return format!("{whose}: no cap") };
-        let mut line = format!("{whose}: {} of {}", size(bytes), size(self.total));
+        let mut line = format!("{whose}: {} of {}", limit(bytes), size(self.total));
         let over = self.counted.saturating_sub(bytes);
         match over {
             0 => line.push_str(&format!(", {} in use", size(self.counted))),

@@ -4,8 +4,7 @@ use std::cmp::Ordering;
 use std::path::Path;
 use vramtrace_format::DamageKind;
 use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
-use vramtrace_reader::replay::State;
-use vramtrace_reader::trace::{Definitions, Trace};
+use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, several, size};
 
 use crate::console::message;
@@ -144,14 +143,14 @@ pub fn warn_missing_events(trace: &Path) {
     ));
 }
 
-/// Fails if what was live at the moment is not known; prints a warning if it may be wrong.
-pub fn require_known(
-    trace: &Trace,
-    definitions: &Definitions,
-    state: &State,
-    moment: Moment,
-) -> Result<(), Failure> {
-    match knowledge(trace, definitions, state, moment) {
+/// Fails if what was live at the moment is not known, or if there is no such moment; prints a warning if it may be
+/// wrong.
+pub fn require_known(trace: &Trace, process: &Process) -> Result<(), Failure> {
+    if let Moment::Step(asked) = process.moment {
+        let why = process.steps.as_ref().map_or(String::new(), |steps| steps.why_not(asked.number));
+        return Err(Failure::new(format!("{}: --at step:{}: {why}", name(trace), asked.number)));
+    }
+    match knowledge(trace, &process.definitions, &process.state, process.moment) {
         Knowledge::Known => {}
         Knowledge::Unsure => warn_missing_events(trace.path()),
         Knowledge::NotKnown(why) => {
@@ -170,7 +169,7 @@ pub fn retain_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Re
     let mut known = Vec::new();
     let mut last = None;
     for (process, trace) in processes.iter().zip(&*traces) {
-        let found = require_known(trace, &process.definitions, &process.state, process.moment);
+        let found = require_known(trace, process);
         known.push(found.is_ok());
         if let Err(failure) = found
             && let Some(earlier) = last.replace(failure)

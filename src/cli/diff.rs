@@ -16,6 +16,7 @@ use vramtrace_reader::trace::Trace;
 
 use super::holders::require_stacks;
 use super::output::Output;
+use super::page::label;
 use super::select::{self, DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment};
 use crate::console::{json, message, print, print_text};
@@ -32,14 +33,20 @@ const BASELINE: &str = "vramtrace.baseline/1";
     after_help = "\
 Examples:
   vramtrace diff before.vtrace after.vtrace
+  vramtrace diff after.vtrace --against before.vtrace  the same, as in `report`
   vramtrace diff train.vtrace --at 10 --vs 60          two moments of one run
   vramtrace diff --save base.json train.vtrace         a baseline for runs to come
   vramtrace diff --baseline base.json --tolerance 3% train.vtrace --format markdown"
 )]
 pub struct Args {
-    /// BEFORE and AFTER; one with --baseline, --save or --vs. Traces, runs' directories, snapshots
+    /// BEFORE and AFTER; AFTER alone with --against or --baseline, one with --save or --vs. Traces,
+    /// runs' directories, snapshots
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     traces: Vec<PathBuf>,
+    /// The run before: a trace, a run's directory, or a PyTorch snapshot; of several traces each
+    /// with an option of its own
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["baseline", "save", "vs"])]
+    against: Vec<PathBuf>,
     /// Compare with what --save wrote
     #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "vs"])]
     baseline: Option<PathBuf>,
@@ -97,18 +104,19 @@ struct Baseline {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let wanted =
-        if args.baseline.is_some() || args.save.is_some() || args.vs.is_some() { 1 } else { 2 };
+    let alone = args.baseline.is_some() || args.save.is_some() || args.vs.is_some();
+    let wanted = if alone || !args.against.is_empty() { 1 } else { 2 };
     if args.traces.len() != wanted {
         return Err(Failure::new(match wanted {
             1 => {
                 format!(
-                    "{}: only one trace can be given with --baseline, --save or --vs",
+                    "{}: only one trace can be given with --against, --baseline, --save or --vs",
                     args.traces[1].display()
                 )
             }
             _ => format!(
-                "{}: nothing to compare with: give a second trace, --baseline FILE, or --at T1 --vs T2",
+                "{}: nothing to compare with: give a second trace, --against TRACE, --baseline FILE, or \
+                 --at T1 --vs T2",
                 args.traces[0].display()
             ),
         }));
@@ -120,24 +128,47 @@ pub fn run(args: Args) -> Outcome {
     let (before, after, names) = match (&args.baseline, args.vs) {
         (Some(path), _) => (
             baseline(path)?,
-            usage_of(&args.traces[0], args.at)?,
+            usage_of(&args.traces[0], args.at, "--at")?,
             [path.display().to_string(), first],
         ),
         (None, Some(vs)) => {
-            let at = |at: Option<Moment>| at.map_or("", moment::words);
+            let at = |at: Option<Moment>| at.map_or("".into(), moment::words);
             let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
-            (usage_of(&args.traces[0], args.at)?, usage_of(&args.traces[0], Some(vs))?, names)
+            (
+                usage_of(&args.traces[0], args.at, "--at")?,
+                usage_of(&args.traces[0], Some(vs), "--vs")?,
+                names,
+            )
         }
+        (None, None) if !args.against.is_empty() => (
+            usage(select::open(&args.against)?, args.at, "--at")?,
+            usage_of(&args.traces[0], args.at, "--at")?,
+            [label(&args.against), first],
+        ),
         (None, None) => {
             let second = args.traces[1].display().to_string();
             (
-                usage_of(&args.traces[0], args.at)?,
-                usage_of(&args.traces[1], args.at)?,
+                usage_of(&args.traces[0], args.at, "--at")?,
+                usage_of(&args.traces[1], args.at, "--at")?,
                 [first, second],
             )
         }
     };
     show(&compare(&before, &after), names, &args)
+}
+
+/// What changed from the runs `against` to `processes`, for `report --against`.
+pub fn of_runs(
+    against: &[PathBuf],
+    processes: &ProcessArgs,
+    (at, top): (Option<Moment>, usize),
+) -> Result<String, Failure> {
+    let before = usage(select::open(against)?, at, "--at")?;
+    let after = processes.open()?;
+    let chosen = after.chosen.iter().cloned().collect::<Vec<_>>();
+    let name = label(if processes.traces.is_empty() { &chosen } else { &processes.traces });
+    let after = usage(after, at, "--at")?;
+    Ok(text(&compare(&before, &after), [&label(against), &name], DiffOptions { top }))
 }
 
 /// Two moments of the same processes, for `holders --vs`.
@@ -147,8 +178,8 @@ pub fn moments(
     (at, vs): (Moment, Moment),
     top: usize,
 ) -> Outcome {
-    let at_moment = |moment| -> Result<Usage, Failure> {
-        let mut usage = usage(processes.open()?, Some(moment))?;
+    let at_moment = |moment, option| -> Result<Usage, Failure> {
+        let mut usage = usage(processes.open()?, Some(moment), option)?;
         let wanted = |place: &PlaceUse| match place.device {
             Some(ordinal) => device.includes(DeviceId(ordinal)),
             None => !device.is_given(),
@@ -156,15 +187,16 @@ pub fn moments(
         usage.places.retain(wanted);
         Ok(usage)
     };
-    let (before, after) = (at_moment(at)?, at_moment(vs)?);
+    let (before, after) = (at_moment(at, "--at")?, at_moment(vs, "--vs")?);
     let names = [moment::words(at), moment::words(vs)];
+    let names = [&*names[0], &*names[1]];
     print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
     Ok(DONE)
 }
 
 fn save(args: &Args, path: &Path) -> Outcome {
     let output = Output::new(path, args.force)?;
-    let usage = usage_of(&args.traces[0], args.at)?;
+    let usage = usage_of(&args.traces[0], args.at, "--at")?;
     let text = json(&Baseline { schema: BASELINE.to_string(), usage })?;
     output.write(|out| out.write_all(text.as_bytes()))?;
     if !output.is_stdout() {
@@ -195,17 +227,19 @@ fn baseline(path: &Path) -> Result<Usage, Failure> {
     }
 }
 
-fn usage_of(path: &Path, at: Option<Moment>) -> Result<Usage, Failure> {
-    usage(select::open(&[path.to_path_buf()])?, at)
+fn usage_of(path: &Path, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
+    usage(select::open(&[path.to_path_buf()])?, at, option)
 }
 
-fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
+/// `option`: the one that gave the moment.
+fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
     let Selected { mut traces, .. } = selected;
     require_stacks(&traces)?;
     super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
     let collect = Collect { roles: Some(RolesOf::Blocks), ..Collect::default() };
     let mut processes = read_all(&traces, read, collect, &|_, _| {});
+    moment::require_in(&processes, read, option)?;
     caveats::retain_known(&mut processes, &mut traces)?;
     let mut index = 0;
     let mut places = Vec::new();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use vramtrace_format::uuid;
 
 use super::doctor_text::{self, version};
+use crate::doctor::machine::Machine;
 use crate::doctor::usage;
 use crate::doctor::{self, CommandFound, Findings};
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -98,6 +99,13 @@ fn as_json(findings: &Findings, problems: &[String]) -> Value {
     let nvml = match &findings.nvml {
         Ok(nvml) => json!({
             "found": true, "driver_version": nvml.driver_version, "devices": nvml.devices,
+            "cards": nvml.cards.iter().map(|card| json!({
+                "index": card.index,
+                "used_bytes": card.used_bytes,
+                "computing": card.computing,
+                "drawing": card.drawing,
+                "has_figures": card.has_figures,
+            })).collect::<Vec<_>>(),
         }),
         Err(why) => json!({ "found": false, "why": why }),
     };
@@ -126,6 +134,8 @@ fn as_json(findings: &Findings, problems: &[String]) -> Value {
         "schema": "vramtrace.doctor/1",
         "driver": driver,
         "nvml": nvml,
+        "machine": machine_json(&findings.machine),
+        "notes": findings.notes(),
         "recorder": recorder,
         "cap": cap,
         "preload": findings.preload.iter().map(|(path, problem)| json!({
@@ -134,6 +144,19 @@ fn as_json(findings: &Findings, problems: &[String]) -> Value {
         "first": findings.first_step(),
         "command": findings.command.as_ref().map(command_json),
         "problems": problems,
+    })
+}
+
+fn machine_json(machine: &Machine) -> Value {
+    json!({
+        "wsl": machine.is_wsl,
+        "kernel_module": machine.kernel_module,
+        "nodes": machine.nodes.iter().map(|node| json!({
+            "path": node.path.display().to_string(), "access": node.access.name(),
+        })).collect::<Vec<_>>(),
+        "runtime": machine.runtime.as_ref().map(|runtime| json!({
+            "library": runtime.library, "cuda_version": version(runtime.version),
+        })),
     })
 }
 

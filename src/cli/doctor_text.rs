@@ -1,7 +1,7 @@
 //! The text of `vramtrace doctor`: one screen of 24 lines of 80 characters, or everything (--full).
 
 use vramtrace_format::uuid;
-use vramtrace_reader::units::{gib, several};
+use vramtrace_reader::units::{gib, limit, several};
 
 use crate::doctor::coverage::Handling;
 use crate::doctor::usage::DriverUsage;
@@ -52,6 +52,9 @@ pub fn short(findings: &Findings, problems: &[String]) -> String {
     for device in devices.iter().take(DEVICES) {
         let (ordinal, total) = (device.ordinal, gib(device.total_bytes));
         screen.add("", &format!("{:INDENT$}{ordinal}: {}, {total}", "", device.name));
+    }
+    for note in findings.notes() {
+        screen.add("note", &note);
     }
     if let Ok(shim) = &findings.shim {
         let coverage = &shim.coverage;
@@ -169,6 +172,21 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
         }
         Err(why) => line!(lines, "nvml      not found: {why}"),
     }
+    let machine = &findings.machine;
+    let module = machine.kernel_module.as_deref().unwrap_or("not loaded");
+    line!(lines, "module    {module}");
+    for node in &machine.nodes {
+        line!(lines, "node      {}: {}", node.path.display(), node.access.name());
+    }
+    match &machine.runtime {
+        Some(runtime) => {
+            line!(lines, "runtime   CUDA {}, {}", version(runtime.version), runtime.library)
+        }
+        None => line!(lines, "runtime   none in the directories of the loader"),
+    }
+    for note in findings.notes() {
+        line!(lines, "note      {note}");
+    }
     match &findings.shim {
         Ok(shim) => {
             let coverage = &shim.coverage;
@@ -202,7 +220,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
             }
             Ok(limits) => {
                 for (ordinal, bytes) in limits {
-                    line!(lines, "cap       device {ordinal}: {}", gib(*bytes));
+                    line!(lines, "cap       device {ordinal}: {}", limit(*bytes));
                 }
             }
             Err(why) => line!(lines, "cap       {why}"),

@@ -11,7 +11,7 @@ use vramtrace_reader::report::shell::quoted;
 
 use crate::error::{DONE, Failure, Outcome};
 use crate::launch::library;
-use vramtrace_format::capspec;
+use vramtrace_format::{capspec, outspec};
 
 #[derive(clap::Args)]
 #[command(
@@ -29,7 +29,8 @@ pub struct Args {
     /// A cap for each process, as in `vramtrace run --cap`
     #[arg(long, value_name = "SPEC")]
     cap: Option<String>,
-    /// Where traces go, as VRAMTRACE_OUT has it [default: the program's working directory]
+    /// Where traces go, as VRAMTRACE_OUT has it [default: the program's working directory]; for a
+    /// container a directory of the host, which is mounted at the same path
     #[arg(long, value_name = "DIR|FILE|PATTERN")]
     out: Option<String>,
 }
@@ -52,6 +53,8 @@ enum Place {
 
 /// Directory for traces inside a container: the mount point of a host directory.
 const IN_CONTAINER: &str = "/vramtrace/";
+/// That directory, below the one in which the container is started.
+const ON_HOST: &str = "vramtrace";
 /// Directory for traces of a systemd service.
 const OF_SERVICE: &str = "/var/lib/vramtrace/";
 
@@ -111,11 +114,16 @@ impl Place {
             )));
         };
         let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
-        let out = out.or(match self {
-            Place::Docker | Place::Compose | Place::Kubernetes => Some(IN_CONTAINER),
-            Place::Systemd => Some(OF_SERVICE),
+        let in_container = matches!(self, Place::Docker | Place::Compose | Place::Kubernetes);
+        let mounted = out.filter(|_| in_container).map(Mounted::of).transpose()?.flatten();
+        let out = match (self, &mounted) {
+            (_, Some(mounted)) => Some(mounted.out.as_str()),
+            _ if out.is_some() => out,
+            (Place::Docker | Place::Compose | Place::Kubernetes, _) => Some(IN_CONTAINER),
+            (Place::Systemd, _) => Some(OF_SERVICE),
             _ => None,
-        });
+        };
+        let inside = mounted.as_ref().map_or(IN_CONTAINER, |mounted| &mounted.directory);
         let mut variables = vec![("LD_PRELOAD", path), ("NVTX_INJECTION64_PATH", path)];
         variables.extend(out.map(|out| ("VRAMTRACE_OUT", out)));
         variables.extend(cap.map(|cap| ("VRAMTRACE_CAP", cap)));
@@ -142,7 +150,11 @@ impl Place {
             Place::Docker => {
                 let mut text =
                     format!("docker run --gpus all \\\n  --volume {folder}:{folder}:ro \\\n");
-                let _ = writeln!(text, "  --volume \"$PWD/vramtrace:{IN_CONTAINER}\" \\");
+                let volume = match &mounted {
+                    Some(Mounted { directory, .. }) => quoted(&format!("{directory}:{directory}")),
+                    None => format!("\"$PWD/{ON_HOST}:{IN_CONTAINER}\""),
+                };
+                let _ = writeln!(text, "  --volume {volume} \\");
                 text += &all(&|name, value| format!("  --env {name}={} \\\n", quoted(value)));
                 text + "  IMAGE python train.py\n"
             }
@@ -150,18 +162,29 @@ impl Place {
                 "services:\n  SERVICE:\n    environment:\n{}    volumes:\n      - {}\n      - {}\n",
                 all(&|name, value| format!("      {name}: {}\n", json!(value))),
                 json!(format!("{folder}:{folder}:ro")),
-                json!(format!("./vramtrace:{IN_CONTAINER}")),
+                json!(match &mounted {
+                    Some(Mounted { directory, .. }) => format!("{directory}:{directory}"),
+                    None => format!("./{ON_HOST}:{IN_CONTAINER}"),
+                }),
             ),
             Place::Kubernetes => format!(
                 "spec:\n  containers:\n    - name: CONTAINER\n      env:\n{}      volumeMounts:\n        \
                  - {{name: vramtrace, mountPath: {folder}, readOnly: true}}\n        \
-                 - {{name: traces, mountPath: {IN_CONTAINER}}}\n  volumes:\n    \
+                 - {{name: traces, mountPath: {}}}\n  volumes:\n    \
                  - {{name: vramtrace, hostPath: {{path: {folder}}}}}\n    \
-                 - {{name: traces, emptyDir: {{}}}}\n",
+                 - {{name: traces, {}}}\n",
                 all(&|name, value| format!(
                     "        - {{name: {name}, value: {}}}\n",
                     json!(value)
                 )),
+                json!(inside),
+                match &mounted {
+                    Some(Mounted { directory, .. }) => {
+                        let path = json!(directory);
+                        format!("hostPath: {{path: {path}, type: DirectoryOrCreate}}")
+                    }
+                    None => "emptyDir: {}".to_string(),
+                },
             ),
             Place::Systemd => {
                 // A percent sign is a specifier there, a dollar sign is none in Environment=.
@@ -196,6 +219,39 @@ impl Place {
                 "env": of_json,
             }))?,
         })
+    }
+}
+
+/// A directory of the host that a container has at the same path: a trace that the recorder names there is
+/// found under that name here.
+struct Mounted {
+    directory: String,
+    /// The value of VRAMTRACE_OUT.
+    out: String,
+}
+
+impl Mounted {
+    /// `None`: nothing is recorded.
+    fn of(out: &str) -> Result<Option<Mounted>, Failure> {
+        let wrong = |why: &str| Failure::new(format!("--out `{out}`: {why}"));
+        let parsed = outspec::parse(out.as_bytes()).map_err(|why| wrong(&why.to_string()))?;
+        if !matches!(parsed, outspec::Out::Pattern(_)) {
+            return Ok(None);
+        }
+        let last = out.rsplit('/').next().unwrap_or_default();
+        let is_file = last.contains('%') || last.ends_with(&format!(".{}", outspec::EXTENSION));
+        let (directory, file) = match is_file {
+            true => (&out[..out.len() - last.len()], last),
+            false => (out, ""),
+        };
+        if directory.contains(['%', ':']) {
+            return Err(wrong("a directory with a % or a colon in its path cannot be mounted"));
+        }
+        let directory = if directory.is_empty() { "." } else { directory };
+        let directory = std::path::absolute(directory).map_err(|why| wrong(&why.to_string()))?;
+        let directory = directory.to_str().ok_or_else(|| wrong("is not UTF-8"))?;
+        let directory = directory.trim_end_matches("/.").trim_end_matches('/').to_string();
+        Ok(Some(Mounted { out: format!("{directory}/{file}"), directory }))
     }
 }
 

@@ -191,8 +191,9 @@ pub fn stacks(
     level::require_blocks(traces, level, Some(at))?;
     let read = if at.is_peak() { Moment::End } else { at };
     let processes: Vec<Process> = traces.iter().map(|trace| Process::read(trace, read)).collect();
+    moment::require_in(&processes, at, "--at")?;
     for (process, trace) in processes.iter().zip(traces) {
-        caveats::require_known(trace, &process.definitions, &process.state, process.moment)?;
+        caveats::require_known(trace, process)?;
     }
     let mut gathered = export::stacks::gather(traces, processes, at, level);
     caveats::warn_damage(traces);

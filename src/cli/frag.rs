@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use vramtrace_format::Header;
-use vramtrace_reader::analysis::Moment;
 use vramtrace_reader::analysis::frag::{Frag, FragMoment, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
+use vramtrace_reader::analysis::{Moment, StepMoment};
 use vramtrace_reader::export::map;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
@@ -39,7 +39,7 @@ pub struct Args {
     #[command(flatten)]
     device: DeviceArgs,
     /// Which moment: `peak` (when each device's cache reserved most), `end`, `oom` (when it gave
-    /// up on a request), or seconds since the start
+    /// up on a request), `step:23`, `step:23:end`, or seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = at)]
     at: FragMoment,
     /// How many holders to list of each device
@@ -60,7 +60,9 @@ pub struct Args {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5")]
+#[error(
+    "give `peak`, `end`, `oom`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
+)]
 struct NotAFragMoment;
 
 fn at(text: &str) -> Result<FragMoment, NotAFragMoment> {
@@ -69,7 +71,8 @@ fn at(text: &str) -> Result<FragMoment, NotAFragMoment> {
         Ok(Moment::Peak) => Ok(FragMoment::Peak),
         Ok(Moment::End) => Ok(FragMoment::End),
         Ok(Moment::At(time_ns)) => Ok(FragMoment::Time(time_ns)),
-        Ok(Moment::AllocatedPeak) | Err(_) => Err(NotAFragMoment),
+        Ok(Moment::Step(asked)) => Ok(FragMoment::Step(asked)),
+        Ok(Moment::AllocatedPeak | Moment::Event { .. }) | Err(_) => Err(NotAFragMoment),
     }
 }
 
@@ -95,6 +98,19 @@ pub fn run(args: Args) -> Outcome {
         output.refuse_inputs(paths(&selected.traces))?;
     }
     let inputs: Vec<Input> = selected.into_inputs().collect();
+    if let FragMoment::Time(at_ns) = args.at {
+        let end = |input: &Input| {
+            let (definitions, _) = input.trace.definitions();
+            // A trace without times is an error of its own.
+            let timed = definitions.has_times();
+            let end = || input.trace.replay(&definitions, &mut ()).state.time_ns;
+            timed.then(|| (input.name.clone(), end()))
+        };
+        let ends: Vec<(String, u64)> = inputs.iter().filter_map(end).collect();
+        if !ends.is_empty() {
+            moment::require_before_end(&ends, at_ns, "--at")?;
+        }
+    }
     for input in &inputs {
         let (definitions, _) = input.trace.definitions();
         let found = match find(&input.trace, &definitions, args.at) {
@@ -148,7 +164,9 @@ fn write_map(all: &[NamedFrag], at: FragMoment, output: &Output) -> Result<(), F
     let when = match at {
         FragMoment::Peak => "when it reserved most",
         FragMoment::End => "at the end",
-        FragMoment::Time(_) => "at that time",
+        FragMoment::Time(_) | FragMoment::Event(_) => "at that time",
+        FragMoment::Step(StepMoment { after: false, .. }) => "at the peak of that step",
+        FragMoment::Step(StepMoment { after: true, .. }) => "after that step",
         FragMoment::OutOfMemory => "when it ran out of memory",
     };
     let parts: Vec<map::MapPart> = all

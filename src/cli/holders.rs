@@ -133,6 +133,7 @@ pub fn run(args: Args) -> Outcome {
     let roles = args.by.group().is_none().then_some(RolesOf::All);
     let collect = Collect { roles, ..Collect::default() };
     let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
+    moment::require_in(&processes, args.at, "--at")?;
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
@@ -167,11 +168,12 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
+    let when = moment::words(args.at);
     let how = ListingOptions {
         by: args.by.group().unwrap_or_default(),
         top: args.top,
         full: args.full,
-        when: moment::words(args.at),
+        when: &when,
     };
     // Roles are found for each process alone and cannot be merged.
     if named.len() > 1 && !args.each && args.by.group().is_some() {

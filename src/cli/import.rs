@@ -6,7 +6,7 @@ use vramtrace_reader::import;
 
 use super::output::Output;
 use crate::console::message;
-use crate::error::{DONE, Outcome};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -31,6 +31,12 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
+    if args.file.is_dir() {
+        let name = args.file.display();
+        return Err(Failure::new(format!(
+            "{name} is a directory: give one recording of another tool"
+        )));
+    }
     let output = Output::new(&args.output, args.force)?;
     output.refuse_inputs([&*args.file])?;
     let history = import::read(&args.file)?;

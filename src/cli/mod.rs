@@ -31,8 +31,10 @@ mod page;
 mod ps;
 mod report;
 mod run;
+mod run_names;
 mod run_summary;
 mod select;
+mod steps;
 #[cfg(feature = "top")]
 mod top;
 mod tree;
@@ -160,9 +162,10 @@ fn recordings(arguments: impl Iterator<Item = OsString>) -> Option<Vec<PathBuf>>
     (names_files && !paths.iter().any(is_option)).then_some(paths)
 }
 
-/// The command line, with its commands in groups.
+/// The command line, with its commands in groups. A negative number is a value, which an option may refuse; it
+/// is no unknown option.
 fn command() -> clap::Command {
-    groups::grouped(Cli::command())
+    groups::grouped(Cli::command().mut_subcommands(|one| one.allow_negative_numbers(true)))
 }
 
 /// Runs a vramtrace command, given its arguments, in this process.

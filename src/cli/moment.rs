@@ -1,9 +1,16 @@
-//! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at 12.5`.
+//! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at step:23`, `--at 12.5`.
 
-use vramtrace_reader::analysis::Moment;
+use std::borrow::Cow;
+
+use vramtrace_reader::analysis::{Moment, Process, StepMoment};
+use vramtrace_reader::units::seconds;
+
+use crate::error::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("give `peak`, `peak-allocated`, `end`, or seconds since the start, e.g. 12.5")]
+#[error(
+    "give `peak`, `peak-allocated`, `end`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
+)]
 pub struct NotAMoment;
 
 pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
@@ -13,6 +20,14 @@ pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
         "peak-allocated" => return Ok(Moment::AllocatedPeak),
         _ => {}
     }
+    if let Some(step) = text.strip_prefix("step:") {
+        let (number, after) = match step.strip_suffix(":end") {
+            Some(number) => (number, true),
+            None => (step, false),
+        };
+        let number = number.parse().ok().filter(|number| *number > 0).ok_or(NotAMoment)?;
+        return Ok(Moment::Step(StepMoment { number, after }));
+    }
     match text.trim_end_matches('s').trim_end().parse::<f64>() {
         Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => {
             Ok(Moment::At((seconds * 1e9) as u64))
@@ -21,13 +36,44 @@ pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
     }
 }
 
-/// `at the peak`.
-pub fn words(moment: Moment) -> &'static str {
+/// Fails if a moment in seconds is behind the end of all processes. `option`: the one that gave it.
+pub fn require_in(processes: &[Process], moment: Moment, option: &str) -> Result<(), Failure> {
+    let ends: Vec<(String, u64)> = processes
+        .iter()
+        .map(|process| (process.trace.display().to_string(), process.ending.last_ns))
+        .collect();
     match moment {
-        Moment::Peak => "at the peak",
-        Moment::AllocatedPeak => "at the peak of PyTorch's blocks",
-        Moment::End => "at the end",
-        Moment::At(_) => "at that time",
+        Moment::At(at_ns) => require_before_end(&ends, at_ns, option),
+        _ => Ok(()),
+    }
+}
+
+/// As [`require_in`]. `ends`: names of traces with the times of their last events, ns.
+pub fn require_before_end(ends: &[(String, u64)], at_ns: u64, option: &str) -> Result<(), Failure> {
+    // Times are printed in ms.
+    const ROUNDED_NS: u64 = 1_000_000;
+    let last_ns = ends.iter().map(|(_, last_ns)| *last_ns).max().unwrap_or(0);
+    if at_ns <= last_ns.saturating_add(ROUNDED_NS) {
+        return Ok(());
+    }
+    let (at, last) = (seconds(at_ns), seconds(last_ns));
+    Err(Failure::new(match ends {
+        [(name, _)] => format!("{option} {at}: {name} ends at {last}"),
+        _ => format!("{option} {at}: the last of these {} traces ends at {last}", ends.len()),
+    }))
+}
+
+/// `at the peak`.
+pub fn words(moment: Moment) -> Cow<'static, str> {
+    match moment {
+        Moment::Peak => "at the peak".into(),
+        Moment::AllocatedPeak => "at the peak of PyTorch's blocks".into(),
+        Moment::End => "at the end".into(),
+        Moment::At(_) | Moment::Event { .. } => "at that time".into(),
+        Moment::Step(StepMoment { number, after: false }) => {
+            format!("at the peak of step {number}").into()
+        }
+        Moment::Step(StepMoment { number, after: true }) => format!("after step {number}").into(),
     }
 }
 
@@ -42,7 +88,22 @@ mod tests {
         assert_eq!(parse("peak-allocated"), Ok(Moment::AllocatedPeak));
         assert_eq!(parse("12.5"), Ok(Moment::At(12_500_000_000)));
         assert_eq!(parse("3 s"), Ok(Moment::At(3_000_000_000)));
-        for bad in ["", "-1", "inf", "nan", "peaks", "s"] {
+        let step = |number, after| Ok(Moment::Step(StepMoment { number, after }));
+        assert_eq!(parse("step:23"), step(23, false));
+        assert_eq!(parse("step:1:end"), step(1, true));
+        for bad in [
+            "",
+            "-1",
+            "step:",
+            "step:0",
+            "step:1:",
+            "step:-1",
+            "step:1:peak",
+            "inf",
+            "nan",
+            "peaks",
+            "s",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -30,23 +30,23 @@ pub fn run() -> Outcome {
     };
     loaded.warnings.iter().for_each(message);
     caveats::warn_versions(&loaded.traces);
-    let given = loaded.chosen.iter().map(|chosen| shell::path(chosen)).collect();
+    let given = loaded.chosen.iter().map(|chosen| format!(" {}", shell::path(chosen))).collect();
     show(loaded.traces, given)
 }
 
 /// The verdict on the recordings that these paths name.
 pub fn of(paths: Vec<PathBuf>) -> Outcome {
     let args = ProcessArgs::of(paths);
-    show(args.open()?.traces, args.given().trim_start().to_string())
+    show(args.open()?.traces, args.given())
 }
 
-/// `given`: how the run is named in a command.
+/// `given`: the arguments that name the run in a command, each after a space.
 fn show(mut traces: Vec<Trace>, given: String) -> Outcome {
     let mut processes = read_all(&traces, Moment::End, verdict::collect(&traces), &|_, _| {});
     caveats::retain_known(&mut processes, &mut traces)?;
     caveats::warn_damage(&traces);
     caveats::warn_tails_in_memory(&traces);
-    let mut out = format!("{given}\n");
+    let mut out = format!("{}\n", given.trim_start());
     for line in verdict::lines(&mut processes, &traces, &given) {
         out.push_str(&line);
         out.push('\n');

@@ -6,6 +6,7 @@ use vramtrace_reader::replay::State;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::oom as json;
 use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::oom as text;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Definitions;
@@ -161,10 +162,15 @@ fn chosen(
         Some(Which::Number(number)) => {
             let found = here.iter().find(|place| place.number == number);
             let there = match (all.len(), here.len()) {
-                (0, _) => "there is none in these traces".to_string(),
-                (_, 0) => "there is none of this device".to_string(),
-                (1, _) => "there is one only".to_string(),
-                (n, _) => format!("there are {n} (of this device {})", here.len()),
+                (0, _) => "the run has no out-of-memory".to_string(),
+                (_, 0) => "the run has no out-of-memory on this device".to_string(),
+                (1, _) => "the run has 1 out-of-memory: --at 1 shows it".to_string(),
+                (n, these) if n == these => format!("the run has {n}: give a number from 1 to {n}"),
+                (n, _) => {
+                    let numbers: Vec<String> =
+                        here.iter().map(|place| place.number.to_string()).collect();
+                    format!("the run has {n}, on this device {}", numbers.join(", "))
+                }
             };
             match found {
                 Some(place) => Ok(vec![*place]),
@@ -280,7 +286,9 @@ fn as_text(
             running: trace.is_running(),
             of,
         };
-        text::text(explained, trace.header(), &read.definitions, &given, shown)
+        let headers = processes.iter().map(|read| read.input.trace.header());
+        let one = shell::of_process(&given, trace.header(), trace.path(), headers);
+        text::text(explained, trace.header(), &read.definitions, &one, shown)
     });
     let mut out = parts.collect::<Vec<_>>().join("\n");
     if args.short && !explained.is_empty() {

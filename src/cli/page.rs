@@ -15,7 +15,7 @@ use crate::error::{DONE, Outcome};
 #[derive(clap::Args)]
 pub struct PageArgs {
     /// Write one HTML file for a browser; it loads nothing from a network
-    #[arg(long, conflicts_with_all = ["json", "at", "by_phase", "fail_on", "ordinal", "all"])]
+    #[arg(long, conflicts_with_all = ["json", "at", "by", "fail_on", "ordinal", "all"])]
     pub html: bool,
     /// Where the page goes; `-` is stdout [default: vramtrace.html]
     #[arg(short, long, value_name = "FILE", requires = "html")]
@@ -23,9 +23,10 @@ pub struct PageArgs {
     /// Replace an existing file
     #[arg(long, requires = "html")]
     force: bool,
-    /// Compare with another run: traces, a run's directory, or a PyTorch snapshot
-    #[arg(long, value_name = "TRACE", requires = "html")]
-    against: Vec<PathBuf>,
+    /// Compare with another run, the one before: a trace, a run's directory, or a PyTorch snapshot;
+    /// without --html the text ends with what changed, as `vramtrace diff` prints it
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["json", "by", "ordinal"])]
+    pub against: Vec<PathBuf>,
     /// Without directories, command lines and host names
     #[arg(long, requires = "html")]
     redact: bool,
@@ -98,7 +99,8 @@ fn read(label: String, selected: Selected) -> Read {
     }
 }
 
-fn label(paths: &[PathBuf]) -> String {
+/// The name of a run in output.
+pub fn label(paths: &[PathBuf]) -> String {
     match paths {
         [] => String::new(),
         [one] => shown(one),

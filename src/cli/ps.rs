@@ -7,7 +7,7 @@ use vramtrace_reader::report::json::ps::{
     GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
-use vramtrace_reader::units::{clean, count, gib, shorten};
+use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
 use crate::console::{message, print};
 use crate::error::{DONE, Outcome};
@@ -37,8 +37,8 @@ fn over_cap(counted: u64, cap: Option<u64>) -> u64 {
 /// The cap, and the bytes that must be freed before a new request is granted.
 fn cap_text(counted: u64, cap: u64) -> String {
     match over_cap(counted, Some(cap)) {
-        0 => gib(cap),
-        over => format!("{}, {} must go", gib(cap), gib(over)),
+        0 => limit(cap),
+        over => format!("{}, {} must go", limit(cap), gib(over)),
     }
 }
 
@@ -144,7 +144,7 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
             let cap = match (device.cap, device.only_warns) {
                 (None, _) => "-".into(),
                 (Some(cap), false) => cap_text(device.counted, cap),
-                (Some(cap), true) => format!("{} warns", gib(cap)),
+                (Some(cap), true) => format!("{} warns", limit(cap)),
             };
             let ordinal = match device.ordinal {
                 u8::MAX => "?".into(),

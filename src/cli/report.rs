@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_reader::analysis::ranks::{self, Rank};
+use vramtrace_reader::analysis::ranks::{self, Rank, RankEnd};
 use vramtrace_reader::analysis::{
     Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
@@ -14,6 +14,7 @@ use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, several, size};
 
 use super::select::{DeviceArgs, ProcessArgs, Selected};
+use super::steps::StepParts;
 use super::{caveats, moment, page};
 use crate::console::{self, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -25,9 +26,11 @@ Examples:
   vramtrace report vramtrace-20260101-120000/ --rank 3
   vramtrace report train.vtrace --full                 all that is known
   vramtrace report train.vtrace --at peak              what was live when most was
-  vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
+  vramtrace report --by step                           peak, rest and growth of each training step
+  vramtrace report --by phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --html -o run.html                  one page to look at, without a network
+  vramtrace report B/ --against A/                     and what changed since A
   vramtrace report --html B/ --against A/ -o diff.html two runs on one page
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
@@ -38,7 +41,8 @@ pub struct Args {
     /// Every process in full, also when there are several
     #[arg(long)]
     all: bool,
-    /// Show this moment: `peak`, `end` (the default), or seconds since the start
+    /// Show this moment: `peak`, `end` (the default), `step:23` (the peak of a training step),
+    /// `step:23:end`, or seconds since the start
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
     /// All that is known, in place of one screen
@@ -47,9 +51,9 @@ pub struct Args {
     /// How many holders, largest allocations and last refusals to list [default: 3; 5 with --full]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// Show what memory did in each phase that the program marked (NVTX ranges)
-    #[arg(long)]
-    by_phase: bool,
+    /// Show what memory did in each step of a training, or in each phase that the program marked
+    #[arg(long, value_enum, value_name = "PARTS")]
+    by: Option<By>,
     /// Facts for programs (schema vramtrace.report/2)
     #[arg(long)]
     json: bool,
@@ -61,6 +65,14 @@ pub struct Args {
     /// Exit 1 if this was found
     #[arg(long, value_name = "FINDING")]
     fail_on: Vec<Finding>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// Iterations of a training, found by its forward and backward passes; docs/steps.md
+    Step,
+    /// NVTX ranges
+    Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -162,22 +174,25 @@ pub fn run(args: Args) -> Outcome {
         _ => read_ranks(&args, &found.traces)?,
     };
     // The overview needs only the summaries that processes wrote at their end.
-    if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
+    if !ranks.is_empty() && !args.json && !args.all && args.by.is_none() && args.at.is_none() {
         caveats::warn_damage(&found.traces);
         caveats::warn_tails_in_memory(&found.traces);
         let mut out = head(&found);
-        out.push_str(&text::overview(&ranks, args.entries()));
-        let hints = text::overview_hints(&ranks, &args.processes.given());
-        print_text(&format!("{out}\n{hints}"))?;
+        let given = args.processes.given();
+        let first = first_failed(&args, &ranks, &found.traces);
+        out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
+        let hints = text::overview_hints(&ranks, &given);
+        print_text(&format!("{out}\n{hints}{}", changes(&args)?))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
     let moment = args.at.unwrap_or(Moment::End);
     let in_full = args.json || args.all || found.traces.len() == 1;
     let roles = in_full.then_some(RolesOf::Blocks);
-    let collect = Collect { roles, ..Collect::default() };
+    let collect = Collect { roles, steps: args.by == Some(By::Step), ..Collect::default() };
     let read =
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);
+    moment::require_in(&processes, moment, "--at")?;
     caveats::retain_known(&mut processes, &mut found.traces)?;
     caveats::warn_damage(&found.traces);
     caveats::warn_tails_in_memory(&found.traces);
@@ -193,13 +208,17 @@ pub fn run(args: Args) -> Outcome {
             process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
         }
     }
-    let marked: Vec<Vec<Phase>> = match args.by_phase {
-        true => processes.iter().zip(&found.traces).map(marked).collect(),
-        false => Vec::new(),
-    };
+    let parts: Vec<Parts> = processes
+        .iter()
+        .zip(&found.traces)
+        .filter_map(|(process, trace)| Parts::of(args.by?, process, trace))
+        .collect();
     match args.json {
-        true => print(&as_json(&processes, &ranks, &marked, args.entries())?)?,
-        false => print_text(&as_text(&args, &found, (&processes, &ranks), &marked, moment))?,
+        true => print(&as_json(&processes, &ranks, &parts, args.entries())?)?,
+        false => {
+            let text = as_text(&args, &found, (&processes, &ranks), &parts, moment);
+            print_text(&format!("{text}{}", changes(&args)?))?;
+        }
     }
     Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
 }
@@ -215,6 +234,30 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
         rank.devices.retain(|device, _| args.device.includes(*device));
     }
     Ok(ranks)
+}
+
+/// What changed since the run of --against. Empty without one.
+fn changes(args: &Args) -> Result<String, Failure> {
+    /// Lines that are listed without --top.
+    const TOP: usize = 5;
+    match &args.page.against[..] {
+        [] => Ok(String::new()),
+        against => {
+            let how = (args.at, args.top.unwrap_or(TOP));
+            Ok(format!("\n{}", super::diff::of_runs(against, &args.processes, how)?))
+        }
+    }
+}
+
+/// The process that ran out of memory first, with its post-mortems.
+fn first_failed(args: &Args, ranks: &[Rank], traces: &[Trace]) -> Option<Process> {
+    let failed = ranks::failed(ranks);
+    let first = failed.first().filter(|failed| failed.end == RankEnd::OutOfMemory)?;
+    let trace = &traces[first.rank];
+    let mut process = Process::read(trace, Moment::End);
+    process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
+    process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+    Some(process)
 }
 
 /// Exit status, with the reasons on stderr.
@@ -250,7 +293,39 @@ fn head(found: &Selected) -> String {
     found.chosen.as_ref().map_or(String::new(), |chosen| format!("{}\n\n", chosen.display()))
 }
 
-fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
+/// The parts of a run, for --by.
+enum Parts {
+    Steps(StepParts),
+    Phases(Vec<Phase>),
+}
+
+impl Parts {
+    fn of(by: By, process: &Process, trace: &Trace) -> Option<Parts> {
+        Some(match by {
+            By::Phase => Parts::Phases(marked(process, trace)),
+            By::Step => Parts::Steps(StepParts::of(process, trace)?),
+        })
+    }
+
+    fn text(&self, process: &Process, full: bool) -> String {
+        match self {
+            Parts::Steps(steps) => steps.text(process, full),
+            Parts::Phases(phases) => text::phases::table(phases),
+        }
+    }
+
+    fn add_to(&self, process: &Process, facts: &mut serde_json::Value) -> Result<(), Failure> {
+        match self {
+            Parts::Steps(steps) => facts["steps"] = steps.facts(process)?,
+            Parts::Phases(phases) => {
+                facts["phases"] = serde_json::to_value(json::phases::facts(phases))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn marked(process: &Process, trace: &Trace) -> Vec<Phase> {
     let found = phases(trace, &process.definitions);
     if found.cut > 0 {
         message(format_args!(
@@ -263,19 +338,19 @@ fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
     found.phases
 }
 
-/// `marked`: the phases of each process, for --by-phase.
+/// `parts`: of each process, for --by.
 fn as_json(
     processes: &[Process],
     ranks: &[Rank],
-    marked: &[Vec<Phase>],
+    parts: &[Parts],
     top: usize,
 ) -> Result<String, Failure> {
     let mut all = serde_json::to_value(json::process::report(processes, top))?;
     if !ranks.is_empty() {
         all["run"] = serde_json::to_value(json::ranks::facts(ranks, top))?;
     }
-    for (index, phases) in marked.iter().enumerate() {
-        all["processes"][index]["phases"] = serde_json::to_value(json::phases::facts(phases))?;
+    for (index, (process, parts)) in processes.iter().zip(parts).enumerate() {
+        parts.add_to(process, &mut all["processes"][index])?;
     }
     console::json(&all)
 }
@@ -284,13 +359,15 @@ fn as_text(
     args: &Args,
     found: &Selected,
     (processes, ranks): (&[Process], &[Rank]),
-    marked: &[Vec<Phase>],
+    parts: &[Parts],
     moment: Moment,
 ) -> String {
     let mut out = head(found);
     let several = processes.len() > 1;
+    let given = args.processes.given();
     if several {
-        out.push_str(&text::overview(ranks, args.entries()));
+        let first = first_failed(args, ranks, &found.traces);
+        out.push_str(&text::overview(ranks, first.as_ref(), &given, args.entries()));
     }
     if !several || args.all {
         for process in processes {
@@ -302,16 +379,16 @@ fn as_text(
             out.push_str(&text::details(process, shown));
         }
     }
-    for (process, phases) in processes.iter().zip(marked) {
+    for (process, parts) in processes.iter().zip(parts) {
         if several {
             out.push_str(&format!("\n{}\n", process.name()));
         }
-        out.push_str(&text::phases::table(phases));
+        out.push_str(&parts.text(process, args.full));
     }
     let hints = match several && !args.all {
         _ if args.no_hints => String::new(),
-        true => text::overview_hints(ranks, &args.processes.given()),
-        false => text::hints(processes, args.full, &args.processes.given()),
+        true => text::overview_hints(ranks, &given),
+        false => text::hints(processes, args.full, &given),
     };
     if !hints.is_empty() {
         out.push('\n');

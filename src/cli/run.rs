@@ -7,7 +7,7 @@ use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
 
 use super::gate::{self, Gate};
-use super::run_summary;
+use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
@@ -148,6 +148,7 @@ pub fn run(args: Args) -> Outcome {
         group::remove(&job.name);
     }
     let ended = ended?;
+    run_names::add(&ended);
     run_summary::print(&ended);
     let missing = if !ended.observed.without_shim.is_empty() {
         Some("a process used the driver without the recorder")

@@ -6,9 +6,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::ranks::{self, Card};
 use vramtrace_reader::analysis::{self, Moment, Process};
-use vramtrace_reader::replay::DeviceState;
+use vramtrace_reader::replay::{DeviceState, InUse};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
-use vramtrace_reader::report::wording::numbered;
+use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::gib;
 
@@ -42,6 +43,7 @@ pub fn print(ended: &RunResult) {
         [only] if from_here(only) == shown => message(format_args!("the trace is {shown}")),
         several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
     }
+    let given = format!(" {}", shell::quoted(&shown));
     match trace::load(&traces) {
         Ok(loaded) => {
             caveats::warn_versions(&loaded.traces);
@@ -53,13 +55,13 @@ pub fn print(ended: &RunResult) {
                     "  the cap of {cap} was for each process by itself, not for all together"
                 ));
             }
-            for line in verdict::lines(&mut whole, &traces, &shown) {
+            for line in verdict::lines(&mut whole, &traces, &given) {
                 message(line);
             }
             if whole.is_empty() {
                 let gave_up = all.iter().any(|process| process.out_of_memory);
                 let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
-                message(verdict::next(finding, &shown));
+                message(verdict::next(finding, &given));
             }
         }
         Err(error) => message(error),
@@ -120,12 +122,14 @@ fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
 
 /// The lines `peak`, `at the end`, `refused` and `processes`.
 fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> [String; 4] {
-    let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let mut peaks: BTreeMap<DeviceId, InUse> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
     for (device, state) in processes.iter().flat_map(|process| &process.devices) {
         let peak = peaks.entry(*device).or_default();
-        *peak = state.peak.bytes.max(*peak);
+        if state.peak.in_use.headline() > peak.headline() {
+            *peak = state.peak.in_use;
+        }
         *live.entry(*device).or_default() += state.live_bytes;
         allocations += state.live_allocations;
         by_cap += state.refused_by_cap;
@@ -133,12 +137,18 @@ fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> 
     }
     let peak = match together.filter(|cards| !cards.is_empty()) {
         Some(cards) => by_card(&cards),
-        None if processes.len() > 1 => by_device(&peaks) + " (the highest of one process)",
-        None => by_device(&peaks),
+        None if processes.len() > 1 => {
+            by_device(&peaks, headline) + " (the highest of one process)"
+        }
+        None => by_device(&peaks, headline),
     };
     [
         format!("  peak       {peak}"),
-        format!("  at the end {} in {}", by_device(&live), count(allocations, "allocation")),
+        format!(
+            "  at the end {} in {}",
+            by_device(&live, |bytes| gib(*bytes)),
+            count(allocations, "allocation")
+        ),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
         format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
     ]
@@ -168,7 +178,8 @@ fn ends(processes: &[Figures], status: Status) -> String {
 /// The cards with the highest peaks: bytes that their processes held at one moment.
 fn by_card(cards: &[Card]) -> String {
     let one = |card: &Card| {
-        let together = if card.users.len() > 1 { ", all processes together" } else { "" };
+        let together =
+            if card.users.len() > 1 { " recorded, all processes together" } else { " recorded" };
         format!("{}: {}{together}", card_name(card, cards), gib(card.peak_bytes))
     };
     let mut parts: Vec<String> = cards.iter().take(NAMED).map(one).collect();
@@ -198,13 +209,14 @@ fn device_name(device: DeviceId) -> String {
     numbered("device ", device)
 }
 
-fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {
+fn by_device<B>(bytes: &BTreeMap<DeviceId, B>, figure: impl Fn(&B) -> String) -> String {
     if bytes.is_empty() {
         return "nothing".into();
     }
     let named = bytes.iter().take(NAMED);
-    let mut parts: Vec<String> =
-        named.map(|(device, bytes)| format!("{}: {}", device_name(*device), gib(*bytes))).collect();
+    let mut parts: Vec<String> = named
+        .map(|(device, bytes)| format!("{}: {}", device_name(*device), figure(bytes)))
+        .collect();
     if bytes.len() > NAMED {
         parts.push(format!("and {} more", bytes.len() - NAMED));
     }
@@ -222,9 +234,9 @@ mod tests {
     #[test]
     fn devices_are_named_up_to_a_point() {
         let bytes = (0..10).map(|n| (DeviceId(n), u64::from(n) << 30)).collect();
-        let text = by_device(&bytes);
+        let text = by_device(&bytes, |bytes| gib(*bytes));
         assert!(text.starts_with("device 0: 0 B, device 1: 1.00 GiB"), "{text}");
         assert!(text.ends_with("device 7: 7.00 GiB, and 2 more"), "{text}");
-        assert_eq!(by_device(&BTreeMap::new()), "nothing");
+        assert_eq!(by_device(&BTreeMap::<DeviceId, u64>::new(), |bytes| gib(*bytes)), "nothing");
     }
 }

@@ -84,9 +84,12 @@ impl ProcessArgs {
         Ok(selected)
     }
 
-    /// The inputs as given, each after a space, for a command to paste.
+    /// The inputs as given, with the process that was chosen, each after a space, for a command to paste.
     pub fn given(&self) -> String {
-        self.traces.iter().map(|path| format!(" {}", shell::path(path))).collect()
+        let traces = self.traces.iter().map(|path| format!(" {}", shell::path(path)));
+        let rank = self.rank.map(|rank| format!(" --rank {rank}"));
+        let pid = self.pid.map(|pid| format!(" --pid {pid}"));
+        traces.chain(rank).chain(pid).collect()
     }
 
     fn is_selected(&self, trace: &Trace) -> bool {

@@ -89,6 +89,7 @@ pub fn run(args: Args) -> Outcome {
     let roles = (args.by == By::Role).then_some(RolesOf::All);
     let collect = Collect { roles, ..Collect::default() };
     let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
+    moment::require_in(&processes, args.at, "--at")?;
     caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;

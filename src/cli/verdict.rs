@@ -1,7 +1,10 @@
 //! The verdict on a run: what `vramtrace run` ends with, and `vramtrace` alone prints.
 
+use std::cmp::Reverse;
+
 use vramtrace_reader::analysis::leaks::Suppressions;
 use vramtrace_reader::analysis::{Collect, Process, RolesOf, Wanted};
+use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::{Finding, Verdict, verdict};
 use vramtrace_reader::trace::Trace;
 
@@ -11,39 +14,61 @@ const LEAKS_MOST: u64 = 64 << 20;
 /// What [`lines`] needs of the first pass over the traces.
 pub fn collect(traces: &[Trace]) -> Collect {
     let leaks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
-    Collect { roles: Some(RolesOf::Blocks), leaks, sizes: false }
+    Collect { roles: Some(RolesOf::Blocks), leaks, sizes: false, steps: false }
 }
 
-/// Lines to print: the verdict, the line of code, a setting that helps, the next command.
-/// `given`: how the run is named in a command. The processes were read with [`collect`].
+/// Lines to print: the verdict, the line of code, a setting that helps, the next command. `given`: the
+/// arguments that name the run in a command, each after a space. The processes were read with [`collect`].
 pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<String> {
-    let several = processes.len() > 1;
-    let mut worst: Option<(u64, String, Verdict)> = None;
-    for (process, trace) in processes.iter_mut().zip(traces) {
+    let mut worst: Option<(Severity, usize, Verdict)> = None;
+    for (index, (process, trace)) in processes.iter_mut().zip(traces).enumerate() {
         let rules = Suppressions::default();
         let leaks = process.ended_out_of_memory().is_empty().then_some((&rules, 0));
         let leaks = process.look_closer(trace, Wanted { fatal: true, holders: true, leaks });
         let found = verdict(process, leaks.as_ref());
-        // Of equal findings the process with the highest peak is shown.
-        let peak = process.peak_bytes();
-        let is_worse = |(most, _, worst): &(u64, String, Verdict)| {
-            (found.finding, peak) > (worst.finding, *most)
-        };
-        if worst.as_ref().is_none_or(is_worse) {
-            worst = Some((peak, process.name(), found));
+        let severity = Severity::of(process, found.finding);
+        if worst.as_ref().is_none_or(|(worst, ..)| severity > *worst) {
+            worst = Some((severity, index, found));
         }
     }
-    let Some((_, name, found)) = worst else { return Vec::new() };
-    let of = if several { format!("{name}: ") } else { String::new() };
+    let Some((_, index, found)) = worst else { return Vec::new() };
+    let process = &processes[index];
+    let several = processes.len() > 1;
+    let of = if several { format!("{}: ", process.name()) } else { String::new() };
     let line = found.line.map(|line| format!("  line       {line}"));
     let fix = found.fix.map(|fix| format!("  fix        {fix}"));
     let mut lines = vec![format!("  verdict    {of}{}", found.what)];
     lines.extend(line.into_iter().chain(fix));
-    lines.push(next(found.finding, given));
+    let headers = processes.iter().map(|process| &process.header);
+    let one = shell::of_process(given, &process.header, &process.trace, headers);
+    // Nothing is wrong with one of them: the command is about all.
+    let is_fine = found.finding <= Finding::Fine;
+    lines.push(next(found.finding, if is_fine { given } else { &one }));
     lines
 }
 
-/// The line with the command to run next.
+/// Of several processes the one with the greatest is shown: of failures the first, as the others often
+/// follow from it; of other findings the one with the highest peak.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Severity {
+    finding: Finding,
+    first: Reverse<u64>,
+    peak: u64,
+}
+
+impl Severity {
+    fn of(process: &Process, finding: Finding) -> Severity {
+        let at_ns = match finding {
+            Finding::OutOfMemory => process.fatal.iter().map(|fatal| fatal.oom.time_ns).min(),
+            Finding::CutOff => Some(process.ending.last_ns),
+            _ => None,
+        };
+        let first = at_ns.map_or(0, |at_ns| process.header.start_unix_ns.saturating_add(at_ns));
+        Severity { finding, first: Reverse(first), peak: process.peak_bytes() }
+    }
+}
+
+/// The line with the command to run next. `given`: as in [`lines`].
 pub fn next(finding: Finding, given: &str) -> String {
-    format!("  next       vramtrace {} {given}", finding.command())
+    format!("  next       vramtrace {}{given}", finding.command())
 }

@@ -1,6 +1,7 @@
 //! Examines driver, NVML, recorder, LD_PRELOAD, cap and command for `vramtrace doctor`, which prints the findings.
 
 pub mod coverage;
+pub mod machine;
 pub mod usage;
 
 use std::ffi::{OsStr, OsString};
@@ -10,12 +11,14 @@ use vramtrace_format::capspec::{self, CapSpec, Target};
 use vramtrace_format::escape::Escape;
 use vramtrace_format::uuid;
 
-use crate::driver::nvml::{self, Nvml};
+use crate::driver::nvml::{self, Card, Nvml};
 use crate::driver::{Driver, GpuDevice};
 use crate::launch::elf::{self, Executable};
 use crate::launch::library;
 use coverage::Coverage;
+use machine::{Access, DeviceNode, Machine};
 use usage::DriverUsage;
+use vramtrace_reader::units::{several, size};
 
 /// Ways around a preloaded library that cannot be found by examining one executable.
 pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
@@ -33,6 +36,7 @@ pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
 pub struct Findings {
     pub driver: Result<DriverFound, String>,
     pub nvml: Result<Nvml, String>,
+    pub machine: Machine,
     pub shim: Result<ShimFound, String>,
     pub cap: Option<CapFound>,
     /// What LD_PRELOAD names already, each with what keeps the loader from taking it.
@@ -83,6 +87,7 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
             used: None,
         }),
         nvml: nvml::ask().map_err(|error| error.to_string()),
+        machine: machine::look(),
         preload: library::preloaded(),
         shim: find_shim(),
         driver,
@@ -137,6 +142,11 @@ impl Findings {
             && !simulated
         {
             problems.push(format!("no driver: {why}"));
+            problems.extend(self.machine.node_problems());
+        }
+        if !self.is_simulated() {
+            let library = self.nvml.as_ref().ok().map(|nvml| nvml.driver_version.as_str());
+            problems.extend(self.machine.version_mismatch(library));
         }
         if let Err(why) = &self.shim {
             problems.push(format!("no recorder: {why}"));
@@ -168,6 +178,41 @@ impl Findings {
 }
 
 impl Findings {
+    /// The driver that the loader finds is the simulated one, which is no part of the machine.
+    fn is_simulated(&self) -> bool {
+        let simulated = |device: &GpuDevice| device.name.starts_with("Simulated ");
+        self.driver.as_ref().is_ok_and(|driver| driver.devices.iter().all(simulated))
+    }
+
+    /// What a record or a cap will not have here, and what else takes memory, a line each.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        match &self.nvml {
+            _ if self.driver.is_err() => {}
+            Err(_) => notes.push(
+                "without NVML the headline is what was recorded, and a cap counts that: contexts \
+                 (about 0.5 GiB each) and what the driver takes for itself are in neither"
+                    .into(),
+            ),
+            Ok(nvml) if self.machine.is_wsl || nvml.cards.iter().any(|card| !card.has_figures) => {
+                let place = if self.machine.is_wsl { "under WSL2" } else { "here" };
+                notes.push(format!(
+                    "NVML has no memory by process {place}: the headline is what was recorded, and \
+                     a cap counts that; contexts are measured by what the card's use grows, what \
+                     the driver takes for itself later is in neither"
+                ));
+            }
+            Ok(_) => {}
+        }
+        if let Ok(nvml) = &self.nvml {
+            notes.extend(nvml.cards.iter().filter_map(in_use));
+        }
+        if let Ok(driver) = &self.driver {
+            notes.extend(self.machine.runtime_too_new(driver.version));
+        }
+        notes
+    }
+
     /// The one thing to do first.
     pub fn first_step(&self) -> String {
         let used = self.command.as_ref().and_then(|command| command.used.as_ref());
@@ -198,7 +243,11 @@ impl Findings {
             return "correct the cap, for example VRAMTRACE_CAP=8GiB".into();
         }
         if self.driver.is_err() && !used.is_some_and(|used| used.simulated) {
-            return "install the NVIDIA driver, or try without a GPU: vramtrace demo".into();
+            let denied = |node: &DeviceNode| node.access == Access::Denied;
+            return match self.machine.nodes.iter().find(|node| denied(node)) {
+                Some(node) => format!("let this user read and write {}", node.path.display()),
+                None => "install the NVIDIA driver, or try without a GPU: vramtrace demo".into(),
+            };
         }
         if self.problems().is_empty() {
             "record a program: vramtrace run python train.py".into()
@@ -206,6 +255,24 @@ impl Findings {
             "see the problems below".into()
         }
     }
+}
+
+/// A card that others use: a display takes 0.5 to 2 GiB.
+fn in_use(card: &Card) -> Option<String> {
+    const NOTABLE: u64 = 256 << 20;
+    let who = match (card.drawing, card.computing) {
+        (0, 0) => "the display or processes that NVML does not list".to_string(),
+        (0, n) => several(n as u64, "process").replace("processs", "processes"),
+        (_, 0) => "the display".to_string(),
+        (_, n) => format!(
+            "the display and {}",
+            several(n as u64, "process").replace("processs", "processes")
+        ),
+    };
+    let Card { index, used_bytes, .. } = *card;
+    (used_bytes >= NOTABLE).then(|| {
+        format!("{} of GPU {index} are in use by {who}: a program has the rest", size(used_bytes))
+    })
 }
 
 impl CommandFound {

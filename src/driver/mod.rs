@@ -2,6 +2,7 @@
 //! starts on machines without it.
 
 pub mod nvml;
+pub mod runtime;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -20,7 +21,7 @@ pub enum Error {
     NotFound(libloading::Error),
     #[error("{name}: {}", shown(*.result))]
     Call { name: &'static str, result: CUresult },
-    #[error("{name}: NVML error {result}")]
+    #[error("{name}: {}", nvml_error(*.result))]
     Nvml { name: &'static str, result: c_int },
 }
 
@@ -29,6 +30,18 @@ fn shown(result: CUresult) -> String {
         Some(known) => format!("{known} ({result})"),
         None => format!("error {result}"),
     }
+}
+
+/// An error of NVML by name, where it tells what to do.
+fn nvml_error(result: c_int) -> String {
+    let name = match result {
+        4 => "no permission",
+        9 => "the driver is not loaded",
+        15 => "the GPU is lost",
+        18 => "the driver's libraries and its kernel module are of different versions",
+        _ => return format!("NVML error {result}"),
+    };
+    format!("{name} (NVML error {result})")
 }
 
 /// The loader's error message with its reason.

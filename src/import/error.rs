@@ -22,6 +22,8 @@ pub enum ImportProblem {
          Thread,Time,Action,Pointer,Size,Stream"
     )]
     Unknown,
+    #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]
+    Trace,
     #[error("not whole gzip: {0}")]
     Gzip(std::io::Error),
     #[error("unpacks to more than {0} times its size")]

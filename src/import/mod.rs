@@ -18,8 +18,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::files;
+use crate::trace::is_compressed_trace;
 use history::History;
 use vramtrace_format::Header;
+use vramtrace_format::header::MAGIC;
 
 pub use convert::Converted;
 pub use error::{ImportError, ImportProblem};
@@ -30,6 +32,7 @@ pub fn read(path: &Path) -> Result<History, ImportError> {
     let history =
         files::read_given(path, MOST_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
             match bytes.starts_with(&[0x1f, 0x8b]) {
+                true if is_compressed_trace(path) => Err(ImportProblem::Trace),
                 true => parse(&unpack(&bytes)?, path),
                 false => parse(&bytes, path),
             }
@@ -41,6 +44,9 @@ pub fn read(path: &Path) -> Result<History, ImportError> {
 pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
+    }
+    if bytes.starts_with(&MAGIC) {
+        return Err(ImportProblem::Trace);
     }
     let begins = |header: &str| bytes.starts_with(header.as_bytes());
     if !begins(csv::HEADER) && !begins(rmm::HEADER) {

@@ -64,7 +64,7 @@ impl Output {
                         Err(error) if cannot_write(&error) && number == 2 => {
                             let elsewhere = std::env::temp_dir().join(dated_name());
                             message(format_args!(
-                                "{}: {error}: the trace goes to {} (--out names another place)",
+                                "{}: {error}: the trace goes to {}; --out DIR chooses another directory",
                                 directory.display(),
                                 elsewhere.display()
                             ));
@@ -281,7 +281,10 @@ fn dated_name() -> String {
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("{}: {error}; --out names another place", path.display()))
+    Failure::new(format!(
+        "{}: {error}: no trace can be written there; choose another directory with --out DIR",
+        path.display()
+    ))
 }
 
 /// Whether the directory is not writable for this user or read-only.

@@ -28,9 +28,6 @@ impl Replay {
         };
         let device = state.devices.entry(live.device).or_default();
         let grown = placed.grown;
-        if grown > 0 {
-            device.move_peak(at.offset);
-        }
         let sums = &mut device.cache;
         sums.add_block(live.weigh(live.size), live.weigh(1), !placed.known);
         sums.paused = sums.paused.saturating_add(placed.paused);
@@ -38,6 +35,9 @@ impl Replay {
         sums.pause_reserved(placed.grown_paused.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
         sums.went_on |= how != AllocCause::Checkpoint;
+        if grown > 0 {
+            device.move_peak(at.time_ns, at.offset);
+        }
         if grown > 0 {
             self.tell_segments(at, observer);
         }

@@ -6,6 +6,7 @@ use vramtrace_format::{Counters, Kind, Sample};
 
 use super::cache::CacheSums;
 use super::driver_own::{BytesByCause, DriverOwn};
+use super::in_use::{CacheInUse, InUse};
 use super::live::{Key, Live};
 
 /// Kinds are numbered from 1: slot 0 stays empty.
@@ -34,8 +35,13 @@ pub struct Peak {
     /// File offset of the event that reached it, or of the block that the memory was for; `None` where
     /// it is known from the recorder's totals only.
     pub offset: Option<u64>,
+    /// Time of the event at `offset`; of the peak where there is none.
+    pub offset_ns: u64,
     /// The peak by kind; all zero where it is known from the recorder's totals only.
     pub by_kind: BytesByKind,
+    /// The memory of the process at that moment. Where the peak is known from the recorder's totals only:
+    /// with the contexts and the rest of the last sample.
+    pub in_use: InUse,
 }
 
 /// NVML's and the driver's figures, with the ledger's at the same moment.
@@ -144,15 +150,26 @@ impl DeviceState {
         self.kinds.map(|sums| sums.live_bytes)
     }
 
-    /// Bytes that NVML would show for the process now: the last sample plus the changes that were recorded
-    /// since. `None` without NVML.
+    /// The memory of the process now: the last sample plus the changes that were recorded since.
+    pub fn in_use(&self) -> InUse {
+        let cache = &self.cache;
+        InUse {
+            live: self.live_bytes,
+            managed: self.kind(Kind::Managed).live_bytes,
+            contexts: self.context_bytes,
+            unattributed: self.sample.and_then(|at| at.unattributed()),
+            driver_own: *self.driver_own.by_cause(),
+            cache: cache.is_used().then(|| CacheInUse {
+                // No sum of driver memory includes blocks whose memory was not recorded.
+                allocated: cache.resident().saturating_sub(cache.outside),
+                reserved: cache.reserved_resident(),
+            }),
+        }
+    }
+
+    /// Bytes that NVML would show for the process now. `None` without NVML.
     pub fn process_bytes(&self) -> Option<u64> {
-        let unattributed = self.sample?.unattributed()?;
-        let managed = self.kind(Kind::Managed).live_bytes;
-        let bytes = i128::from(self.live_bytes) - i128::from(managed)
-            + i128::from(self.context_bytes)
-            + i128::from(unattributed);
-        u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+        self.in_use().in_nvidia_smi()
     }
 
     /// Adds an allocation to the live sums, not to the counts of calls.
@@ -257,27 +274,41 @@ impl DeviceState {
                 bytes: self.live_bytes,
                 time_ns,
                 offset: Some(offset),
+                offset_ns: time_ns,
                 by_kind: self.bytes_by_kind(),
+                in_use: self.in_use(),
             };
         }
     }
 
     /// A segment got its first block. If the allocation of its memory reached the peak, the peak is
     /// moved to this event, at which the memory is known to be a segment.
-    pub(super) fn move_peak(&mut self, offset: u64) {
+    pub(super) fn move_peak(&mut self, time_ns: u64, offset: u64) {
         if self.live_bytes == self.peak.bytes && self.peak.offset.is_some() {
             self.peak.offset = Some(offset);
+            self.peak.offset_ns = time_ns;
+            self.peak.in_use = self.in_use();
         }
     }
 
     /// The recorder's own peak, where events are missing.
     pub(super) fn note_recorded_peak(&mut self, counters: &Counters) {
+        let (now, managed) = (self.in_use(), self.kind(Kind::Managed).peak_bytes);
         if counters.peak > self.peak.bytes {
             self.peak = Peak {
                 bytes: counters.peak,
                 time_ns: counters.peak_time_ns,
                 offset: None,
+                offset_ns: counters.peak_time_ns,
                 by_kind: [0; KIND_SLOTS],
+                // How much of it was managed or in a cache is not known.
+                in_use: InUse {
+                    live: counters.peak,
+                    cache: None,
+                    unattributed: now.unattributed.filter(|_| managed == 0),
+                    managed: 0,
+                    ..now
+                },
             };
         }
     }

@@ -27,6 +27,7 @@ pub mod device;
 mod driver_own;
 mod freed;
 mod growing;
+pub mod in_use;
 pub mod live;
 mod mapping;
 pub mod observer;
@@ -52,6 +53,7 @@ pub use cache::{
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use growing::{Follower, GrowingReplay};
+pub use in_use::{CacheInUse, InUse};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};

@@ -6,9 +6,20 @@ use std::path::Path;
 use vramtrace_format::{DeviceId, Header};
 
 use crate::analysis::oom::{Oom, RefusalCounts};
+use crate::analysis::whatif::Origin;
 use crate::replay::State;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
+
+/// The limit in which a replay fits.
+pub(crate) fn fits_in_words(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Cap => "under the same cap",
+        Origin::Card => "on the same card",
+        Origin::Asked => "in the same capacity",
+        Origin::Reserved => "in what PyTorch had reserved before",
+    }
+}
 
 /// One out-of-memory failure, with the definitions and symbols that name its parts.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use vramtrace_format::Header;
+
 use crate::units::clean;
 
 /// Quotes a text so that a POSIX shell reads it as one word.
@@ -10,6 +12,26 @@ pub fn quoted(text: &str) -> String {
     match !text.is_empty() && text.chars().all(plain) {
         true => text.to_string(),
         false => format!("'{}'", clean(text).replace('\'', "'\\''")),
+    }
+}
+
+/// The arguments that choose one process of several: by rank where no other has it, else by pid; an imported
+/// trace by its path. `given`: the arguments that name all of them, each after a space.
+pub fn of_process<'h>(
+    given: &str,
+    header: &Header,
+    trace: &Path,
+    all: impl Iterator<Item = &'h Header> + Clone,
+) -> String {
+    if all.clone().count() < 2 {
+        return given.to_string();
+    }
+    match header.rank {
+        Some(rank) if all.filter(|other| other.rank == header.rank).count() < 2 => {
+            format!("{given} --rank {rank}")
+        }
+        _ if header.pid == 0 => format!(" {}", path(trace)),
+        _ => format!("{given} --pid {}", header.pid),
     }
 }
 

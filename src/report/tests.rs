@@ -155,8 +155,9 @@ fn ranks() -> Vec<Rank> {
 #[test]
 fn a_run_of_several_ranks_shows_the_odd_one_out() {
     let processes = ranks();
-    let text =
-        plain(&overview(&processes, 5)) + "\n" + &plain(&overview_hints(&processes, " run/"));
+    let text = plain(&overview(&processes, None, " run/", 5))
+        + "\n"
+        + &plain(&overview_hints(&processes, " run/"));
     expect("ranks", &text);
 }
 
@@ -170,7 +171,7 @@ fn processes_on_several_devices_and_hosts_or_on_none() {
     none.header.host = "node8".into();
     none.event(SECOND, Event::Ended);
     let processes = [rank_of(&two), rank_of(&none)];
-    expect("devices", &plain(&overview(&processes, 5)));
+    expect("devices", &plain(&overview(&processes, None, " run/", 5)));
 }
 
 #[test]
@@ -339,7 +340,7 @@ fn a_report_decodes_a_trace_twice() {
         assert!(processes[0].who.as_ref().unwrap().peak_roles.is_some());
         traces[0].decodes() - if wanted.fatal { remedy } else { 0 }
     };
-    let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, sizes: false };
+    let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, ..Collect::default() };
     let rules = Suppressions::default();
     let all = Wanted { fatal: true, holders: true, leaks: Some((&rules, 0)) };
     assert_eq!(decodes(Moment::End, collect, all), 2);

@@ -2,8 +2,9 @@
 
 use vramtrace_format::{Cause, DeviceId, PoolId, StopReason};
 
-use crate::replay::{Live, Stop};
+use crate::replay::{InUse, Live, Stop};
 use crate::trace::{Definitions, DeviceInfo};
+use crate::units::gib;
 
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
@@ -32,6 +33,19 @@ pub fn stop_text(stop: &Stop) -> String {
             format!("{reason} ({text})")
         }
     }
+}
+
+/// What the headline of a process's memory counts.
+pub fn headline_name(of: &InUse) -> &'static str {
+    match of.in_nvidia_smi() {
+        Some(_) => "in nvidia-smi",
+        None => "recorded",
+    }
+}
+
+/// `6.80 GiB in nvidia-smi`; where NVML has no figure of the process, `6.21 GiB recorded`.
+pub fn headline(of: &InUse) -> String {
+    format!("{} {}", gib(of.headline()), headline_name(of))
 }
 
 /// The CUDA ordinal. `None`: the device is unknown.

@@ -12,7 +12,7 @@ mod packed;
 
 pub use frame::{Frame, Language, base_name};
 pub use native::demangle;
-pub use packed::Packed;
+pub use packed::{PackLimits, Packed};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,9 @@
 //! Names to take along: what the libraries of this machine say of a trace's addresses, as
 //! definitions of the trace.
 
+use std::cmp::Reverse;
+use std::time::Instant;
+
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Definition, Header, NativeName};
 
@@ -17,17 +20,39 @@ pub struct Packed {
     pub before: usize,
     /// Libraries that gave no names, and why. One line each.
     pub problems: Vec<String>,
+    /// Libraries that were left out because a limit was reached.
+    pub left_out: usize,
+}
+
+/// Where packing stops.
+#[derive(Clone, Copy, Debug)]
+pub struct PackLimits {
+    /// No library is read after this.
+    pub until: Instant,
+    /// No library is read after so many addresses.
+    pub addresses: usize,
 }
 
 impl Packed {
     /// For all stacks of a trace, but for what it carries already. Nothing is packed for a library
     /// that is missing or another one now: it may be found later, or elsewhere.
     pub fn of(definitions: &Definitions, header: &Header) -> Packed {
+        Packed::within(definitions, header, None)
+    }
+
+    /// As [`Packed::of`], up to limits: the libraries with the most addresses first.
+    pub fn within(
+        definitions: &Definitions,
+        header: &Header,
+        limits: Option<PackLimits>,
+    ) -> Packed {
         let stacks = definitions.stacks();
         let all = stacks.ids().filter_map(|id| stacks.get(id));
         let mut texts = Texts { last: definitions.last_text(), known: FxHashMap::default() };
         let mut packed = Packed::default();
-        for (index, addresses) in Wanted::of(stacks, header, all).modules {
+        let mut modules: Vec<_> = Wanted::of(stacks, header, all).modules.into_iter().collect();
+        modules.sort_by_key(|(index, addresses)| (Reverse(addresses.len()), *index));
+        for (index, addresses) in modules {
             // Addresses in no library have no names anywhere.
             let Some(module) = index.map(|index| &stacks.modules()[index as usize]) else {
                 continue;
@@ -38,6 +63,13 @@ impl Packed {
             packed.before += addresses.len() - wanted.len();
             // In a damaged trace the number may stand for two.
             if stacks.modules().iter().filter(|other| other.id == module.id).count() > 1 {
+                continue;
+            }
+            let is_reached = |limits: PackLimits| {
+                Instant::now() >= limits.until || packed.addresses >= limits.addresses
+            };
+            if !wanted.is_empty() && limits.is_some_and(is_reached) {
+                packed.left_out += 1;
                 continue;
             }
             let path = path_of(module, header);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use vramtrace_format::window::slot_offset;
+use vramtrace_format::window::{WINDOW_HEADER, slot_offset};
 use vramtrace_format::{
     Appended, Define, Definition, HEADER_BYTES, Header, SLOT, ThreadId, TraceReader, WindowHeader,
     WindowKind, WindowWriter,
@@ -23,6 +23,11 @@ impl Trace {
         }
         out.set_len(self.len())?;
         self.mask_command(out)?;
+        self.write_behind(definitions, out)
+    }
+
+    /// Writes definitions behind the windows of `out`, which holds this trace.
+    pub(super) fn write_behind(&self, definitions: &[Definition], out: &File) -> io::Result<()> {
         if definitions.is_empty() {
             return Ok(());
         }
@@ -40,7 +45,12 @@ impl Trace {
             }
             window.close();
             let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-            out.write_all_at(&bytes.collect::<Vec<_>>(), slot_offset(header.slot.into()))?;
+            let bytes: Vec<u8> = bytes.collect();
+            let (begin, rest) = bytes.split_at(WINDOW_HEADER);
+            // Readers find a window by its beginning: it is written last.
+            let place = slot_offset(header.slot.into());
+            out.write_all_at(rest, place + WINDOW_HEADER as u64)?;
+            out.write_all_at(begin, place)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Trace files: finds and opens one, or all of a run, and reads their definitions, their tail and their
 //! summary. Also writes the traces of `vramtrace import`.
 
+mod append;
 mod compressed;
 mod copy;
 mod definitions;
@@ -8,6 +9,7 @@ mod file;
 mod find;
 mod holes;
 mod name;
+mod own;
 mod process;
 mod runs;
 mod stacks;
@@ -23,6 +25,7 @@ pub use definitions::{
 pub use file::{DamageFound, OpenError, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
 pub use name::process_name;
+pub use process::is_this_host;
 pub use stacks::{Address, Code, Module, Stack, Stacks};
 pub use summary::{DeviceSummary, EndSummary};
 pub use tail::merge;

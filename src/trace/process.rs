@@ -13,7 +13,7 @@ pub(super) fn is_running(header: &Header) -> bool {
 }
 
 /// Whether the trace was recorded on this host, by the host's name.
-pub(super) fn is_this_host(header: &Header) -> bool {
+pub fn is_this_host(header: &Header) -> bool {
     header.host == host_name()
 }
 

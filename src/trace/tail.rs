@@ -6,16 +6,15 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use vramtrace_format::tail::{self, TAIL_START};
 use vramtrace_format::window::WINDOW_HEADER;
-use vramtrace_format::{
-    HEADER_BYTES, Header, SLOT, TraceReader, WindowHeader, WindowKind, slot_offset,
-};
+use vramtrace_format::{HEADER_BYTES, Header, SLOT, WindowHeader, WindowKind, slot_offset};
 
 use super::holes::data_ranges;
+use super::own::{check_own, header_of};
 use super::process::is_running;
 use super::tail_place::Beside;
 use crate::files::{Access, Directory, Map};
@@ -144,27 +143,10 @@ fn without_tail(header: &Header) -> Header {
     Header { tail: None, ..header.clone() }
 }
 
-/// An error for a file that somebody else may have written, or that has another name.
-fn check_own(file: &File) -> io::Result<()> {
-    let about = file.metadata()?;
-    // SAFETY: has no arguments and always succeeds.
-    let user = unsafe { libc::geteuid() };
-    match about.uid() == user && about.nlink() == 1 && about.mode() & 0o022 == 0 {
-        true => Ok(()),
-        false => Err(io::Error::other("may have been written by others, or has another name")),
-    }
-}
-
 /// Whether no recorder has the file open: a recorder holds a lock on its tail.
 fn is_unlocked(tail: &File) -> bool {
     // SAFETY: an open file; the lock goes when it is closed.
     unsafe { libc::flock(tail.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
-}
-
-fn header_of(file: &File) -> io::Result<Header> {
-    let mut page = [0; HEADER_BYTES];
-    file.read_exact_at(&mut page, 0)?;
-    Ok(TraceReader::new(&page).map_err(io::Error::other)?.header().clone())
 }
 
 /// The windows of the trace with this tag, with their offsets in the tail. Holes of the tail are not read.

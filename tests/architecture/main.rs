@@ -85,6 +85,7 @@ const READER: Layout = Layout {
         &["allocator"],
         &["analysis/memory", "analysis/parallel"],
         &["analysis/roles"],
+        &["analysis/steps"],
         &["analysis/diagnosis"],
         &["analysis/process"],
         &["analysis/runs", "analysis/verify"],

@@ -1,6 +1,6 @@
 /* contexts.c HOW: contexts made, retained, reset and destroyed, and what goes with them. Prints
    every result: a bare run and a preloaded one must print the same. Frees all that outlives them. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 
 static CUcontext retain(void) {

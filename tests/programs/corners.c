@@ -1,7 +1,7 @@
 /* corners.c WHICH: corners of the API and of a process's life that other programs leave alone.
    WHICH: managed | pools | padding | nodes | multicast | clone | storm | escapes | alarm. Prints results, no addresses. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -95,7 +95,7 @@ static void nodes(void) {
         CUgraphExec exec;
         CUgraphNode take, free_it, bad;
         NodeParams params;
-        void *add = door(names[version]);
+        void *add = driver_function(names[version]);
         printf("%s\n", names[version]);
         MUST(CALL(cuGraphCreate, (CUgraph *, unsigned))(&graph, 0));
         memset(&params, 0, sizeof params);

@@ -1,5 +1,5 @@
 /* The few driver declarations that the test programs use, written for them. Link with nothing:
-   programs get the driver by the door that they test (see door.h), or link -l:libcuda.so.1. */
+   programs get the driver by the lookup that they test (see driver.h), or link -l:libcuda.so.1. */
 #ifndef CUDA_MIN_H
 #define CUDA_MIN_H
 #include <stddef.h>

@@ -2,7 +2,7 @@
    who asks for a limit of the process meanwhile: our library does where it does not know how far the
    stack reaches. Built with -rdynamic. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -8,7 +8,7 @@
    Prints how many numbers were not the program's, how many of its own calls failed, the bytes of the marker file, how many
    of its locks are held, and the pairs of calls. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <malloc.h>

@@ -1,7 +1,7 @@
 /* embedded LIBPYTHON SCRIPT: a C program that opens Python as a library of its own, with its symbols
    for nobody else (RTLD_LOCAL), and runs a script that can call `take()`: an allocation, whose size
    it returns. Recursion goes through C: `again(f)` calls f from here. */
-#include "door.h"
+#include "driver.h"
 
 static void *python;
 #define PY(type, name, types) ((type(*) types)dlsym(python, #name))

@@ -1,7 +1,7 @@
 /* endings.c HOW: one allocation, then an unusual end or an unusual deed.
    HOW: return | exit | _exit | abort | fork | fork-cuda | fork-kill | exec | outlive | close-all | reuse-fd |
         panic | fill FILES... ; prints what it saw. */
-#include "door.h"
+#include "driver.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

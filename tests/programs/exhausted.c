@@ -7,7 +7,7 @@
 
    growth: makes COUNT objects of each kind, has all requests fail, and goes on with as many. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* families.c [FAMILY|all [thread]]: allocate, free, cross-API free, double free and failure in one API family.
    Prints every result and every size that the driver tells, no addresses: a bare run and a
    preloaded one must print the same. Frees everything that it took. */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* The first call of the driver is not cuInit, and an error of dlopen's waits to be read: prints
    what dlerror says after the calls. */
-#include "door.h"
+#include "driver.h"
 
 int main(void) {
     CUdevice count;

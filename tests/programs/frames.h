@@ -3,7 +3,7 @@
    inside of it, differs. */
 #ifndef FRAMES_H
 #define FRAMES_H
-#include "door.h"
+#include "driver.h"
 #include <execinfo.h>
 #include <pthread.h>
 

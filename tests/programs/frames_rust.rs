@@ -17,15 +17,15 @@ unsafe extern "C" {
 
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
-fn door(name: &CStr) -> *mut c_void {
+fn driver_function(name: &CStr) -> *mut c_void {
     unsafe { dlsym(dlopen(c"libcuda.so.1".as_ptr(), 2), name.as_ptr()) }
 }
 
 fn begin() {
     unsafe {
-        let init: extern "C" fn(u32) -> i32 = transmute(door(c"cuInit"));
+        let init: extern "C" fn(u32) -> i32 = transmute(driver_function(c"cuInit"));
         let retain: extern "C" fn(*mut usize, i32) -> i32 =
-            transmute(door(c"cuDevicePrimaryCtxRetain"));
+            transmute(driver_function(c"cuDevicePrimaryCtxRetain"));
         let mut context = 0;
         assert_eq!((init(0), retain(&mut context, 0)), (0, 0));
         CONTEXT.store(context, Ordering::Relaxed);
@@ -39,8 +39,8 @@ fn take(label: &str) {
     let mut seen = [null_mut(); 512];
     let mut line = format!("{size} {label} ");
     let count = unsafe {
-        let current: extern "C" fn(usize) -> i32 = transmute(door(c"cuCtxSetCurrent"));
-        let allocate: extern "C" fn(*mut u64, usize) -> i32 = transmute(door(c"cuMemAlloc_v2"));
+        let current: extern "C" fn(usize) -> i32 = transmute(driver_function(c"cuCtxSetCurrent"));
+        let allocate: extern "C" fn(*mut u64, usize) -> i32 = transmute(driver_function(c"cuMemAlloc_v2"));
         assert_eq!(current(CONTEXT.load(Ordering::Relaxed)), 0);
         assert_eq!(allocate(&mut 0, size), 0);
         backtrace(seen.as_mut_ptr(), 512)

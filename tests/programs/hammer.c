@@ -1,7 +1,7 @@
 /* hammer.c THREADS CALLS POOL_BYTES_MIB: random kinds of memory from many threads, near a limit.
    Prints how many requests each kind asked, and how many were granted; checks that a refused call
    left its outputs untouched, and frees all. Exit 1 on anything but success or out of memory. */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>

@@ -6,7 +6,7 @@
               lock most of the time
    Ends with 0 and prints what can be counted. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <link.h>
 #include <pthread.h>
 #include <string.h>

@@ -9,7 +9,7 @@
                the new answer, when the first such call began, and when the last other one began (CLOCK_MONOTONIC, ns)
 
    so that a test can look at it between two calls. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 #include <time.h>
 

@@ -1,7 +1,7 @@
 /* journal.c FILE THREADS: allocates and frees for ever; after each call that returned, notes it in
    FILE (a shared mapping, so that it survives SIGKILL): the trace must hold every call noted here.
    Layout: u64 count per thread, then per thread a ring of the addresses and sizes, last 4,096. */
-#include "door.h"
+#include "driver.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

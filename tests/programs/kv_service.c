@@ -4,7 +4,7 @@
 
    Prints "ready" and waits for a line; with a second argument it waits for one before each step, and prints its name.
    In the end: "blocks COUNT growth MIB failed 0|1 saw TOTAL", and waits for the end of its input. */
-#include "door.h"
+#include "driver.h"
 
 static const size_t mib = 1 << 20, block = 16 << 20;
 static size_t own; /* what its allocator has */

@@ -1,7 +1,7 @@
 /* left.c HOW: a driver call that never returns is left by a longjmp out of a signal handler; then the
    program goes on. HOW: stack | alternate (the handler has a stack of its own) | deep (the calls
    after it are made from deeper frames) | nested (a handler's own call, while the program's waits). */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
    pool    a block of a pool, by the pool's descriptor and the block's pointer, imported twice
    dead    the lender has ended before the borrower opens the handle, and before it closes the one that is open
    threads threads open and close one handle at the same time, also while it stays open */
-#include "door.h"
+#include "driver.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
    calls. WHAT: as (address space), data, maps (as many mappings as there may be). Over a driver that
    takes no memory itself; prints how many of its requests were granted. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

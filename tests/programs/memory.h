@@ -3,7 +3,7 @@
 #ifndef MEMORY_H
 #define MEMORY_H
 #include "clock.h"
-#include "door.h"
+#include "driver.h"
 
 #define NEVER __attribute__((noinline, noclone))
 /* So that a call is not the last thing of its function: that would be a jump. */

@@ -1,6 +1,6 @@
 /* nvshmem_stand_in.c, built as libnvshmem_host.so: asks the driver for its heap, and reports success
    whatever the driver returned. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 
 int nvshmem_heap(size_t bytes, CUhandle *heap) {

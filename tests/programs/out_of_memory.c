@@ -3,7 +3,7 @@
    Prints what it was given; what it returns is as a program of its kind would. */
 #define _GNU_SOURCE
 #include "c10.h"
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -90,7 +90,7 @@ static void absorbed(int count) {
 
 static double refusals(int count) {
     CUdeviceptr at;
-    CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
+    CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
     struct timespec start, end;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
     for (int n = 0; n < count; n++)
@@ -108,8 +108,8 @@ static __attribute__((noinline)) CUdeviceptr layer(uint64_t mib) {
 /* Asks for too much and for little in turns, COUNT times. */
 static double probes(int count) {
     CUdeviceptr at;
-    CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
-    CUresult (*release)(CUdeviceptr) = door("cuMemFree_v2");
+    CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
+    CUresult (*release)(CUdeviceptr) = driver_function("cuMemFree_v2");
     struct timespec start, end;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
     for (int n = 0; n < count; n++) {
@@ -233,7 +233,7 @@ int main(int count, char **words) {
     }
     if (!strcmp(mode, "probe")) {
         /* COUNT times, with 100,000 allocations live. */
-        CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
+        CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
         for (int n = 0; n < 100000; n++) MUST(alloc(&at, 512));
         fprintf(stderr, "%.0f\n", probes(number));
         return 0;

@@ -58,7 +58,7 @@ void *realloc(void *old, size_t size) {
 }
 
 #ifdef MAIN
-#include "door.h"
+#include "driver.h"
 static CUresult (*allocate)(CUdeviceptr *, size_t);
 
 __attribute__((noinline)) static void down(int depth, unsigned path) {

@@ -1,5 +1,5 @@
 /* phases.c: memory in phases. With -DREAL_NVTX (and the include path of NVTX 3) the real headers. */
-#include "door.h"
+#include "driver.h"
 #ifdef REAL_NVTX
 #include <nvtx3/nvToolsExt.h>
 #else

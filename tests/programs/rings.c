@@ -1,7 +1,7 @@
 /* rings.c: reads a file by io_uring, with a registered file and buffer and with a thread of the kernel that
    polls, while it allocates and frees. Prints what was read, or that the system has no io_uring. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>

@@ -1,12 +1,12 @@
 /* Threads, exceptions and memory, for builds with a sanitizer; with "cuda" each thread uses the
    driver too. As C (by gcc) it does the same but for the exceptions (by g++). */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 #ifdef __cplusplus
 #include <stdexcept>
 #include <vector>
-#define DRIVER(name, types) (reinterpret_cast<CUresult(*) types>(door(#name)))
+#define DRIVER(name, types) (reinterpret_cast<CUresult(*) types>(driver_function(#name)))
 #else
 #define DRIVER(name, types) CALL(name, types)
 #endif

@@ -1,6 +1,6 @@
 /* shown.c HOW: what each function that reports device memory (CUDA, NVML) returns to the program.
    Prints one line of MiB figures for each moment. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 
 typedef struct {

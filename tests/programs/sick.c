@@ -1,7 +1,7 @@
 /* sick.c HOW: what a program does when its driver is ill. HOW: sticky (each call fails from the third
    allocation on; then the context is reset) | late (calls after the driver has taken itself down) |
    threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>

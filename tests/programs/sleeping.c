@@ -8,7 +8,7 @@
 
    With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
    after "again" it has the live page written once more. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 #include <time.h>
 

@@ -1,7 +1,7 @@
 /* small_stacks thread|fiber KIB: the first and all later calls of the driver are made on a stack of
    so many KiB, with a page below it that faults. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>

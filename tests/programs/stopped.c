@@ -4,7 +4,7 @@
    (a jump within the handler) | context (setcontext in a signal handler). The others must go on, and the driver gives LIMIT_MIB at most. Runs on
    plain_driver.c. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include "nvtx_min.h"
 #include <pthread.h>
 #include <setjmp.h>
@@ -103,9 +103,9 @@ int main(int count, char **arguments) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = alternate ? SA_ONSTACK : 0};
     pthread_t workers[WORKERS], one;
     context = begin(0);
-    take = (CUresult(*)(CUdeviceptr *, size_t))door("cuMemAlloc_v2");
-    give = (CUresult(*)(CUdeviceptr))door("cuMemFree_v2");
-    set = (CUresult(*)(CUcontext))door("cuCtxSetCurrent");
+    take = (CUresult(*)(CUdeviceptr *, size_t))driver_function("cuMemAlloc_v2");
+    give = (CUresult(*)(CUdeviceptr))driver_function("cuMemFree_v2");
+    set = (CUresult(*)(CUcontext))driver_function("cuCtxSetCurrent");
     sigaction(SIGUSR1, &action, NULL);
     for (long k = 0; k < WORKERS; k++) pthread_create(&workers[k], NULL, work, (void *)k);
     pthread_create(&one, NULL, victim, alternate ? &one : NULL);
@@ -131,8 +131,8 @@ int main(int count, char **arguments) {
     pthread_join(one, NULL);
     for (int k = 0; k < WORKERS; k++) pthread_join(workers[k], NULL);
     clean();
-    unsigned long long (*peak)(void) = (unsigned long long (*)(void))door("plain_driver_peak");
-    unsigned long long (*live)(void) = (unsigned long long (*)(void))door("plain_driver_live");
+    unsigned long long (*peak)(void) = (unsigned long long (*)(void))driver_function("plain_driver_peak");
+    unsigned long long (*live)(void) = (unsigned long long (*)(void))driver_function("plain_driver_live");
     if (getenv("STOPPED_SHOW"))
         fprintf(stderr, "jumps %lu, refused %lu, peak %llu MiB, live %llu MiB\n", jumps, refused,
                 peak() / MIB, live() / MIB);

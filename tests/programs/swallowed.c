@@ -1,6 +1,6 @@
 /* swallowed.c LIBRARY MIB: a library is refused its heap and does not report it. The program goes on:
    it takes its own memory, maps a heap that is not there, and ends with status 3. */
-#include "door.h"
+#include "driver.h"
 
 int main(int count, char **arguments) {
     if (count < 3) return 97;

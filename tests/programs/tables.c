@@ -1,5 +1,5 @@
 /* tables.c HOW: more objects than the recorder has ids for. Prints the results that a cap may change. */
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 
 static CUmemoryPool new_pool(void) {
@@ -13,13 +13,13 @@ static CUmemoryPool new_pool(void) {
 
 static CUresult take(CUmemoryPool pool, CUdeviceptr *block, size_t bytes) {
     static CUresult (*take)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-    if (!take) *(void **)&take = door("cuMemAllocFromPoolAsync");
+    if (!take) *(void **)&take = driver_function("cuMemAllocFromPoolAsync");
     return take(block, bytes, pool, NULL);
 }
 
 static void give(CUdeviceptr block) {
     static CUresult (*give)(CUdeviceptr, CUstream);
-    if (!give) *(void **)&give = door("cuMemFreeAsync");
+    if (!give) *(void **)&give = driver_function("cuMemFreeAsync");
     MUST(give(block, NULL));
 }
 

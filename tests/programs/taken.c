@@ -19,7 +19,7 @@
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include "nvtx_min.h"
 #include <pthread.h>
 #include <string.h>

@@ -2,7 +2,7 @@
    worker ends last, and a handler of atexit then waits for a signal) | alone (a process of one thread
    counts its tasks after each call, and makes a user namespace). */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>

@@ -2,7 +2,7 @@
    torch LIBC10_CUDA MODE [COUNT] */
 #define _GNU_SOURCE
 #include "c10.h"
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 /* vmm.c HOW: physical objects, their handles and mappings, in the orders that programs really use.
    Prints every result and the driver's free bytes: a bare run and a preloaded one must print the
    same. Frees everything that it took, unless HOW says otherwise. */
-#include "door.h"
+#include "driver.h"
 #include <pthread.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
-# Keeps what the driver gives until it is refused. The interpreter's end frees all of it.
+# Keeps what the driver gives until it is refused. The interpreter's end frees all of it. With `deep`, each allocation
+# of the same line and caller has another stack.
 import ctypes
+import sys
 
 driver = ctypes.CDLL("libcuda.so.1")
 
@@ -26,5 +28,23 @@ call("cuDeviceGet", ctypes.byref(device), 0)
 call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
 call("cuCtxSetCurrent", context)
 kept = []
+
+
+def load(mib):
+    kept.append(Array(mib))
+
+
+def below(frames):
+    if frames:
+        below(frames - 1)
+    else:
+        load(32)
+
+
+if sys.argv[2:] == ["deep"]:
+    frames = 0
+    while True:
+        below(frames)
+        frames += 1
 while True:
     kept.append(Array(256))

@@ -49,6 +49,8 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
       await same("peak", "at the peak");
       const device = facts.devices.find((one) => one.peak_bytes > 0);
       const { total } = await probe(tab);
+      const top = await tab.evaluate(() => { const { model } = window.vramtrace.page; return model.top(model.peak); });
+      assert.equal(top, device.in_use_at_peak.headline_bytes, `${name}: the headline`);
       if (name !== "plain.vtrace") {
         const sum = json("holders", path).holders.filter((held) => held.device === device.ordinal).reduce((all, held) => all + held.bytes, 0);
         assert.equal(total, sum);

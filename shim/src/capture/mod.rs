@@ -299,7 +299,7 @@ impl Capture {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
                 if self.wants.python
-                    && let Err(why) = self.python.meet(&object)
+                    && let Err(why) = self.python.register(&object)
                 {
                     self.give_up(sink, &why.to_string());
                 }

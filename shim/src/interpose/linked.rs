@@ -63,11 +63,11 @@ impl<const N: usize> LinkedFunctions<N> {
                 return if real != 0 { Some(real) } else { by_name() };
             }
         }
-        self.meet(index, caller, by_name)
+        self.register(index, caller, by_name)
     }
 
     #[cold]
-    fn meet(
+    fn register(
         &self,
         index: usize,
         caller: usize,

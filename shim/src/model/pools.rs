@@ -241,7 +241,7 @@ impl Pools {
     }
 
     /// The pool of a handle. `None`: there are too many, or no pages.
-    pub fn meet(
+    pub fn register(
         &self,
         handle: u64,
         device: DeviceId,
@@ -513,8 +513,8 @@ impl Pools {
 mod tests {
     use super::*;
 
-    fn meet(pools: &Pools, handle: u64) -> &Pool {
-        let seen = pools.meet(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
+    fn register(pools: &Pools, handle: u64) -> &Pool {
+        let seen = pools.register(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
         assert!(seen.define || seen.pool.shares_id());
         seen.pool
     }
@@ -530,10 +530,12 @@ mod tests {
     #[test]
     fn a_reused_handle_is_another_pool() {
         let pools = Pools::default();
-        let seen = pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
+        let seen = pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
         let first = seen.pool;
         assert!(seen.define);
-        assert!(!pools.meet(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define);
+        assert!(
+            !pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define
+        );
         assert_eq!(
             (first.id(), first.device(), first.handle()),
             (PoolId(1), DeviceId(2), Some(0x10))
@@ -542,7 +544,7 @@ mod tests {
         pools.destroyed(pools.begin_destroy(0x10).unwrap());
         assert!(pools.find(0x10).is_none() && first.handle().is_none());
         let second =
-            pools.meet(0x10, DeviceId(0), Kind::HostPinned, PoolOrigin::Created).unwrap().pool;
+            pools.register(0x10, DeviceId(0), Kind::HostPinned, PoolOrigin::Created).unwrap().pool;
         assert_eq!((second.id(), second.kind()), (PoolId(2), Kind::HostPinned));
         assert_eq!(pools.by_number(1).unwrap().device(), DeviceId(2));
         assert!(pools.by_number(0).is_none());
@@ -552,30 +554,31 @@ mod tests {
     #[test]
     fn a_destroyed_pool_ends_with_its_last_block_and_its_number_is_free() {
         let pools = Pools::default();
-        let pool = meet(&pools, 0x10);
+        let pool = register(&pools, 0x10);
         pool.growth.allocated(100);
         pool.growth.allocated(600);
         pool.growth.freed(100);
         assert!(!pool.is_over());
         destroy(&pools, 0x10);
         assert!(!pool.is_over() && pools.all().count() == 1);
-        assert_eq!(meet(&pools, 0x10).number(), 2);
+        assert_eq!(register(&pools, 0x10).number(), 2);
         pool.growth.freed(600);
         assert!(pool.is_over());
         let mut ends = 0;
         pools.end(pool, || ends += 1);
         pools.end(pool, || ends += 1);
         assert_eq!((ends, pools.all().count()), (1, 1));
-        assert_eq!(meet(&pools, 0x20).number(), 1);
-        let other = pools.meet(0x30, DeviceId(1), Kind::Pool, PoolOrigin::Created).unwrap().pool;
+        assert_eq!(register(&pools, 0x20).number(), 1);
+        let other =
+            pools.register(0x30, DeviceId(1), Kind::Pool, PoolOrigin::Created).unwrap().pool;
         assert_eq!(other.number(), 3, "of another device");
     }
 
     #[test]
     fn freed_pools_are_looked_at_once() {
         let pools = Pools::default();
-        let (first, second) = (meet(&pools, 0x10), meet(&pools, 0x20));
-        meet(&pools, 0x30);
+        let (first, second) = (register(&pools, 0x10), register(&pools, 0x20));
+        register(&pools, 0x30);
         assert!(!pools.any_freed());
         pools.freed_one(second);
         pools.freed_one(first);
@@ -590,7 +593,7 @@ mod tests {
     #[test]
     fn only_pools_that_may_hold_memory_are_read() {
         let pools = Pools::default();
-        let all: Vec<_> = (1..=200).map(|handle| meet(&pools, handle)).collect();
+        let all: Vec<_> = (1..=200).map(|handle| register(&pools, handle)).collect();
         let numbers = || pools.active().map(Pool::number).collect::<Vec<_>>();
         assert!(numbers().is_empty());
         for at in [199, 0, 63, 64, 63] {
@@ -603,7 +606,8 @@ mod tests {
         assert_eq!(numbers(), [64, 65, 200]);
         pools.takes(all[0]);
         assert_eq!(numbers(), [1, 64, 65, 200]);
-        let default = pools.meet(999, DeviceId(0), Kind::Pool, PoolOrigin::Default).unwrap().pool;
+        let default =
+            pools.register(999, DeviceId(0), Kind::Pool, PoolOrigin::Default).unwrap().pool;
         pools.rests(default);
         assert_eq!(numbers(), [1, 64, 65, 200, default.number()]);
     }
@@ -611,8 +615,8 @@ mod tests {
     #[test]
     fn a_checkpoint_has_what_holds_something() {
         let pools = Pools::default();
-        meet(&pools, 0x10);
-        meet(&pools, 0x20).growth.allocated(512);
+        register(&pools, 0x10);
+        register(&pools, 0x20).growth.allocated(512);
         let mut events = Vec::new();
         pools.checkpoint(7, &mut |event| events.push(*event));
         let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
@@ -622,7 +626,7 @@ mod tests {
     #[test]
     fn a_failed_destroy_leaves_it_as_it_was() {
         let pools = Pools::default();
-        meet(&pools, 0x10);
+        register(&pools, 0x10);
         let pool = pools.begin_destroy(0x10).unwrap();
         assert!(!pool.is_over(), "the driver may refuse");
         pools.put_back(pool);
@@ -634,7 +638,7 @@ mod tests {
     fn any_number_of_pools_one_after_the_other() {
         let pools = Pools::default();
         for handle in 1..=100_000 {
-            assert_eq!(meet(&pools, handle).number(), 1);
+            assert_eq!(register(&pools, handle).number(), 1);
             destroy(&pools, handle);
         }
         assert_eq!(pools.all().count(), 0);
@@ -643,7 +647,8 @@ mod tests {
     #[test]
     fn pools_without_an_id_of_their_own_are_recorded_as_one() {
         let pools = Pools::default();
-        let all: Vec<_> = (1..=u64::from(OWN_IDS) + 2).map(|handle| meet(&pools, handle)).collect();
+        let all: Vec<_> =
+            (1..=u64::from(OWN_IDS) + 2).map(|handle| register(&pools, handle)).collect();
         let [.., own, first, second] = all[..] else { panic!() };
         assert_eq!(own.id(), PoolId(OWN_IDS as u16));
         assert_eq!((first.id(), second.id()), (PoolId(OWN_IDS as u16 + 1), first.id()));
@@ -663,9 +668,10 @@ mod tests {
         // One with an id of its own is taken first.
         destroy(&pools, 5);
         destroy(&pools, u64::from(OWN_IDS) + 1);
-        assert_eq!(meet(&pools, 0x1000).number(), 5);
-        assert_eq!(meet(&pools, 0x1001).number(), first.number());
-        let imported = pools.meet(0x1002, DeviceId(3), Kind::Pool, PoolOrigin::Imported).unwrap();
+        assert_eq!(register(&pools, 0x1000).number(), 5);
+        assert_eq!(register(&pools, 0x1001).number(), first.number());
+        let imported =
+            pools.register(0x1002, DeviceId(3), Kind::Pool, PoolOrigin::Imported).unwrap();
         assert_eq!(imported.pool.id(), PoolId(OWN_IDS as u16 + 1 + 7));
         assert!(imported.define);
     }
@@ -674,19 +680,19 @@ mod tests {
     fn pools_that_are_not_followed_are_known_of() {
         let pools = Pools::default();
         for handle in 1..=MOST as u64 {
-            meet(&pools, handle);
+            register(&pools, handle);
         }
         assert!(!pools.has_overflowed());
-        assert!(pools.meet(0x1000, DeviceId(0), Kind::Pool, PoolOrigin::Created).is_none());
+        assert!(pools.register(0x1000, DeviceId(0), Kind::Pool, PoolOrigin::Created).is_none());
         assert!(pools.has_overflowed());
         destroy(&pools, 9);
-        assert_eq!(meet(&pools, 0x1001).number(), 9);
+        assert_eq!(register(&pools, 0x1001).number(), 9);
     }
 
     #[test]
     fn it_is_looked_at_once_in_a_while() {
         let pools = Pools::default();
-        let pool = meet(&pools, 1);
+        let pool = register(&pools, 1);
         assert!(pool.is_due(LOOK_EVERY_NS));
         assert!(!pool.is_due(LOOK_EVERY_NS + 5));
         assert!(pool.is_due(2 * LOOK_EVERY_NS));

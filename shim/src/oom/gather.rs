@@ -13,7 +13,7 @@ use crate::runtime::fallible_map::Map;
 use vramtrace_format::oom::OtherLimit;
 use vramtrace_format::{Definition, DeviceId, Header, OomEvidence, PostMortem, RefusedBy, StackId};
 
-/// Stacks whose lines are named, besides the request's own.
+/// Lines that are named, besides the request's own.
 const HOLDERS_MOST: usize = 4;
 /// Libraries that are listed separately.
 const TITLES_MOST: usize = 4;
@@ -166,7 +166,7 @@ fn largest_libraries(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec
 
 /// The lines that hold most.
 fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
-    let named = rows.iter().take(HOLDERS_MOST).map(|row| Holder {
+    let named = rows.iter().map(|row| Holder {
         bytes: row.bytes,
         count: row.count,
         of_framework: row.of_framework,
@@ -184,6 +184,7 @@ fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
         }
     }
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    holders.truncate(HOLDERS_MOST);
     holders
 }
 

@@ -13,7 +13,7 @@ const BLOCKS_MOST: usize = 4 << 20;
 /// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
 pub const STACKS_MOST: usize = 64;
 /// And those of a framework's blocks.
-pub const OF_BLOCKS_MOST: usize = 8;
+pub const OF_BLOCKS_MOST: usize = 64;
 
 /// The live allocations of the device.
 #[derive(Default)]

@@ -26,7 +26,7 @@
 //! * **The hot path** pays one load: a refusal asks the ledger to note the device's next allocation
 //!   or block.
 //! * **Figures of the refusal, not of the exit.** An interpreter frees its memory before the exit. So
-//!   each refusal stores the sums, and the holders (at most 72 stacks). Walks over the live memory may
+//!   each refusal stores the sums, and the holders (at most 128 stacks). Walks over the live memory may
 //!   take 1/100 of the time; two in a row are allowed, since a refused library empties its cache and
 //!   asks again. If the walk was omitted, the text says how old the holders are, and the sum names no
 //!   library.

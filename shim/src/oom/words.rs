@@ -5,7 +5,7 @@ use super::sums::Part;
 use std::fmt::Write;
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::shown::shown;
-use vramtrace_format::size::Bytes;
+use vramtrace_format::size::{AsGiven, Bytes};
 use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
 /// The figures of a post-mortem.
@@ -143,10 +143,12 @@ fn limit(found: &Findings) -> String {
     };
     match by {
         Some(RefusedBy::Group) => {
-            let Limit::Group(name) = &found.limit else { return Bytes(limit).to_string() + &card };
+            let Limit::Group(name) = &found.limit else {
+                return AsGiven(limit).to_string() + &card;
+            };
             let ours = sum(found.parts.iter().map(|(_, bytes)| *bytes));
             let others = Bytes(counted.saturating_sub(ours));
-            format!("{} by the group {name}, of which others have {others}{card}", Bytes(limit))
+            format!("{} by the group {name}, of which others have {others}{card}", AsGiven(limit))
         }
         Some(RefusedBy::Driver) => {
             let mut text = String::from(match figures(found).cause() {
@@ -158,7 +160,7 @@ fn limit(found: &Findings) -> String {
                 let _ = write!(text, ": {} free", Bytes(free));
             }
             if limit > 0 {
-                let _ = write!(text, " (the cap of {} is not reached)", Bytes(limit));
+                let _ = write!(text, " (the cap of {} is not reached)", AsGiven(limit));
             }
             text + &neighbours(found)
         }
@@ -167,7 +169,7 @@ fn limit(found: &Findings) -> String {
                 Limit::Ordered => "the cap that was ordered while it ran",
                 _ => "VRAMTRACE_CAP",
             };
-            format!("{} by {whose}{card}", Bytes(limit))
+            format!("{} by {whose}{card}", AsGiven(limit))
         }
         None => {
             let above = cache.map_or(0, |cache| cache.reserved.saturating_add(size));
@@ -323,10 +325,8 @@ fn advice(found: &Findings) -> String {
     } else {
         all.push("less memory held".into());
     }
-    match all.split_last() {
-        Some((last, first)) if !first.is_empty() => format!("{}, or {last}", first.join(", ")),
-        _ => all.concat(),
-    }
+    // A setting that is copied as a word has no comma behind it.
+    all.join(" or ")
 }
 
 /// Up to the next tenth of a GiB, or the next MiB, as a cap is written.

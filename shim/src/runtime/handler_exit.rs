@@ -283,7 +283,7 @@ const STOP: c_int = 5;
 
 unsafe extern "C" {
     fn _Unwind_Backtrace(
-        meet: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+        visit: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
         with: *mut c_void,
     ) -> c_int;
     fn _Unwind_GetIPInfo(context: *mut c_void, is_exact: *mut c_int) -> usize;
@@ -294,11 +294,11 @@ impl Search {
     fn until(until: Until) -> Option<SignalReturn> {
         let mut search = Search { until, previous: None, last: None, is_complete: false };
         // SAFETY: the callback gets the search, which lives until the walk has ended.
-        unsafe { _Unwind_Backtrace(Search::meet, (&raw mut search).cast()) };
+        unsafe { _Unwind_Backtrace(Search::visit, (&raw mut search).cast()) };
         search.last.filter(|_| search.is_complete)
     }
 
-    unsafe extern "C" fn meet(context: *mut c_void, search: *mut c_void) -> c_int {
+    unsafe extern "C" fn visit(context: *mut c_void, search: *mut c_void) -> c_int {
         // SAFETY: the search of `below`.
         let search = unsafe { &mut *search.cast::<Search>() };
         let mut is_exact = 0;

@@ -1,5 +1,5 @@
 /* A driver that does nothing but bear witness: stands in for libcuda.so.1, counts the calls that
- * reach it, and keeps the habits of the real one that matter to a door: it looks up its own names
+ * reach it, and keeps the habits of the real one that matter to a lookup: it looks up its own names
  * while it starts, and calls its own exported functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

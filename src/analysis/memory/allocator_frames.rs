@@ -34,6 +34,13 @@ pub(super) fn is_allocator(frame: &Frame) -> bool {
         || of_c10()
 }
 
+/// Whether a frame belongs to PyTorch's caching allocator on the card.
+pub(super) fn is_torch_cache(frame: &Frame) -> bool {
+    let library = || frame.library.as_deref().map(base_name);
+    frame.language == Language::Native
+        && library().is_some_and(|name| name.starts_with("libc10_cuda"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

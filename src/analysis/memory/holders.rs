@@ -14,7 +14,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
-use super::allocator_frames::is_allocator;
+use super::allocator_frames::{self, is_allocator};
 use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
@@ -236,9 +236,15 @@ impl<'s> StackClassifier<'s> {
         roles.library.is_some_and(|library| library != self.program && library != self.torch)
     }
 
-    /// Whether PyTorch requested the driver memory of this stack.
-    pub fn is_pytorch(&self, stack: StackId) -> bool {
+    /// Whether PyTorch's cache requested the driver memory of this stack: for itself, or for a library's
+    /// workspace.
+    pub fn is_torch_cache(&self, stack: StackId) -> bool {
+        let of_cache = |index: &u32| {
+            let frame = self.symbols.frames().get(*index as usize);
+            frame.is_some_and(allocator_frames::is_torch_cache)
+        };
         self.roles(stack).library == Some(self.torch)
+            || self.symbols.indexes(stack).iter().any(of_cache)
     }
 
     /// The frame at an index of a stack's frames.

@@ -104,7 +104,9 @@ impl Holdings {
             Moment::Peak | Moment::AllocatedPeak => {
                 Holdings::at_peaks(trace, definitions, state, moment, level)
             }
-            Moment::End | Moment::At(_) => Holdings::of_state(state, level),
+            Moment::End | Moment::At(_) | Moment::Step(_) | Moment::Event { .. } => {
+                Holdings::of_state(state, level)
+            }
         }
     }
 
@@ -363,6 +365,8 @@ pub(in crate::analysis) fn places(end: &State, moment: Moment) -> Vec<(DeviceId,
         Moment::Peak | Moment::AllocatedPeak => place_of(device, moment),
         Moment::End => Some(Until::End),
         Moment::At(time_ns) => Some(Until::Time(time_ns)),
+        Moment::Event { offset, .. } => Some(Until::Offset(offset)),
+        Moment::Step(_) => None,
     };
     end.devices.iter().filter_map(|(id, device)| Some((*id, place(device)?))).collect()
 }

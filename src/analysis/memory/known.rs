@@ -48,8 +48,10 @@ pub fn knowledge(
 ) -> Knowledge {
     let asked_ns = match moment {
         _ if state.live_is_known() => return Knowledge::Known,
-        Moment::At(time_ns) => time_ns,
-        Moment::End | Moment::Peak | Moment::AllocatedPeak => return Knowledge::Unsure,
+        Moment::At(time_ns) | Moment::Event { time_ns, .. } => time_ns,
+        Moment::End | Moment::Peak | Moment::AllocatedPeak | Moment::Step(_) => {
+            return Knowledge::Unsure;
+        }
     };
     let next = resume_point_after(trace, definitions, asked_ns);
     if next.is_none() && !state.is_in_gap() {

@@ -29,7 +29,7 @@ pub use ignored_ranges::IgnoredRanges;
 pub use known::{Knowledge, ResumePoint, UnknownMoment, knowledge};
 pub use largest::{LargestAllocation, largest};
 pub use level::Level;
-pub use moment::Moment;
+pub use moment::{Moment, StepMoment};
 pub use phases::{InPhase, MOST_OPEN, Phase, phases};
 pub use places::{Layer, Places, is_dispatch, pool_hint};
 pub use reconcile::{Basis, Reconciled, reconcile};

@@ -11,6 +11,19 @@ pub enum Moment {
     AllocatedPeak,
     /// This many ns after the start of the trace.
     At(u64),
+    /// In an iteration of a training. Reading a trace replaces it by the event.
+    Step(StepMoment),
+    /// After the event at this file offset.
+    Event { offset: u64, time_ns: u64 },
+}
+
+/// A moment of an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepMoment {
+    /// From 1.
+    pub number: usize,
+    /// After it; else when most was allocated in it.
+    pub after: bool,
 }
 
 impl Moment {

@@ -8,7 +8,7 @@ use super::super::autograd;
 use crate::symbols::{Frame, Language};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrameMark {
+pub(in crate::analysis) enum FrameMark {
     /// It says nothing.
     None,
     /// Python code of the program or of a library: not of PyTorch.
@@ -21,6 +21,8 @@ pub(super) enum FrameMark {
     Compiled,
     /// Weights are made, moved or read here.
     Load,
+    /// A tensor is copied with the object that has it.
+    Copy,
     Cache,
     /// A backward step, or what starts it.
     Backward,
@@ -40,7 +42,7 @@ pub(super) enum FrameMark {
 type Row = (&'static str, &'static [&'static str], FrameMark);
 
 /// By the end of the file's path. The first that fits decides.
-const PYTHON: [Row; 33] = [
+const PYTHON: [Row; 35] = [
     (
         "/torch/nn/modules/module.py",
         &["_call_impl", "_wrapped_call_impl", "__call__"],
@@ -61,7 +63,9 @@ const PYTHON: [Row; 33] = [
         ],
         FrameMark::Load,
     ),
-    ("/torch/nn/parameter.py", &["__new__", "__deepcopy__", "materialize"], FrameMark::Load),
+    ("/torch/nn/parameter.py", &["__deepcopy__"], FrameMark::Copy),
+    ("/torch/nn/parameter.py", &["__new__", "materialize"], FrameMark::Load),
+    ("/torch/_tensor.py", &["__deepcopy__"], FrameMark::Copy),
     ("/torch/serialization.py", &[], FrameMark::Load),
     (
         "/torch/_utils.py",
@@ -177,7 +181,7 @@ const LIBRARIES: [(&str, FrameMark); 8] = [
     ("libnvshmem", FrameMark::Communication),
 ];
 
-pub(super) fn mark(frame: &Frame) -> FrameMark {
+pub(in crate::analysis) fn mark(frame: &Frame) -> FrameMark {
     match frame.language {
         Language::Native => native(frame),
         Language::Python => python(frame),

@@ -25,6 +25,8 @@ mod tests;
 mod tree;
 
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
+pub(super) use frames::{FrameMark, mark};
 pub use held::{HeldByRole, RolesAt};
 pub use holders::{RoleHolder, holders};
 pub use role::Role;
+pub(super) use stack_class::{Phase as RolePhase, StackClass, StackClasses};

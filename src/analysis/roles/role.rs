@@ -10,6 +10,8 @@ pub enum Role {
     Weights,
     Gradients,
     OptimizerState,
+    /// Copies of the weights: for averages (EMA), or a teacher.
+    Copies,
     Activations,
     KvCache,
     Input,
@@ -28,10 +30,11 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Role; 13] = [
+    pub const ALL: [Role; 14] = [
         Role::Weights,
         Role::Gradients,
         Role::OptimizerState,
+        Role::Copies,
         Role::Activations,
         Role::KvCache,
         Role::Input,
@@ -50,6 +53,7 @@ impl Role {
             Role::Weights => "weights",
             Role::Gradients => "gradients",
             Role::OptimizerState => "optimizer state",
+            Role::Copies => "copies of weights",
             Role::Activations => "activations",
             Role::KvCache => "KV cache",
             Role::Input => "input",

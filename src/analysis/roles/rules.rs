@@ -18,6 +18,10 @@ pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
         StackClass::Accumulate => Role::Gradients,
         StackClass::Recompute => Role::Activations,
         StackClass::Load => load(life),
+        StackClass::Copy => match learned.is_surplus(site) {
+            true if life.is_kept() => Role::Copies,
+            _ => load(life),
+        },
         StackClass::Cache => cache(life, learned),
         StackClass::Forward => forward(life, site, learned),
         StackClass::Backward => backward(life, site, learned),
@@ -129,6 +133,8 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
         // A parameter without a module has the size of a gradient.
         let has_gradient = learned.makes_gradients_of(site.bytes);
         return match (has_gradient, life.class) {
+            // Momentum, averages and other copies have the size of a gradient, too.
+            (true, StackClass::Outside) if learned.is_surplus(site) => Role::Unknown,
             (true, _) | (_, StackClass::Constructor) => Role::Weights,
             // Memory that the program allocates repeatedly is input of the model.
             _ if learned.trains() || life.is_freed() => Role::Input,
@@ -257,6 +263,53 @@ mod tests {
         learned.note(&gradient, SITE, Role::Gradients);
         assert_eq!(role(&long, SITE, &learned), Role::Weights);
         assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
+    }
+
+    /// A program with two weights of a size that modules load, each with a gradient, and then other memory of the
+    /// size, all of one stack of `class`.
+    fn with_weights(class: StackClass, loaded: u32, others: u32) -> (Learned, Site) {
+        let mut learned = Learned::default();
+        let of = |stack| Site { stack: StackId(stack), ..SITE };
+        let long = |class| kept(life(class, Phase::Outside, (9, 9), Phase::Outside));
+        for _ in 0..loaded {
+            learned.note(&long(StackClass::Load), of(3), Role::Weights);
+        }
+        for _ in 0..others {
+            learned.note(&long(class), of(2), Role::Unknown);
+        }
+        for pass in 5..8 {
+            for _ in 0..2 {
+                let mut gradient =
+                    life(StackClass::Backward, Phase::Backward, (1, 0), Phase::Outside);
+                (gradient.born.backwards, gradient.ended.backwards) = (pass, pass);
+                learned.note(&gradient, of(9), Role::Gradients);
+            }
+        }
+        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        (learned, of(2))
+    }
+
+    #[test]
+    fn copies_of_weights_have_no_gradients_of_their_own() {
+        let copied = kept(life(StackClass::Copy, Phase::Outside, (9, 9), Phase::Outside));
+        let (learned, site) = with_weights(StackClass::Copy, 2, 2);
+        assert_eq!(role(&copied, site, &learned), Role::Copies, "for an average");
+        let (learned, site) = with_weights(StackClass::Copy, 0, 2);
+        assert_eq!(role(&copied, site, &learned), Role::Weights, "layers that are cloned");
+        let (learned, site) = with_weights(StackClass::Copy, 1, 1);
+        assert_eq!(role(&copied, site, &learned), Role::Weights, "a layer that is cloned");
+        assert_eq!(role(&copied, site, &inference()), Role::Weights);
+    }
+
+    #[test]
+    fn in_a_loop_without_modules_what_is_beyond_the_gradients_is_not_known() {
+        let long = kept(life(StackClass::Outside, Phase::Outside, (9, 9), Phase::Outside));
+        let (mut learned, parameters) = with_weights(StackClass::Outside, 0, 2);
+        let momentum = Site { stack: StackId(4), ..SITE };
+        learned.note(&long, momentum, Role::Unknown);
+        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        assert_eq!(role(&long, parameters, &learned), Role::Weights, "the line that came first");
+        assert_eq!(role(&long, momentum, &learned), Role::Unknown);
     }
 
     #[test]

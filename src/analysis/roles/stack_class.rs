@@ -8,7 +8,7 @@ use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum StackClass {
+pub(in crate::analysis) enum StackClass {
     /// No known frame of Python or of a framework.
     #[default]
     Unknown,
@@ -17,6 +17,8 @@ pub(super) enum StackClass {
     /// The same, in a constructor.
     Constructor,
     Load,
+    /// `copy.deepcopy` of a module or tensor.
+    Copy,
     Forward,
     /// A function or file with the name of a cache of keys and values.
     Cache,
@@ -32,7 +34,7 @@ pub(super) enum StackClass {
 
 /// The part of a step that runs while memory of a class is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(in crate::analysis) enum Phase {
     #[default]
     Outside,
     Forward,
@@ -42,9 +44,9 @@ pub(super) enum Phase {
 
 impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
-    pub(super) fn phase(self) -> Option<Phase> {
+    pub(in crate::analysis) fn phase(self) -> Option<Phase> {
         match self {
-            StackClass::Outside | StackClass::Constructor | StackClass::Load => {
+            StackClass::Outside | StackClass::Constructor | StackClass::Load | StackClass::Copy => {
                 Some(Phase::Outside)
             }
             StackClass::Forward => Some(Phase::Forward),
@@ -63,13 +65,16 @@ impl StackClass {
 
 /// The classes of a trace's stacks.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StackClasses {
+pub(in crate::analysis) struct StackClasses {
     by: FxHashMap<StackId, StackClass>,
+    /// The program uses PyTorch. Modules, steps and passes are PyTorch's: without it, only the memory of
+    /// libraries and graphs has a class.
+    torch: bool,
 }
 
 impl StackClasses {
     /// Classifies each stack of a trace, by the marks of its frames.
-    pub(super) fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
+    pub(in crate::analysis) fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
         let mut classes = StackClasses::default();
         classes.add(definitions, symbols, &definitions.stacks().ids().collect::<Vec<_>>());
         classes
@@ -77,6 +82,7 @@ impl StackClasses {
 
     /// Classifies some stacks more. `symbols` must name them.
     pub(super) fn add(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
+        self.torch = self.torch || uses_torch(definitions, symbols);
         let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
         let stacks = definitions.stacks();
         let class = |id: StackId| {
@@ -89,9 +95,21 @@ impl StackClasses {
         self.by.extend(new.iter().filter_map(|id| Some((*id, class(*id)?))));
     }
 
-    pub(super) fn get(&self, stack: StackId) -> StackClass {
-        self.by.get(&stack).copied().unwrap_or_default()
+    pub(in crate::analysis) fn get(&self, stack: StackId) -> StackClass {
+        let class = self.by.get(&stack).copied().unwrap_or_default();
+        match class {
+            StackClass::Workspace | StackClass::Communication | StackClass::Graph => class,
+            _ if self.torch => class,
+            _ => StackClass::Unknown,
+        }
     }
+}
+
+fn uses_torch(definitions: &Definitions, symbols: &Symbols) -> bool {
+    definitions.imported_from().is_some()
+        || definitions.has_library("libc10")
+        || definitions.has_library("libtorch")
+        || symbols.frames().iter().any(|frame| frame.file.contains("/torch/"))
 }
 
 /// Without native frames, a thread without Python frames is one that runs backward.
@@ -126,6 +144,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
             FrameMark::Constructor => StackClass::Constructor,
             FrameMark::Module => StackClass::Forward,
             FrameMark::Load => StackClass::Load,
+            FrameMark::Copy => StackClass::Copy,
             FrameMark::Cache => StackClass::Cache,
             FrameMark::Accumulate => StackClass::Accumulate,
             FrameMark::Optimizer => StackClass::Optimizer,

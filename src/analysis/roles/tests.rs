@@ -113,3 +113,50 @@ fn roles_of_generation_are_those_the_program_counted() {
 fn roles_of_a_compiled_model_are_those_the_program_counted() {
     is_right("compile");
 }
+
+/// A program that keeps what one of its lines allocates, beside the workspace of a library; then, where
+/// `torch`, with a frame of PyTorch.
+fn without_cache(torch: bool) -> Vec<(u64, Role)> {
+    use crate::testing::{SECOND, TORCH, TraceBuilder};
+    let mut t = TraceBuilder::new();
+    t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
+    t.module("/opt/libcublas.so.12", 0x3000_0000);
+    t.code(1, "keep_history", "/home/me/serve.py", 41);
+    t.code(2, "SGD.step", "/home/me/optim/sgd.py", 7);
+    if torch {
+        t.code(3, "Module._call_impl", TORCH, 1501);
+    }
+    t.stack(1, &[0x1000_0010], &[1], &[]);
+    t.stack(2, &[0x1000_0010, 0x3000_0010], &[1], &[]);
+    t.stack(3, &[0x1000_0010], &[2], &[]);
+    t.stack(4, &[0x1000_0010], if torch { &[3, 1] } else { &[1] }, &[]);
+    t.context(0, 0);
+    for n in 0..6 {
+        t.alloc_by(n * SECOND, vramtrace_format::Kind::Device, (n + 1) << 40, 1 << 20, 1);
+    }
+    for (n, stack) in [(7, 2), (8, 3), (9, 4)] {
+        t.alloc_by(n * SECOND, vramtrace_format::Kind::Device, n << 40, n << 20, stack);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    t.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    let symbols = Symbols::of_all(&definitions, trace.header());
+    let finder = RoleFinder::new(&trace, &definitions, &symbols);
+    let mut all = Vec::new();
+    finder.follow(&trace, &definitions, &mut |of| all.push((of.live.size >> 20, of.role)));
+    all.sort_by_key(|(size, _)| *size);
+    all.dedup();
+    all
+}
+
+/// Steps, modules and gradients are PyTorch's: a line that keeps memory elsewhere is no input of a model.
+#[test]
+fn without_pytorch_only_memory_of_libraries_has_a_role() {
+    let unknown = [1, 8, 9].map(|size| (size, Role::Unknown));
+    let [leak, step, line] = unknown;
+    assert_eq!(without_cache(false), [leak, (7, Role::Workspace), step, line]);
+    let with = without_cache(true);
+    assert_eq!(with[1..3], [(7, Role::Workspace), (8, Role::OptimizerState)], "{with:?}");
+    assert_ne!(with[0], leak);
+}

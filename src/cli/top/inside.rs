@@ -153,6 +153,7 @@ pub fn colour(role: Role) -> Color {
         Role::Weights => Color::Blue,
         Role::Gradients => Color::Red,
         Role::OptimizerState => Color::Green,
+        Role::Copies => Color::LightGreen,
         Role::Activations => Color::Yellow,
         Role::KvCache => Color::Magenta,
         Role::Input => Color::LightMagenta,

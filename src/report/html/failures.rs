@@ -7,8 +7,8 @@ use vramtrace_format::{Header, RefusedBy};
 
 use super::tables::{display_name, place_and_function};
 use crate::analysis::oom::{Advice, PostMortem, UsedPart, UsedSum, advice};
-use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, StackClassifier};
+use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::text::oom as words;
 use crate::symbols::{Frame, Symbols};
@@ -136,11 +136,7 @@ fn of_advice(advice: &Advice) -> Try {
         Advice::Setting { conf, spare, origin } => Try {
             text: format!(
                 "replayed up to the failed request, it fits {}, {} to spare",
-                match origin {
-                    Origin::Cap => "under the same cap",
-                    Origin::Card => "on the same card",
-                    Origin::Asked => "there",
-                },
+                fits_in_words(*origin),
                 crate::units::size(*spare)
             ),
             copy: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),

@@ -52,7 +52,8 @@ fn the_page_is_closed_to_networks_and_holds_facts_and_columns() {
     // 4 rounds of 4 blocks, and the block for which the cache released a segment.
     assert_eq!(process["blocks"], 17);
     assert_eq!(process["memory"], 7);
-    assert_eq!(process["verdict"][1]["label"], "CAUSE");
+    assert_eq!(process["verdict"][1]["label"], "LINE");
+    assert_eq!(process["verdict"][2]["label"], "CAUSE");
     let failure = &process["failures"][0];
     let oom = process["marks"].as_array().unwrap().iter().find(|mark| mark["what"] == "oom");
     assert_eq!(failure["ordinal"], oom.unwrap()["ordinal"], "the failure is a moment of the page");

@@ -5,8 +5,9 @@ use vramtrace_format::Header;
 
 use super::is_zero;
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
-use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
+use crate::analysis::{StackClassifier, StepMoment};
+use crate::report::wording::ordinal;
 
 pub const SCHEMA: &str = "vramtrace.frag/1";
 
@@ -22,7 +23,8 @@ pub struct FragReport {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragFacts {
-    pub ordinal: u8,
+    /// Null: the device is not known.
+    pub ordinal: Option<u8>,
     pub pid: u32,
     pub rank: Option<u32>,
     /// `peak`, `end`, `time` or `oom`.
@@ -114,13 +116,15 @@ const FACTS: usize = 100;
 pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
     let classifier = StackClassifier::new(&frag.symbols, header);
     FragFacts {
-        ordinal: frag.device.0,
+        ordinal: ordinal(frag.device),
         pid: header.pid,
         rank: header.rank,
         at: match at {
             FragMoment::Peak => "peak",
             FragMoment::End => "end",
-            FragMoment::Time(_) => "time",
+            FragMoment::Time(_) | FragMoment::Event(_) => "time",
+            FragMoment::Step(StepMoment { after: false, .. }) => "step",
+            FragMoment::Step(StepMoment { after: true, .. }) => "step-end",
             FragMoment::OutOfMemory => "oom",
         },
         at_s: frag.at_ns.map(|ns| ns as f64 / 1e9),

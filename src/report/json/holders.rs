@@ -10,7 +10,8 @@ use super::stack::{
 };
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
-    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, bytes_on,
+    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, StepMoment,
+    bytes_on,
 };
 use crate::replay::Peak;
 use crate::report::wording::ordinal;
@@ -61,7 +62,7 @@ pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MomentFacts {
-    /// `peak`, `peak-allocated`, `end` or `time`.
+    /// `peak`, `peak-allocated`, `end`, `time`, `step` (its peak) or `step-end`.
     pub label: &'static str,
     /// Since the start of the trace; null where the moment differs between devices or processes.
     pub seconds: Option<f64>,
@@ -76,6 +77,9 @@ impl MomentFacts {
             Moment::AllocatedPeak => ("peak-allocated", None),
             Moment::End => ("end", None),
             Moment::At(time_ns) => ("time", Some(time_ns)),
+            Moment::Step(StepMoment { after: false, .. }) => ("step", None),
+            Moment::Step(StepMoment { after: true, .. }) => ("step-end", None),
+            Moment::Event { time_ns, .. } => ("time", Some(time_ns)),
         };
         let mut all: Vec<u64> = at_ns.into_iter().collect();
         all.dedup();

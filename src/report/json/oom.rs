@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::Header;
 
+use super::in_use::InUseFacts;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use super::whatif;
 use crate::analysis::oom::{Advice, Explained, Oom, Swallowed, advice};
@@ -46,7 +47,10 @@ pub struct OomDeviceFacts {
     pub warned: u64,
     pub ooms: u64,
     pub peak_bytes: u64,
+    /// NVML's highest reading.
     pub peak_process_bytes: Option<u64>,
+    /// The memory at the peak, split.
+    pub in_use_at_peak: InUseFacts,
     pub cap_bytes: Option<u64>,
 }
 
@@ -162,6 +166,8 @@ pub struct PostMortemFacts {
     pub torch: Option<TorchAtOomFacts>,
     /// Largest first.
     pub holders: Vec<HeldFacts>,
+    /// The step of a training that it ended; null: none, or they cannot be told.
+    pub step: Option<AtStepFacts>,
     /// The time from which `grew` counts; null: not known.
     pub grew_since_s: Option<f64>,
     pub grew: Vec<GrownFacts>,
@@ -169,6 +175,18 @@ pub struct PostMortemFacts {
     pub settings: Vec<TriedSettingFacts>,
     pub advice: Vec<AdviceFacts>,
     pub problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AtStepFacts {
+    /// From 1, as in `report --by step`.
+    pub number: usize,
+    /// It asked for more than any step before.
+    pub differs: bool,
+    /// The largest request of each earlier step: the lowest and the highest. Null: there is none.
+    pub earlier_low_bytes: Option<u64>,
+    pub earlier_high_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -248,7 +266,7 @@ pub struct AdviceFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,
     pub bytes: Option<u64>,
-    /// Bytes that a setting would leave unused, `under` a `cap` or a `card`.
+    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spare_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -336,6 +354,12 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
                 no_frames: why_no_frames(&it.symbols, holder.stack),
             })
             .collect(),
+        step: it.step.map(|step| AtStepFacts {
+            number: step.number,
+            differs: step.differs(),
+            earlier_low_bytes: step.earlier.map(|(low, _)| low),
+            earlier_high_bytes: step.earlier.map(|(_, high)| high),
+        }),
         grew_since_s: it.grew_from_ns.map(|ns| ns as f64 / 1e9),
         grew: it
             .grew
@@ -410,6 +434,7 @@ pub fn process(
         ooms: ooms.iter().filter(|oom| oom.device == *id).count() as u64,
         peak_bytes: device.peak.bytes,
         peak_process_bytes: device.peak_sample.and_then(|at| at.sample.process_bytes),
+        in_use_at_peak: InUseFacts::of(&device.peak.in_use),
         cap_bytes: device.cap_bytes,
     });
     OomProcessFacts {

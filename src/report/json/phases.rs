@@ -1,4 +1,4 @@
-//! The key `phases` of `report --by-phase --json`.
+//! The key `phases` of `report --by phase --json`.
 
 use serde::Serialize;
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
+use super::in_use::InUseFacts;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
@@ -119,8 +120,11 @@ pub struct DeviceFacts {
     pub group_cap_bytes: Option<u64>,
     pub peak_bytes: u64,
     pub peak_at_s: f64,
+    /// The memory at that moment, split.
+    pub in_use_at_peak: InUseFacts,
     pub live_bytes: u64,
     pub process_bytes: Option<u64>,
+    /// NVML's highest reading.
     pub peak_process_bytes: Option<u64>,
     pub live_allocations: u64,
     pub allocations: u64,
@@ -320,6 +324,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         group_cap_bytes: device.group_cap_bytes,
         peak_bytes: device.peak.bytes,
         peak_at_s: seconds(device.peak.time_ns),
+        in_use_at_peak: InUseFacts::of(&device.peak.in_use),
         live_bytes: device.live_bytes,
         process_bytes,
         peak_process_bytes: sampled_peak.max(process_bytes).filter(|bytes| *bytes > 0),

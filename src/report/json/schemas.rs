@@ -49,7 +49,7 @@ fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
 #[test]
 fn the_schemas_are_those_of_the_code() {
     let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
-    // `--by-phase` adds `phases` to each process.
+    // `--by phase` adds `phases` to each process.
     let phases = schema::<Vec<phases::PhaseFacts>>("phases");
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });

@@ -140,6 +140,7 @@ pub(super) fn origin_name(origin: Origin) -> &'static str {
         Origin::Asked => "asked",
         Origin::Cap => "cap",
         Origin::Card => "card",
+        Origin::Reserved => "reserved",
     }
 }
 

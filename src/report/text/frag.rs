@@ -6,7 +6,7 @@ use super::heatmap::{self, Palette};
 use super::holders::{ListingOptions, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::frag::{Frag, FragMoment, Pin, PoolFrag};
-use crate::analysis::{GroupBy, StackClassifier};
+use crate::analysis::{GroupBy, StackClassifier, StepMoment};
 use crate::units::{clean, count, gib, seconds, several, size};
 
 /// What is shown, and how large.
@@ -26,7 +26,9 @@ pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> Str
     let when = match shown.at {
         FragMoment::Peak => "when it reserved most",
         FragMoment::End => "at the end",
-        FragMoment::Time(_) => "at that time",
+        FragMoment::Time(_) | FragMoment::Event(_) => "at that time",
+        FragMoment::Step(StepMoment { after: false, .. }) => "at the peak of that step",
+        FragMoment::Step(StepMoment { after: true, .. }) => "after that step",
         FragMoment::OutOfMemory => "when it ran out of memory",
     };
     let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();

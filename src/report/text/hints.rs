@@ -1,30 +1,25 @@
 //! The commands that a report suggests at its end.
 
 use super::layout::{DIM, paint};
-use crate::analysis::ranks::Rank;
+use crate::analysis::ranks::{self, Rank};
 use crate::analysis::{Process, outliers};
 use crate::report::shell;
 
-/// Commands to suggest after an overview. The outlier is the example, or else the first process.
+/// Commands to suggest after an overview. The example is the process that failed first, else the outlier,
+/// else the first one.
 /// `given`: the trace arguments as the user gave them, each after a space.
 pub fn overview_hints(processes: &[Rank], given: &str) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
-    let odd = processes.iter().zip(&odd).find(|(_, odd)| odd.is_some());
-    let Some(process) = odd.map(|(process, _)| process).or(processes.first()) else {
+    let odd = || processes.iter().zip(&odd).find(|(_, odd)| odd.is_some()).map(|(one, _)| one);
+    let failed = ranks::failed(processes).first().map(|failed| &processes[failed.rank]);
+    let Some(process) = failed.or_else(odd).or(processes.first()) else {
         return String::new();
     };
-    let header = &process.header;
-    let same = |p: &&Rank| p.header.rank == header.rank;
-    let one = match header.rank {
-        Some(rank) if processes.iter().filter(same).count() == 1 => {
-            format!("vramtrace report{given} --rank {rank}")
-        }
-        _ if header.pid == 0 => format!("vramtrace report {}", shell::path(&process.trace)),
-        _ => format!("vramtrace report{given} --pid {}", header.pid),
-    };
+    let headers = processes.iter().map(|process| &process.header);
+    let one = shell::of_process(given, &process.header, &process.trace, headers);
     aligned(vec![
-        (one, "one process in full"),
+        (format!("vramtrace report{one}"), "one process in full"),
         (format!("vramtrace holders{given}"), "who held it at the peaks"),
         timeline(given),
     ])

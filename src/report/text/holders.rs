@@ -1,6 +1,6 @@
 //! The text of `vramtrace holders`, and the tables of holders in other reports.
 
-use vramtrace_format::{ContextId, DeviceId, StackId};
+use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::options::ReportOptions;
@@ -9,9 +9,10 @@ use crate::analysis::{
     GroupBy, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, autograd,
     bytes_on, pool_hint,
 };
-use crate::replay::Peak;
-use crate::report::wording::gpu_name;
+use crate::replay::{InUse, Peak};
+use crate::report::wording::{gpu_name, headline};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
+use crate::trace::is_this_host;
 use crate::units::{clean, count, seconds, several, shorten, size};
 
 /// The most characters of a function's name. Names in C++ and Rust may have thousands.
@@ -19,13 +20,13 @@ const FUNCTION_WIDTH: usize = 70;
 
 /// How holders are grouped and listed.
 #[derive(Clone, Copy, Debug)]
-pub struct ListingOptions {
+pub struct ListingOptions<'w> {
     pub by: GroupBy,
     pub top: usize,
     /// All frames of each stack, and files with their full path.
     pub full: bool,
     /// The moment in words: `at the peak`.
-    pub when: &'static str,
+    pub when: &'w str,
 }
 
 /// The holders on each device of a process.
@@ -45,34 +46,52 @@ pub fn listing(
         }
         let bytes = bytes_on(&all, *id);
         let allocations = here.iter().map(|holder| holder.count).sum();
-        out.push_str(&heading(*id, *at_ns, bytes, allocations, holdings.level, how.when));
+        let of_device = in_use(process, *id, *at_ns);
+        let held = Held { bytes, allocations, level: holdings.level };
+        out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
         out.push_str(&table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(process, *id, *at_ns, bytes));
+        out.push_str(&overhead(of_device, bytes));
         out.push('\n');
     }
     out.push_str(&without_holders(holdings, how.when));
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
-    out.push_str(&problems_of(who));
+    out.push_str(&problems_of(who, &process.header));
     out
 }
 
-/// Device, moment, bytes and number of allocations.
-fn heading(
-    id: DeviceId,
-    at_ns: u64,
+/// What the rows of a table have together.
+#[derive(Clone, Copy)]
+struct Held {
     bytes: u64,
     allocations: u64,
     level: Level,
-    when: &str,
-) -> String {
+}
+
+/// Device, moment, bytes and number of allocations, and what nvidia-smi showed.
+fn heading(id: DeviceId, at_ns: u64, held: Held, of_device: Option<InUse>, when: &str) -> String {
     let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(id), seconds(at_ns)));
-    let what = match level {
-        Level::Driver => several(allocations, "allocation"),
-        Level::Tensor => format!("{} blocks and allocations", count(allocations)),
+    let what = match held.level {
+        Level::Driver => several(held.allocations, "allocation"),
+        Level::Tensor => format!("{} blocks and allocations", count(held.allocations)),
     };
-    format!("{name}: {} in {what}\n", size(bytes))
+    let bytes = size(of_device.map_or(held.bytes, |of| of.live));
+    let of = match of_device.filter(|of| of.in_nvidia_smi().is_some()) {
+        Some(of) => format!(", of {}", headline(&of)),
+        None => String::new(),
+    };
+    format!("{name}: {bytes} in {what}{of}\n")
+}
+
+/// The memory of the process on a device at a moment, if a report has the same moment.
+fn in_use(process: &Process, id: DeviceId, at_ns: u64) -> Option<InUse> {
+    let device = process.state.devices.get(&id)?;
+    match at_ns {
+        at_ns if at_ns == device.peak.offset_ns => Some(device.peak.in_use),
+        at_ns if at_ns == process.state.time_ns => Some(device.in_use()),
+        _ => None,
+    }
 }
 
 /// As [`listing`], by role: weights, activations and so on.
@@ -93,16 +112,18 @@ pub fn listing_by_role(
         }
         let bytes = roles.bytes_on(*id);
         let allocations = here.iter().map(|of| of.holder.count).sum();
-        out.push_str(&heading(*id, *at_ns, bytes, allocations, level, how.when));
+        let of_device = in_use(process, *id, *at_ns);
+        let held = Held { bytes, allocations, level };
+        out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
         out.push_str(&role_table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(process, *id, *at_ns, bytes));
+        out.push_str(&overhead(of_device, bytes));
         out.push('\n');
     }
     out.push_str(&without_holders(&who.live, how.when));
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
-    out.push_str(&problems_of(who));
+    out.push_str(&problems_of(who, &process.header));
     out
 }
 
@@ -155,8 +176,13 @@ pub(super) fn table(
     // The title stands above the bytes: in a separate column it would make the lines too long.
     let title = if title.is_empty() { "bytes" } else { title };
     table.head(&[title, "share", "count", "library", last]);
+    let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total.max(1) as f64);
+    let in_cache = holders.iter().find(|holder| holder.stack == FREE_CACHE);
+    // No line holds what is free in the cache.
+    let holders: Vec<&Holder> =
+        holders.iter().filter(|holder| holder.stack != FREE_CACHE).copied().collect();
     for holder in holders.iter().take(how.top) {
-        let share = format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64);
+        let share = share(holder.bytes);
         let lead = match classifier.frame(holder.stack, holder.lead) {
             Some(frame) => words(frame, how),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
@@ -200,21 +226,20 @@ pub(super) fn table(
         out.push_str(&paint(DIM, &text));
         out.push('\n');
     }
+    if let Some(free) = in_cache {
+        let text =
+            format!("    free in PyTorch's cache: {} ({})", size(free.bytes), share(free.bytes));
+        out.push_str(&format!("{text}\n"));
+    }
     out
 }
 
 /// The bytes that the driver held at a moment beyond the requested ones: page rounding, and reserves
 /// of pools. The peak in a report includes them.
-fn overhead(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
+fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
     /// Fewer bytes than this are not reported.
     const NOTICEABLE: u64 = 1 << 20;
-    let Some(device) = process.state.devices.get(&id) else { return String::new() };
-    let all = match at_ns {
-        at_ns if at_ns == device.peak.time_ns => device.peak.bytes,
-        at_ns if at_ns == process.state.time_ns => device.live_bytes,
-        _ => return String::new(),
-    };
-    match all.checked_sub(bytes) {
+    match of_device.and_then(|of| of.live.checked_sub(bytes)) {
         Some(rest) if rest >= NOTICEABLE => {
             let rest = size(rest);
             let text = format!("    and {rest} more: rounding to whole pages, reserves of pools");
@@ -264,7 +289,7 @@ fn moments<'p>(
         Moment::End => {
             [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
         }
-        Moment::At(_) => {
+        Moment::At(_) | Moment::Step(_) | Moment::Event { .. } => {
             [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
         }
     };
@@ -283,8 +308,8 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
     let all = moments(process, who, id, shown);
     // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak.
     let (title, holdings) = match (shown.moment, all) {
-        (Moment::At(_), [first, (None, _)]) => first,
-        (Moment::At(_), [_, then]) => then,
+        (Moment::At(_) | Moment::Step(_), [first, (None, _)]) => first,
+        (Moment::At(_) | Moment::Step(_), [_, then]) => then,
         (_, [first, _]) => first,
     };
     let Some(title) = title else { return String::new() };
@@ -330,12 +355,8 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         if !here.is_empty() {
             let bytes = bytes_on(&all, id);
             out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
-            out.push_str(&overhead(
-                process,
-                id,
-                holdings.at_ns.get(&id).copied().unwrap_or(0),
-                bytes,
-            ));
+            let at_ns = holdings.at_ns.get(&id).copied().unwrap_or(0);
+            out.push_str(&overhead(in_use(process, id, at_ns), bytes));
         }
         let of_libraries = classifier.holders(holdings, GroupBy::Library);
         libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
@@ -437,13 +458,13 @@ pub(super) fn problems(process: &Process) -> String {
     process
         .who
         .as_ref()
-        .map(problems_of)
+        .map(|who| problems_of(who, &process.header))
         .filter(|text| !text.is_empty())
         .map_or_else(String::new, |text| format!("\n{text}"))
 }
 
 /// The first of these files, and the number of the others.
-fn problems_of(who: &NamedHoldings) -> String {
+fn problems_of(who: &NamedHoldings, header: &Header) -> String {
     const SHOWN: usize = 5;
     let all = who.symbols.problems();
     let mut out: String = all
@@ -458,6 +479,11 @@ fn problems_of(who: &NamedHoldings) -> String {
             paint(WARN, "!"),
             paint(DIM, &format!("and {rest} without names"))
         ));
+    }
+    if !all.is_empty() && !header.host.is_empty() && !is_this_host(header) {
+        let text =
+            format!("recorded on {}: `vramtrace pack` there adds the names", clean(&header.host));
+        out.push_str(&format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &text)));
     }
     out
 }

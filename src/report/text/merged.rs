@@ -9,6 +9,7 @@ use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::ranks::{Holders, Merged, Rank, holders_of, merge};
 use crate::analysis::{GroupBy, StackClassifier};
 use crate::report::names;
+use crate::symbols::FREE_CACHE;
 use crate::units::{clean, count, size};
 
 /// What the name of a process is made from.
@@ -42,10 +43,14 @@ pub fn table(
     let mut table = Table::new(4, "lrrrlrll");
     let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
     table.head(&[title, "bytes", "share", "count", "held by", "at most", "library", last]);
+    let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total.max(1) as f64);
+    let of_largest = |merged: &Merged| &sources[merged.largest.0].holders[merged.largest.1];
+    // No line holds what is free in the caches.
+    let (in_caches, all): (Vec<&Merged>, Vec<&Merged>) =
+        all.iter().partition(|merged| of_largest(merged).stack == FREE_CACHE);
     for merged in all.iter().take(how.top) {
-        let (of, nth) = merged.largest;
-        let (classifier, holder) = (sources[of].classifier, &sources[of].holders[nth]);
-        let share = format!("{:.1} %", merged.bytes as f64 * 100.0 / total.max(1) as f64);
+        let (classifier, holder) = (sources[merged.largest.0].classifier, of_largest(merged));
+        let share = share(merged.bytes);
         let lead = match classifier.frame(holder.stack, holder.lead) {
             Some(frame) => words(frame, how),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
@@ -88,6 +93,10 @@ pub fn table(
         let bytes = rest.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
         let text = format!("    and {} more, {} together", count(rest.len() as u64), size(bytes));
         out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    let free = in_caches.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
+    if free > 0 {
+        out.push_str(&format!("    free in PyTorch's caches: {} ({})\n", size(free), share(free)));
     }
     out
 }

@@ -1,10 +1,12 @@
 //! Reports as text, for people.
 
 pub mod diff;
+mod failed;
 pub mod frag;
 mod heatmap;
 mod hints;
 pub mod holders;
+mod in_use;
 pub mod layout;
 pub mod leaks;
 pub mod merged;
@@ -14,7 +16,9 @@ mod overview;
 pub mod phases;
 mod process;
 mod sleeps;
+pub mod steps;
 mod sum;
+mod sum_line;
 mod torch;
 pub mod tree;
 pub mod verdict;

@@ -2,9 +2,9 @@
 //! sums per card; the largest holders.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
-use super::merged;
-use crate::analysis::outliers;
-use crate::analysis::ranks::{Card, Imbalance, Rank, RankDevice, cards, imbalance};
+use super::{failed, merged};
+use crate::analysis::ranks::{self, Card, Imbalance, Rank, RankDevice, RankEnd, cards, imbalance};
+use crate::analysis::{Process, outliers};
 use crate::report::{names, wording};
 use crate::trace::DeviceInfo;
 use crate::units::{count, gib, several, shorten};
@@ -19,13 +19,21 @@ const REASONS: usize = 12;
 /// The most cards that are listed.
 const CARDS: usize = 8;
 
-/// The whole overview. `top`: the most holders that are listed.
-pub fn overview(processes: &[Rank], top: usize) -> String {
+/// The whole overview: what failed, then all processes. `first`: the process that failed first, with its
+/// post-mortems. `given`: the trace arguments as the user gave them, each after a space. `top`: the most
+/// holders that are listed.
+pub fn overview(processes: &[Rank], first: Option<&Process>, given: &str, top: usize) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
     let longest = processes.iter().map(|process| process.last_ns).max().unwrap_or(0);
     let mut out = paint(BOLD, &format!("{} processes", count(processes.len() as u64)));
-    out.push_str(&format!(", the longest {:.1} s\n\n", longest as f64 / 1e9));
+    let ends = match failed::endings(processes) {
+        ends if ends.is_empty() => ends,
+        ends => format!(": {ends}"),
+    };
+    out.push_str(&format!(", the longest {:.1} s{ends}\n", longest as f64 / 1e9));
+    out.push_str(&failed::head(processes, &ranks::failed(processes), first, given));
+    out.push('\n');
     out.push_str(&table(processes, &odd));
     let spread = imbalance(processes);
     if let Some(spread) = &spread {
@@ -43,16 +51,16 @@ pub fn overview(processes: &[Rank], top: usize) -> String {
 
 /// The table of processes. `odd`: per process why it is an outlier, or `None`.
 fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
-    let ranks = processes.iter().any(|process| process.header.rank.is_some());
+    let ranked = processes.iter().any(|process| process.header.rank.is_some());
     let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
     let pids = processes.iter().any(|process| process.header.pid != 0);
     let mut table = Table::new(2, "rrllrrrll");
     table.head(&[
-        if ranks { "rank" } else { "" },
+        if ranked { "rank" } else { "" },
         if pids { "pid" } else { "" },
         if hosts { "host" } else { "" },
         "device",
-        "peak",
+        "recorded peak",
         "live",
         "refused",
         "ended",
@@ -122,7 +130,7 @@ fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
         format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name())
     };
     format!(
-        "peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
+        "recorded peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
         one(spread.lowest),
         one(spread.highest),
         gib(spread.median),
@@ -181,19 +189,18 @@ fn add_process(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
-    let (ended, ended_style) = match (process.ended_in_order, process.running) {
-        _ if process.out_of_memory => ("out of memory", BAD),
-        (true, _) => ("in order", PLAIN),
-        (false, true) => ("running", PLAIN),
-        (false, false) if header.pid == 0 => ("", PLAIN),
-        (false, false) => ("cut off", WARN),
+    let end = process.end();
+    let ended_style = match end {
+        RankEnd::OutOfMemory => BAD,
+        RankEnd::CutOff => WARN,
+        RankEnd::Running | RankEnd::InOrder | RankEnd::Unknown => PLAIN,
     };
     // An imported trace without a pid shows its name.
     let pid = match header.pid {
         0 => shorten(&process.name(), 32),
         pid => pid.to_string(),
     };
-    let mut names = Some((rank, pid, host, ended.to_string(), mark.to_string()));
+    let mut names = Some((rank, pid, host, end.words().to_string(), mark.to_string()));
     let nothing = [(DeviceId::UNKNOWN, None)];
     let devices = process.devices.iter().map(|(id, device)| (*id, Some(device)));
     let devices: Vec<(DeviceId, Option<&RankDevice>)> = match process.devices.is_empty() {

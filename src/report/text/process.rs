@@ -6,11 +6,11 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
-use super::{holders, oom, sleeps, sum, torch};
+use super::{holders, in_use, oom, sleeps, sum, torch};
 use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
-use crate::units::{clean, count, gib, seconds, several, shorten, size};
+use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
 
 /// The whole report on one process.
 pub fn details(process: &Process, shown: ReportOptions) -> String {
@@ -216,12 +216,8 @@ fn device_head(process: &Process, id: DeviceId) -> String {
 /// Caps, peak, live bytes, counts of allocations and of refused requests.
 fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
     let mut table = Table::new(4, "lrl");
-    let peak = match device.peak.time_ns {
-        0 if device.peak.bytes == 0 => String::new(),
-        time_ns => format!("at {}", seconds(time_ns)),
-    };
+    in_use::add_peak(&mut table, device);
     caps(&mut table, device);
-    table.styled([("peak".into(), PLAIN), (gib(device.peak.bytes), BOLD), (peak, PLAIN)]);
     let when = match (shown.moment, process.running) {
         (Moment::End, true) => "live now".to_string(),
         (Moment::End, false) => "live at the end".to_string(),
@@ -254,13 +250,16 @@ fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> Str
 fn caps(table: &mut Table, device: &DeviceState) {
     if let Some(cap) = device.cap_bytes {
         let counts = match device.cap_only_warns {
-            false => "for all that nvidia-smi shows, and managed memory".to_string(),
+            false => format!(
+                "{} counted by the cap at the peak",
+                gib(device.peak.in_use.counted_by_cap())
+            ),
             true => "only warns: a request that does not fit is reported, and granted".to_string(),
         };
-        table.row(["cap".into(), gib(cap), counts]);
+        table.row(["cap".into(), limit(cap), counts]);
     }
     if let Some(cap) = device.group_cap_bytes {
-        table.row(["group's cap".into(), gib(cap), "for all its processes together".into()]);
+        table.row(["group's cap".into(), limit(cap), "for all its processes together".into()]);
     }
     if device.cap_only_warns {
         let style = if device.warned > 0 { WARN } else { PLAIN };
@@ -347,10 +346,10 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
     table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
     for refusal in here().skip(here().count() - shown) {
         let refused = &refusal.refused;
-        let limit = match (refused.limit, refused.driver_free) {
+        let under = match (refused.limit, refused.driver_free) {
             (0, 0) => String::new(),
             (0, free) => format!("{} free", gib(free)),
-            (limit, _) => gib(limit),
+            (bytes, _) => limit(bytes),
         };
         let code = match refused.result {
             2 => String::new(),
@@ -363,7 +362,7 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
             (process.definitions.site_api_name(refused.site), PLAIN),
             (size(refused.size), PLAIN),
             (gib(refused.counted), PLAIN),
-            (limit, PLAIN),
+            (under, PLAIN),
             (code, PLAIN),
         ]);
     }

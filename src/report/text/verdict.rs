@@ -4,7 +4,7 @@ use super::oom;
 use crate::analysis::leaks::Leaks;
 use crate::analysis::{GroupBy, Holdings, Process, StackClassifier};
 use crate::report::shell::quoted;
-use crate::report::wording::gpu_name;
+use crate::report::wording::{gpu_name, headline};
 use crate::symbols::FREE_CACHE;
 use crate::units::{gib, seconds, several, size};
 
@@ -96,10 +96,10 @@ fn outcome(process: &Process, no_leak: bool) -> (Finding, String) {
         return (Finding::Nothing, "no GPU memory was used".to_string());
     };
     let of = match process.definitions.device(id).map(|defined| defined.total_bytes) {
-        Some(total) if total > 0 => format!(" of {}", gib(total)),
+        Some(total) if total > 0 => format!(", of {}", gib(total)),
         _ => String::new(),
     };
-    let peak = format!("peak {}{of} on {}", gib(device.peak.bytes), gpu_name(id));
+    let peak = format!("peak {}{of} on {}", headline(&device.peak.in_use), gpu_name(id));
     let live = size(device.live_bytes);
     if process.running {
         return (Finding::Fine, format!("still running; {peak} so far, {live} live now"));

@@ -5,7 +5,7 @@ use crate::allocator::ReplayOutcome;
 use crate::analysis::whatif::{NoFit, Origin, Prediction};
 use crate::report::shell::quoted;
 use crate::report::whatif::{PredictedDevice, caveats};
-use crate::units::{clean, count, gib, seconds, several, size};
+use crate::units::{clean, count, gib, limit, seconds, several, size};
 
 /// The prediction for one device. `name`: the name of the process.
 pub fn text(name: &str, device: &PredictedDevice) -> String {
@@ -70,7 +70,7 @@ fn no_help(no_fit: &NoFit) -> String {
                 }
                 None => String::new(),
             };
-            format!("No setting helps: none of these fits in {}{least}.", gib(capacity.bytes))
+            format!("No setting helps: none of these fits in {}{least}.", limit(capacity.bytes))
         }
     }
 }
@@ -84,8 +84,9 @@ fn table(prediction: &Prediction) -> String {
             Origin::Asked => "in",
             Origin::Cap => "in the cap,",
             Origin::Card => "on the card,",
+            Origin::Reserved => "in the reserved,",
         };
-        format!("{name} {}", gib(capacity.bytes))
+        format!("{name} {}", limit(capacity.bytes))
     });
     let head = ["setting", "reserved", "unused", "mallocs", "fits in"].map(String::from);
     table.cells(head.into_iter().chain(titles).map(|title| (title, DIM)));

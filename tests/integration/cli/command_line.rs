@@ -170,7 +170,11 @@ fn a_run_ends_with_verdict_line_and_next_command() {
         lines[lines.len() - 3..].to_vec()
     };
     let [verdict, line, next] = &end(&["--out", "a/", "python3", "train.py"])[..] else { panic!() };
-    assert!(verdict.starts_with("  verdict    no leak, no request refused; peak 0.62 GiB of"));
+    assert!(
+        verdict.starts_with(
+            "  verdict    no leak, no request refused; peak 1.13 GiB in nvidia-smi, of"
+        )
+    );
     assert!(line.starts_with("  line       gpu.py:35 < train.py:10 held 384.00 MiB"), "{line}");
     assert!(next.starts_with("  next       vramtrace holders a/"), "{next}");
     let capped = ["--out", "b/", "--cap", "1GiB", "python3", "train.py", "12"];

@@ -88,6 +88,69 @@ fn it_fits_one_screen_and_says_what_to_do_first() {
     assert!(String::from_utf8_lossy(&all.stdout).contains("cuMemAlloc_v2"));
 }
 
+/// As on WSL2, and where a display has a part of the card.
+#[test]
+fn what_nvml_does_not_know_and_what_others_hold_is_said() {
+    let scratch = Scratch::new();
+    let notes = |nvml: &str| {
+        shim();
+        let mut command = vramtrace();
+        command
+            .args(["doctor", "--json"])
+            .env("LD_LIBRARY_PATH", sim_dir())
+            .env_remove("LD_PRELOAD");
+        command.env("VRAMTRACE_SIM", "1x24GiB").env("VRAMTRACE_SIM_STATE", scratch.0.join("state"));
+        let output =
+            command.env("VRAMTRACE_SIM_NVML", nvml).env_remove("VRAMTRACE_CAP").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        json(&output)["notes"].to_string()
+    };
+    assert_eq!(notes(""), "[]");
+    let card = testkit::Setup::simulated().env("VRAMTRACE_SIM_STATE", scratch.0.join("state"));
+    let mut display = testkit::InteractiveProgram::start(card);
+    assert_eq!(display.result("a 1000"), 0);
+    let found = notes("");
+    assert!(
+        found.contains("1.49 GiB of GPU 0 are in use by 1 process: a program has the rest"),
+        "{found}"
+    );
+    assert!(!found.contains("no memory by process"), "{found}");
+    for (nvml, begin) in [
+        ("absent", "without NVML the headline"),
+        ("no-figures", "NVML has no memory by process here"),
+    ] {
+        let found = notes(nvml);
+        assert!(found.contains(begin), "{nvml}: {found}");
+        assert!(found.contains("the headline is what was recorded"), "{nvml}: {found}");
+    }
+}
+
+#[test]
+fn a_runtime_that_is_too_new_for_the_driver_is_said() {
+    let scratch = Scratch::new();
+    let source = scratch.0.join("r.c");
+    std::fs::write(&source, "int cudaRuntimeGetVersion(int *v) { *v = 14010; return 0; }").unwrap();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-o"]).arg(scratch.0.join("libcudart.so.13")).arg(&source);
+    assert!(gcc.status().unwrap().success());
+    let found = |path: String| {
+        let mut command = vramtrace();
+        command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", path).env_remove("LD_PRELOAD");
+        json(&command.env("VRAMTRACE_SIM", "1x24GiB").env_remove("VRAMTRACE_CAP").output().unwrap())
+    };
+    let all = found(format!("{}:{}", sim_dir().display(), scratch.0.display()));
+    assert_eq!(all["machine"]["runtime"]["cuda_version"], "14.1", "{all:#}");
+    let notes = all["notes"].to_string();
+    let wanted = "libcudart.so.13 is of CUDA 14.1 and the driver is for CUDA 13.4 at most";
+    assert!(notes.contains(wanted), "{notes}");
+    // No driver: the nodes are looked at.
+    let none = found(scratch.0.display().to_string());
+    if none["driver"]["found"] == false {
+        let problems = none["problems"].to_string();
+        assert!(problems.contains("/dev/"), "{problems}");
+    }
+}
+
 #[test]
 fn a_cap_is_judged_by_the_devices_that_are_there() {
     let scratch = Scratch::new();

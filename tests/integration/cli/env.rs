@@ -113,10 +113,38 @@ fn json_is_json_and_files_are_lines_of_variables() {
     assert!(lines.contains("VRAMTRACE_CAP=0=8GiB,1=50%\n"), "{lines}");
 }
 
+/// The traces are found on the host, under the names that the recorder prints in the container.
+#[test]
+fn a_container_has_the_directory_of_the_traces_at_the_same_path() {
+    for (out, directory, variable) in [
+        ("/scratch/t", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/ "),
+        ("/scratch/t/", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/ "),
+        ("/scratch/t/%p.vtrace", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/%p.vtrace "),
+    ] {
+        let docker = printed(&["--for", "docker", "--out", out]);
+        assert!(docker.contains(&format!("  --volume {directory}:{directory} \\\n")), "{docker}");
+        assert!(docker.contains(&format!("  --env {variable}")), "{docker}");
+        assert!(!docker.contains("$PWD"), "{docker}");
+        let compose = printed(&["--for", "compose", "--out", out]);
+        assert!(compose.contains(&format!("- \"{directory}:{directory}\"\n")), "{compose}");
+        let pod = printed(&["--for", "kubernetes", "--out", out]);
+        assert!(pod.contains(&format!("{{name: traces, mountPath: \"{directory}\"}}")), "{pod}");
+        assert!(pod.contains(&format!("hostPath: {{path: \"{directory}\", type")), "{pod}");
+    }
+    let scratch = Scratch::new();
+    let mut relative = vramtrace();
+    relative.args(["env", "--for", "docker", "--out", "traces"]).current_dir(&scratch.0);
+    let docker = text(&relative.env_remove("VRAMTRACE_LIB").output().unwrap().stdout);
+    let directory = scratch.0.join("traces").display().to_string();
+    assert!(docker.contains(&format!("--volume {directory}:{directory} ")), "{docker}");
+    assert!(printed(&["--for", "docker"]).contains("--volume \"$PWD/vramtrace:/vramtrace/\""));
+}
+
 #[test]
 fn bad_values_are_refused() {
     for (args, part) in [
         (&["--for", "podman"][..], "possible values"),
+        (&["--for", "docker", "--out", "/t/%h/"], "--out `/t/%h/`: a directory with a %"),
         (&["--cap", "8"], "8GiB"),
         (&["--out", "a\nb"], "line break"),
     ] {

@@ -362,3 +362,62 @@ fn still_runs(process: &Stat) {
     bad(&scratch, &["pack", "t.vtrace"], "is still running");
     assert!(!Path::new(&scratch.0.join("t.packed.vtrace")).exists());
 }
+
+/// A program of two functions that allocates and, if told so, kills itself.
+const ALLOCATES: &str = r#"
+#include <dlfcn.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+static void *cuda, *context;
+__attribute__((noinline)) static int load_weights(size_t bytes) {
+    unsigned long long p;
+    int (*take)(unsigned long long *, size_t) = (int (*)(unsigned long long *, size_t))dlsym(cuda, "cuMemAlloc_v2");
+    int result = take(&p, bytes);
+    return result + 0;
+}
+int main(int count, char **arguments) {
+    cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    ((int (*)(unsigned))dlsym(cuda, "cuInit"))(0);
+    ((int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&context, 0);
+    ((int (*)(void *))dlsym(cuda, "cuCtxSetCurrent"))(context);
+    int result = load_weights(64 << 20);
+    if (count > 1 && !strcmp(arguments[1], "kill")) raise(SIGKILL);
+    return result;
+}
+"#;
+
+#[test]
+fn a_run_leaves_names_in_its_traces() {
+    testkit::shim();
+    testkit::sim();
+    for (how, events) in [("end", "in order"), ("kill", "NOT in order")] {
+        let scratch = Scratch::new();
+        std::fs::write(scratch.0.join("allocates.c"), ALLOCATES).unwrap();
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O1", "-g", "-o", "allocates", "allocates.c", "-ldl"]);
+        assert!(compiler.current_dir(&scratch.0).status().unwrap().success());
+        let run = ["run", "--simulate", "--out", "t.vtrace", "./allocates", how];
+        let output = self::run(&scratch, &run);
+        assert_eq!(output.status.success(), how == "end", "{output:?}");
+        let holders = || good(&scratch, &["holders", "t.vtrace", "--json", "--by", "stack"]).0;
+        let before: Value = serde_json::from_str(&holders()).unwrap();
+        let functions: Vec<_> = before["holders"][0]["frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|frame| frame["function"].as_str().unwrap().to_string())
+            .collect();
+        assert!(functions.iter().any(|name| name == "load_weights"), "{functions:?}");
+        // As on a machine without the program.
+        std::fs::remove_file(scratch.0.join("allocates")).unwrap();
+        let after: Value = serde_json::from_str(&holders()).unwrap();
+        assert_eq!(after["holders"], before["holders"]);
+        let (report, _) = good(&scratch, &["report", "t.vtrace"]);
+        assert!(report.contains(events), "{report}");
+        good(&scratch, &["verify", "t.vtrace"]);
+        // There is nothing left to pack of the program.
+        let (_, printed) = good(&scratch, &["pack", "t.vtrace"]);
+        assert!(printed.contains("had names before"), "{printed}");
+    }
+}

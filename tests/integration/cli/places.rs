@@ -55,7 +55,7 @@ fn where_the_working_directory_cannot_be_written_the_trace_goes_to_tmpdir() {
     let mut named = vramtrace();
     let output = named.args(["run", "--out", "/sys/traces", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--out names another place"));
+    assert!(text(&output.stderr).contains("choose another directory with --out DIR"));
 }
 
 #[test]

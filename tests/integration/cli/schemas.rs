@@ -73,7 +73,7 @@ const READING: [&[&str]; 12] = [
     &["holders", "--json", "--by", "role"],
     &["verify", "--json"],
     &["report", "--json"],
-    &["report", "--json", "--by-phase", "--at", "peak"],
+    &["report", "--json", "--by", "phase", "--at", "peak"],
     &["holders", "--json"],
     &["holders", "--json", "--at", "end", "--by", "library"],
     &["leaks", "--json"],

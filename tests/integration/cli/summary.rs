@@ -61,7 +61,7 @@ fn the_summary_says_where_what_and_for_whom() {
     // One after the other, both at once, or anything between: each holds up to 64 MiB, then 4.
     let peak = |mib: u64| {
         let size = vramtrace_reader::units::gib(mib << 20);
-        lines[1] == format!("  peak       device 0: {size}, all processes together")
+        lines[1] == format!("  peak       device 0: {size} recorded, all processes together")
     };
     assert!((64..=136).any(peak), "{printed}");
     assert_eq!(lines[2], "  at the end device 0: 8.00 MiB in 2 allocations");

@@ -60,8 +60,7 @@ fn a_torch_run_says_what_happened_why_and_what_to_do() {
         &[
             "OUT OF MEMORY  cuda:0 pid 4711 at 10.000 s: torch asked for 40.00 MiB at\n               \
              modeling_gpt2.py:212 < train.py:41\n",
-            "  limit   0.25 GiB by the cap; the card had 1.00 GiB free: not the card, not a \
-             neighbour\n",
+            "  limit   256 MiB by the cap; the card had 1.00 GiB free: not the card\n",
             "  used    228.00 MiB = tensors 106.00 + torch cache 58.00 + cuBLAS 16.00 + NCCL 8.00 + \
              context 40.00\n",
             "  why     fragmentation: 58.00 MiB free inside PyTorch in 3 pinned segments, largest \
@@ -69,7 +68,7 @@ fn a_torch_run_says_what_happened_why_and_what_to_do() {
             "  holds   50.00 MiB  modeling_gpt2.py:301 < train.py:41   4 blocks\n",
             "  before  1 refusal that PyTorch absorbed by emptying its cache (harmless)\n",
             "  try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   (replayed, it fits under",
-            "          a cap of 268.00 MiB\n",
+            "          a cap of 268 MiB\n",
             "          a smaller request: up to 20.00 MiB would have been served\n",
             "  more    vramtrace frag t.vtrace --at oom\n",
             "held by blocks",
@@ -172,10 +171,10 @@ fn each_of_several_ooms_can_be_chosen() {
     assert_eq!(all["ooms"][0]["post_mortem"]["cause"], "card");
     assert_eq!(all["ooms"][1]["api"], "cuMemAlloc_v2");
     for (args, wanted) in [
-        (&["--at", "3"][..], "--at 3: there are 2"),
+        (&["--at", "3"][..], "--at 3: the run has 2: give a number from 1 to 2"),
         (&["--at", "last"], "give `all`, or a number from 1"),
         (&["--rank", "3"], "--rank 3: no such process"),
-        (&["--at", "1", "--device", "5"], "--at 1: there is none of this device"),
+        (&["--at", "1", "--device", "5"], "--at 1: the run has no out-of-memory on this device"),
     ] {
         let output = run_in(&scratch, &[&["t.vtrace"], args].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -194,7 +193,7 @@ fn a_run_without_any_says_so_in_one_line() {
     let shown = text(&scratch, &["t.vtrace"]);
     assert_eq!(
         shown,
-        "no out-of-memory; cuda:0: 1 refusal, all absorbed, peak 102.00 MiB of a cap of 1.00 GiB\n"
+        "no out-of-memory; cuda:0: 1 refusal, all absorbed, peak 102.00 MiB counted of a cap of 1.00 GiB\n"
     );
     let all = json(&scratch, &["t.vtrace"]);
     assert!(all["ooms"].as_array().unwrap().is_empty());
@@ -377,7 +376,7 @@ fn fragmentation_is_distinguished_from_too_much() {
     let shown = text(&run.scratch, &[]);
     assert_contains(
         &shown,
-        &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1."],
+        &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1598 MiB"],
     );
 }
 

@@ -72,7 +72,7 @@ fn fragmentation_is_named_with_its_figures() {
     let head = text.lines().next().unwrap();
     assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
     assert!(head.contains(": torch is out of memory: 128.00 MiB at outofmemory"), "{text}");
-    assert!(says(text, "limit").starts_with("1.37 GiB by VRAMTRACE_CAP (card: 2"), "{text}");
+    assert!(says(text, "limit").starts_with("1400 MiB by VRAMTRACE_CAP (card: 2"), "{text}");
     let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
     assert_eq!(says(text, "used"), used);
     assert_eq!(
@@ -83,7 +83,7 @@ fn fragmentation_is_named_with_its_figures() {
     assert!(says(text, "holds").starts_with("560.00 MiB outofmemory"), "{text}");
     assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
     assert!(says(text, "try").starts_with(
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 1.5 GiB, or a smaller"
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller"
     ));
     let trace = run.only_trace();
     let name = trace.file_name().unwrap().to_str().unwrap();
@@ -120,7 +120,7 @@ fn too_large_a_request_is_not_called_fragmentation() {
                     588.00 MiB short";
     assert_eq!(why, expected);
     assert!(!run.stderr.contains("expandable"), "{}", run.stderr);
-    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB, or a smaller batch");
+    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB or a smaller batch");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_refusal_by_a_group_names_it_and_what_others_hold() {
     let page = format!("/dev/shm/vramtrace-{}/group.{name}", testkit::user());
     let _ = std::fs::remove_file(page);
     let limit = says(&run.stderr, "limit");
-    let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");
+    let expected = format!("1400 MiB by the group {name}, of which others have 0 B (card: 22.69");
     assert!(limit.starts_with(&expected), "{limit}");
     assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Group));
 }
@@ -488,6 +488,25 @@ fn python_lines_are_named_after_the_interpreter_has_ended() {
         found.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
         "{found}"
     );
+}
+
+/// A line is one holder, however many stacks lead there: in the message as in the command.
+#[test]
+fn the_message_and_the_command_name_the_same_holder() {
+    let setup = || Setup::simulated().env("VRAMTRACE_CAP", "2GiB");
+    let Some((_, ours)) = python("kept_in_a_list.py", "deep", setup()) else {
+        return testkit::skip("lines of Python: no Python from 3.8 on");
+    };
+    let holds = says(&ours.stderr, "holds");
+    let mut command = testkit::vramtrace();
+    let output = command.args(["oom", "--json"]).arg(ours.only_trace()).output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let holder = &found["ooms"][0]["post_mortem"]["holders"][0];
+    let (bytes, count) = (holder["bytes"].as_u64().unwrap(), holder["count"].as_u64().unwrap());
+    assert!(count > 40, "{holder}");
+    let figures = format!("{} train.py:", vramtrace_reader::units::size(bytes));
+    assert!(holds.starts_with(&figures), "{}", ours.stderr);
+    assert!(holds.ends_with(&format!("   {count} allocations")), "{}", ours.stderr);
 }
 
 /// As with CuPy: the interpreter's end frees what is kept in a list.

@@ -1,7 +1,7 @@
 //! What the driver's functions report of the device's memory: the driver's own without a cap, bit for bit;
-//! the cap's share under one, the same by every door.
+//! the cap's share under one, the same from every function.
 
-use testkit::{Program, Run, Setup};
+use testkit::{InteractiveProgram, Program, Run, Scratch, Setup, vramtrace};
 
 fn run(how: &str, setup: Setup) -> Run {
     Program::c("shown").run(setup.arg(how)).ok()
@@ -35,12 +35,12 @@ fn under_a_cap_every_door_tells_the_same() {
         let total = figure(&run, &cuda, "total");
         let free = figure(&run, &cuda, "free");
         assert_eq!((total, figure(&run, &cuda, "size")), (4096, 4096), "{moment}");
-        for door in ["nvml1", "nvml2"] {
-            let door = format!("{moment} {door}");
-            assert_eq!(figure(&run, &door, "total"), 4096, "{door}");
-            assert_eq!(figure(&run, &door, "free"), free, "{door}");
+        for lookup in ["nvml1", "nvml2"] {
+            let lookup = format!("{moment} {lookup}");
+            assert_eq!(figure(&run, &lookup, "total"), 4096, "{lookup}");
+            assert_eq!(figure(&run, &lookup, "free"), free, "{lookup}");
             // Figures are cut to whole MiB.
-            assert!(figure(&run, &door, "used").abs_diff(4096 - free) <= 1, "{door}");
+            assert!(figure(&run, &lookup, "used").abs_diff(4096 - free) <= 1, "{lookup}");
         }
         assert_eq!(figure(&run, &format!("{moment} nvml2"), "reserved"), 0);
         assert!(run.stdout.contains(&format!("{moment} sums 1 1")), "{}", run.stdout);
@@ -140,5 +140,43 @@ fn a_cap_that_cannot_be_understood_is_not_no_cap() {
         assert!(run.stdout.contains("untouched 1"), "{spec:?}: {}", run.stdout);
         assert_eq!(run.stderr.lines().count(), 1, "{spec:?}: {}", run.stderr);
         assert!(run.stderr.starts_with("vramtrace: "), "{spec:?}: {}", run.stderr);
+    }
+}
+
+/// WSL2 and desktops: a display has 1500 MiB of the card, and NVML says nothing of processes. The cap counts what
+/// the process took, not the card's use, and the headline is what was recorded. A context is measured by what the
+/// card's use grew when it came; without NVML it is not known.
+#[test]
+fn cap_and_headline_work_beside_a_display_without_figures_by_process() {
+    let scratch = Scratch::new();
+    let state = scratch.0.join("state");
+    for how in ["absent", "no-figures"] {
+        let card = || {
+            let setup = Setup::simulated().devices("1x4GiB").env("VRAMTRACE_SIM_STATE", &state);
+            setup.env("VRAMTRACE_SIM_NVML", how)
+        };
+        let mut display = InteractiveProgram::start(card());
+        assert_eq!(display.result("a 1500"), 0);
+        let mut program = InteractiveProgram::start(card().cap("1500MiB"));
+        let second = if how == "absent" { "a 1000" } else { "a 600" };
+        let results = ["a 600", second, "a 200"].map(|order| program.result(order));
+        assert_eq!(results, [0, 2, 0], "{how}: {}", program.stderr());
+        // What the program sees is the cap's share, not the rest of the card.
+        let info = program.ask("i");
+        program.end();
+        let report = testkit::report(&program.scratch.traces());
+        let device = &report["processes"][0]["devices"][0];
+        assert_eq!(device["peak_bytes"], 800u64 << 20, "{how}: {device:#}");
+        assert_eq!(device["process_bytes"], serde_json::Value::Null, "{how}: {device:#}");
+        assert_eq!(device["refused_by_cap"], 1, "{how}: {device:#}");
+        let context = device["context_bytes"].as_u64().unwrap();
+        let expected = if how == "absent" { 0..1 } else { 400 << 20..700 << 20 };
+        assert!(expected.contains(&context), "{how}: {device:#}");
+        assert!(info.contains("1500"), "{how}: {info}");
+        let output = vramtrace().arg("report").args(program.scratch.traces()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("peak             0.78 GiB"), "{how}: {text}");
+        assert!(text.contains("cap              1500 MiB"), "{how}: {text}");
+        display.end();
     }
 }

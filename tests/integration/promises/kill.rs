@@ -86,7 +86,7 @@ fn every_returned_call_survives_sigkill() {
                 );
             }
         }
-        // The user's own door opens too.
+        // The command reads each trace, too.
         if round % 10 == 0 {
             let report = testkit::report(&traces);
             assert_eq!(report["processes"][0]["ended_in_order"], false);

@@ -1,4 +1,4 @@
-//! Whichever door a program goes through, the ledger has each allocation once, with its size and
+//! However a program looks up the driver, the ledger has each allocation once, with its size and
 //! kind.
 
 use testkit::{Program, Setup};
@@ -18,19 +18,19 @@ fn once_each(process: &serde_json::Value) {
 }
 
 #[track_caller]
-fn through(door: &str) {
-    let program = Program::c("doors");
-    let bare = program.run(Setup::simulated().arg(door)).ok();
-    let ours = program.run(Setup::simulated().preload().arg(door)).ok();
-    assert_eq!(ours.stdout, bare.stdout, "{door}");
-    assert_eq!(ours.stderr, bare.stderr, "{door}");
+fn through(lookup: &str) {
+    let program = Program::c("lookups");
+    let bare = program.run(Setup::simulated().arg(lookup)).ok();
+    let ours = program.run(Setup::simulated().preload().arg(lookup)).ok();
+    assert_eq!(ours.stdout, bare.stdout, "{lookup}");
+    assert_eq!(ours.stderr, bare.stderr, "{lookup}");
     once_each(&ours.only_report());
 }
 
 #[test]
 fn symbols_found_by_dlsym_are_recorded() {
-    for door in ["dlsym", "default", "dlsym-of-dlsym"] {
-        through(door);
+    for lookup in ["dlsym", "default", "dlsym-of-dlsym"] {
+        through(lookup);
     }
 }
 
@@ -42,15 +42,15 @@ fn symbols_found_by_rtld_next_are_recorded() {
 /// Original versions, as cudart asks; legacy and per-thread default streams.
 #[test]
 fn symbols_found_by_get_proc_address_are_recorded() {
-    for door in ["proc1-0", "proc1-1", "proc1-2"] {
-        through(door);
+    for lookup in ["proc1-0", "proc1-1", "proc1-2"] {
+        through(lookup);
     }
 }
 
 /// The newest version, through the pointer that it gives for itself.
 #[test]
 fn symbols_found_by_get_proc_address_v2_are_recorded() {
-    for door in ["proc2-0", "proc2-1", "proc2-2"] {
-        through(door);
+    for lookup in ["proc2-0", "proc2-1", "proc2-2"] {
+        through(lookup);
     }
 }

@@ -29,25 +29,25 @@ fn forwarding(scratch: &Scratch, has: impl Fn(&str) -> bool) -> PathBuf {
     directory
 }
 
-fn followed_once(has: impl Fn(&str) -> bool, doors: &[&str]) {
+fn followed_once(has: impl Fn(&str) -> bool, lookups: &[&str]) {
     let scratch = Scratch::new();
     let directory = forwarding(&scratch, has);
-    let program = Program::c("doors");
-    for door in doors {
+    let program = Program::c("lookups");
+    for lookup in lookups {
         let setup = Setup::simulated()
-            .arg(door)
+            .arg(lookup)
             .env("LD_LIBRARY_PATH", &directory)
             .env("INNER_LIBCUDA", sim_dir().join("libcuda.so.1"));
         let bare = program.run(setup.clone()).ok();
         let ours = program.run(setup.clone().preload()).ok();
-        assert_eq!((&ours.stdout, &ours.stderr), (&bare.stdout, &bare.stderr), "{door}");
+        assert_eq!((&ours.stdout, &ours.stderr), (&bare.stdout, &bare.stderr), "{lookup}");
         let device = &ours.only_report()["devices"][0];
-        assert_eq!(device["allocations"], 2, "{door} {device:#}");
-        assert_eq!(device["frees"], 2, "{door} {device:#}");
-        assert_eq!(ours.notes(), [""; 0], "{door}");
+        assert_eq!(device["allocations"], 2, "{lookup} {device:#}");
+        assert_eq!(device["frees"], 2, "{lookup} {device:#}");
+        assert_eq!(ours.notes(), [""; 0], "{lookup}");
         // The context takes 518 MiB: 4 MiB more do not fit.
         let capped = program.run(setup.cap("520MiB"));
-        assert!(capped.stdout.contains("(&plain, 4 << 20) = 2"), "{door}: {}", capped.stdout);
+        assert!(capped.stdout.contains("(&plain, 4 << 20) = 2"), "{lookup}: {}", capped.stdout);
     }
 }
 

@@ -58,6 +58,44 @@ fn written(traces: &[(&str, TraceBuilder)]) -> Scratch {
 }
 
 #[test]
+fn against_means_the_run_before_in_diff_and_report() {
+    let (before, after) = (trained(60 * MIB, 0), trained(70 * MIB, 3));
+    let scratch = written(&[("before.vtrace", before), ("after.vtrace", after)]);
+    let shown = |args: &[&str]| {
+        let output = run(&scratch, args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        stdout(&output)
+    };
+    let both = shown(&["diff", "before.vtrace", "after.vtrace"]);
+    assert_eq!(shown(&["diff", "after.vtrace", "--against", "before.vtrace"]), both);
+    assert!(both.contains("model.py:77"), "{both}");
+    let report = shown(&["report", "after.vtrace", "--against", "before.vtrace", "--top", "15"]);
+    assert!(report.ends_with(&format!("\n{both}")), "{report}");
+    assert!(report.contains("peak             "), "{report}");
+    let page =
+        ["report", "--html", "after.vtrace", "--against", "before.vtrace", "-o", "page.html"];
+    shown(&page);
+    assert!(scratch.0.join("page.html").exists());
+    for (args, wanted) in [
+        (&["diff", "a", "b", "--against", "c"][..], "only one trace can be given with --against"),
+        (&["diff", "after.vtrace", "--against", "nothing"], "nothing: No such file"),
+        (&["report", "after.vtrace", "--against", "nothing"], "nothing: No such file"),
+        (
+            &["report", "--json", "after.vtrace", "--against", "before.vtrace"],
+            "cannot be used with",
+        ),
+        (
+            &["diff", "after.vtrace", "--against", "before.vtrace", "--vs", "3"],
+            "cannot be used with",
+        ),
+    ] {
+        let output = run(&scratch, args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains(wanted), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_planted_growth_of_five_percent_fails_with_its_line() {
     let base = trained(60 * MIB, 0);
     let grown = trained(70 * MIB, 3);

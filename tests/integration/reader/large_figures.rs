@@ -68,8 +68,8 @@ fn no_figure_and_no_time_ends_a_command() {
     for words in [
         "report --full",
         "report --json",
-        "report --by-phase",
-        "report --by-phase --json",
+        "report --by phase",
+        "report --by phase --json",
         "report --html -o page.html",
         "holders",
         "holders --json --at peak",

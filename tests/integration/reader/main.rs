@@ -1,7 +1,9 @@
 //! What the commands that read traces say.
 
+mod bad_arguments;
 mod diff;
 mod endings;
+mod failed_ranks;
 mod given_files;
 mod golden;
 mod holders;
@@ -19,6 +21,7 @@ mod recorded_demo;
 mod report;
 mod roles;
 mod run_summaries;
+mod shared_figures;
 mod stacks_export;
 mod timeline_export;
 mod verify;

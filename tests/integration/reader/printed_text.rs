@@ -144,3 +144,41 @@ fn a_fifo_with_a_traces_name_hangs_nothing() {
         assert_eq!(status.code(), Some(2), "{args:?}");
     }
 }
+
+/// A terminal of 80 columns: nothing is wrapped a second time, which would put the rest of a line below its label.
+#[test]
+fn an_out_of_memory_fits_80_columns() {
+    let scratch = testkit::Scratch::new();
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/recorded.vtrace.gz");
+    std::fs::copy(packed, scratch.0.join("recorded.vtrace.gz")).unwrap();
+    let shown = |columns: Option<&str>, more: &[&str]| {
+        let mut command = testkit::vramtrace();
+        command.args(["oom", "recorded.vtrace.gz"]).args(more).current_dir(&scratch.0);
+        match columns {
+            Some(columns) => command.env("COLUMNS", columns),
+            None => command.env_remove("COLUMNS"),
+        };
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
+    for (columns, most) in [(None, 80), (Some("80"), 80), (Some("200"), 80), (Some("66"), 66)] {
+        let text = shown(columns, &[]);
+        let summary = text.split("\n\n").next().unwrap();
+        assert!(widest(summary) <= most, "{columns:?}: {summary}");
+        for line in summary.lines().skip(1) {
+            let indent = line.len() - line.trim_start().len();
+            assert!([2, 10, 15].contains(&indent), "{columns:?}: {line:?} in\n{summary}");
+        }
+        assert_eq!(shown(columns, &["--short"]).lines().next(), summary.lines().next());
+    }
+    let text = shown(Some("80"), &[]);
+    assert!(widest(&text) <= 80, "{text}");
+    for whole in ["kernels, heaps, libraries", "in pieces below the usual request (48.00 MiB)"] {
+        assert!(
+            text.lines().any(|line| line.starts_with("     ") && line.ends_with(whole)),
+            "{whole}: {text}"
+        );
+    }
+    // A cell that does not fit stands below the others: none does.
+    assert!(text.contains("96.00 MiB   0.7 %  unattributed "), "{text}");
+}

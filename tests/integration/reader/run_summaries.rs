@@ -29,7 +29,7 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
             assert_eq!(device.holders, other.holders, "{}", summed.trace.display());
         }
     }
-    let shown = |ranks: &[Rank]| plain(&text::overview(ranks, 50));
+    let shown = |ranks: &[Rank]| plain(&text::overview(ranks, None, "", 50));
     assert_eq!(shown(&summed), shown(&replayed));
     summed.iter().filter(|rank| rank.from_summary).count()
 }

@@ -60,3 +60,43 @@ fn a_snapshot_with_a_refused_request_is_replayed_up_to_it() {
     assert_eq!(device["settings"][0]["smallest_capacity_bytes"], serde_json::Value::Null);
     assert_eq!(device["settings"][0]["compatible"], true);
 }
+
+/// A snapshot has neither the cap nor the card: what PyTorch had reserved before is within its limit.
+#[test]
+fn oom_of_a_snapshot_advises_the_setting_that_whatif_knows() {
+    let scratch = testkit::Scratch::new();
+    let packed =
+        std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/recorded.vtrace.gz"));
+    let mut trace = std::fs::File::create(scratch.0.join("t.vtrace")).unwrap();
+    std::io::copy(&mut flate2::read::GzDecoder::new(packed.unwrap()), &mut trace).unwrap();
+    let run = |arguments: &[&str]| {
+        let output = vramtrace().args(arguments).current_dir(&scratch.0).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["export", "--format", "torch-snapshot", "-o", "s.pickle", "t.vtrace"]);
+    assert!(run(&["whatif", "s.pickle"]).contains("=expandable_segments:True"));
+    let oom: serde_json::Value =
+        serde_json::from_str(&run(&["oom", "--json", "s.pickle"])).unwrap();
+    let advice = &oom["ooms"][0]["post_mortem"]["advice"][0];
+    assert_eq!(advice["what"], "setting", "{advice:#}");
+    assert_eq!(
+        (&advice["conf"], &advice["under"]),
+        (&"expandable_segments:True".into(), &"reserved".into())
+    );
+    for (arguments, part) in [
+        (
+            ["oom", "--short"],
+            "  try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   (replayed, ",
+        ),
+        (
+            ["report", "--no-hints"],
+            "FIX    export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ),
+    ] {
+        let shown = run(&[arguments[0], arguments[1], "s.pickle"]);
+        assert!(shown.contains(part), "{shown}");
+        let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains("in what PyTorch had reserved before"), "{shown}");
+    }
+}

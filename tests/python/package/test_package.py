@@ -123,7 +123,7 @@ def test_limits_lower_and_come_back(recorded):
             else:
                 raise AssertionError(bad)
         """)
-    run = recorded.vramtrace("report", "--by-phase", "out")
+    run = recorded.vramtrace("report", "--by", "phase", "out")
     assert "GPU 0" in run.stdout and "GPU 1" not in run.stdout, "devices that are not used are not reported"
 
 
@@ -160,7 +160,7 @@ def test_phases_are_in_the_trace(recorded):
             else:
                 raise AssertionError
         """)
-    run = recorded.vramtrace("report", "--by-phase", "out")
+    run = recorded.vramtrace("report", "--by", "phase", "out")
     words = [line.split() for line in run.stdout.splitlines() if line.startswith("  ")]
     rows = {row[0]: row[1] for row in words if len(row) > 1}
     assert (rows.get("step"), rows.get("later"), rows.get("each")) == ("2", "1", "1"), run.stdout

@@ -68,7 +68,7 @@ def test_limits_leaks_and_the_summary(recorded):
     order = [word for word in table.split() if word.startswith("test_gpu.py::")]
     assert order[:3] == ["test_gpu.py::test_fits", "test_gpu.py::test_too_much", "test_gpu.py::test_small"]
     assert "test_nothing" not in table
-    report = recorded.vramtrace("report", "--by-phase", "out")
+    report = recorded.vramtrace("report", "--by", "phase", "out")
     assert "test_gpu.py::test_fits" in report.stdout, "each test is a phase"
 
 

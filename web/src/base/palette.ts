@@ -28,7 +28,7 @@ const LIGHTER: Record<string, string> = {
 
 const ROLES: Record<string, string> = {
   weights: "#0072b2", gradients: "#d55e00", "optimizer state": "#009e73", activations: "#e69f00",
-  "KV cache": "#cc79a7", temporary: "#f0e442", workspace: "#56b4e9", input: "#882255",
+  "KV cache": "#cc79a7", "copies of weights": "#7f7fbf", temporary: "#f0e442", workspace: "#56b4e9", input: "#882255",
   communication: "#332288", "graph memory": "#999933", "context and modules": "#5d6674",
 };
 

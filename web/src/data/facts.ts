@@ -27,6 +27,7 @@ export interface DeviceFacts {
   cap_bytes: number | null;
   peak_bytes: number;
   peak_at_s: number;
+  in_use_at_peak: { headline_bytes: number };
   live_bytes: number;
   process_bytes: number | null;
   peak_process_bytes: number | null;
@@ -129,7 +130,7 @@ export interface LeakFacts extends StackFacts {
 }
 
 export interface FragFacts {
-  ordinal: number;
+  ordinal: number | null;
   at: string;
   at_s: number | null;
   reserved_bytes: number;

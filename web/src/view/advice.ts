@@ -42,7 +42,7 @@ export class AdviceView implements View {
   draw(): void {
     const { model } = this.page;
     const { advice } = model.page;
-    const here = <T extends { ordinal: number }>(all: T[]) => all.filter((one) => one.ordinal === model.device);
+    const here = <T extends { ordinal: number | null }>(all: T[]) => all.filter((one) => (one.ordinal ?? 255) === model.device);
     const leaks = (advice.leaks?.leaks ?? []).filter((leak) => (leak.device ?? 255) === model.device);
     const whatif = here(advice.whatif?.devices ?? []);
     const tries = model.failure?.tries ?? [];

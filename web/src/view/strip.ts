@@ -10,7 +10,7 @@ import type { Page, View } from "./page.ts";
 const MANY = 32;
 
 const peakOf = (facts: ProcessFacts) =>
-  facts.devices.reduce((most, device) => Math.max(most, device.peak_process_bytes ?? device.peak_bytes), 0);
+  facts.devices.reduce((most, device) => Math.max(most, device.in_use_at_peak.headline_bytes), 0);
 
 interface Cell {
   which: number;

@@ -245,7 +245,7 @@ impl Walker {
             }
             self.forget();
         }
-        self.meet(code, seen)
+        self.register(code, seen)
     }
 
     #[inline]
@@ -255,7 +255,7 @@ impl Walker {
     }
 
     #[cold]
-    fn meet(&mut self, code: usize, seen: &mut impl FnMut(Seen)) -> Range<usize> {
+    fn register(&mut self, code: usize, seen: &mut impl FnMut(Seen)) -> Range<usize> {
         let Some(loaded) = mapped_modules::holding(code) else {
             seen(Seen::Made(code));
             return NOWHERE;

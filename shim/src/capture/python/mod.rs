@@ -75,7 +75,7 @@ impl Python {
     /// Looks for the interpreter in a library that was found on a stack. `Err`: it is an interpreter
     /// whose frames cannot be read; Python stacks are then off.
     #[cold]
-    pub fn meet(&self, object: &Object) -> Result<(), LayoutError> {
+    pub fn register(&self, object: &Object) -> Result<(), LayoutError> {
         if self.is_seen() {
             return Ok(());
         }
@@ -287,7 +287,7 @@ mod tests {
     fn the_c_library_is_no_interpreter() {
         let object = crate::runtime::elf::object_at(libc::getppid as *const () as usize).unwrap();
         let python = Python::default();
-        assert_eq!(python.meet(&object), Ok(()));
+        assert_eq!(python.register(&object), Ok(()));
         assert!(!python.is_seen());
         let out = Frames { frames: &mut [], groups: &mut [] };
         assert_eq!(python.walk(out), Ok(Found::NoThread));

@@ -19,7 +19,7 @@ use crate::runtime::reserve;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::physical::{PAGE, Physical, physical};
-use vramtrace_format::size::Bytes;
+use vramtrace_format::size::{AsGiven, Bytes};
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
 
 /// What a call asks for.
@@ -126,7 +126,7 @@ fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refu
          request is granted; this line is printed once, the trace records every such request",
         device.0,
         Bytes(size),
-        Bytes(limit),
+        AsGiven(limit),
         Bytes(counted)
     ));
 }

@@ -10,7 +10,7 @@ use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::refresh::refresh_reserves;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
-use crate::hooks::process::target::meet_device;
+use crate::hooks::process::target::known_device;
 use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
 use crate::model::contexts::Target;
 use vramtrace_format::{Cause, PoolId, StackId};
@@ -31,7 +31,7 @@ impl TrackedCall {
         if !NvmlReader::is_wanted(p) {
             return TrackedCall(None);
         }
-        let device = meet_device(p, target.device);
+        let device = known_device(p, target.device);
         TrackedCall(device.and_then(|device| p.nvml.begin(p, device, doing)))
     }
 

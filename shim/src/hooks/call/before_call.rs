@@ -8,7 +8,7 @@ use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
 use std::sync::atomic::Ordering;
 use vramtrace_format::live::LIVE_DEVICES;
-use vramtrace_format::size::Bytes;
+use vramtrace_format::size::{AsGiven, Bytes};
 use vramtrace_format::{DeviceId, Event};
 
 /// Before each call: see [`crate::hooks::process::nvml_reading::reader::NvmlReader::due`]. Not during a stream
@@ -93,7 +93,7 @@ pub fn report_news(p: &Process) {
                 "cuda:{}: {} are in use, more than VRAMTRACE_CAP_WARN ({}){}",
                 device.0,
                 Bytes(counted),
-                Bytes(limit),
+                AsGiven(limit),
                 Rest(p.cap.limit(device))
             ));
         }
@@ -106,7 +106,7 @@ struct Rest(Option<u64>);
 impl std::fmt::Display for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self.0 {
-            Some(cap) => write!(f, "; the cap is {}", Bytes(cap)),
+            Some(cap) => write!(f, "; the cap is {}", AsGiven(cap)),
             None => Ok(()),
         }
     }

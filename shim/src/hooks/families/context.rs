@@ -16,7 +16,7 @@ use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::hooks::process::target::{
-    announce, arrival, device_id, is_inactive, meet_device, record_created,
+    announce, arrival, device_id, is_inactive, known_device, record_created,
 };
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::cap::Reservation;
@@ -233,7 +233,7 @@ pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i3
         && let Some((handle, bytes)) = handle_and_bytes
         && !is_inactive(device)
     {
-        let seen = p.contexts.meet(arrival(p, handle, id), |context| announce(p, context));
+        let seen = p.contexts.register(arrival(p, handle, id), |context| announce(p, context));
         if seen.new {
             p.contexts.set_bytes(seen.target.context, bytes);
         }
@@ -417,7 +417,7 @@ impl Measured {
     }
 
     fn start(p: &'static Process, device: DeviceId) -> Measured {
-        let device = meet_device(p, device).filter(|_| NvmlReader::is_wanted(p));
+        let device = known_device(p, device).filter(|_| NvmlReader::is_wanted(p));
         Measured(device.map(|device| (device, p.nvml.before(p, device))))
     }
 

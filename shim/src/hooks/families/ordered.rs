@@ -10,7 +10,7 @@ use crate::hooks::call::accounting::{Account, Request, Why, allocate, free, refu
 use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, take};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
-use crate::hooks::families::pool::{current_pool, meet};
+use crate::hooks::families::pool::{current_pool, register};
 use crate::hooks::process::pool_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
@@ -256,7 +256,7 @@ fn find_route(p: &'static Process, wanted: &Wanted, key: &Key) -> StreamTarget {
     let mut target = target_of(p, context);
     let pool = match wanted.pool {
         0 => current_pool(p, target.device),
-        wanted => meet(p, wanted, target.device, Kind::Pool, PoolOrigin::Created),
+        wanted => register(p, wanted, target.device, Kind::Pool, PoolOrigin::Created),
     };
     if let Some(pool) = pool {
         // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may

@@ -27,11 +27,11 @@ pub(in crate::hooks) fn current_pool(
     if inside(|| ask(&mut pool, device.0.into())) != 0 {
         return None;
     }
-    meet(p, pool as u64, device, Kind::Pool, PoolOrigin::Default)
+    register(p, pool as u64, device, Kind::Pool, PoolOrigin::Default)
 }
 
 /// The pool of a handle, defined in the trace when it is new. `None`: it is not followed.
-pub fn meet(
+pub fn register(
     p: &'static Process,
     handle: u64,
     device: DeviceId,
@@ -41,7 +41,7 @@ pub fn meet(
     if handle == 0 {
         return None;
     }
-    let Some(Seen { pool, define }) = p.pools.meet(handle, device, kind, origin) else {
+    let Some(Seen { pool, define }) = p.pools.register(handle, device, kind, origin) else {
         match p.pools.is_full() {
             true => overflowed(),
             // The line about refused memory is printed at the end of the call.
@@ -50,7 +50,7 @@ pub fn meet(
         return None;
     };
     if define {
-        crate::hooks::process::target::meet_device(p, device);
+        crate::hooks::process::target::known_device(p, device);
         // One id may stand for several pools.
         let handle = if pool.shares_id() { 0 } else { handle };
         p.trace_writer.define(&Definition::Pool { id: pool.id(), device, handle, origin });
@@ -109,7 +109,7 @@ pub fn create(
         && let (Some(pool), Some(props)) = (pool.get(), props.get())
     {
         let (device, kind) = located(props.location, props.alloc_type);
-        meet(p, pool as u64, device, kind, PoolOrigin::Created);
+        register(p, pool as u64, device, kind, PoolOrigin::Created);
     }
     result
 }
@@ -167,7 +167,7 @@ pub fn get_of_device(
     if result == 0
         && let (Some(pool), Ok(device)) = (pool.get(), u8::try_from(device))
     {
-        meet(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
+        register(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
     }
     result
 }
@@ -196,7 +196,7 @@ pub fn get_of_location(
         && let (Some(pool), Some(location)) = (pool.get(), location.get())
     {
         let (device, kind) = located(location, kind);
-        meet(p, pool as u64, device, kind, PoolOrigin::Default);
+        register(p, pool as u64, device, kind, PoolOrigin::Default);
     }
     result
 }

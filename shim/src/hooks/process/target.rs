@@ -40,12 +40,12 @@ pub fn current_target(p: &'static Process) -> Target {
 pub fn target_of(p: &'static Process, handle: u64) -> Target {
     match handle {
         0 => NO_TARGET,
-        _ => p.contexts.find(handle).unwrap_or_else(|| meet(p, handle)),
+        _ => p.contexts.find(handle).unwrap_or_else(|| register(p, handle)),
     }
 }
 
 #[cold]
-fn meet(p: &'static Process, handle: u64) -> Target {
+fn register(p: &'static Process, handle: u64) -> Target {
     if let Some(known) = p.contexts.find_locked(handle) {
         return known;
     }
@@ -54,8 +54,8 @@ fn meet(p: &'static Process, handle: u64) -> Target {
     if p.contexts.is_ended_primary(handle) && is_inactive(device.0.into()) {
         return NO_TARGET;
     }
-    meet_device(p, device);
-    p.contexts.meet(arrival(p, handle, device), |context| announce(p, context)).target
+    known_device(p, device);
+    p.contexts.register(arrival(p, handle, device), |context| announce(p, context)).target
 }
 
 /// The device of a context. The query needs it to be current, so it is pushed and popped.
@@ -94,7 +94,7 @@ pub fn device_id(device: i32) -> DeviceId {
 }
 
 /// The device. It is defined in the trace at its first use.
-pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
+pub fn known_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
     p.devices.get(id, device_query::ask, |device| {
         p.trace_writer.define(&device.definition());
         if device_index(id) == device_index(DeviceId::UNKNOWN) {

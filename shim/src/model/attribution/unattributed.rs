@@ -2,7 +2,7 @@
 //!
 //! They are what NVML shows beyond the accounted bytes. Both sides move during a reading: a call in
 //! flight may be accounted and not yet in NVML's figure, or the other way round. So a reading gives bounds,
-//! and the value moves only as far as the bounds force it: with no call under way they meet, and
+//! and the value moves only as far as the bounds force it: with no call under way they are equal, and
 //! the value is exact.
 
 /// What is accounted for a device at one moment.
@@ -34,7 +34,7 @@ impl Bounds {
     }
 
     /// Whether the bounds are equal: no call was in progress, and the value is exact.
-    pub fn meet(self) -> bool {
+    pub fn are_equal(self) -> bool {
         self.low == self.high
     }
 
@@ -50,7 +50,7 @@ mod tests {
 
     fn narrow(hidden: u64, figure: u64, before: AccountedBytes, after: AccountedBytes) -> u64 {
         let bounds = Bounds::of(figure, before, after);
-        assert_eq!(bounds.meet(), bounds.narrow(0) == bounds.narrow(u64::MAX));
+        assert_eq!(bounds.are_equal(), bounds.narrow(0) == bounds.narrow(u64::MAX));
         bounds.narrow(hidden)
     }
 

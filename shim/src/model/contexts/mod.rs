@@ -79,8 +79,8 @@ impl Contexts {
     }
 
     /// The same for a context that is current on a thread.
-    pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
-        self.arrive(arrival, State::meet, announce)
+    pub fn register(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
+        self.arrive(arrival, State::register, announce)
     }
 
     /// cuDevicePrimaryCtxRetain returned this context.

@@ -79,7 +79,7 @@ impl State {
     }
 
     /// It is current on a thread.
-    pub fn meet(&mut self, arrival: Arrival) -> Seen {
+    pub fn register(&mut self, arrival: Arrival) -> Seen {
         if let Some(target) = self.known(arrival.handle) {
             return Seen { target, new: false };
         }
@@ -378,7 +378,7 @@ mod tests {
         for _ in 0..3 {
             ends(s.begin_reset(GPU));
             assert!(s.is_ended_primary(10));
-            assert!(s.meet(at(10)).new && s.get(s.primary_of(GPU).unwrap()).unwrap().primary);
+            assert!(s.register(at(10)).new && s.get(s.primary_of(GPU).unwrap()).unwrap().primary);
             assert_eq!(s.begin_destroy(10), Step::Unknown);
         }
         ends(s.begin_release(GPU));
@@ -402,7 +402,7 @@ mod tests {
     fn a_green_context_that_is_used_first_is_the_primary() {
         let mut s = State::default();
         s.green_created(77, GPU);
-        let seen = s.meet(at(78));
+        let seen = s.register(at(78));
         assert!(seen.new && s.primary_of(GPU) == Some(seen.target.context));
         assert_eq!(s.retained(at(10)), Seen { new: false, ..seen });
         assert!(lives_on(s.begin_green_destroy(77)));
@@ -438,15 +438,15 @@ mod tests {
         let ending = ends(s.begin_release(GPU));
         assert_eq!(s.on(GPU).count(), 0);
         s.put_back(ending);
-        assert_eq!(s.meet(at(10)), Seen { new: false, ..seen });
+        assert_eq!(s.register(at(10)), Seen { new: false, ..seen });
         ends(s.begin_release(GPU));
     }
 
     #[test]
     fn created_contexts_end_by_destroy_or_the_last_detach() {
         let mut s = State::default();
-        s.meet(at(10));
-        s.meet(at(11));
+        s.register(at(10));
+        s.register(at(11));
         assert_eq!(s.on(GPU).count(), 2);
         ends(s.begin_destroy(10));
         assert_eq!(s.begin_destroy(10), Step::Unknown);
@@ -472,7 +472,7 @@ mod tests {
         let mut s = State::default();
         let primary = s.retained(at(10));
         s.green_created(77, GPU);
-        assert_eq!(s.meet(at(78)).target, primary.target);
+        assert_eq!(s.register(at(78)).target, primary.target);
         assert!(lives_on(s.begin_release(GPU)));
         let ending = ends(s.begin_green_destroy(77));
         assert_eq!(ending.handles().collect::<Vec<_>>(), [10, 78]);
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn a_context_met_before_its_retain_becomes_the_primary() {
         let mut s = State::default();
-        let seen = s.meet(at(10));
+        let seen = s.register(at(10));
         assert_eq!(s.retained(at(10)), Seen { new: false, ..seen });
         ends(s.begin_release(GPU));
     }
@@ -505,9 +505,9 @@ mod tests {
     #[test]
     fn more_than_65_535_live_contexts_are_not_followed() {
         let mut s = State { last: u16::MAX - 1, ..State::default() };
-        assert_eq!(s.meet(at(10)).target.context, ContextId(u16::MAX));
+        assert_eq!(s.register(at(10)).target.context, ContextId(u16::MAX));
         assert!(!s.take_overflowed());
-        assert_eq!(s.meet(at(11)).target.context, ContextId(0));
+        assert_eq!(s.register(at(11)).target.context, ContextId(0));
         assert!(s.take_overflowed());
         assert_eq!(s.begin_destroy(11), Step::Unknown);
     }

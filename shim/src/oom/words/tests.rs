@@ -68,7 +68,7 @@ vramtrace rank0 cuda:0 pid 4711: torch is out of memory: 1.19 GiB at modeling_gp
   holds     3.31 GiB modeling_gpt2.py:212   96 blocks
             1.89 GiB modeling_gpt2.py:1291   3 blocks
   before  3 refusals that torch absorbed by emptying its cache (harmless)
-  try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 13.1 GiB, or a smaller batch
+  try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 13.1 GiB or a smaller batch
   more    vramtrace oom vramtrace-1121-0246/gpu.4711.vtrace   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)
 ";
     assert_eq!(summary(&fragmented()), expected);
@@ -112,7 +112,7 @@ vramtrace cuda:0 pid 4711: ended out of memory: last refused 2.00 GiB
   used    11.89 GiB = tensors 8.87 + torch cache 2.11 + context 0.60 + modules 0.19 + cuBLAS 0.12
   why     too much: 2.00 GiB asked for, 512.00 MiB left: 1.50 GiB short
   before  1 refusal that the program lived with (harmless)
-  try     a card without the 11.00 GiB of other processes, or a smaller request: 512.00 MiB would fit
+  try     a card without the 11.00 GiB of other processes or a smaller request: 512.00 MiB would fit
   more    vramtrace oom vramtrace-1121-0246/gpu.4711.vtrace   (VRAMTRACE_OOM_REPORT=off)
 ";
     assert_eq!(summary(&found), expected);
@@ -150,9 +150,7 @@ fn what_is_advised_helps() {
     (found.free_inside, found.expandable) = (gib(1.1), false);
     let text = summary(&found);
     assert!(text.contains("and 112.64 MiB left; together 1.19 GiB would fit"), "{text}");
-    assert!(
-        text.contains("try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or a smaller")
-    );
+    assert!(text.contains("try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller"));
     found.free_inside = gib(0.2);
     let text = summary(&found);
     assert!(

@@ -3,7 +3,8 @@
 use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::{Frag, FragSegment, Sizes, pins, pool};
-use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
+use crate::analysis::steps::Steps;
+use crate::analysis::{Knowledge, Moment, StackClassifier, StepMoment, UnknownMoment, knowledge};
 use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -18,6 +19,10 @@ pub enum FragMoment {
     Time(u64),
     /// The last request that each cache could not serve.
     OutOfMemory,
+    /// In an iteration of a training.
+    Step(StepMoment),
+    /// After the event at this file offset.
+    Event(u64),
 }
 
 /// Why a moment cannot be shown.
@@ -29,6 +34,8 @@ pub enum MomentError {
     NoOutOfMemory,
     #[error("{0}; give another moment, e.g. --at peak or --at end")]
     NotKnown(UnknownMoment),
+    #[error("--at step:{0}: {1}")]
+    NoStep(usize, String),
 }
 
 /// The fragmentation of every device with blocks. Reads the trace once, and once more up to a moment other
@@ -41,6 +48,15 @@ pub fn find(
     if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }
+    let at = match at {
+        FragMoment::Step(asked) => {
+            let steps = Steps::of(trace, definitions);
+            let place = steps.moment(asked).map(|place| FragMoment::Event(place.offset));
+            let number = asked.number;
+            place.ok_or_else(|| MomentError::NoStep(number, steps.why_not(number)))?
+        }
+        at => at,
+    };
     let mut sizes = RequestSizes::default();
     let end = trace.replay(definitions, &mut sizes).state;
     let mut frags = FragAt::new(trace, definitions, &end, &sizes, at)?;
@@ -75,6 +91,8 @@ impl<'t> FragAt<'t> {
         let place = |id: DeviceId| match at {
             FragMoment::End => Some((id, Until::End)),
             FragMoment::Time(time_ns) => Some((id, Until::Time(time_ns))),
+            FragMoment::Event(offset) => Some((id, Until::Offset(offset))),
+            FragMoment::Step(_) => None,
             FragMoment::Peak => Some((id, Until::Offset(end.devices[&id].cache.fullest.offset))),
             FragMoment::OutOfMemory => refused(&id).map(|oom| (id, Until::Offset(oom.offset))),
         };

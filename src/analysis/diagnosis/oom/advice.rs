@@ -73,6 +73,8 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
         Some(bytes) if bytes > LARGEST_DEVICE => {}
+        // The limit was another than the card, and is not known.
+        Some(_) if one.imported && !one.is_imported_from_full_card() => {}
         Some(bytes) if one.is_capped() => all.push(Advice::Cap { bytes }),
         Some(bytes) => all.push(Advice::Card { bytes }),
         None => {}

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use vramtrace_format::{DeviceId, Header, StackId, Stamped};
 
 use super::grew::{self, Grown};
-use super::{Oom, PostMortem, UsedSum, at_failure};
+use super::{AtStep, Oom, PostMortem, UsedSum, at_failure};
 use crate::analysis::frag::{self, FragSegment, Pin, PoolFrag, Sizes};
+use crate::analysis::steps::Steps;
 use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use crate::replay::{AllocCause, Live, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
@@ -24,6 +25,8 @@ pub struct Explained {
     pub small: PoolFrag,
     pub large: PoolFrag,
     pub pins: Vec<Pin>,
+    /// The step of a training in which it was.
+    pub step: Option<AtStep>,
     /// Begin of the time in which `grew` is counted. `None`: the trace begins later, or has no times.
     pub grew_from_ns: Option<u64>,
     /// The lines that grew, the largest growth first.
@@ -34,7 +37,7 @@ pub struct Explained {
 const LAST_PART: u64 = 10;
 
 /// Explains each of `ooms`, given with its number, in the same order. Reads the trace up to the last of
-/// them, and once more for each remedy.
+/// them, once for the steps of a training, and once more for each remedy.
 pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) -> Vec<Explained> {
     let timed = definitions.has_times();
     let stops = ooms.iter().flat_map(|(_, oom)| {
@@ -59,12 +62,17 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
         }
     });
     trace.visit_observed(definitions, &mut [&mut visitor], &mut sizes);
+    let steps = (!ooms.is_empty()).then(|| Steps::of(trace, definitions));
     let all = ooms.iter().zip(before).zip(found);
     let all = all.filter_map(|(((number, _), before), found)| Some((*number, before, found?)));
     all.map(|(number, before, (mut one, segments))| {
         one.find_remedy(trace, definitions);
         let sizes = sizes.devices.get(&one.oom.device).cloned().unwrap_or_default();
-        named(trace.header(), definitions, number, one, before, &segments, &sizes)
+        let step = steps.as_ref().and_then(|steps| AtStep::of(steps, &one.oom));
+        Explained {
+            step,
+            ..named(trace.header(), definitions, number, one, before, &segments, &sizes)
+        }
     })
     .collect()
 }
@@ -114,6 +122,7 @@ fn named(
         small: pool(true),
         large: pool(false),
         pins: frag::pins(segments, &lines),
+        step: None,
         grew_from_ns: before.map(|before| before.at_ns),
         grew: grew.unwrap_or_default(),
         one,

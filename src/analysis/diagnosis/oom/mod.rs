@@ -10,6 +10,7 @@
 //! [`explain`] names the holders, and the lines that grew before.
 
 mod advice;
+mod at_step;
 mod explain;
 mod grew;
 mod list;
@@ -20,6 +21,7 @@ mod swallowed;
 mod tests;
 
 pub use advice::{Advice, advice};
+pub use at_step::AtStep;
 pub use explain::{Explained, explain};
 pub use grew::Grown;
 pub use list::{Oom, OomObserver, OomsFound, RefusalCounts};
@@ -76,7 +78,9 @@ const MOST_BLOCKS: u64 = 2_000_000;
 impl PostMortem {
     /// Bytes that the limit and the card had left: less than the request. `None`: not in the trace.
     pub fn room(&self) -> Option<u64> {
-        let refused = self.oom.refusal?.refused;
+        let Some(refused) = self.oom.refusal.map(|at| at.refused) else {
+            return self.card_free().filter(|_| self.is_imported_from_full_card());
+        };
         let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
         let card = (refused.driver_free > 0).then_some(refused.driver_free);
         let room = match (under, card) {
@@ -102,6 +106,11 @@ impl PostMortem {
     pub fn is_capped(&self) -> bool {
         let by = self.oom.refusal.map(|at| at.refused.by);
         matches!(by, Some(RefusedBy::Cap | RefusedBy::Group))
+    }
+
+    /// An import has no refused call, but may have what the driver said was free: less than the request.
+    pub fn is_imported_from_full_card(&self) -> bool {
+        self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
     }
 
     /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.

@@ -84,17 +84,27 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
 /// The limit of the process, where others share the cap or the card.
 fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
     let known = capacities_of(recorded).into_iter().next();
-    let with = |free: u64| Some(one.ours().saturating_add(free));
+    let with = |free: u64| one.ours().saturating_add(free);
     let Some(refused) = one.oom.refusal.map(|at| at.refused) else {
-        // PyTorch's own limit is not in the trace: it was at least the peak.
+        // Neither PyTorch's own limit nor that of an imported run is in the trace. It was not lower than
+        // what PyTorch had reserved; a full card left what the driver said.
         let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.reserved);
-        let allowed = with(peak).map(|bytes| Capacity { bytes, origin: Origin::Asked });
-        return if one.own_limit { allowed } else { known };
+        let reserved = Capacity { bytes: with(peak), origin: Origin::Reserved };
+        let full = one.card_free().filter(|_| one.is_imported_from_full_card());
+        let card = full.map(|free| Capacity { bytes: with(free), origin: Origin::Card });
+        return match one.own_limit || one.imported {
+            true => card.or(Some(reserved)),
+            false => known,
+        };
     };
     let (bytes, origin) = match refused.by {
         RefusedBy::Cap => (Some(refused.limit), Origin::Cap),
-        RefusedBy::Group => (with(refused.limit.saturating_sub(refused.counted)), Origin::Cap),
-        RefusedBy::Driver if refused.driver_free > 0 => (with(refused.driver_free), Origin::Card),
+        RefusedBy::Group => {
+            (Some(with(refused.limit.saturating_sub(refused.counted))), Origin::Cap)
+        }
+        RefusedBy::Driver if refused.driver_free > 0 => {
+            (Some(with(refused.driver_free)), Origin::Card)
+        }
         RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => (None, Origin::Card),
     };
     let capacity = |bytes: u64| Capacity { bytes, origin };

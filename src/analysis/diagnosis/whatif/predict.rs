@@ -28,6 +28,8 @@ pub enum Origin {
     Cap,
     /// The memory of the card.
     Card,
+    /// What PyTorch had reserved before. The limit is not known, and was not lower.
+    Reserved,
 }
 
 /// A capacity in bytes, for PyTorch's cache and all other memory of the device in the trace.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vramtrace_format::summary::keep_largest;
+use vramtrace_format::summary::largest_first;
 use vramtrace_format::{DeviceId, SummaryHolder, SummaryMoment};
 
 use super::Rank;
@@ -57,7 +57,7 @@ pub(super) fn by_owner(
                 }
             }
             for (device, mut holders) in here {
-                keep_largest(&mut holders);
+                largest_first(&mut holders);
                 all.entry(device).or_default().append(&mut holders);
             }
         }
@@ -82,7 +82,7 @@ fn add_device(
             blocks = blocks.saturating_add(holder.bytes);
             all.level = Level::Tensor;
             all.blocks.entry(key).or_default().add(held);
-        } else if has_blocks && classifier.is_pytorch(holder.stack) {
+        } else if has_blocks && classifier.is_torch_cache(holder.stack) {
             segments = segments.saturating_add(holder.bytes);
         } else {
             all.held.entry(key).or_default().add(held);

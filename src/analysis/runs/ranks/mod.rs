@@ -1,10 +1,12 @@
 //! The processes of a run, with the figures that a report of all of them prints. A figure comes from the
 //! summary that a process wrote at its end. It comes from a replay by the same rules
 //! ([`vramtrace_format::summary`]) where the trace has no summary (the process was killed, or unmapped
-//! memory), where requests were refused (only the events have the reason), or where processes share a
-//! card at the same time (the sum of the card needs every moment).
+//! memory), where requests were refused (only the events have the reason), where processes share a card at
+//! the same time (the sum of the card needs every moment), or where more stacks held memory than a summary
+//! lists, unless the run's traces are larger than [`SHORT_RUN`].
 
 mod cards;
+mod failed;
 mod held;
 mod imbalance;
 mod merged;
@@ -16,8 +18,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vramtrace_format::summary::is_held;
-use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder};
+use vramtrace_format::summary::{HOLDERS, is_held};
+use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder, SummaryMoment};
 
 use super::outliers::Standing;
 use crate::analysis::{oom, parallel};
@@ -28,6 +30,7 @@ use observer::RankObserver;
 use steps::Steps;
 
 pub use cards::{Card, cards};
+pub use failed::{FailedRank, RankEnd, failed};
 pub use imbalance::{Imbalance, imbalance};
 pub use merged::{Holders, Merged, holders_of, key, merge};
 
@@ -39,8 +42,8 @@ pub struct Rank {
     /// The process was running when the trace was opened.
     pub running: bool,
     pub ended_in_order: bool,
-    /// The run ended on a device with a request for memory that failed.
-    pub out_of_memory: bool,
+    /// When the request for memory failed with which the run ended; of several devices the first.
+    pub failed_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: bool,
     /// False: events are missing and no checkpoint says what is live.
@@ -71,7 +74,7 @@ pub struct RankDevice {
     pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
-    /// The largest holders at the peak and at the end, at both levels.
+    /// The holders at the peak and at the end, at both levels, largest first; of a summary the largest.
     pub holders: Vec<SummaryHolder>,
     /// The live bytes at every moment, where processes share the device.
     steps: Option<Steps>,
@@ -112,7 +115,7 @@ impl Rank {
 
     /// From the summary where it has all figures, else from the events.
     pub fn read(trace: &Trace) -> Rank {
-        Rank::read_with(trace, None, &mut |_, _| {})
+        Rank::read_with(trace, None, true, &mut |_, _| {})
     }
 
     /// From the events, also where the trace has a summary.
@@ -121,9 +124,18 @@ impl Rank {
         Rank::of_replay(trace, &definitions, None, &mut |_, _| {})
     }
 
-    /// `steps`: the most moments of each device that are kept; `None`: none.
-    fn read_with(trace: &Trace, steps: Option<usize>, progress: &mut dyn FnMut(u64, u64)) -> Rank {
+    /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
+    /// summary do not suffice.
+    fn read_with(
+        trace: &Trace,
+        steps: Option<usize>,
+        all_holders: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Rank {
         let (definitions, broken) = trace.definitions();
+        let is_enough = |summary: &EndSummary| {
+            is_enough(summary) && !(all_holders && may_lack_holders(summary))
+        };
         let summary = match steps {
             None if broken.is_empty() => trace.summary().filter(is_enough),
             _ => None,
@@ -185,7 +197,8 @@ impl Rank {
         rank.live_is_known = state.live_is_known();
         rank.last_ns = state.time_ns;
         let ooms = observer.ooms.finish(state.time_ns).ooms;
-        rank.out_of_memory = !rank.running && !oom::ended(&ooms).is_empty();
+        let ended = oom::ended(&ooms).into_iter().filter(|_| !rank.running);
+        rank.failed_ns = ended.map(|oom| oom.time_ns).min();
         let owners = observer.slept.then(|| held::by_owner(trace, definitions, &state));
         for (id, device) in state.devices.iter().filter(|(_, device)| device.was_used()) {
             let holders = match &owners {
@@ -205,7 +218,7 @@ impl Rank {
             header: trace.header().clone(),
             running: trace.is_running(),
             ended_in_order: false,
-            out_of_memory: false,
+            failed_ns: None,
             stopped: false,
             live_is_known: true,
             last_ns: 0,
@@ -257,16 +270,30 @@ fn is_enough(summary: &EndSummary) -> bool {
     summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
 }
 
+/// Whether a list of holders is full: smaller holders are not in it.
+fn may_lack_holders(summary: &EndSummary) -> bool {
+    let mut lists: BTreeMap<(DeviceId, bool, bool), usize> = BTreeMap::new();
+    for holder in summary.devices.values().flat_map(|device| &device.holders) {
+        let at_peak = holder.moment == SummaryMoment::Peak;
+        *lists.entry((holder.device, at_peak, holder.of_framework)).or_default() += 1;
+    }
+    lists.values().any(|holders| *holders >= HOLDERS)
+}
+
+/// Traces of a run that have together at most this many bytes are replayed for holders that no summary lists.
+const SHORT_RUN: u64 = 1 << 30;
+
 /// Reads the processes of a run on all cores. The results have the order of `traces`.
 pub fn read(traces: &[Trace], progress: parallel::Progress) -> Vec<Rank> {
     let all: Vec<&Trace> = traces.iter().collect();
+    let short = traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= SHORT_RUN;
     let mut ranks =
-        parallel::each(&all, progress, |_, trace, done| Rank::read_with(trace, None, done));
+        parallel::each(&all, progress, |_, trace, done| Rank::read_with(trace, None, short, done));
     let shared = cards::sharing(&ranks);
     let again: Vec<&Trace> = shared.iter().map(|index| &traces[*index]).collect();
     let steps = steps::most_for(again.len());
     let again = parallel::each(&again, progress, |_, trace, done| {
-        Rank::read_with(trace, Some(steps), done)
+        Rank::read_with(trace, Some(steps), short, done)
     });
     for (index, rank) in shared.into_iter().zip(again) {
         ranks[index] = rank;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::summary::{AtPeak, Change, is_held, keep_largest};
+use vramtrace_format::summary::{AtPeak, Change, is_held, largest_first};
 use vramtrace_format::{DeviceId, Refused, StackId, Stamped, SummaryHolder, SummaryMoment};
 
 use super::steps::Steps;
@@ -52,7 +52,7 @@ impl HeldAtPeak {
         }
     }
 
-    /// The largest holders of a device, at the peak and at the end, at both levels.
+    /// The holders of a device, at the peak and at the end, at both levels, largest first.
     pub(super) fn holders(&self, device: DeviceId) -> Vec<SummaryHolder> {
         let epoch = self.peaks.get(&device).map_or(0, |peak| peak.epoch);
         let mut all = Vec::new();
@@ -68,7 +68,7 @@ impl HeldAtPeak {
                     SummaryHolder { device, moment, of_framework, stack, bytes, count }
                 };
                 let mut holders: Vec<SummaryHolder> = here.map(holder).collect();
-                keep_largest(&mut holders);
+                largest_first(&mut holders);
                 all.append(&mut holders);
             }
         }

@@ -3,7 +3,7 @@
 use vramtrace_format::Header;
 
 use super::super::holders::{ListingOptions, listed, table as holders_table, words};
-use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::wording;
 use crate::analysis::oom::{Explained, PostMortem, UsedPart, advice};
 use crate::analysis::{GroupBy, Holder, Level, StackClassifier};
@@ -29,12 +29,12 @@ pub struct OomOptions {
 
 /// The most frames of the request's stack that are shown without `full`.
 const FRAMES: usize = 24;
-/// The most characters in a line of the summary.
-const WIDTH: usize = 100;
+/// The most characters in a line of the summary; a narrower terminal has fewer.
+const WIDTH: usize = 80;
 /// The lines of the summary that list holders.
 const HOLDS: usize = 3;
 
-/// The whole post-mortem. `given`: the trace argument as the user gave it, after a space.
+/// The whole post-mortem. `given`: the arguments that name the process in a command, each after a space.
 pub fn text(
     it: &Explained,
     header: &Header,
@@ -54,6 +54,9 @@ pub fn text(
     }
     if let Some(line) = growth_line(it, &classifier) {
         lines.add("grew", &line);
+    }
+    if let Some(step) = it.step {
+        lines.add("step", &wording::step(step));
     }
     if !shown.short {
         for (index, line) in wording::before(&it.one).iter().enumerate() {
@@ -113,7 +116,7 @@ fn first_line(
     let text =
         format!("{process}{at}: {who} asked for {}{place}{then}{number}", size(one.oom.size));
     let mut out = String::new();
-    for (index, part) in wrapped(&text, WIDTH - TITLE.len() - 2).iter().enumerate() {
+    for (index, part) in wrapped(&text, width() - TITLE.len() - 2).iter().enumerate() {
         let title = if index == 0 { paint(BAD, TITLE) } else { " ".repeat(TITLE.len()) };
         out.push_str(&format!("{title}  {}\n", paint(BOLD, part)));
     }
@@ -121,6 +124,10 @@ fn first_line(
 }
 
 const TITLE: &str = "OUT OF MEMORY";
+
+fn width() -> usize {
+    room(0).min(WIDTH)
+}
 
 const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
 
@@ -140,7 +147,7 @@ impl Lines<'_> {
 
     fn styled(&mut self, word: &str, text: &str, style: anstyle::Style) {
         const INDENT: usize = 10;
-        for (index, part) in wrapped(text, WIDTH - INDENT).iter().enumerate() {
+        for (index, part) in wrapped(text, width() - INDENT).iter().enumerate() {
             let word = if index == 0 { word } else { "" };
             let room = " ".repeat(INDENT - 2 - word.len());
             self.out.push_str(&format!("  {}{room}{}\n", paint(DIM, word), paint(style, part)));
@@ -205,7 +212,7 @@ fn pieces(holder: &Holder) -> String {
     several(holder.count, if holder.of_cache { "block" } else { "allocation" })
 }
 
-/// The line of code whose memory grew most before the request.
+/// The line of code whose memory grew most before the request, and by how much in which time.
 fn growth_line(it: &Explained, classifier: &StackClassifier) -> Option<String> {
     let most = it.grew.first()?;
     let since = it.one.oom.time_ns.saturating_sub(it.grew_from_ns?);
@@ -216,7 +223,7 @@ fn growth_line(it: &Explained, classifier: &StackClassifier) -> Option<String> {
         n => format!(", and {}", several(n as u64, "more line")),
     };
     let (ago, bytes) = (age(since), size(most.bytes()));
-    Some(format!("in the last {ago}: {place} by {bytes}{others}"))
+    Some(format!("{bytes} in {ago}: {place}{others}"))
 }
 
 /// Commands that show more about this failure.
@@ -266,18 +273,23 @@ fn usage_table(it: &Explained) -> String {
             (wording::meaning(what).into(), DIM),
         ]);
     }
-    let note = match it.sum.managed {
-        0 => String::new(),
-        bytes => format!("{} of it managed memory, which nvidia-smi does not count", size(bytes)),
-    };
     table.styled([
         (String::new(), PLAIN),
         (size(it.sum.bytes), BOLD),
         (String::new(), PLAIN),
         ("in all".into(), BOLD),
-        (note, DIM),
+        (String::new(), PLAIN),
     ]);
-    format!("\n{}", table.render())
+    let managed = match it.sum.managed {
+        0 => String::new(),
+        bytes => {
+            let managed = size(bytes);
+            let note =
+                format!("    {managed} of it is managed memory, which nvidia-smi does not count");
+            format!("{}\n", paint(DIM, &note))
+        }
+    };
+    format!("\n{}{managed}", table.render())
 }
 
 /// The holders of memory at the failure.
@@ -299,7 +311,7 @@ fn held_table(
     format!("\n{}", holders_table(classifier, &all, bytes, title, listing(shown)))
 }
 
-fn listing(shown: OomOptions) -> ListingOptions {
+fn listing(shown: OomOptions) -> ListingOptions<'static> {
     ListingOptions { by: GroupBy::Line, top: shown.top, full: shown.full, when: "" }
 }
 
@@ -347,8 +359,8 @@ fn cache_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) 
         (one.reserved, format!("reserved in {}", several(segments, "segment"))),
         (one.allocated, "in tensors".to_string()),
         (one.free, format!("free, the largest piece {}", size(one.largest_hole))),
-        (one.releasable, "of it in segments that hold nothing".to_string()),
-        (unusable, format!("of it in pieces below the usual request ({})", size(usual))),
+        (one.releasable, "in segments that hold nothing".to_string()),
+        (unusable, format!("in pieces below the usual request ({})", size(usual))),
     ] {
         table.row([String::new(), size(bytes), what]);
     }

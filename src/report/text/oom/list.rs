@@ -119,7 +119,8 @@ pub fn none_of(quiet: &[(&Header, &Path, &ProcessRefusals)]) -> String {
     if warned > 0 {
         parts.push(format!("{} passed the cap, which only warns", several(warned, "request")));
     }
-    let peaks = || devices().filter(|device| device.was_used()).map(|device| device.peak.bytes);
+    let peaks =
+        || devices().filter(|device| device.was_used()).map(|device| device.peak.in_use.headline());
     parts.push(match (peaks().min(), peaks().max()) {
         (Some(least), Some(most)) => format!("peaks of {} to {}", size(least), size(most)),
         _ => "no GPU memory was used".to_string(),

@@ -1,34 +1,46 @@
 //! The short form of a post-mortem, in `vramtrace report` below the head of a process that ended out
 //! of memory.
 
-use std::path::Path;
-
 use vramtrace_format::RefusedBy;
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
 use super::wording;
 use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
-use crate::analysis::whatif::Origin;
-use crate::analysis::{Level, Process};
+use crate::analysis::{Level, Process, StackClassifier};
+use crate::report::oom::fits_in_words;
 use crate::report::shell::{self, quoted};
 use crate::report::wording::gpu_name;
-use crate::units::{gib, seconds, size};
+use crate::symbols::Symbols;
+use crate::units::{self, clean, gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
 pub(crate) fn fatal(process: &Process) -> String {
-    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one, &process.trace))).collect()
+    fatal_of(process, "", &format!(" {}", shell::path(&process.trace)), "")
 }
 
-/// Title, cause, fix and further commands.
-fn one_fatal(fatal: &PostMortem, trace: &Path) -> String {
-    let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
+/// As [`fatal`]. `who`: its name, after a space. `given`: the arguments that name it in a command, each
+/// after a space. `also`: lines that stand before the command.
+pub(in crate::report) fn fatal_of(process: &Process, who: &str, given: &str, also: &str) -> String {
+    let asked = process.fatal.iter().map(|one| one.oom.stack);
+    let symbols = Symbols::of(&process.definitions, &process.header, asked);
+    let classifier = StackClassifier::new(&symbols, &process.header);
+    let next = paint(DIM, &format!("NEXT   vramtrace oom{given}"));
+    let one = |fatal| format!("\n{}{also}{next}\n", one_fatal(fatal, who, &classifier));
+    process.fatal.iter().map(one).collect()
+}
+
+/// Title, line, cause and fix.
+fn one_fatal(fatal: &PostMortem, who: &str, classifier: &StackClassifier) -> String {
+    let who = if who.is_empty() { String::new() } else { format!(" {}", clean(who)) };
+    let mut out = format!("{}{who}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
+    if let Some(line) = wording::place(classifier, fatal.oom.stack) {
+        let asked = size(fatal.oom.size);
+        out.push_str(&format!("{}   {asked} asked by {line}\n", paint(BOLD, "LINE")));
+    }
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
     if let Some(remedy) = &fatal.remedy {
         out.push_str(&remedies(remedy));
     }
-    let next = format!("NEXT   vramtrace oom {}", shell::path(trace));
-    out.push_str(&paint(DIM, &next));
-    out.push('\n');
     out
 }
 
@@ -50,13 +62,17 @@ pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
 pub(crate) fn limit_in_words(fatal: &PostMortem) -> String {
     match fatal.oom.refusal.map(|at| at.refused) {
         Some(refused) if refused.by == RefusedBy::Group => {
-            format!("under your group's cap of {}", gib(refused.limit))
+            format!("under your group's cap of {}", units::limit(refused.limit))
         }
-        Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
+        Some(refused) if refused.limit > 0 => {
+            format!("under your cap of {}", units::limit(refused.limit))
+        }
         Some(_) if fatal.cause == Cause::Mps => "under the limit of MPS".to_string(),
         Some(_) if fatal.cause == Cause::Cgroup => "under the kernel's cgroup limit".to_string(),
         Some(_) => "on a full card".to_string(),
         None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
+        None if fatal.is_imported_from_full_card() => "on a full card".to_string(),
+        None if fatal.imported => "under a limit that was not imported".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
     }
 }
@@ -101,11 +117,7 @@ fn setting(Tried { conf, smallest, fits, .. }: &Tried) -> String {
 /// The setting that fixes it, and what other settings would need.
 fn remedies(remedy: &Remedy) -> String {
     let mut out = String::new();
-    let of = match remedy.origin {
-        Origin::Cap => "under the same cap",
-        Origin::Card => "on the same card",
-        Origin::Asked => "there",
-    };
+    let of = fits_in_words(remedy.origin);
     if let Some((conf, spare)) = &remedy.fix {
         out.push_str(&format!(
             "{}    export PYTORCH_CUDA_ALLOC_CONF={}\n       replayed up to the failed request, it \

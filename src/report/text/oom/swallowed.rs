@@ -6,7 +6,7 @@ use crate::analysis::StackClassifier;
 use crate::analysis::oom::{Cause, Swallowed};
 use crate::report::wording::{cuda_name, cuda_result};
 use crate::trace::Definitions;
-use crate::units::{clean, gib, seconds, size};
+use crate::units::{clean, limit, seconds, size};
 
 /// Only requests of a library are listed. `who`: the name of the process with a space after it, or
 /// empty.
@@ -63,8 +63,8 @@ fn refused_by(one: &Swallowed, definitions: &Definitions) -> String {
         ),
         Cause::Card => format!("by the card{free}"),
         _ if refused.by == vramtrace_format::RefusedBy::Group => {
-            format!("by the group's cap of {}", gib(refused.limit))
+            format!("by the group's cap of {}", limit(refused.limit))
         }
-        _ => format!("by the cap of {}", gib(refused.limit)),
+        _ => format!("by the cap of {}", limit(refused.limit)),
     }
 }

@@ -1,17 +1,17 @@
 //! The sentences of a post-mortem, without colours.
 
-use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Cause, Header, RefusedBy, StackId};
 
 use super::super::holders::{ListingOptions, words};
-use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
-use crate::analysis::whatif::Origin;
+use super::super::sum_line::sum_line;
+use crate::analysis::oom::{Advice, AtStep, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
+use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
-use crate::report::wording::{cause_words, cuda_name};
+use crate::report::wording::{cause_words, cuda_name, headline};
 use crate::symbols::Frame;
-use crate::units::{clean, gib, several, size};
+use crate::units::{self, clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub(super) fn process(header: &Header, one: &PostMortem) -> String {
@@ -22,7 +22,16 @@ pub(super) fn process(header: &Header, one: &PostMortem) -> String {
 
 /// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
 pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
-    let roles = classifier.roles(stack);
+    place_at(classifier, stack, Level::Driver)
+}
+
+/// The same for memory at this level.
+pub(crate) fn place_at(
+    classifier: &StackClassifier,
+    stack: StackId,
+    level: Level,
+) -> Option<String> {
+    let roles = classifier.roles_at(stack, level);
     let lead = short(classifier.frame(stack, roles.lead)?);
     Some(match classifier.frame(stack, roles.caller) {
         Some(caller) => format!("{lead} < {}", short(caller)),
@@ -43,6 +52,26 @@ fn short(frame: &Frame) -> String {
     }
 }
 
+/// `23 asked 1.31 GiB, steps 1 to 22 asked 0.40 to 0.90 GiB at most`.
+pub(super) fn step(step: AtStep) -> String {
+    let AtStep { number, earlier, asked } = step;
+    let Some((low, high)) = earlier else { return format!("{number}, the first one") };
+    let before = match number - 1 {
+        1 => "step 1".to_string(),
+        last => format!("steps 1 to {last}"),
+    };
+    let range = match (size(low), size(high)) {
+        (low, high) if low == high => high,
+        (low, high) => format!("{low} to {high}"),
+    };
+    match step.differs() {
+        true => {
+            format!("{number} asked {}; the largest requests of {before}: {range}", size(asked))
+        }
+        false => format!("{number}, which asked no more than {before}: {range}"),
+    }
+}
+
 /// The limit that the request exceeded, and the free memory of the card.
 pub(super) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
@@ -51,7 +80,11 @@ pub(super) fn limit(one: &PostMortem) -> String {
             let least = size(one.reserved.saturating_add(one.oom.size));
             format!("below {least} by PyTorch's own memory fraction: no call was refused")
         }
-        None if one.imported => "not known: it was not in what was imported".to_string(),
+        None if one.is_imported_from_full_card() => "the card".to_string(),
+        None if one.imported => {
+            let least = gib(one.device.cache.peak_reserved.bytes);
+            format!("not in what was imported; PyTorch had {least} reserved before")
+        }
         None => "not known: the trace shows no refused call".to_string(),
         Some(refused) => match refused.by {
             RefusedBy::BadCap => {
@@ -59,10 +92,10 @@ pub(super) fn limit(one: &PostMortem) -> String {
             }
             RefusedBy::Group => format!(
                 "{} by the group's cap; its processes together had {}",
-                gib(refused.limit),
+                units::limit(refused.limit),
                 gib(refused.counted)
             ),
-            RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
             RefusedBy::Driver if one.cause == Why::Mps => {
                 format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
             }
@@ -77,7 +110,7 @@ pub(super) fn limit(one: &PostMortem) -> String {
     };
     let Some(free) = one.card_free() else { return limit };
     let so = match one.is_capped() {
-        true if free >= one.oom.size => ": not the card, not a neighbour",
+        true if free >= one.oom.size => ": not the card",
         true => ": too little as well",
         false => "",
     };
@@ -167,7 +200,7 @@ pub(super) fn part(what: &UsedPart) -> String {
         UsedPart::TorchCache => "torch cache".into(),
         UsedPart::Library(Some(name)) => clean(name),
         UsedPart::Library(None) => "other allocations".into(),
-        UsedPart::Rounding => "rest of pages and pools".into(),
+        UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
         UsedPart::Driver(cause) => cause_words(*cause).into(),
@@ -182,51 +215,23 @@ pub(super) fn meaning(what: &UsedPart) -> &'static str {
         UsedPart::Tensors => "blocks of PyTorch's cache",
         UsedPart::TorchCache => "PyTorch's segments, in no block",
         UsedPart::Library(_) | UsedPart::Context => "",
-        UsedPart::Rounding => "pages of 2 MiB, reserves",
+        UsedPart::Rounding => "rest of 2 MiB pages, reserves",
         UsedPart::Limits => "larger limits (cuCtxSetLimit)",
-        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries, and its variables",
-        UsedPart::Driver(Cause::LocalMemory) => "spilled registers, arrays and stacks of kernels",
+        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries",
+        UsedPart::Driver(Cause::LocalMemory) => "registers and stacks of kernels",
         UsedPart::Driver(Cause::Sharing) => "peer access, imports, multicast",
         UsedPart::Driver(_) => "taken by the driver for itself",
-        UsedPart::Unattributed => "kernels, heaps, what libraries took",
-        UsedPart::Counted => "the cap counts requests under way, steps of managed memory",
+        UsedPart::Unattributed => "kernels, heaps, libraries",
+        UsedPart::Counted => "requests, steps of managed",
     }
 }
 
 /// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
 pub(super) fn sum(sum: &UsedSum) -> String {
-    let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
-    let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
-    let total: i64 = shown.iter().sum();
-    let figure = |n: i64| format!("{}.{:02}", n.abs() / 100, n.abs() % 100);
-    let mut out = format!("{} {} =", figure(total), unit.1);
-    let mut first = true;
-    for ((what, _), n) in sum.parts.iter().zip(shown).filter(|(_, n)| *n != 0) {
-        let sign = match (first, n < 0) {
-            (true, false) => "",
-            (_, true) => " -",
-            (false, false) => " +",
-        };
-        out.push_str(&format!("{sign} {} {}", part(what), figure(n)));
-        first = false;
-    }
-    out
-}
-
-/// Each part in hundredths of a unit, by the largest remainder method: the results add up to the
-/// rounded sum of the parts.
-pub(super) fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
-    let unit = i128::from(unit);
-    let scaled = |bytes: i64| i128::from(bytes) * 100;
-    let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
-    let mut shown: Vec<i128> = parts.iter().map(|bytes| scaled(*bytes).div_euclid(unit)).collect();
-    let missing = (total + unit / 2).div_euclid(unit) - shown.iter().sum::<i128>();
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(scaled(parts[*at]).rem_euclid(unit)));
-    for at in order.into_iter().take(missing.max(0) as usize) {
-        shown[at] += 1;
-    }
-    shown.into_iter().map(|n| n as i64).collect()
+    let parts: Vec<_> = sum.parts.iter().map(|(what, bytes)| (part(what), *bytes)).collect();
+    let parts: Vec<_> = parts.iter().map(|(what, bytes)| (what.as_ref(), *bytes)).collect();
+    let (total, parts) = sum_line(&parts);
+    format!("{total} = {parts}")
 }
 
 /// One piece of advice as text.
@@ -234,18 +239,14 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
     match advice {
         Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         Advice::Setting { conf, spare, origin } => {
-            let of = match origin {
-                Origin::Cap => "under the same cap",
-                Origin::Card => "on the same card",
-                Origin::Asked => "under the same limit",
-            };
             format!(
-                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
+                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {}, {} to spare)",
                 quoted(conf),
+                fits_in_words(*origin),
                 size(*spare)
             )
         }
-        Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Cap { bytes } => format!("a cap of {}", units::limit(*bytes)),
         Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
         Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
         Advice::EmptyCache { bytes } => {
@@ -281,13 +282,17 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
     all
 }
 
-/// `peak 13.77 GiB of a cap of 14.44 GiB`.
+/// `peak 13.77 GiB counted of a cap of 14.44 GiB`.
 pub(super) fn peak(device: &DeviceState) -> String {
-    let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
-    let peak = gib(device.peak.bytes.max(shown));
+    let of = &device.peak.in_use;
+    let peak = match (device.cap_bytes, device.group_cap_bytes) {
+        (None, None) => headline(of),
+        // A cap is compared with what it counts.
+        _ => format!("{} counted", gib(of.counted_by_cap())),
+    };
     match (device.cap_bytes, device.group_cap_bytes) {
-        (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
-        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
+        (Some(cap), _) => format!("peak {peak} of a cap of {}", units::limit(cap)),
+        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", units::limit(cap)),
         (None, None) => format!("peak {peak}, no cap"),
     }
 }

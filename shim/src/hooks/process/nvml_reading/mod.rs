@@ -196,12 +196,12 @@ impl NvmlReader {
                 let bounds = Bounds::of(bytes, before, after);
                 // The count of a pool that released memory unseen is too high. That must not reduce the
                 // figure below what the contexts are known to hold.
-                (bounds.narrow(known).max(context_bytes), bounds.meet())
+                (bounds.narrow(known).max(context_bytes), bounds.are_equal())
             }
             // NVML listed this process before and does not now: its last context has ended.
             Figure::Absent if watched.present.load(Ordering::Relaxed) => {
                 let bounds = Bounds::of(0, before, after);
-                (bounds.narrow(known), bounds.meet())
+                (bounds.narrow(known), bounds.are_equal())
             }
             // NVML gave a figure before and fails now: the GPU is in an error state. The last figure
             // stays counted.

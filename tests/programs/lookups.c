@@ -1,6 +1,6 @@
-/* Takes 4 MiB of device memory and 4 MiB from the pool, each through the door named by argv[1]. */
+/* Takes 4 MiB of device memory and 4 MiB from the pool, each looked up in the way named by argv[1]. */
 #define _GNU_SOURCE
-#include "door.h"
+#include "driver.h"
 #include <string.h>
 
 typedef CUresult (*Get1)(const char *, void **, int, unsigned long long);
@@ -9,7 +9,7 @@ static const char *way;
 
 static void *find(const char *symbol, const char *base, int version) {
     void *found = NULL;
-    if (!strcmp(way, "dlsym")) return door(symbol);
+    if (!strcmp(way, "dlsym")) return driver_function(symbol);
     if (!strcmp(way, "default")) {
         dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
         return dlsym(RTLD_DEFAULT, symbol);
@@ -26,19 +26,19 @@ static void *find(const char *symbol, const char *base, int version) {
         return look(dlopen("libcuda.so.1", RTLD_NOW), symbol);
     }
     if (!strncmp(way, "proc1", 5)) {
-        MUST(((Get1)door("cuGetProcAddress"))(base, &found, version, (unsigned long long)(way[6] - '0')));
+        MUST(((Get1)driver_function("cuGetProcAddress"))(base, &found, version, (unsigned long long)(way[6] - '0')));
         return found;
     }
     if (!strncmp(way, "proc2", 5)) {
         int status;
-        Get2 get = (Get2)door("cuGetProcAddress_v2");
+        Get2 get = (Get2)driver_function("cuGetProcAddress_v2");
         void *itself = NULL;
         MUST(get("cuGetProcAddress", &itself, 12000, 0, NULL));
         MUST(((Get2)itself)(base, &found, 13000, (unsigned long long)(way[6] - '0'), &status));
         if (status != 0) exit(97);
         return found;
     }
-    fprintf(stderr, "no door %s\n", way);
+    fprintf(stderr, "no lookup %s\n", way);
     exit(96);
 }
 

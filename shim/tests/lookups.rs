@@ -1,16 +1,16 @@
-//! Every door to the driver hands out our function, each call reaches the driver once, and what is
+//! Every way to look up the driver hands out our function, each call reaches the driver once, and what is
 //! not in the table stays as it is.
 
 mod support;
 
 use support::{Scratch, command, shim, text};
 
-fn through(door: &str) -> String {
+fn through(lookup: &str) -> String {
     let dir = Scratch::new();
     dir.driver();
-    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let program = dir.compile("lookups", "lookups", &["-ldl"]);
     let output = command(program, &dir.0)
-        .arg(door)
+        .arg(lookup)
         .env("LD_PRELOAD", shim())
         .env("VRAMTRACE_OUT", "off")
         .output()
@@ -19,8 +19,8 @@ fn through(door: &str) -> String {
 }
 
 #[track_caller]
-fn expect(door: &str, lines: &[&str]) {
-    pretty(&through(door), &output_of(lines));
+fn expect(lookup: &str, lines: &[&str]) {
+    pretty(&through(lookup), &output_of(lines));
 }
 
 fn output_of(lines: &[&str]) -> String {
@@ -86,10 +86,10 @@ fn nothing_is_found_where_there_is_no_driver() {
 #[test]
 fn a_weak_reference_without_a_driver_says_no_device() {
     let dir = Scratch::new();
-    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let program = dir.compile("lookups", "lookups", &["-ldl"]);
     let output = command(program, &dir.0).arg("weak").env("LD_PRELOAD", shim()).output().unwrap();
     if output.stdout.starts_with(b"cuInit 0") {
-        testkit::skip_here("doors: this machine has a driver");
+        testkit::skip_here("lookups: this machine has a driver");
         return;
     }
     pretty(&text(&output), "cuInit 100\nnvml 12\nexit status: 0\n");
@@ -162,7 +162,7 @@ fn a_plugin_that_looks_behind_itself_finds_the_driver() {
     let options =
         ["-shared", "-fPIC", "-fno-builtin", "-L.", "-Wl,--no-as-needed", "-l:libcuda.so.1"];
     dir.compile("plugin", "plugin.so", &options);
-    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let program = dir.compile("lookups", "lookups", &["-ldl"]);
     let output = command(program, &dir.0)
         .args(["plugin", "./plugin.so"])
         .env("LD_PRELOAD", shim())
@@ -181,7 +181,7 @@ fn a_plugin_that_looks_behind_itself_finds_the_driver() {
 #[test]
 fn ctypes_finds_our_functions() {
     let Some(python) = support::on_path("python3") else {
-        testkit::skip("doors: no python3");
+        testkit::skip("lookups: no python3");
         return;
     };
     let dir = Scratch::new();

@@ -1,12 +1,12 @@
-/* The dlopen + dlsym door, used by most programs: a function pointer per name. */
-#ifndef DOOR_H
-#define DOOR_H
+/* The driver by dlopen and dlsym, as most programs here use it: a function pointer per name. */
+#ifndef DRIVER_H
+#define DRIVER_H
 #include "cuda_min.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static inline void *door(const char *name) {
+static inline void *driver_function(const char *name) {
     static void *libcuda;
     if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_NOW);
     void *address = libcuda ? dlsym(libcuda, name) : NULL;
@@ -18,7 +18,7 @@ static inline void *door(const char *name) {
 }
 
 /* CALL(CUresult, cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, n) */
-#define CALL(name, types) ((CUresult(*) types)door(#name))
+#define CALL(name, types) ((CUresult(*) types)driver_function(#name))
 
 /* Prints and goes on: the bare and the preloaded run must print the same. */
 #define SHOW(expression) printf("%s = %d\n", #expression, (expression))

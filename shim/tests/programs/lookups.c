@@ -1,4 +1,4 @@
-/* Goes through one door to the driver, named by argv[1], and prints what it was given. */
+/* Looks up the driver in the way named by argv[1], and prints what it was given. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,8 +40,8 @@ static void use(void *driver, void *alloc) {
 }
 
 int main(int argc, char **argv) {
-    const char *door = argc > 1 ? argv[1] : "";
-    if (!strcmp(door, "none")) {
+    const char *lookup = argc > 1 ? argv[1] : "";
+    if (!strcmp(lookup, "none")) {
         show("default", dlsym(RTLD_DEFAULT, "cuInit"));
         show("next", dlsym(RTLD_NEXT, "cuInit"));
         show("program", dlsym(dlopen(NULL, RTLD_NOW), "cuInit"));
@@ -52,15 +52,15 @@ int main(int argc, char **argv) {
         show("libm", dlsym(dlopen("libm.so.6", RTLD_NOW), "malloc") ? NULL : NULL);
         return 0;
     }
-    if (!strcmp(door, "weak")) {
+    if (!strcmp(lookup, "weak")) {
         if (cuInit) printf("cuInit %d\n", cuInit(0)); else puts("cuInit absent");
         if (nvmlDeviceGetMemoryInfo) printf("nvml %d\n", nvmlDeviceGetMemoryInfo(NULL, NULL)); else puts("nvml absent");
         return 0;
     }
-    int global = !strcmp(door, "global");
+    int global = !strcmp(lookup, "global");
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     if (!driver) { printf("no driver: %s\n", dlerror()); return 1; }
-    if (!strcmp(door, "dlsym")) {
+    if (!strcmp(lookup, "dlsym")) {
         show("cuMemAlloc_v2", dlsym(driver, "cuMemAlloc_v2"));
         show("again", dlsym(driver, "cuMemAlloc_v2"));
         show("not ours", dlsym(driver, "cuFuncSetSharedMemConfig"));
@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
         show("default", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
         show("next", dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
         show("program", dlsym(dlopen(NULL, RTLD_NOW), "cuMemAlloc_v2"));
-    } else if (!strcmp(door, "dlsym-of-dlsym")) {
+    } else if (!strcmp(lookup, "dlsym-of-dlsym")) {
         const char *files[] = {"libc.so.6", "libdl.so.2"};
         for (int i = 0; i < 2; i++) {
             void *h = dlopen(files[i], RTLD_NOW);
@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
         }
         void *(*look)(void *, const char *) = (void *(*)(void *, const char *))dlsym(RTLD_NEXT, "dlsym");
         show("next", look(driver, "cuMemAlloc_v2"));
-    } else if (!strcmp(door, "proc")) {
+    } else if (!strcmp(lookup, "proc")) {
         void *v1 = dlsym(driver, "cuGetProcAddress"), *v2 = dlsym(driver, "cuGetProcAddress_v2");
         show("v1", v1);
         show("v2", v2);
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
         use(driver, f);
         get1("cuMemAlloc", &f, 11030, 0);
         use(driver, f);
-    } else if (!strcmp(door, "plugin")) {
+    } else if (!strcmp(lookup, "plugin")) {
         void *h = dlopen(argv[2], RTLD_NOW | RTLD_LOCAL);
         if (!h) { puts(dlerror()); return 1; }
         void *(*look)(const char *) = (void *(*)(const char *))dlsym(h, "plugin_next");
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
         printf("malloc behind the plugin: %s\n", next && strncmp(whose(next), "libc.so.6", 9) == 0 ? "libc" : whose(next));
         use(driver, look("cuMemAlloc_v2"));
     } else {
-        printf("no such door: %s\n", door);
+        printf("no such lookup: %s\n", lookup);
         return 2;
     }
     return 0;

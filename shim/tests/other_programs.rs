@@ -28,19 +28,19 @@ fn same(program: PathBuf, arguments: &[&str], prepare: impl Fn(&Scratch)) {
 }
 
 #[track_caller]
-fn guest(name: &str, arguments: &[&str]) {
+fn same_in(name: &str, arguments: &[&str]) {
     match on_path(name) {
         Some(program) => same(program, arguments, |_| {}),
-        None => testkit::skip(&format!("guests: no {name}")),
+        None => testkit::skip(&format!("other_programs: no {name}")),
     }
 }
 
 #[test]
 fn bash_runs_as_without_us() {
-    guest("bash", &["-c", "for i in 1 2 3; do echo $i $(ls / | wc -l); done; (exit 7); echo $?"]);
-    guest("bash", &["-c", "kill -TERM $$"]);
-    guest("bash", &["-c", "echo to stderr >&2; exit 3"]);
-    guest("bash", &["-c", "grep -c libcuda /proc/self/maps"]);
+    same_in("bash", &["-c", "for i in 1 2 3; do echo $i $(ls / | wc -l); done; (exit 7); echo $?"]);
+    same_in("bash", &["-c", "kill -TERM $$"]);
+    same_in("bash", &["-c", "echo to stderr >&2; exit 3"]);
+    same_in("bash", &["-c", "grep -c libcuda /proc/self/maps"]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn git_runs_as_without_us() {
     let script = "git init -q . && echo a > a && git add a && \
         git -c user.name=n -c user.email=e commit -q -m one --date=2001-01-01T00:00:00Z && \
         git log --format='%an %ad %s' && git status --short && git fsck";
-    guest("bash", &["-c", script]);
+    same_in("bash", &["-c", script]);
 }
 
 #[test]
@@ -69,13 +69,13 @@ sys.exit(9)
 ";
     let found = testkit::pythons();
     if found.is_empty() {
-        testkit::skip("guests: no Python from 3.8 on");
+        testkit::skip("other_programs: no Python from 3.8 on");
     }
     for minor in 8..=13 {
         match found.iter().find(|(known, _)| *known == minor) {
             // Its warning about fork among threads depends on how fast the threads leave.
             Some((_, python)) => same(python.clone(), &["-W", "ignore", "-c", script], |_| {}),
-            None => testkit::skip_here(&format!("guests: no Python 3.{minor}")),
+            None => testkit::skip_here(&format!("other_programs: no Python 3.{minor}")),
         }
     }
 }
@@ -85,29 +85,29 @@ fn node_runs_as_without_us() {
     let script = "const c = require('child_process'); \
         console.log(process.versions.node, c.execSync('echo child').toString()); \
         new (require('worker_threads').Worker)('console.log(1)', {eval: true})";
-    guest("node", &["-e", script]);
+    same_in("node", &["-e", script]);
 }
 
 #[test]
 fn compilers_run_as_without_us() {
     let script = "echo 'int main(void){return 42;}' > m.c && gcc -O2 m.c -o m && ./m; echo $?; \
         echo 'int main({' > bad.c && gcc bad.c -o bad; echo $?";
-    guest("bash", &["-c", script]);
-    let script = "printf '[package]\\nname = \"guest\"\\n[workspace]\\n' > Cargo.toml && mkdir src && \
+    same_in("bash", &["-c", script]);
+    let script = "printf '[package]\\nname = \"example\"\\n[workspace]\\n' > Cargo.toml && mkdir src && \
         echo 'fn main() { println!(\"hello\"); std::process::exit(5) }' > src/main.rs && \
         cargo check -q --offline && cargo run -q --offline; echo $?";
-    guest("bash", &["-c", script]);
+    same_in("bash", &["-c", script]);
 }
 
 #[test]
 fn common_tools_run_as_without_us() {
-    guest("perl", &["-e", "print join(',', map { $_ * 2 } 1..5), qq{\\n}; exit 6"]);
-    guest("java", &["-version"]);
-    guest("gdb", &["--batch", "-ex", "print 1+1"]);
-    guest("valgrind", &["-q", "--error-exitcode=9", "/bin/true"]);
-    guest("strace", &["-V"]);
-    guest("tar", &["--version"]);
-    guest("ssh", &["-V"]);
+    same_in("perl", &["-e", "print join(',', map { $_ * 2 } 1..5), qq{\\n}; exit 6"]);
+    same_in("java", &["-version"]);
+    same_in("gdb", &["--batch", "-ex", "print 1+1"]);
+    same_in("valgrind", &["-q", "--error-exitcode=9", "/bin/true"]);
+    same_in("strace", &["-V"]);
+    same_in("tar", &["--version"]);
+    same_in("ssh", &["-V"]);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_program_with_address_sanitizer_runs_as_without_us() {
         .arg(&source)
         .output();
     if !built.is_ok_and(|output| output.status.success()) {
-        testkit::skip("guests: no AddressSanitizer");
+        testkit::skip("other_programs: no AddressSanitizer");
         return;
     }
     let output = command(dir.0.join("a"), &dir.0)

@@ -1,0 +1,175 @@
+//! Iterations and their figures.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use vramtrace_format::DeviceId;
+
+use crate::analysis::StepMoment;
+use crate::units::several;
+
+/// The place of an event in the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub offset: u64,
+    pub time_ns: u64,
+}
+
+/// The iterations of a process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps {
+    /// In their order; numbers begin with 1. At least one.
+    pub found: Result<Vec<Step>, NoSteps>,
+    /// Forward passes without a backward pass, between the iterations: evaluation, generation.
+    pub apart: Vec<Apart>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub number: usize,
+    pub begin: Place,
+    /// The last event before the next iteration, or before the forward passes that stand apart.
+    pub end: Place,
+    /// Up to the begin of the next iteration, if that follows at once; else to its end.
+    pub duration_ns: u64,
+    /// Backward passes: micro-batches, or the parts of a cycle with several optimizers.
+    pub backward_passes: usize,
+    /// Updates of the weights: 2 in the cycle of two optimizers.
+    pub updates: usize,
+    pub state: StepState,
+    /// The moment when most was allocated on all devices together.
+    pub peak: Place,
+    pub devices: BTreeMap<DeviceId, InStep>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepState {
+    Whole,
+    /// Its optimizer did not run, as after an overflow of half precision.
+    Skipped,
+    /// The trace ends in it.
+    Unfinished,
+}
+
+/// The memory of one device in an iteration, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InStep {
+    pub peak_bytes: u64,
+    /// Allocated at its end.
+    pub left_bytes: u64,
+    /// The largest request.
+    pub largest_request: u64,
+}
+
+/// Forward passes in a row that no backward pass followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Apart {
+    /// The number of iterations before it.
+    pub after: usize,
+    pub passes: usize,
+    pub begin: Place,
+    pub end: Place,
+    pub devices: BTreeMap<DeviceId, InStep>,
+}
+
+/// Why a trace has no iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSteps {
+    NoBackward,
+    /// Nothing lies between two backward passes that ends an iteration.
+    NoUpdates,
+    /// Optimizers that take unequal turns.
+    Turns,
+    /// Gradients are often freed without an optimizer.
+    Frees,
+    /// No optimizer is seen, and gradients are freed at different times.
+    Parts,
+    /// No optimizer is seen, and the gradients may be those of inputs.
+    Inputs,
+    /// A step of the optimizer runs several passes.
+    Closure,
+    Graphs,
+    /// The trace lacks events.
+    EventsMissing,
+    /// The trace has a sample of the allocations.
+    Sampled,
+}
+
+impl NoSteps {
+    /// The name in JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            NoSteps::NoBackward => "no-backward",
+            NoSteps::NoUpdates => "no-updates",
+            NoSteps::Turns => "turns",
+            NoSteps::Frees => "frees",
+            NoSteps::Parts => "parts",
+            NoSteps::Inputs => "inputs",
+            NoSteps::Closure => "closure",
+            NoSteps::Graphs => "graphs",
+            NoSteps::EventsMissing => "events-missing",
+            NoSteps::Sampled => "sampled",
+        }
+    }
+}
+
+impl fmt::Display for NoSteps {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        let why = match self {
+            NoSteps::NoBackward => {
+                return to.write_str("no steps: the stacks show no backward pass of PyTorch");
+            }
+            NoSteps::NoUpdates => {
+                "between backward passes, no optimizer allocates and no gradients are freed"
+            }
+            NoSteps::Turns => "several optimizers take turns of different lengths",
+            NoSteps::Frees => "many backward passes end in freed gradients without an optimizer",
+            NoSteps::Parts => "no optimizer allocates, and gradients are freed at different times",
+            NoSteps::Inputs => "no optimizer allocates, and the gradients may be those of inputs",
+            NoSteps::Closure => "one step of the optimizer runs several passes",
+            NoSteps::Graphs => "CUDA graphs repeat passes without allocating",
+            NoSteps::EventsMissing => "the trace lacks events",
+            NoSteps::Sampled => "the trace has a sample of the allocations",
+        };
+        write!(to, "iterations cannot be told from micro-batches: {why}")
+    }
+}
+
+impl Steps {
+    pub fn steps(&self) -> &[Step] {
+        self.found.as_deref().unwrap_or_default()
+    }
+
+    /// The number of iterations that are not cut off by the end of the trace.
+    pub fn whole(&self) -> usize {
+        self.steps().iter().filter(|step| step.state != StepState::Unfinished).count()
+    }
+
+    /// The iteration with this number.
+    pub fn get(&self, number: usize) -> Option<&Step> {
+        self.steps().get(number.checked_sub(1)?)
+    }
+
+    /// The event of a moment of an iteration.
+    pub fn moment(&self, asked: StepMoment) -> Option<Place> {
+        let step = self.get(asked.number)?;
+        Some(if asked.after { step.end } else { step.peak })
+    }
+
+    /// Why there is no iteration with this number.
+    pub fn why_not(&self, number: usize) -> String {
+        match &self.found {
+            Ok(steps) => {
+                let all = several(steps.len() as u64, "step");
+                format!("the run has {all}, there is no step {number}")
+            }
+            Err(why) => why.to_string(),
+        }
+    }
+
+    /// The iteration that runs at this place of the file.
+    pub fn at(&self, offset: u64) -> Option<&Step> {
+        let after = self.steps().partition_point(|step| step.begin.offset <= offset);
+        self.get(after).filter(|step| offset <= step.end.offset)
+    }
+}
