@@ -51,12 +51,12 @@ impl Column {
         Column::Full,
         Column::Peak,
         Column::Refused,
+        Column::Rank,
         Column::User,
         Column::Util,
         Column::History,
         Column::Live,
         Column::Device,
-        Column::Rank,
     ];
 
     pub fn heading(self) -> &'static str {

@@ -52,14 +52,22 @@ pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
 
 /// The figures of a process, by the words of the list, in as many lines as they need.
 fn figures(row: &Row, width: u16) -> Vec<String> {
-    let mut parts = Vec::new();
-    for column in
-        [Column::Counted, Column::Cap, Column::Live, Column::Peak, Column::Refused, Column::Util]
-    {
-        let cell = column.cell(row);
-        if cell != "-" {
-            parts.push(format!("{} {cell}", column.heading()));
-        }
+    let shown: &[Column] = match row.has_page() {
+        true => &[
+            Column::Counted,
+            Column::Cap,
+            Column::Live,
+            Column::Peak,
+            Column::Refused,
+            Column::Util,
+        ],
+        false => &[Column::Util],
+    };
+    let named = |column: &Column| format!("{} {}", column.heading(), column.cell(row));
+    let known = shown.iter().filter(|column| column.cell(row) != "-");
+    let mut parts: Vec<String> = known.map(named).collect();
+    if !row.has_page() {
+        parts.insert(0, format!("by NVML {}", Column::Counted.cell(row)));
     }
     match (rate(row), full(row)) {
         (rate, _) if rate == "-" => {}

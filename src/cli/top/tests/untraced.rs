@@ -60,7 +60,10 @@ fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
     press(&mut state, &[KeyCode::Char('o')]);
     has(&screen(&state, 80), &["pid 5000 has no trace"]);
     press(&mut state, &[KeyCode::Enter]);
-    has(&screen(&state, 80), &["it runs without the recorder: start it by"]);
+    has(
+        &screen(&state, 80),
+        &["by NVML 9.00 GiB, util 0 %", "it runs without the recorder: start it by"],
+    );
     assert_eq!(state.order, None);
 }
 
