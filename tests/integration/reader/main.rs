@@ -20,5 +20,6 @@ mod report;
 mod roles;
 mod run_summaries;
 mod stacks_export;
+mod steps;
 mod timeline_export;
 mod verify;
