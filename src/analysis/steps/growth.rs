@@ -10,7 +10,8 @@ use crate::trace::{Definitions, Trace};
 /// What one iteration added.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepGrowth {
-    /// On each device the stack whose live memory grew most from the end of the iteration before, and the bytes.
+    /// On each device the stack whose live memory grew most from the end of the iteration before, and the bytes. For
+    /// the first one, from its begin.
     pub grown: Vec<(DeviceId, StackId, u64)>,
     /// The last NVTX range that names a batch and began before the iteration ended.
     pub batch: Option<String>,
@@ -72,7 +73,9 @@ impl GrowthByStep<'_> {
 
     fn change(&mut self, at: &Stamped, live: &Live, sign: i64) {
         self.before(at);
-        if live.is_device_memory() {
+        // What is there before the first iteration is not its growth.
+        let begun = self.steps.first().is_some_and(|first| first.begin.offset <= at.offset);
+        if begun && live.is_device_memory() {
             let change = self.changes.entry((live.device, live.stack)).or_default();
             *change += sign * i64::try_from(live.share()).unwrap_or(i64::MAX / 4);
         }

@@ -62,3 +62,84 @@ fn the_iteration_that_ran_out_of_memory_is_unfinished() {
     assert_eq!(last.state, StepState::Unfinished);
     assert!(earlier.iter().all(|step| step.state == StepState::Whole));
 }
+
+/// `tests/data/steps/make.sh` records these; `programs.py` there counts its own iterations.
+fn recorded(name: &str) -> Steps {
+    steps_of(&format!("tests/data/steps/{name}.vtrace.gz"))
+}
+
+#[track_caller]
+fn states(name: &str) -> Vec<StepState> {
+    let steps = recorded(name);
+    let found = steps.found.as_ref().unwrap_or_else(|why| panic!("{name}: {why}"));
+    found.iter().map(|step| step.state).collect()
+}
+
+#[test]
+fn programs_have_the_iterations_that_they_count() {
+    use StepState::Whole;
+    for (name, steps) in [
+        ("evaluation", 12),
+        ("accumulation", 6),
+        ("gan", 6),
+        ("rollouts", 6),
+        ("closure", 6),
+        ("checkpointing", 5),
+    ] {
+        assert_eq!(states(name), vec![Whole; steps], "{name}");
+    }
+}
+
+#[test]
+fn a_step_that_a_gradient_scaler_skips_is_counted() {
+    let states = states("scaler");
+    assert_eq!(states.len(), 10);
+    for (index, state) in states.into_iter().enumerate() {
+        let skipped = [0, 1, 5].contains(&index);
+        assert_eq!(state, if skipped { StepState::Skipped } else { StepState::Whole }, "{index}");
+    }
+}
+
+#[test]
+fn micro_batches_and_updates_are_counted_inside_an_iteration() {
+    let of = |name: &str| -> Vec<(usize, usize)> {
+        let steps = recorded(name);
+        steps.steps().iter().map(|step| (step.backward_passes, step.updates)).collect()
+    };
+    // SGD allocates nothing: its updates are not seen.
+    assert_eq!(of("accumulation"), [(4, 0), (4, 0), (2, 0), (4, 0), (4, 0), (2, 0)]);
+    assert_eq!(of("checkpointing"), [(3, 0); 5]);
+    assert_eq!(of("closure"), [(2, 1); 6]);
+    assert_eq!(of("gan"), [(3, 2); 6]);
+}
+
+#[test]
+fn evaluation_and_rollouts_stand_between_the_iterations() {
+    let apart = |name: &str| -> Vec<(usize, usize)> {
+        recorded(name).apart.iter().map(|apart| (apart.after, apart.passes)).collect()
+    };
+    assert_eq!(apart("evaluation"), [(4, 3), (8, 3), (12, 3)]);
+    let rollouts = apart("rollouts");
+    assert_eq!(rollouts.iter().map(|(after, _)| *after).collect::<Vec<_>>(), [0, 2, 4]);
+    assert!(apart("gan").is_empty());
+}
+
+#[test]
+fn iterations_that_cannot_be_told_are_not_counted() {
+    for (name, why) in [
+        ("kept_gradients", NoSteps::NoUpdates),
+        ("step_in_backward", NoSteps::NoUpdates),
+        ("gan_sgd", NoSteps::Parts),
+        ("gan_critic", NoSteps::Turns),
+        ("saliency", NoSteps::Inputs),
+    ] {
+        assert_eq!(recorded(name).found, Err(why), "{name}");
+    }
+}
+
+#[test]
+fn programs_without_training_have_no_iterations() {
+    for name in ["inference", "server", "arithmetic"] {
+        assert_eq!(recorded(name).found, Err(NoSteps::NoBackward), "{name}");
+    }
+}

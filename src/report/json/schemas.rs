@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
 use super::{
-    diff, frag, holders, leaks, oom, phases, process, ps, ranks, run, tree, verify, whatif,
+    diff, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify, whatif,
 };
 
 /// A document with the key that [`super::damage::WithDamage`] adds.
@@ -54,6 +54,13 @@ fn the_schemas_are_those_of_the_code() {
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
     for (name, definition) in phases["$defs"].as_object().unwrap() {
+        report["$defs"][name] = definition.clone();
+    }
+    // `--by step` adds `steps` to each process.
+    let steps = schema::<Option<steps::StepsFacts>>("steps");
+    report["$defs"]["ProcessFacts"]["properties"]["steps"] =
+        json!({ "$ref": "#/$defs/StepsFacts" });
+    for (name, definition) in steps["$defs"].as_object().unwrap() {
         report["$defs"][name] = definition.clone();
     }
     // `run` exists only if there are several processes.

@@ -44,7 +44,8 @@ pub fn table(named: &NamedSteps, classifier: &StackClassifier, full: bool) -> St
         let name = format!("{} by step", gpu_name(device));
         out.push_str(&format!("\n{}  {}\n", paint(BOLD, &name), counted(named.steps)));
         let mut table = Table::new(2, "llrrrrl");
-        table.head(&["step", "batch", "peak allocated", "left", "time", "grew", ""]);
+        let batch = if named.growth.iter().any(|of| of.batch.is_some()) { "batch" } else { "" };
+        table.head(&["step", batch, "peak allocated", "left", "time", "grew", ""]);
         let rows = rows(named, device);
         let kept = if full { (0..rows.len()).collect() } else { kept(&rows) };
         let hidden = rows.len() - kept.len();
@@ -168,6 +169,13 @@ fn kept(rows: &[Row]) -> Vec<usize> {
     by_peak
 }
 
+fn passes(number: usize) -> String {
+    match number {
+        1 => "1 forward pass".to_string(),
+        number => format!("{} forward passes", count(number as u64)),
+    }
+}
+
 fn cells(row: &Row, classifier: &StackClassifier, level: Level) -> [(String, anstyle::Style); 7] {
     let (first, last, memory, growth, device) = match row {
         Row::Steps { first, last, memory, growth, of } => (first, last, memory, growth, of),
@@ -175,7 +183,7 @@ fn cells(row: &Row, classifier: &StackClassifier, level: Level) -> [(String, ans
             let time = apart.end.time_ns.saturating_sub(apart.begin.time_ns);
             return [
                 ("apart".to_string(), DIM),
-                (several(apart.passes as u64, "forward pass"), DIM),
+                (passes(apart.passes), DIM),
                 (size(memory.peak_bytes), DIM),
                 (size(memory.left_bytes), DIM),
                 (seconds(time), DIM),

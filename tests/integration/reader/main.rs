@@ -23,5 +23,6 @@ mod roles;
 mod run_summaries;
 mod shared_figures;
 mod stacks_export;
+mod steps;
 mod timeline_export;
 mod verify;
