@@ -191,12 +191,15 @@ fn live(
             false => interval.min(AGAIN),
         };
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));
-        if event::poll(rest)? {
+        let mut has_event = event::poll(rest)?;
+        // All that is there, before the next drawing: a mouse that moves sends an event for each cell.
+        while has_event && state.order.is_none() && !state.is_left {
             match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => state.key(key),
                 Event::Mouse(mouse) => state.mouse(mouse, &targets),
                 _ => {}
             }
+            has_event = event::poll(Duration::ZERO)?;
         }
         if let Some(order) = state.order.take() {
             state.message = Some(orders.begin(order));

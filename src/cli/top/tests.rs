@@ -314,6 +314,16 @@ fn the_mouse_chooses_opens_sorts_and_scrolls() {
 }
 
 #[test]
+fn many_cards_have_a_line_each_and_leave_room_for_the_processes() {
+    let mut state = State::default();
+    let all = (0..8).map(|n| process(100 + n, "a", vec![device(n as u8, GIB, None, 0)]));
+    state.update(&look(all.collect()));
+    let lines = screen(&state, 80);
+    has(&lines, &["GPU 0 1.00 GiB", "GPU 7 1.00 GiB", "> 100", "107 ann"]);
+    assert!(!lines.iter().any(|line| line.starts_with('▁')), "{lines:?}");
+}
+
+#[test]
 fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
     let mut state = state();
     state.show(Some(4712));
