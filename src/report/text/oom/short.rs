@@ -7,7 +7,8 @@ use vramtrace_format::RefusedBy;
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
 use super::wording;
-use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
+use crate::analysis::oom::{AtStep, Cause, PostMortem, Remedy, Tried};
+use crate::analysis::steps::Steps;
 use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process};
 use crate::report::shell::{self, quoted};
@@ -16,13 +17,17 @@ use crate::units::{gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
 pub(crate) fn fatal(process: &Process) -> String {
-    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one, &process.trace))).collect()
+    let steps = process.steps.as_ref();
+    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one, steps, &process.trace))).collect()
 }
 
-/// Title, cause, fix and further commands.
-fn one_fatal(fatal: &PostMortem, trace: &Path) -> String {
+/// Title, cause, fix and further commands. `steps`: of the training, if they were collected.
+fn one_fatal(fatal: &PostMortem, steps: Option<&Steps>, trace: &Path) -> String {
     let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
+    if let Some(step) = steps.and_then(|steps| AtStep::of(steps, &fatal.oom)) {
+        out.push_str(&format!("{}   {}\n", paint(BOLD, "STEP"), wording::step(step)));
+    }
     if let Some(remedy) = &fatal.remedy {
         out.push_str(&remedies(remedy));
     }
