@@ -21,6 +21,7 @@ const COMMANDS: &[&[&str]] = &[
     &["report"],
     &["report", "--json", "--all"],
     &["report", "--at", "peak", "--by", "phase"],
+    &["report", "--by", "step"],
     &["holders", "--full"],
     &["holders", "--json", "--at", "end", "--level", "driver"],
     &["leaks", "--full"],

@@ -77,7 +77,8 @@ impl GrowthByStep<'_> {
         let begun = self.steps.first().is_some_and(|first| first.begin.offset <= at.offset);
         if begun && live.is_device_memory() {
             let change = self.changes.entry((live.device, live.stack)).or_default();
-            *change += sign * i64::try_from(live.share()).unwrap_or(i64::MAX / 4);
+            let bytes = i64::try_from(live.share()).unwrap_or(i64::MAX);
+            *change = change.saturating_add(sign.saturating_mul(bytes));
         }
     }
 }

@@ -84,6 +84,7 @@ impl StepObserver {
         self.leave_backward();
         let groups = groups(&self.passes);
         let whole = match () {
+            () if groups.is_empty() && self.updates() => Err(NoSteps::NoNames),
             () if groups.is_empty() => Err(NoSteps::NoBackward),
             () if self.missing => Err(NoSteps::EventsMissing),
             () if self.sampled => Err(NoSteps::Sampled),
@@ -92,6 +93,11 @@ impl StepObserver {
             () => cycles::cycles(&groups, &self.sets, self.parts),
         };
         figures::steps(&self.passes, &groups, whole)
+    }
+
+    /// Whether an optimizer runs more than once: its state may also be loaded.
+    fn updates(&self) -> bool {
+        self.passes.iter().filter(|pass| pass.kind == PassKind::Optimizer).count() > 1
     }
 
     /// Whether a thread also runs more than backward passes. Imported traces do not name threads.

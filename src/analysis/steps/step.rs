@@ -89,6 +89,8 @@ pub enum NoSteps {
     /// A step of the optimizer runs several passes.
     Closure,
     Graphs,
+    /// Optimizers are seen, and backward passes are not: frames have no names.
+    NoNames,
     /// The trace lacks events.
     EventsMissing,
     /// The trace has a sample of the allocations.
@@ -107,6 +109,7 @@ impl NoSteps {
             NoSteps::Inputs => "inputs",
             NoSteps::Closure => "closure",
             NoSteps::Graphs => "graphs",
+            NoSteps::NoNames => "no-names",
             NoSteps::EventsMissing => "events-missing",
             NoSteps::Sampled => "sampled",
         }
@@ -128,6 +131,10 @@ impl fmt::Display for NoSteps {
             NoSteps::Inputs => "no optimizer allocates, and the gradients may be those of inputs",
             NoSteps::Closure => "one step of the optimizer runs several passes",
             NoSteps::Graphs => "CUDA graphs repeat passes without allocating",
+            NoSteps::NoNames => {
+                "an optimizer runs, and no frame names a backward pass: read the trace on the machine that recorded it, \
+                 or `vramtrace pack` it there"
+            }
             NoSteps::EventsMissing => "the trace lacks events",
             NoSteps::Sampled => "the trace has a sample of the allocations",
         };

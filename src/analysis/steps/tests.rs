@@ -3,7 +3,10 @@
 use std::io::Read;
 use std::path::Path;
 
+use vramtrace_format::{Kind, Space};
+
 use super::*;
+use crate::testing::{SECOND, TraceBuilder};
 use crate::trace::Trace;
 
 fn steps_of(path: &str) -> Steps {
@@ -142,4 +145,26 @@ fn programs_without_training_have_no_iterations() {
     for name in ["inference", "server", "arithmetic"] {
         assert_eq!(recorded(name).found, Err(NoSteps::NoBackward), "{name}");
     }
+}
+
+/// What the stacks of a trace without native names show: forward passes and optimizers.
+#[test]
+fn a_training_whose_backward_has_no_names_is_not_called_one_without_steps() {
+    let mut t = TraceBuilder::new();
+    t.code(1, "Module._call_impl", "/v/torch/nn/modules/module.py", 20);
+    t.code(2, "AdamW.step", "/v/torch/optim/adamw.py", 30);
+    t.stack(1, &[], &[1], &[]);
+    t.stack(2, &[], &[2], &[]);
+    for turn in 0..3 {
+        for stack in [1, 2] {
+            let at = SECOND * (2 * turn + u64::from(stack));
+            t.alloc_by(at, Kind::Device, at, 4096, stack);
+            t.free(at + 1, Space::Device, at);
+        }
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    t.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    assert_eq!(Steps::of(&trace, &definitions).found, Err(NoSteps::NoNames));
 }

@@ -7,6 +7,7 @@ use super::failures::{Failure, failures};
 use super::phases::PagePhases;
 use super::recorded::PageMark;
 use super::second_pass::SecondPass;
+use super::steps::PageStep;
 use super::tables::{Tables, tables};
 use super::verdict::{self, Paragraph};
 use crate::allocator::Conf;
@@ -38,6 +39,8 @@ pub(super) struct ProcessPage {
     /// The names of roles, in the order in which the page stacks them.
     pub roles: Vec<&'static str>,
     pub phases: PagePhases,
+    /// The steps of a training.
+    pub steps: Vec<PageStep>,
     pub marks: Vec<PageMark>,
     /// There were more marks than the page holds.
     pub more_marks: bool,
@@ -149,6 +152,7 @@ pub(super) fn process_page(
         kinds: Kind::ALL.into_iter().map(|kind| (kind as u8, kind.name())).collect(),
         roles: Role::ALL.map(Role::name).into(),
         phases: recorded.phases,
+        steps: recorded.steps,
         marks: recorded.marks,
         more_marks: recorded.more_marks,
         gaps: recorded.gaps,

@@ -24,6 +24,7 @@ mod records;
 mod redact;
 mod second_pass;
 mod sleeping;
+mod steps;
 mod sums;
 mod tables;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind, StackId};
 
 use super::phases::PagePhases;
+use super::steps::PageStep;
 
 /// The owner of a block or an allocation: its stack, kind and device.
 pub(super) type Owner = (StackId, Kind, DeviceId);
@@ -31,6 +32,7 @@ pub(super) const MOST_MARKS: usize = 20_000;
 pub(super) struct Recorded {
     pub owners: Vec<Owner>,
     pub phases: PagePhases,
+    pub steps: Vec<PageStep>,
     pub marks: Vec<PageMark>,
     pub more_marks: bool,
     /// First and last ordinal between which events are missing.

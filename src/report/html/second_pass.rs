@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use super::LIMIT;
 use super::recorded::Recorded;
 use super::recorder::Recorder;
+use super::steps::StepOrdinals;
 use crate::analysis::frag::{Frag, FragAt, FragMoment};
 use crate::analysis::leaks::{Leaks, Suppressions, Watched};
 use crate::analysis::oom::{self, PostMortem, PostMortems};
@@ -15,7 +16,7 @@ use crate::trace::Trace;
 
 /// What the first pass over each trace of a page must collect.
 pub const COLLECT: Collect =
-    Collect { roles: Some(RolesOf::All), leaks: true, sizes: true, steps: false };
+    Collect { roles: Some(RolesOf::All), leaks: true, sizes: true, steps: true };
 
 /// The smallest segment of PyTorch's cache: memory of that size is never lumped.
 const SEGMENT: u64 = 2 << 20;
@@ -52,8 +53,9 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     visitors.extend(frags.as_mut().map(|frags| frags as &mut dyn Visitor));
     visitors.extend(rests.as_mut().map(|rests| rests as &mut dyn Visitor));
     let finder = process.role_finder(trace);
-    let mut recorder =
-        Recorder::new(definitions, &finder, lumped_below, fatal, io::BufWriter::new(out));
+    let steps = StepOrdinals::new(process.steps.as_ref());
+    let out = io::BufWriter::new(out);
+    let mut recorder = Recorder::new(definitions, &finder, lumped_below, steps, fatal, out);
     trace.visit_to_end(definitions, &mut visitors, &mut recorder);
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;

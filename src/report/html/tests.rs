@@ -102,6 +102,7 @@ fn redaction_reaches_every_name() {
 #[test]
 fn small_blocks_are_lumped_where_there_are_too_many() {
     use super::recorder::Recorder;
+    use super::steps::StepOrdinals;
     use crate::replay::Until;
 
     let mut builder = TraceBuilder::new();
@@ -119,7 +120,14 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     let symbols = Symbols::of_all(&definitions, trace.header());
     let roles = RoleFinder::new(&trace, &definitions, &symbols);
     let read = |below| {
-        let mut recorder = Recorder::new(&definitions, &roles, below, Vec::new(), Vec::new());
+        let mut recorder = Recorder::new(
+            &definitions,
+            &roles,
+            below,
+            StepOrdinals::default(),
+            Vec::new(),
+            Vec::new(),
+        );
         trace.replay_until(&definitions, Until::End, &mut recorder, &mut |_, _| {});
         recorder.finish().unwrap()
     };

@@ -19,7 +19,7 @@ pub(super) fn out_of_memory(process: &Process) -> Vec<Paragraph> {
 }
 
 /// The labels that `report::text::oom` prints.
-const LABELS: [&str; 5] = ["LINE", "CAUSE", "FIX", "WHAT IF", "NEXT"];
+const LABELS: [&str; 6] = ["LINE", "CAUSE", "STEP", "FIX", "WHAT IF", "NEXT"];
 
 /// Divides the printed text at its labels. An indented line belongs to the label above it.
 fn paragraphs(text: &str) -> Vec<Paragraph> {

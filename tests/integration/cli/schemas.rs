@@ -68,12 +68,13 @@ fn output(scratch: &Scratch, args: &[&str]) -> Output {
     command.args(args).current_dir(&scratch.0).output().unwrap()
 }
 
-const READING: [&[&str]; 12] = [
+const READING: [&[&str]; 13] = [
     &["tree", "--json"],
     &["holders", "--json", "--by", "role"],
     &["verify", "--json"],
     &["report", "--json"],
     &["report", "--json", "--by", "phase", "--at", "peak"],
+    &["report", "--json", "--by", "step"],
     &["holders", "--json"],
     &["holders", "--json", "--at", "end", "--by", "library"],
     &["leaks", "--json"],

@@ -70,6 +70,8 @@ fn no_figure_and_no_time_ends_a_command() {
         "report --json",
         "report --by phase",
         "report --by phase --json",
+        "report --by step",
+        "report --by step --json",
         "report --html -o page.html",
         "holders",
         "holders --json --at peak",

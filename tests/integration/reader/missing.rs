@@ -37,6 +37,7 @@ fn every_command_that_reads_tells_of_damage_in_one_line() {
         "report t.vtrace",
         "report t.vtrace --json",
         "report t.vtrace --by phase",
+        "report t.vtrace --by step",
         "holders t.vtrace",
         "holders t.vtrace --json --at end",
         "leaks t.vtrace",

@@ -35,6 +35,7 @@ fn every_command_says_how_many_records_it_passed_over() {
         "report a.vtrace",
         "report --json a.vtrace",
         "report --by phase a.vtrace",
+        "report --by step a.vtrace",
         "report --html -o page.html a.vtrace",
         "holders a.vtrace",
         "tree a.vtrace",

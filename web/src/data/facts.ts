@@ -196,6 +196,8 @@ export interface ProcessPage {
     more: boolean;
     moments: [string, number][];
   };
+  /** Number, first and last ordinal, and `skipped` or `unfinished` or nothing. */
+  steps: [number, number, number, string][];
   marks: Mark[];
   more_marks: boolean;
   gaps: [number, number][];

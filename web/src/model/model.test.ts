@@ -45,11 +45,24 @@ function made(): Model {
   const page = {
     name: "p", owners: [[0, 1, 0, 0, 1], [0, 12, 0, 1, 2], [0, 12, 0, 1, 2]],
     holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"], failures: [],
-    phases: { names: [], ranges: [], more: false, moments: [] }, peaks: [[0, 5]], gaps: [[6, 6]],
+    phases: { names: [], ranges: [], more: false, moments: [] }, steps: [], peaks: [[0, 5]], gaps: [[6, 6]],
     roles: ["weights", "unknown", "free in cache"], lumped_below: 0,
   } as unknown as ProcessPage;
   return new Model(stream, page, { devices: [] } as unknown as ProcessFacts, 0);
 }
+
+test("steps have the first row below the timeline, phases the rows below", () => {
+  const model = made();
+  const page = {
+    ...model.page,
+    steps: [[1, 1, 3, ""], [2, 4, 6, "unfinished"]],
+    phases: { names: [[0, "forward"]], ranges: [[1, 2, 3, 0]], more: false, moments: [] },
+  } as unknown as ProcessPage;
+  const { lanes } = new Model(model.stream, page, model.facts, 0);
+  expect(lanes.map(({ name, short, depth }) => [name, short, depth])).toEqual([
+    ["step 1", "1", 0], ["forward", "forward", 1], ["step 2, unfinished", "2", 0],
+  ]);
+});
 
 test("a moment is what the command says", () => {
   const model = made();

@@ -54,7 +54,32 @@ export interface Changes {
   which: Uint32Array;
 }
 
+/** A step or a phase in its row below the timeline. */
+export interface Lane {
+  name: string;
+  /** Where the name does not fit. */
+  short: string;
+  /** First and last ordinal. */
+  from: number;
+  to: number;
+  depth: number;
+}
+
+/** Steps in a row of their own, phases below it; in the order in which they begin. */
+function lanes({ steps, phases }: ProcessPage): Lane[] {
+  const below = steps.length > 0 ? 1 : 0;
+  const all = steps.map(([number, from, to, state]) => ({
+    name: `step ${number}${state && `, ${state}`}`, short: `${number}`, from, to, depth: 0,
+  }));
+  const marked = phases.ranges.map(([phase, from, to, depth]) => {
+    const name = phases.names[phase - 1]?.[1] ?? "?";
+    return { name, short: name, from, to, depth: depth + below };
+  });
+  return [...all, ...marked].sort((a, b) => a.from - b.from);
+}
+
 export class Model {
+  readonly lanes: Lane[];
   readonly sums: Steps[] = [];
   readonly changes: Changes;
   readonly owned: Uint8Array;
@@ -69,6 +94,7 @@ export class Model {
     readonly facts: ProcessFacts,
     readonly device: number,
   ) {
+    this.lanes = lanes(page);
     this.blocks = stream.blocks;
     this.memory = stream.memory;
     this.last = stream.last;

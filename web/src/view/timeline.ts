@@ -223,13 +223,10 @@ export class Timeline implements View {
   private phaseLines(event: MouseEvent): tooltip.Line[] {
     const { model } = this.page;
     const at = model.at(this.scale.ns(event.offsetX));
-    const { phases } = model.page;
-    return phases.ranges
-      .filter(([, from, to]) => from <= at && at <= to)
+    return model.lanes
+      .filter(({ from, to }) => from <= at && at <= to)
       .slice(0, 6)
-      .map(([phase, from, to]) => ({
-        text: `${phases.names[phase - 1]?.[1] ?? "?"}  ${seconds(model.time[to] - model.time[from], 6)}`,
-      }));
+      .map(({ name, from, to }) => ({ text: `${name}  ${seconds(model.time[to] - model.time[from], 6)}` }));
   }
 
   private down(event: MouseEvent): void {
@@ -281,16 +278,16 @@ export class Timeline implements View {
     if (column) page.store.set({ pin: column.ordinal, range: null, second: null });
   }
 
-  /** The range in time of the phase that is drawn there: a click on it brushes it. */
+  /** The range in time of the step or phase that is drawn there: a click on it brushes it. */
   private phaseAt(x: number, y: number): [number, number] | null {
     const { model } = this.page;
     const depth = Math.floor((y - this.scale.plot.bottom - 5) / LANE);
     if (y < this.scale.plot.bottom + 5 || depth >= this.scale.lanes) return null;
     const at = this.scale.ns(x);
-    const inside = ([, from, to, of]: [number, number, number, number]) =>
-      of === depth && model.time[from] <= at && at <= model.time[to];
-    const found = model.page.phases.ranges.find(inside);
-    return found ? [model.time[found[1]], model.time[found[2]]] : null;
+    const found = model.lanes.find(
+      (range) => range.depth === depth && model.time[range.from] <= at && at <= model.time[range.to],
+    );
+    return found ? [model.time[found.from], model.time[found.to]] : null;
   }
 
   /** The wheel scrolls the page: with Ctrl it zooms, with Shift or sideways it moves the view. */

@@ -191,26 +191,25 @@ export class TimelinePainter {
 
   private phases(draw: CanvasRenderingContext2D): void {
     const { model } = this.page;
-    const { phases } = model.page;
     const { bottom, width } = this.scale.plot;
     draw.textAlign = "left";
     draw.textBaseline = "middle";
     const last = [-1, -1, -1];
-    for (const [phase, from, to, depth] of [...phases.ranges].sort((a, b) => a[1] - b[1])) {
+    for (const { name, short, from, to, depth } of model.lanes) {
       if (depth >= LANES) continue;
       const left = Math.max(LEFT, this.scale.x(model.time[from]));
       const right = Math.min(LEFT + width, this.scale.x(model.time[to]));
       // Ranges of less than a pixel beside others are not seen.
       if (right < LEFT || left > LEFT + width || right <= last[depth] + 0.3) continue;
       last[depth] = right;
-      const name = phases.names[phase - 1]?.[1] ?? "?";
       const y = bottom + 5 + depth * LANE;
       // Phases have colours of their own where the areas are stacked by them.
       const group = this.page.stack.by === "phase" ? this.page.stack.groups.find((one) => one.name === name) : undefined;
       draw.fillStyle = group?.colour ?? theme("panel-strong");
       draw.fillRect(left, y, Math.max(1, right - left - 0.5), LANE - 2);
       draw.fillStyle = group ? ink(group.colour) : theme("text");
-      draw.fillText(fitted(draw, clean(name, 60), right - left - 6), left + 3, y + (LANE - 2) / 2);
+      const fits = draw.measureText(name).width <= right - left - 6;
+      draw.fillText(fitted(draw, clean(fits ? name : short, 60), right - left - 6), left + 3, y + (LANE - 2) / 2);
     }
   }
 

@@ -34,8 +34,7 @@ export class Scale {
   }
 
   get lanes(): number {
-    const { ranges } = this.page.model.page.phases;
-    return Math.min(LANES, ranges.reduce((most, range) => Math.max(most, range[3] + 1), 0));
+    return Math.min(LANES, this.page.model.lanes.reduce((most, range) => Math.max(most, range.depth + 1), 0));
   }
 
   x(ns: number): number {

@@ -86,7 +86,7 @@ export class Verdict implements View {
     return this.peak(model);
   }
 
-  /** The step of the failure has its row here once the data names it. */
+  /** What ended the run. */
   private failed(model: Model, failure: Failure): HTMLElement[] {
     const parts = ofFailure(model.page.verdict, model.page.failures.indexOf(failure));
     const of = (label: string) => parts.find((part) => part.label === label)?.lines ?? [];
@@ -99,6 +99,7 @@ export class Verdict implements View {
       el("h2", { text: clean(of("").join(" ") || "OUT OF MEMORY", 300) }),
       row("CAUSE", ...of("CAUSE")),
       ...(asked ? [row("LINE", `${size(failure.asked_bytes)} asked by ${asked}`)] : []),
+      ...(of("STEP").length > 0 ? [row("STEP", ...of("STEP"))] : []),
       row("USED", usedBar({ ...used, limit: failure.limit_bytes, asked: failure.asked_bytes, word })),
       ...this.best(failure),
     ];

@@ -16,7 +16,7 @@ pub struct AtStep {
 
 impl AtStep {
     /// `None`: the failure was in no step, or there are none.
-    pub(super) fn of(steps: &Steps, oom: &Oom) -> Option<AtStep> {
+    pub fn of(steps: &Steps, oom: &Oom) -> Option<AtStep> {
         let step = steps.at(oom.offset)?;
         let earlier = steps.steps().iter().take(step.number - 1);
         let largest = earlier.filter_map(|step| largest_of(step, oom.device));

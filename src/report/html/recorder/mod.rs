@@ -14,6 +14,7 @@ use super::lumped::Lumped;
 use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
 use super::records::{Open, Records, block};
 use super::sleeping::Mapped;
+use super::steps::StepOrdinals;
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{Key, Live};
@@ -60,6 +61,7 @@ pub(super) struct Recorder<'d, W: Write> {
     flush: Flush,
     /// Memory that is being unmapped for a sleep.
     sleep: Flush,
+    steps: StepOrdinals<'d>,
     /// Offsets in the trace of the failures with which the run ended.
     fatal: Vec<u64>,
     /// The offset in the trace of the last event that got an ordinal.
@@ -77,6 +79,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         definitions: &'d Definitions,
         roles: &'d RoleFinder,
         below: u64,
+        steps: StepOrdinals<'d>,
         fatal: Vec<u64>,
         out: W,
     ) -> Recorder<'d, W> {
@@ -96,6 +99,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             sums: BTreeMap::new(),
             flush: Flush::default(),
             sleep: Flush::default(),
+            steps,
             fatal,
             offset: None,
             ordinal: 0,
@@ -113,6 +117,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.write_ended();
         std::mem::take(&mut self.lumped).write(&mut self.records);
         self.found.phases.close(self.ordinal);
+        self.found.steps = self.steps.finish(self.ordinal);
         self.found.last = self.ordinal;
         for (device, sums) in &self.sums {
             self.found.peaks.extend(sums.peak.map(|ordinal| (*device, ordinal)));
@@ -126,6 +131,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         if self.offset != Some(at.offset) {
             self.offset = Some(at.offset);
             self.ordinal += 1;
+            self.steps.tick(at.offset, self.ordinal);
             // Time stamps of different threads may go back slightly.
             let time = (at.time_ns >> 6).max(self.time);
             self.records.columns.push(FrameKind::Ticks, &[time - self.time]);

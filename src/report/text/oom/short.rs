@@ -5,7 +5,8 @@ use vramtrace_format::RefusedBy;
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
 use super::wording;
-use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
+use crate::analysis::oom::{AtStep, Cause, PostMortem, Remedy, Tried};
+use crate::analysis::steps::Steps;
 use crate::analysis::{Level, Process, StackClassifier};
 use crate::report::oom::fits_in_words;
 use crate::report::shell::{self, quoted};
@@ -25,12 +26,18 @@ pub(in crate::report) fn fatal_of(process: &Process, who: &str, given: &str, als
     let symbols = Symbols::of(&process.definitions, &process.header, asked);
     let classifier = StackClassifier::new(&symbols, &process.header);
     let next = paint(DIM, &format!("NEXT   vramtrace oom{given}"));
-    let one = |fatal| format!("\n{}{also}{next}\n", one_fatal(fatal, who, &classifier));
+    let steps = process.steps.as_ref();
+    let one = |fatal| format!("\n{}{also}{next}\n", one_fatal(fatal, steps, who, &classifier));
     process.fatal.iter().map(one).collect()
 }
 
-/// Title, line, cause and fix.
-fn one_fatal(fatal: &PostMortem, who: &str, classifier: &StackClassifier) -> String {
+/// Title, line, cause, step and fix. `steps`: of the training, if they were collected.
+fn one_fatal(
+    fatal: &PostMortem,
+    steps: Option<&Steps>,
+    who: &str,
+    classifier: &StackClassifier,
+) -> String {
     let who = if who.is_empty() { String::new() } else { format!(" {}", clean(who)) };
     let mut out = format!("{}{who}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
     if let Some(line) = wording::place(classifier, fatal.oom.stack) {
@@ -38,6 +45,9 @@ fn one_fatal(fatal: &PostMortem, who: &str, classifier: &StackClassifier) -> Str
         out.push_str(&format!("{}   {asked} asked by {line}\n", paint(BOLD, "LINE")));
     }
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
+    if let Some(step) = steps.and_then(|steps| AtStep::of(steps, &fatal.oom)) {
+        out.push_str(&format!("{}   {}\n", paint(BOLD, "STEP"), wording::step(step)));
+    }
     if let Some(remedy) = &fatal.remedy {
         out.push_str(&remedies(remedy));
     }
