@@ -1,5 +1,5 @@
 /* What programs that are built with NVTX's headers do at their first mark, in our own words: look
-   for the tool that NVTX_INJECTION64_PATH names, else for a pointer to one, and let it fill tables of functions. */
+   for the tool that NVTX_INJECTION64_PATH names and let it fill tables of functions. */
 #ifndef NVTX_MIN_H
 #define NVTX_MIN_H
 #include <dlfcn.h>
@@ -48,17 +48,13 @@ static const void *nvtx_export_table(uint32_t id) {
     return id == 1 ? &nvtx_callbacks : NULL;
 }
 
-typedef int (*nvtx_initialize)(const void *(*)(uint32_t));
-__attribute__((weak)) nvtx_initialize InitializeInjectionNvtx2_fnptr;
-
 static void nvtx_begin(void) {
     static int begun;
     const char *path = getenv("NVTX_INJECTION64_PATH");
-    if (begun++) return;
-    nvtx_initialize initialize = path ? NULL : InitializeInjectionNvtx2_fnptr;
-    if (!path && !initialize) return;
+    if (begun++ || !path) return;
     for (int n = 1; n < 16; n++) nvtx_core_places[n] = &nvtx_core[n], nvtx_core2_places[n] = &nvtx_core2[n];
-    void *tool = path ? dlopen(path, RTLD_LAZY) : NULL;
+    void *tool = dlopen(path, RTLD_LAZY);
+    int (*initialize)(const void *(*)(uint32_t)) = NULL;
     if (tool) *(void **)&initialize = dlsym(tool, "InitializeInjectionNvtx2");
     if (!initialize || !initialize(nvtx_export_table)) abort();
 }

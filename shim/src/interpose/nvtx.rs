@@ -1,9 +1,8 @@
 //! NVTX's injection interface. The headers that programs and libraries are built with look, at their first use,
-//! for a library named in NVTX_INJECTION64_PATH, else at the pointer `InitializeInjectionNvtx2_fnptr`, call its
-//! `InitializeInjectionNvtx2`, and let it put its own functions in place of ones that do nothing. Each binary with
-//! such headers does so by itself. Where another tool is named there, we are not called. The pointer of a preloaded
-//! library is found by shared libraries, not by an executable with the headers: for these `vramtrace run` sets the
-//! variable where it is unset. The library itself never changes the environment.
+//! for a library named in NVTX_INJECTION64_PATH, call its `InitializeInjectionNvtx2`, and let it
+//! put its own functions in place of ones that do nothing. Each binary with such headers does
+//! so by itself. Where another tool is named there, we are not called. `vramtrace run` sets the variable
+//! where it is unset; the library itself never changes the environment.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::borrow::Cow;

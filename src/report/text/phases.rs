@@ -11,8 +11,8 @@ const WIDTH: usize = 48;
 /// One table per device, one row per phase. Inner phases are indented.
 pub fn table(phases: &[Phase]) -> String {
     if phases.is_empty() {
-        return "\n  no phases: the program marked none (NVTX ranges or \
-                `vramtrace.phase`; an executable with NVTX needs NVTX_INJECTION64_PATH)\n"
+        return "\n  no phases: the program marked none (NVTX ranges, with `vramtrace run` or \
+                NVTX_INJECTION64_PATH)\n"
             .to_string();
     }
     let mut devices: Vec<_> = phases.iter().flat_map(|phase| phase.devices.keys()).collect();

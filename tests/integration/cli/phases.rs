@@ -32,17 +32,9 @@ fn rows(run: &Run) -> Vec<Row> {
 }
 
 fn check(program: &Program) {
-    check_as(program, &|setup| setup, &|setup| setup.env("NVTX_INJECTION64_PATH", shim()));
-}
-
-/// `started`: with the arguments of the program; `recorded`: for a run with the recorder.
-fn check_as(
-    program: &Program,
-    started: &dyn Fn(Setup) -> Setup,
-    recorded: &dyn Fn(Setup) -> Setup,
-) {
-    let bare = program.run(started(Setup::simulated())).ok();
-    let run = program.run(recorded(started(Setup::simulated().preload()))).ok();
+    let bare = program.run(Setup::simulated()).ok();
+    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
+    let run = program.run(setup).ok();
     assert_eq!((&bare.stdout, run.stderr.as_str()), (&run.stdout, ""));
     let row = |path: &str, times, sums| (path.to_string(), times, sums);
     let mut found = rows(&run);
@@ -107,30 +99,6 @@ fn timelines_show_the_phases() {
 fn ranges_of_the_real_headers_become_phases() {
     match std::env::var("VRAMTRACE_TEST_NVTX") {
         Ok(include) => check(&Program::c_with("phases", &["-DREAL_NVTX", &format!("-I{include}")])),
-        Err(_) => testkit::skip("phases: VRAMTRACE_TEST_NVTX names no include directory of NVTX 3"),
-    }
-}
-
-/// As in PyTorch, whose libraries are built with the headers: nothing but LD_PRELOAD is set.
-fn check_as_library(flags: &[&str]) {
-    let library = Program::c_with("phases", &[&["-shared", "-fPIC"], flags].concat());
-    let source = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).main())";
-    let unset = ["-u", "NVTX_INJECTION64_PATH", "python3", "-c", source];
-    let started = |setup: Setup| {
-        unset.into_iter().fold(setup, |setup, arg| setup.arg(arg)).arg(library.0.display())
-    };
-    check_as(&Program("/usr/bin/env".into()), &started, &|setup| setup);
-}
-
-#[test]
-fn ranges_of_a_library_need_the_preload_alone() {
-    check_as_library(&[]);
-}
-
-#[test]
-fn ranges_of_a_library_with_the_real_headers_need_the_preload_alone() {
-    match std::env::var("VRAMTRACE_TEST_NVTX") {
-        Ok(include) => check_as_library(&["-DREAL_NVTX", &format!("-I{include}")]),
         Err(_) => testkit::skip("phases: VRAMTRACE_TEST_NVTX names no include directory of NVTX 3"),
     }
 }

@@ -13,14 +13,6 @@ use core::ffi::c_int;
 use std::borrow::Cow;
 use vramtrace_format::StopReason;
 
-/// NVTX's headers define this pointer in each binary as a weak null, for tools that are linked in. The loader gives a
-/// shared library the first definition, which is that of a preloaded library: ranges are recorded without
-/// NVTX_INJECTION64_PATH. NVTX looks for a tool in that variable first.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-#[allow(non_upper_case_globals)]
-pub static InitializeInjectionNvtx2_fnptr: unsafe extern "C" fn(nvtx::ExportTable) -> c_int =
-    InitializeInjectionNvtx2;
-
 /// # Safety
 /// Called by NVTX, with its function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
