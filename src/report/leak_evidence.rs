@@ -13,8 +13,8 @@ pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
         let (from, to) = (found.from_ns + growth.first_ns, found.from_ns + growth.last_ns);
         let points = if growth.troughs { "low points" } else { "moments" };
         lines.push(format!(
-            "what it never gave back rose by {} from {} to {}: at {} of {} {points}, in order {:.2} \
-             of 1",
+            "what it never gave back rose by {} from {} to {}: at {} of {} {points}, Kendall's \
+             tau {:.2}",
             size(growth.risen),
             seconds(from),
             seconds(to),
