@@ -38,6 +38,14 @@ pub(super) fn cycles(
     if !last.is_updated() && last.backward_passes > most.unwrap_or(1) {
         return Err(NoSteps::NoUpdates);
     }
+    // The first step may have made the optimizer's state; whether the second one ended is not seen.
+    if let [first, second] = groups
+        && !first.callers.is_empty()
+        && !second.is_updated()
+        && !second.failed
+    {
+        return Err(NoSteps::NoUpdates);
+    }
     if !by_optimizer && parts {
         return Err(NoSteps::Parts);
     }

@@ -20,6 +20,8 @@ pub(super) struct Group {
     pub frees_first: bool,
     /// The gradients that its last backward pass left, as an index.
     pub gradients: Option<usize>,
+    /// PyTorch gave up on a request in its last pass.
+    pub failed: bool,
     /// An optimizer called its last forward pass.
     pub in_optimizer: bool,
 }
@@ -64,6 +66,7 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
                 group.frees_gradients |= pass.frees_gradients;
                 group.frees_first |= pass.frees_first;
                 group.gradients = pass.gradients;
+                group.failed = pass.failed.is_some();
                 group.in_optimizer = last.is_some_and(|pass| passes[*pass].in_optimizer);
                 forwards.clear();
             }
@@ -81,7 +84,7 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
     let cut = cut_off(passes, &forwards);
     match (open, cut) {
         (Some(open), Some(cut)) if !open.is_closed() => {
-            groups.push(Group { last: cut.last, ..open });
+            groups.push(Group { last: cut.last, failed: true, ..open });
         }
         (open, cut) => {
             groups.extend(open);
@@ -98,7 +101,7 @@ fn cut_off(passes: &[Pass], forwards: &[usize]) -> Option<Group> {
     let last = *forwards.last()?;
     let (live, allocated) = passes[last].failed?;
     let holds = live.saturating_mul(2) >= allocated && (allocated > 0 || forwards.len() == 1);
-    holds.then(|| Group { first: last, last, ..Group::default() })
+    holds.then(|| Group { first: last, last, failed: true, ..Group::default() })
 }
 
 /// Some iterations begin with passes that keep nothing for backward, as those of a teacher or of a target network.

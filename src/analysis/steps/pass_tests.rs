@@ -1,5 +1,5 @@
 //! Iterations of orders of passes, written as words: `F` a forward pass that backward needs, `f` another one, `B` a
-//! backward pass, a digit the gradients that it leaves, `x` that these are freed, `s` a gradient scaler, `A`, `C` and
+//! backward pass, a digit the gradients that it leaves, `x` that these are freed, `!` a request that failed, `s` a gradient scaler, `A`, `C` and
 //! `D` optimizers.
 
 use vramtrace_format::DeviceId;
@@ -23,6 +23,7 @@ fn passes(text: &str) -> Vec<Pass> {
                 match letter {
                     'x' => last.frees_gradients = true,
                     'o' => last.in_optimizer = true,
+                    '!' => last.failed = Some((1, 1)),
                     digit => last.gradients = digit.to_digit(10).map(|set| set as usize),
                 }
                 continue;
@@ -99,6 +100,10 @@ fn where_nothing_ends_an_iteration_none_is_counted() {
     says("FBA FB FB FB FB", NoSteps::NoUpdates);
     says("FBA FB FB FB FBx", NoSteps::NoUpdates);
     says("FBx FBFBFBFBFBx FBx", NoSteps::NoUpdates);
+    says("FBA FB", NoSteps::NoUpdates);
+    counts("FBA FB!", &[1]);
+    counts("FBA F!", &[1]);
+    counts("FBA FBA ff F!", &[1, 1]);
     says("f f f f", NoSteps::NoBackward);
     says("fA fA fA", NoSteps::NoBackward);
 }
