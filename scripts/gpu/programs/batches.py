@@ -10,11 +10,17 @@ intervals hold.
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 WORDS = 8192
+
+
+def training(model, loss, optimizer, shape, autocast=None, length=0):
+    """What a training step needs, and what an estimator asks for: the shape of one sample, tokens in a sample."""
+    return SimpleNamespace(model=model, loss=loss, optimizer=optimizer, shape=shape, autocast=autocast, length=length)
 
 
 def tokens(batch, length):
@@ -38,7 +44,7 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0):
             return model(input_ids=words, labels=words).loss
 
     used = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return loss, torch.optim.AdamW(used, lr=1e-4)
+    return training(model, loss, torch.optim.AdamW(used, lr=1e-4), (length,), autocast, length)
 
 
 def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None):
@@ -57,7 +63,7 @@ def images(model, size, classes=1000, optimizer=None, channels_last=False, autoc
             return nn.functional.cross_entropy(out, label)
 
     optimizer = optimizer or (lambda used: torch.optim.SGD(used, lr=0.01, momentum=0.9))
-    return loss, optimizer(model.parameters())
+    return training(model, loss, optimizer(model.parameters()), (3, size, size), autocast)
 
 
 def torchvision(name):
@@ -84,7 +90,7 @@ def recurrent():
         words = tokens(batch, 256)
         return nn.functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
 
-    return loss, torch.optim.Adam(model.parameters(), lr=1e-4)
+    return training(model, loss, torch.optim.Adam(model.parameters(), lr=1e-4), (256,), length=256)
 
 
 def block(before, after):
@@ -121,7 +127,7 @@ def unet():
         picture = torch.randn(batch, 3, 192, 192, device="cuda")
         return (model(picture) - picture[:, :1]).square().mean()
 
-    return loss, torch.optim.Adam(model.parameters(), lr=1e-4)
+    return training(model, loss, torch.optim.Adam(model.parameters(), lr=1e-4), (3, 192, 192))
 
 
 class Perceptron(nn.Module):
@@ -139,9 +145,9 @@ def perceptron():
     model = Perceptron().cuda().train()
 
     def loss(batch):
-        return model(torch.randn(batch * 64, 4096, device="cuda")).square().mean()
+        return model(torch.randn(batch, 64, 4096, device="cuda")).square().mean()
 
-    return loss, torch.optim.AdamW(model.parameters(), lr=1e-4)
+    return training(model, loss, torch.optim.AdamW(model.parameters(), lr=1e-4), (64, 4096))
 
 
 def gpt2(**other):
@@ -230,13 +236,13 @@ MODELS = {**DEVELOPMENT, **UNSEEN}
 
 def main(name, batches, file):
     torch.manual_seed(0)
-    loss, optimizer = MODELS[name][0]()
+    step = MODELS[name][0]()
     sizes = [int(batch) for batch in batches.split(",")]
     for batch in sizes * 3 if len(sizes) == 1 else sizes:
         torch.cuda.nvtx.range_push(f"batch={batch}")
-        loss(batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step.loss(batch).backward()
+        step.optimizer.step()
+        step.optimizer.zero_grad()
         torch.cuda.nvtx.range_pop()
     torch.cuda.synchronize()
     setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
