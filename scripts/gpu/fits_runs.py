@@ -2,8 +2,8 @@
 process of its own, AT_ONCE processes at a time (default 5).
 
 SET is `development` or `unseen`, or names of models with commas. The first two batches are also recorded, as
-OUT_DIR/MODEL_bBATCH.vtrace.gz; `peaks.jsonl` has PyTorch's peaks of the runs that were not recorded, under both
-settings.
+OUT_DIR/MODEL_bBATCH.vtrace.gz; `peaks.jsonl` has PyTorch's peaks of the runs that were not recorded, under the
+settings of FITS_SETTINGS (words; default: `default expandable_segments:True`).
 """
 import json
 import os
@@ -16,28 +16,29 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent / "programs"
 sys.path.insert(0, str(HERE))
 PROGRAM = HERE / "batches.py"
-SETTINGS = ("", "expandable_segments:True")
+SETTINGS = os.environ.get("FITS_SETTINGS", "default expandable_segments:True").split()
 
 
 def recorded(bin_dir, out, model, batch):
-    trace = out / f"{model}_b{str(batch).replace(',', '-')}.vtrace"
+    trace = out / f"{model}_b{batch}.vtrace"
     command = [str(bin_dir / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, str(PROGRAM), model, str(batch), str(out / "recorded.jsonl")]
     log = trace.with_suffix(".log")
     with open(log, "w") as text:
         status = subprocess.run(command, stdout=text, stderr=subprocess.STDOUT).returncode
-    if trace.exists():
-        subprocess.run([str(bin_dir / "vramtrace"), "pack", str(trace), "-o", f"{trace}.gz"], stdout=subprocess.DEVNULL, stderr=open(str(log) + ".pack", "w"))
-        if Path(str(trace) + ".gz").exists():
+        if trace.exists():
+            subprocess.run([str(bin_dir / "vramtrace"), "pack", str(trace), "-o", f"{trace}.gz"], stdout=text, stderr=subprocess.STDOUT)
             trace.unlink()
-    return f"recorded {model} {batch}: status {status}"
+    if status:
+        print(f"**FAIL** recorded {model} {batch}: status {status}, see {log.name}", flush=True)
 
 
-def bare(out, model, batch, setting):
-    env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=setting)
-    ended = subprocess.run([sys.executable, str(PROGRAM), model, str(batch), str(out / "peaks.jsonl")], env=env, capture_output=True, text=True)
-    if ended.returncode:
-        (out / f"{model}_b{batch}.err").write_text(ended.stdout + ended.stderr)
-    return f"{model} {batch} {setting}: status {ended.returncode}"
+def bare(out, models, setting, at_once):
+    lines = "".join(f"{model} {batch}\n" for model, (_, sizes) in models.items() for batch in sizes)
+    env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="" if setting == "default" else setting)
+    command = [sys.executable, str(PROGRAM), "--each", str(at_once), str(out / "peaks.jsonl")]
+    ended = subprocess.run(command, env=env, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (out / f"bare-{setting}.log").write_text(ended.stdout)
+    print("\n".join(line for line in ended.stdout.splitlines() if "status" in line or "FAILED" in line))
 
 
 def main(bin_dir, out, names, at_once=5):
@@ -48,22 +49,14 @@ def main(bin_dir, out, names, at_once=5):
     models = sets.get(names) or {name: batches.MODELS[name] for name in names.split(",")}
     began = time.time()
     with ThreadPoolExecutor(at_once) as pool:
-        tasks = []
-        for model, (_, sizes) in models.items():
-            tasks += [pool.submit(recorded, bin_dir, out, model, batch) for batch in sizes[:2]]
-        for model, (_, sizes) in models.items():
-            if model == "gpt2":
-                tasks.append(pool.submit(recorded, bin_dir, out, model, "6,6,6,4"))
-            for batch in sizes:
-                tasks += [pool.submit(bare, out, model, batch, setting) for setting in SETTINGS]
-        for task in tasks:
-            if "status 0" not in task.result():
-                print("**FAIL**", task.result(), flush=True)
-    peaks = (out / "peaks.jsonl").read_text().splitlines()
-    print(f"{len(peaks)} of {sum(len(SETTINGS) * len(sizes) for _, sizes in models.values())} runs, {time.time() - began:.0f} s")
-    for line in peaks:
-        peak = json.loads(line)
-        print(peak["model"], peak["batch"], peak["setting"], peak["allocated"], peak["reserved"])
+        both = [(model, batch) for model, (_, sizes) in models.items() for batch in sizes[:2]]
+        list(pool.map(lambda run: recorded(bin_dir, out, *run), both))
+    print(f"{len(both)} recorded runs, {time.time() - began:.0f} s", flush=True)
+    for setting in SETTINGS:
+        bare(out, models, setting, at_once)
+    peaks = [json.loads(line) for line in (out / "peaks.jsonl").read_text().splitlines()]
+    wanted = sum(len(SETTINGS) * len(sizes) for _, sizes in models.values())
+    print(f"{len(peaks)} of {wanted} runs, {time.time() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 """batches.py MODEL BATCH [FILE]: three training steps of a model with random weights, at one batch size.
+batches.py --each N FILE: the same for each line `MODEL BATCH` of standard input, N at a time, each in a process that
+is forked after the imports and before CUDA is used.
 
 Prints `PEAK {...}`: PyTorch's peaks in bytes, allocated and reserved; appends the same line to FILE. Ends with
 status 3 if PyTorch is out of memory. BATCH may be a list, "6,6,4": the batch of each step. Each step is an NVTX
@@ -253,9 +255,47 @@ def main(name, batches, file):
             out.write(json.dumps(peak) + "\n")
 
 
-if __name__ == "__main__":
+def status(name, batches, file):
     try:
-        main(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None)
+        main(name, batches, file)
     except torch.cuda.OutOfMemoryError as error:
-        print(f"OOM {sys.argv[1]} {sys.argv[2]}: {str(error)[:200]}", flush=True)
-        sys.exit(3)
+        print(f"OOM {name} {batches}: {str(error)[:200]}", flush=True)
+        return 3
+    return 0
+
+
+def each(at_once, file):
+    import torchvision.models  # noqa: F401
+    import transformers  # noqa: F401
+    from transformers import models  # noqa: F401
+
+    running = {}
+    for line in sys.stdin.read().splitlines():
+        while len(running) >= at_once:
+            ended(running)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                code = status(*line.split(), file)
+            except Exception as error:
+                print(f"FAILED {line}: {error!r}"[:300], flush=True)
+            finally:
+                os._exit(code)
+        running[pid] = line
+    while running:
+        ended(running)
+
+
+def ended(running):
+    pid, code = os.wait()
+    line = running.pop(pid)
+    if code:
+        print(f"{line}: status {os.waitstatus_to_exitcode(code)}", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--each":
+        each(int(sys.argv[2]), sys.argv[3])
+    else:
+        sys.exit(status(sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None))
