@@ -65,6 +65,10 @@ impl Output {
         matches!(self.target, Target::Descriptor(libc::STDOUT_FILENO))
     }
 
+    pub fn has_extension(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|own| own == extension)
+    }
+
     /// The path as given on the command line, for messages.
     pub fn shown(&self) -> impl std::fmt::Display {
         self.path.display()

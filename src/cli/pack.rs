@@ -1,10 +1,13 @@
 //! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
 use std::fs::{File, Permissions};
+use std::io::Seek;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use vramtrace_reader::symbols::Packed;
 use vramtrace_reader::trace::{Trace, load};
 
@@ -22,6 +25,7 @@ use crate::error::{DONE, Failure, Outcome};
 Examples:
   vramtrace pack train.vtrace                         writes train.packed.vtrace
   vramtrace pack train.vtrace -o for-anna.vtrace
+  vramtrace pack train.vtrace -o for-anna.vtrace.gz   compressed; every command reads it
   vramtrace pack vramtrace-20260101-120000/           all ranks: vramtrace-20260101-120000.packed/"
 )]
 pub struct Args {
@@ -135,7 +139,17 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     caveats::warn_damage([trace]);
     let packed = Packed::of(&definitions, trace.header());
     to.write_at(|file| {
-        trace.copy_with(&packed.definitions, file)?;
+        match to.has_extension("gz") {
+            false => trace.copy_with(&packed.definitions, file)?,
+            true => {
+                let mut whole = tempfile::tempfile()?;
+                trace.copy_with(&packed.definitions, &whole)?;
+                whole.rewind()?;
+                let mut compressed = GzEncoder::new(file, Compression::default());
+                std::io::copy(&mut whole, &mut compressed)?;
+                compressed.finish()?;
+            }
+        }
         readable_as(trace, file)
     })?;
     packed.problems.iter().for_each(message);

@@ -203,14 +203,21 @@ mod tests {
 
     #[test]
     fn threads_that_come_and_go_do_not_share_cells() {
-        let striped = ShardedCounter::default();
-        for _ in 0..4 * CELLS {
-            std::thread::scope(|scope| {
-                scope.spawn(|| assert_eq!(striped.add_within(1, 1), Some(true)));
-            });
+        // Other tests of this process may have more threads than there are own cells for a while.
+        for round in 0.. {
+            let striped = ShardedCounter::default();
+            for _ in 0..4 * CELLS {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| assert_eq!(striped.add_within(1, 1), Some(true)));
+                });
+            }
+            assert_eq!(striped.sums(), (4 * CELLS as i64, 4 * CELLS as i64));
+            if striped.cells_in_use().1 == 0 {
+                break;
+            }
+            assert!(round < 100, "threads that have ended keep their cells");
+            std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        assert_eq!(striped.cells_in_use().1, 0);
-        assert_eq!(striped.sums(), (4 * CELLS as i64, 4 * CELLS as i64));
     }
 
     #[test]

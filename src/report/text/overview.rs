@@ -63,7 +63,7 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
         if pids { "pid" } else { "" },
         if hosts { "host" } else { "" },
         "device",
-        "recorded peak",
+        "peak",
         "live",
         "refused",
         "ended",

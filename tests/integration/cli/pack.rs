@@ -259,6 +259,31 @@ fn one_trace_goes_into_the_file_that_is_named() {
 }
 
 #[test]
+fn a_name_that_ends_with_gz_is_written_compressed() {
+    let scratch = Scratch::new();
+    let library = library(&scratch, ID);
+    traced(&library).write(&scratch.0.join("t.vtrace"));
+    good(&scratch, &["pack", "t.vtrace", "-o", "plain.vtrace"]);
+    good(&scratch, &["pack", "t.vtrace", "-o", "small.vtrace.gz"]);
+    let unpacked = Command::new("gzip")
+        .args(["-dc", "small.vtrace.gz"])
+        .current_dir(&scratch.0)
+        .output()
+        .unwrap();
+    assert!(unpacked.status.success(), "{}", String::from_utf8_lossy(&unpacked.stderr));
+    assert!(unpacked.stdout == std::fs::read(scratch.0.join("plain.vtrace")).unwrap());
+    // A source of that name becomes a file of that name.
+    std::fs::create_dir(scratch.0.join("run")).unwrap();
+    std::fs::rename(scratch.0.join("small.vtrace.gz"), scratch.0.join("run/small.vtrace.gz"))
+        .unwrap();
+    good(&scratch, &["pack", "run", "-o", "all/"]);
+    let again = std::fs::read(scratch.0.join("all/small.vtrace.gz")).unwrap();
+    assert_eq!(again[..2], [0x1f, 0x8b]);
+    let (holders, _) = good(&scratch, &["holders", "all/small.vtrace.gz"]);
+    assert!(holders.contains("MiB") || holders.contains("GiB"), "{holders}");
+}
+
+#[test]
 fn a_run_of_several_ranks_is_packed_beside_its_traces() {
     let scratch = Scratch::new();
     let run = scratch.0.join("vramtrace-20260101-120000");
