@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { json, launch, open, page, pages, settled, trace, visited, vramtrace } from "./browser.mjs";
+import { golden, json, launch, open, page, pages, settled, trace, visited, vramtrace } from "./browser.mjs";
 
 let browser;
 before(async () => {
@@ -188,6 +188,30 @@ test("a healthy run has no invented problem", async () => {
       assert.equal(await tab.locator(".moments .switch", { hasText: "failure" }).count(), 0);
     });
   }
+});
+
+test("the verdict says how a run ended that did not fail", async () => {
+  await look(`${pages}/healthy-gpt2.vtrace.html`, {}, async (tab) => {
+    assert.equal(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), "ENDED\nno leak, no request refused");
+  });
+  await look(page("killed", [golden("killed")]), {}, async (tab) => {
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /killed, crashed or left by _exit at 0\.001 s, with 108\.00 MiB live/);
+    assert.match(await tab.locator("header .end.bad").innerText(), /not in order/);
+  });
+  await look(page("refusals", [golden("capped")]), {}, async (tab) => {
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /3 requests refused, and the program went on/);
+  });
+});
+
+test("what was asked for is drawn to scale: it ends beyond the limit that it did not fit in", async () => {
+  await look(page("group", [golden("group")]), {}, async (tab) => {
+    const [asked, limit] = [".used-bar .asked", ".used-bar .limit"].map((part) => tab.locator(`.verdict ${part}`).boundingBox());
+    const [end, mark] = [(await asked).x + (await asked).width, (await limit).x];
+    assert.ok(end > mark + 5, `asked ends at ${end}, the limit is at ${mark}`);
+    const [{ post_mortem: truth }] = json("oom", golden("group")).ooms;
+    const left = 2 ** 30 - truth.used_bytes;
+    assert.ok((await tab.locator(".verdict").innerText()).includes(`too much: asked 600.00 MiB, ${(left / 2 ** 20).toFixed(2)} MiB left of the limit`));
+  });
 });
 
 test("a line and its caller: leak, holder, table, allocations", async () => {
