@@ -41,6 +41,7 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
     const words = await tab.locator(".verdict").innerText();
     assert.ok(words.includes(`${(asked / GIB).toFixed(2)} GiB asked by LogSoftmaxBackward0`), words);
     assert.match(await tab.locator(".largest h2").innerText(), /at the failure/);
+    assert.match(words, /under your cap of 14\.44 GiB; the card had 126\.55 GiB free/);
   });
 });
 
@@ -259,6 +260,7 @@ test("many processes: what ended, where and why; then all of them, the failed on
     const failed = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes.findIndex((one) => one.failures.length > 0));
     const words = await tab.locator(".strip h2").innerText();
     assert.match(words, /^rank 1 ran out of memory first, on GPU 0 of \S+: 40\.00 MiB/);
+    assert.equal(await tab.locator(".strip p").innerText(), "3 processes ended in order");
     assert.equal(await tab.locator(".strip .cell").count(), 4);
     assert.equal(await tab.locator(".strip .cell[data-state=failed]").count(), 1);
     assert.match(await tab.locator(".verdict").innerText(), /OUT OF MEMORY/);

@@ -58,9 +58,8 @@ const TITLE: &str = "OUT OF MEMORY";
 
 /// What follows `out of memory`: ` on GPU 0 at 2.074 s, under your cap of 14.44 GiB`.
 pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
-    let refused = fatal.oom.refusal.map(|at| at.refused);
     let limit = limit_in_words(fatal);
-    let card = match refused.map(|refused| refused.driver_free) {
+    let card = match fatal.card_free() {
         Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
         _ => String::new(),
     };
