@@ -132,7 +132,11 @@ pub(crate) fn ended(process: &Process, no_leak: bool) -> Option<String> {
     let told = !process.running && process.definitions.imported_from().is_none();
     let used = process.devices().any(|(_, device)| device.peak.bytes > 0);
     let live = process.devices().map(|(_, device)| device.live_bytes).fold(0, u64::saturating_add);
-    (told && used && process.fatal.is_empty()).then(|| ending(process, size(live), no_leak).1)
+    (told && used && process.fatal.is_empty()).then(|| {
+        let (finding, what) = ending(process, size(live), no_leak);
+        let in_order = if finding == Finding::CutOff { "" } else { "in order, " };
+        format!("{in_order}{what}")
+    })
 }
 
 /// The line of code that held the most bytes, and its share of the bytes on that device.
