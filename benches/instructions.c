@@ -3,7 +3,7 @@
    thread of its own: the recorder walks stacks that have room, and Valgrind cannot grow the first thread's.
    A program:  instructions OPERATION COUNT LIBC10_CUDA
    and a library that Python calls below its own frames: ready(OPERATION, LIBC10_CUDA); repeat(COUNT, 0). */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <pthread.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* launches.c: what a launch costs that is not the first, over whatever libcuda.so.1 the loader finds. Prints "one NS" (the
    same function again and again) and "many NS" (1,000 functions in turn), best of several rounds. */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <time.h>
 
 enum { ROUNDS = 15, LAUNCHES = 20000, MANY = 1000 };
