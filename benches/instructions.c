@@ -77,7 +77,7 @@ static void load_kernel(void) {
     void *module;
     MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
     MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "k"));
-    launch_kernel = door("cuLaunchKernel");
+    launch_kernel = driver_function("cuLaunchKernel");
 }
 
 static void load_cache(const char *libc10_cuda) {

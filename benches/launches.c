@@ -18,7 +18,7 @@ int main(void) {
     void *module;
     double best[2] = {1e18, 1e18};
     begin(0);
-    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **) = door("cuLaunchKernel");
+    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **) = driver_function("cuLaunchKernel");
     for (int n = 0; n < MANY; n++) at += sprintf(at, ".visible .entry k%d(\n)\n{ ret; }\n", n);
     MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
     for (int n = 0; n < MANY; n++) {
