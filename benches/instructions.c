@@ -3,7 +3,7 @@
    thread of its own: the recorder walks stacks that have room, and Valgrind cannot grow the first thread's.
    A program:  instructions OPERATION COUNT LIBC10_CUDA
    and a library that Python calls below its own frames: ready(OPERATION, LIBC10_CUDA); repeat(COUNT, 0). */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <pthread.h>
 #include <string.h>
 
@@ -77,7 +77,7 @@ static void load_kernel(void) {
     void *module;
     MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
     MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "k"));
-    launch_kernel = door("cuLaunchKernel");
+    launch_kernel = driver_function("cuLaunchKernel");
 }
 
 static void load_cache(const char *libc10_cuda) {

@@ -1,6 +1,6 @@
 /* launches.c: what a launch costs that is not the first, over whatever libcuda.so.1 the loader finds. Prints "one NS" (the
    same function again and again) and "many NS" (1,000 functions in turn), best of several rounds. */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <time.h>
 
 enum { ROUNDS = 15, LAUNCHES = 20000, MANY = 1000 };
@@ -18,7 +18,7 @@ int main(void) {
     void *module;
     double best[2] = {1e18, 1e18};
     begin(0);
-    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **) = door("cuLaunchKernel");
+    CUresult (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **) = driver_function("cuLaunchKernel");
     for (int n = 0; n < MANY; n++) at += sprintf(at, ".visible .entry k%d(\n)\n{ ret; }\n", n);
     MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
     for (int n = 0; n < MANY; n++) {

@@ -1,7 +1,7 @@
 /* limits.c: what counting and a limit cost, over whatever libcuda.so.1 the loader finds. Takes pages of 2 MiB until it
    is refused, or has 512. Prints "pair NS" (a page freed and taken again) and, if it was refused, "refused NS" (best of
    several rounds). */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <time.h>
 
 enum { MOST = 512, ROUNDS = 9, PAIRS = 2000, REFUSED = 300 };

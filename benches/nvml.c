@@ -6,7 +6,7 @@
    reading   a call of the driver that reads NVML: one of 20 us or more in which the thread waited
    lag       from the beginning of a reading to the end of the next */
 #define _GNU_SOURCE
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <pthread.h>
 #include <semaphore.h>
 #include <string.h>

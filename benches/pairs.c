@@ -1,6 +1,6 @@
 /* pairs.c: ns per allocate + free pair, over whatever libcuda.so.1 the loader finds; and per dlsym.
    Prints "async THREADS NS", "sync THREADS NS", "dlsym 1 NS" (best of several rounds). */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <pthread.h>
 #include <string.h>
 #include <time.h>

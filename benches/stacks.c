@@ -1,6 +1,6 @@
 /* stacks.c: a library that stacks.py calls below its own frames. It goes down through C frames until
    the native stack is as deep as asked, then times a pair of allocation and free there, and backtrace(). */
-#include "../tests/programs/door.h"
+#include "../tests/programs/driver.h"
 #include <execinfo.h>
 #include <stdlib.h>
 #include <time.h>

@@ -58,7 +58,10 @@ impl Escape {
                 "is a static Go program (built without cgo): it is not seen itself, dynamic \
                  programs that it starts are"
             }
-            Escape::Musl => "is linked with musl: a library for glibc cannot be preloaded into it",
+            Escape::Musl => {
+                "is linked with musl, whose loader cannot load a library for glibc: it runs \
+                 without the recorder, and so does what it starts"
+            }
             Escape::Setuid => {
                 "is setuid, setgid or has file capabilities: the loader ignores LD_PRELOAD for it"
             }

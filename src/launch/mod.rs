@@ -16,6 +16,7 @@ mod terminal;
 use std::ffi::OsString;
 
 use crate::error::Failure;
+use elf::Escape;
 use output::Output;
 use simulate::Simulated;
 
@@ -48,10 +49,14 @@ impl Launch {
         let mut preload = library::preloadable(&library)?;
         self.output.create()?;
         let mut variables = vec![
-            ("LD_PRELOAD", preload.with_existing(std::env::var_os("LD_PRELOAD"))),
             ("VRAMTRACE_OUT", self.output.variable()),
             ("VRAMTRACE_RUN", self.output.run_marker()),
         ];
+        // musl's loader ends a program, with status 127, whose preload it cannot link.
+        let executable = elf::examine(&self.command[0]);
+        if !executable.is_some_and(|found| found.escapes.contains(&Escape::Musl)) {
+            variables.push(("LD_PRELOAD", preload.with_existing(std::env::var_os("LD_PRELOAD"))));
+        }
         // NVTX ranges reach the recorder through this variable. A value of another tool is kept.
         let nvtx = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty());
         if nvtx.is_none() {

@@ -44,6 +44,31 @@ fn the_exit_status_is_the_commands() {
     assert!(entries(&scratch.0).is_empty(), "a run without a trace leaves no directory");
 }
 
+/// musl's loader ends a program whose preload it cannot link. The test's program names it, and gets glibc's.
+#[test]
+fn a_musl_program_runs_without_the_library() {
+    let scratch = Scratch::new();
+    let loader = scratch.0.join("ld-musl-x86_64.so.1");
+    let real = match cfg!(target_arch = "x86_64") {
+        true => "/lib64/ld-linux-x86-64.so.2",
+        false => "/lib/ld-linux-aarch64.so.1",
+    };
+    std::os::unix::fs::symlink(real, &loader).unwrap();
+    let source = "#include <stdio.h>\n#include <stdlib.h>\n\
+        int main(void) { puts(getenv(\"LD_PRELOAD\") ? \"preloaded\" : \"bare\"); return 7; }\n";
+    std::fs::write(scratch.0.join("p.c"), source).unwrap();
+    let linked = Command::new("gcc")
+        .args(["p.c", "-o", "p"])
+        .arg(format!("-Wl,--dynamic-linker={}", loader.display()))
+        .current_dir(&scratch.0)
+        .status()
+        .unwrap();
+    assert!(linked.success());
+    let ended = run(&scratch, &["--", "./p"]);
+    assert_eq!((ended.status.code(), text(&ended.stdout).as_str()), (Some(7), "bare\n"));
+    assert!(text(&ended.stderr).contains("is linked with musl"), "{}", text(&ended.stderr));
+}
+
 #[test]
 fn what_cannot_be_run_has_the_codes_of_env() {
     let scratch = Scratch::new();

@@ -27,7 +27,7 @@ fn without_a_cap_every_figure_is_the_drivers_own() {
 }
 
 #[test]
-fn under_a_cap_every_door_tells_the_same() {
+fn under_a_cap_every_function_reports_the_same() {
     let run = run("steps", Setup::simulated().cap("4GiB"));
     let moments = ["start", "taken", "freed", "second context", "destroyed"];
     for moment in moments {
