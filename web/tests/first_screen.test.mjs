@@ -267,6 +267,7 @@ test("a line and its caller: leak, holder, table, allocations", async () => {
   await look(page("caller-leak", ["leak.vtrace"]), {}, async (tab) => {
     const words = await tab.locator(".verdict").innerText();
     assert.match(words, /data\.py:12 load/);
+    assert.match(words, /HELD\s+1\.56 GiB in 400 allocations at the end/);
     if (leak.caller !== null) assert.ok(words.includes(`from ${leak.frames[leak.caller].file.split("/").pop()}`), words);
   });
 });

@@ -117,6 +117,7 @@ export interface Mark {
 
 export interface LeakFacts extends StackFacts {
   verdict: "growing" | "never_freed" | "freed_at_end";
+  level: "driver" | "tensor";
   device: number | null;
   bytes: number;
   count: number;
