@@ -126,6 +126,14 @@ pub struct DeviceState {
 }
 
 impl DeviceState {
+    /// Bytes in live blocks; of driver memory where no blocks were recorded.
+    pub fn allocated_bytes(&self) -> u64 {
+        match self.cache.is_used() {
+            true => self.cache.allocated,
+            false => self.live_bytes,
+        }
+    }
+
     pub fn kind(&self, kind: Kind) -> &KindSums {
         &self.kinds[kind as usize]
     }

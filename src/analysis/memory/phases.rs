@@ -29,10 +29,19 @@ pub struct Phase {
 pub struct InPhase {
     /// The highest live bytes of the device during the phase, of all threads.
     pub peak_bytes: u64,
+    /// The same without what is free in a framework's cache: phases under one plateau of the cache differ by it.
+    pub peak_allocated_bytes: u64,
     pub allocated_bytes: u64,
     pub freed_bytes: u64,
     /// Bytes that were allocated in a range and live at its end.
     pub stayed_bytes: u64,
+}
+
+impl InPhase {
+    fn reached(&mut self, (live, allocated): (u64, u64)) {
+        self.peak_bytes = self.peak_bytes.max(live);
+        self.peak_allocated_bytes = self.peak_allocated_bytes.max(allocated);
+    }
 }
 
 #[derive(Debug)]
@@ -69,7 +78,8 @@ struct PhaseObserver<'d> {
     open: Vec<Open>,
     cut: u64,
     ignored: IgnoredRanges,
-    live: BTreeMap<DeviceId, u64>,
+    /// Live bytes, and those without what is free in a cache.
+    live: BTreeMap<DeviceId, (u64, u64)>,
     /// Segments of frameworks: their blocks are counted instead.
     segments: FxHashSet<Key>,
 }
@@ -130,9 +140,8 @@ impl<'d> PhaseObserver<'d> {
             self.phases.len() - 1
         });
         self.phases[phase].times += 1;
-        for (device, bytes) in &self.live {
-            let sums = self.phases[phase].devices.entry(*device).or_default();
-            sums.peak_bytes = sums.peak_bytes.max(*bytes);
+        for (device, held) in &self.live {
+            self.phases[phase].devices.entry(*device).or_default().reached(*held);
         }
         let began_ns = at.time_ns;
         self.make_room(at, thread.is_some());
@@ -246,10 +255,10 @@ impl Observer for PhaseObserver<'_> {
     }
 
     fn on_device_change(&mut self, _at: &Stamped, device: DeviceId, state: &DeviceState) {
-        self.live.insert(device, state.live_bytes);
+        let held = (state.live_bytes, state.allocated_bytes());
+        self.live.insert(device, held);
         for open in &self.open {
-            let sums = self.phases[open.phase].devices.entry(device).or_default();
-            sums.peak_bytes = sums.peak_bytes.max(state.live_bytes);
+            self.phases[open.phase].devices.entry(device).or_default().reached(held);
         }
     }
 

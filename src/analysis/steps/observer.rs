@@ -375,10 +375,7 @@ impl Observer for StepObserver {
     }
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        let bytes = match state.cache.is_used() {
-            true => state.cache.allocated,
-            false => state.live_bytes,
-        };
+        let bytes = state.allocated_bytes();
         match self.allocated.iter_mut().find(|(of, _)| *of == device) {
             Some((_, known)) => *known = bytes,
             None => self.allocated.push((device, bytes)),

@@ -21,6 +21,8 @@ pub struct PhaseFacts {
 pub struct InPhaseFacts {
     pub device: Option<u8>,
     pub peak_bytes: u64,
+    /// The highest sum of live blocks; where none were recorded, as `peak_bytes`.
+    pub peak_allocated_bytes: u64,
     pub allocated_bytes: u64,
     pub freed_bytes: u64,
     /// Bytes that were allocated in it and live when it ended.
@@ -40,6 +42,7 @@ pub fn facts(phases: &[Phase]) -> Vec<PhaseFacts> {
             .map(|(device, sums)| InPhaseFacts {
                 device: ordinal(*device),
                 peak_bytes: sums.peak_bytes,
+                peak_allocated_bytes: sums.peak_allocated_bytes,
                 allocated_bytes: sums.allocated_bytes,
                 freed_bytes: sums.freed_bytes,
                 stayed_bytes: sums.stayed_bytes,

@@ -22,10 +22,20 @@ pub fn table(phases: &[Phase]) -> String {
     for device in devices {
         out.push_str(&format!("\n{}\n", paint(BOLD, &format!("{} by phase", gpu_name(*device)))));
         let mut table = Table::new(2, "lrrrrrr");
-        table.head(&["phase", "times", "time", "peak", "allocated", "freed", "stayed"]);
+        table.head(&[
+            "phase",
+            "times",
+            "time",
+            "peak allocated",
+            "allocated in all",
+            "freed",
+            "stayed",
+        ]);
         for phase in phases {
             let sums = phase.devices.get(device).copied().unwrap_or_default();
-            let InPhase { peak_bytes, allocated_bytes, freed_bytes, stayed_bytes } = sums;
+            let InPhase {
+                peak_allocated_bytes, allocated_bytes, freed_bytes, stayed_bytes, ..
+            } = sums;
             let depth = phase.path.len() - 1;
             let name = phase.path.last().map_or("", String::as_str);
             let name = format!("{}{}", "  ".repeat(depth), shorten(&clean(name), WIDTH));
@@ -33,7 +43,7 @@ pub fn table(phases: &[Phase]) -> String {
                 (name, PLAIN),
                 (count(phase.times), PLAIN),
                 (seconds(phase.duration_ns), DIM),
-                (size(peak_bytes), BOLD),
+                (size(peak_allocated_bytes), BOLD),
                 (size(allocated_bytes), PLAIN),
                 (size(freed_bytes), PLAIN),
                 (size(stayed_bytes), PLAIN),

@@ -128,6 +128,34 @@ fn every_command_with_a_moment_takes_a_step() {
     assert_eq!((of("weights"), of("gradients")), (498_558_976, 0), "zeroed after the step");
 }
 
+/// Under one plateau of the cache phases differ by what is allocated.
+#[test]
+fn a_phase_has_its_peak_of_allocated_bytes() {
+    let run = recorded(GPT2);
+    let report = facts(&run, "report --by phase --json t.vtrace");
+    let process = &report["processes"][0];
+    let of = |name: &str, key: &str| -> u64 {
+        let mut phases = process["phases"].as_array().unwrap().iter();
+        let phase = phases.find(|phase| phase["path"] == serde_json::json!([name])).unwrap();
+        phase["devices"][0][key].as_u64().unwrap()
+    };
+    let highest = process["devices"][0]["torch"]["peak_allocated_bytes"].as_u64().unwrap();
+    let [forward, backward, optimizer] =
+        ["forward", "backward", "optimizer"].map(|name| of(name, "peak_allocated_bytes"));
+    assert!(
+        forward.max(backward) == highest && optimizer < highest / 2,
+        "{forward} {backward} {optimizer}"
+    );
+    assert_eq!(of("forward", "peak_bytes"), of("optimizer", "peak_bytes"), "the plateau");
+    let shown = text(&run, "report --by phase t.vtrace");
+    let row =
+        |name: &str| shown.lines().find(|line| line.trim().starts_with(name)).unwrap().to_string();
+    assert!(
+        row("optimizer").contains(" 2.40 GiB ") && !row("optimizer").contains("6.21"),
+        "{shown}"
+    );
+}
+
 #[test]
 fn a_step_that_is_not_there_is_an_error_that_says_how_many_there_are() {
     let training = recorded(GPT2);
