@@ -31,6 +31,8 @@ pub struct Places {
     /// Of `python -m package.module`: the package's file or directory below any directory, `/package.py` and
     /// `/package/`.
     module: Option<[String; 2]>,
+    /// The script through which an installed package is started: `/venv/bin/pytest`.
+    launcher: Option<String>,
 }
 
 /// What a Python interpreter runs.
@@ -56,6 +58,14 @@ fn runs(command: &[String]) -> Option<Runs<'_>> {
         }
     }
     None
+}
+
+/// The script of an installed command: pip writes it beside the interpreter, without `.py` in its name.
+fn launcher(command: &[String]) -> Option<&str> {
+    let Some(Runs::Script(script)) = runs(command) else { return None };
+    let (directory, name) = script.rsplit_once('/')?;
+    let beside = command[0].rsplit_once('/').is_some_and(|(of, _)| of == directory);
+    (beside && !name.ends_with(".py")).then_some(script)
 }
 
 /// Packages of [`Layer::Framework`].
@@ -132,8 +142,22 @@ const PACKAGES: [(&str, &str); 11] = [
     ("triton", "Triton"),
 ];
 
-/// The Python package of vramtrace: its decorators and magics call the program's functions.
-const OURS: &str = "vramtrace";
+/// Packages that run the program's code, as the interpreter does: they allocate nothing for themselves. vramtrace's own is
+/// one, its decorators and magics call the program's functions.
+const RUNNERS: [&str; 9] = [
+    "vramtrace",
+    "IPython",
+    "ipykernel",
+    "ipykernel_launcher",
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "xdist",
+    "execnet",
+];
+
+/// The module that runs a notebook's cells.
+const NOTEBOOK: &str = "ipykernel_launcher";
 
 /// Python files of PyTorch with functions that only dispatch calls, and these functions. An empty list: all functions.
 const DISPATCH: [(&str, &[&str]); 9] = [
@@ -185,11 +209,13 @@ impl Places {
             _ => None,
         };
         let named = script.or(module).unwrap_or(&header.executable);
-        let program = base_name(named).to_string();
+        let program = if named == NOTEBOOK { "notebook" } else { base_name(named) }.to_string();
+        let launcher = launcher(&header.command);
         let module = module.map(|module| {
             let package = module.split('.').next().unwrap_or(module);
             [format!("/{package}.py"), format!("/{package}/")]
         });
+        let script = script.filter(|script| Some(*script) != launcher);
         let script = script.and_then(|script| Some(working.join(script).parent()?.to_path_buf()));
         let directories = [Some(working.to_path_buf()), script];
         let directories = directories.into_iter().flatten().filter_map(|directory| {
@@ -202,6 +228,7 @@ impl Places {
             directories: directories.collect(),
             inline: header.command.iter().any(|argument| argument == "-c"),
             module,
+            launcher: launcher.map(str::to_string),
         }
     }
 
@@ -210,7 +237,7 @@ impl Places {
         if let Some(package) = package(file) {
             return match FRAMEWORKS.contains(&package) {
                 true => Layer::Framework,
-                false if package == OURS => Layer::Plumbing,
+                false if RUNNERS.contains(&package) => Layer::Plumbing,
                 false => Layer::Package,
             };
         }
@@ -229,7 +256,10 @@ impl Places {
         if file.contains("/torchinductor_") {
             return Layer::Framework;
         }
-        if file.contains("/lib/python3") || file.is_empty() {
+        if file.contains("/lib/python3")
+            || file.is_empty()
+            || self.launcher.as_deref() == Some(file)
+        {
             return Layer::Plumbing;
         }
         if self.is_own_file(file) || file.contains("/ipykernel_") {
@@ -323,9 +353,10 @@ pub fn package_title(package: &str) -> String {
     known.map_or(package, |(_, title)| title).to_string()
 }
 
-/// The installed package that a Python source file belongs to. `None`: it belongs to none, or to vramtrace's package.
+/// The installed package that a Python source file belongs to. `None`: it belongs to none, or to one that runs the
+/// program's code.
 pub fn package_of_source(file: &str) -> Option<&str> {
-    package(file).filter(|package| *package != OURS)
+    package(file).filter(|package| !RUNNERS.contains(package))
 }
 
 /// Whether a Python function of PyTorch only dispatches calls. `function`: its qualified name.

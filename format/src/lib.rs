@@ -65,6 +65,7 @@
 pub mod address_space;
 mod atomics;
 pub mod capspec;
+pub mod cells;
 pub mod error;
 pub mod escape;
 pub mod header;

@@ -7,6 +7,7 @@ pub mod frame;
 pub mod known_names;
 mod limits;
 pub mod native;
+mod notebooks;
 mod outside;
 mod packed;
 
@@ -23,6 +24,8 @@ use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, 
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use native::{Found, Name, Unnamed};
+use notebooks::Cells;
+use vramtrace_format::cells;
 use vramtrace_format::stack_order::{self, FrameRole, Which};
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
@@ -191,6 +194,8 @@ struct Namer<'s> {
     python: FxHashMap<PythonFrame, u32>,
     texts: FxHashMap<String, Arc<str>>,
     known: FxHashMap<Frame, u32>,
+    /// Of the notebooks beside the program; read at the first cell.
+    cells: Option<Cells>,
     /// The problems: a trace may name a million libraries.
     said: FxHashSet<String>,
 }
@@ -205,6 +210,7 @@ impl<'s> Namer<'s> {
             python: FxHashMap::default(),
             texts: FxHashMap::default(),
             known: FxHashMap::default(),
+            cells: None,
             said: FxHashSet::default(),
         }
     }
@@ -332,7 +338,7 @@ impl<'s> Namer<'s> {
             Some(code) => Frame {
                 language: Language::Python,
                 function: Arc::clone(&code.name),
-                file: Arc::clone(&code.file),
+                file: self.source(&code.file),
                 line: lines::line(
                     code.minor,
                     code.first_line,
@@ -352,6 +358,16 @@ impl<'s> Namer<'s> {
         let index = self.frame(frame);
         self.python.insert(at, index);
         index
+    }
+
+    /// The file of Python code, or the cell of a notebook that it stands for.
+    fn source(&mut self, file: &Arc<str>) -> Arc<str> {
+        let Some(cell) = cells::shown(file) else { return Arc::clone(file) };
+        let header = self.header;
+        let numbers = || Cells::below(Path::new(&header.working_directory));
+        let number =
+            cells::hash(file).and_then(|hash| self.cells.get_or_insert_with(numbers).number(hash));
+        self.text(&number.map_or(cell, cells::numbered))
     }
 
     fn name_stack(&mut self, id: StackId, stack: &Stack) {

@@ -27,6 +27,7 @@ const FORMAT: Layout = Layout {
     layers: &[
         &[
             "atomics",
+            "cells",
             "error",
             "holes",
             "ids",

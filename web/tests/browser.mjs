@@ -34,6 +34,11 @@ export function trace(name) {
   return join(traces, name);
 }
 
+/** A trace of the command's own tests. */
+export function golden(name) {
+  return join(root, `tests/data/golden/${name}.vtrace.gz`);
+}
+
 export async function launch() {
   const paths = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser"];
   const executablePath = paths.find((path) => path && existsSync(path));

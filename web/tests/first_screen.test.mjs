@@ -1,8 +1,10 @@
 // One truth at one moment: what the first screen says, and that other views say the same.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { after, before, test } from "node:test";
-import { json, launch, open, page, pages, settled, trace, visited, vramtrace } from "./browser.mjs";
+import { golden, json, launch, open, page, pages, settled, trace, visited, vramtrace } from "./browser.mjs";
 
 let browser;
 before(async () => {
@@ -41,6 +43,7 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
     const words = await tab.locator(".verdict").innerText();
     assert.ok(words.includes(`${(asked / GIB).toFixed(2)} GiB asked by LogSoftmaxBackward0`), words);
     assert.match(await tab.locator(".largest h2").innerText(), /at the failure/);
+    assert.match(words, /under your cap of 14\.44 GiB; the card had 126\.55 GiB free/);
   });
 });
 
@@ -164,6 +167,41 @@ test("a range pins the moment at which most is allocated, and two ranges are com
   });
 });
 
+test("a click on a step pins what is allocated at most in it, not a plateau of the cache; two steps are compared by it", async () => {
+  const truth = json("report", trace("gpt2.vtrace"), "--by", "step").processes[0].steps.steps.map(({ number, devices }) => ({ number, ...devices[0] }));
+  assert.equal(truth.length, 5);
+  await look(page("steps", ["gpt2.vtrace"]), {}, async (tab) => {
+    const click = async (number, shift) => {
+      const [x, y] = await tab.evaluate((number) => {
+        const { timeline, page } = window.vramtrace;
+        const [, from, to] = page.model.page.steps.find(([one]) => one === number);
+        const at = (page.model.time[from] + page.model.time[to]) / 2;
+        const { plot } = timeline.scale;
+        return [timeline.scale.x(at), plot.bottom + 6];
+      }, number);
+      const box = await tab.locator(".timeline canvas").boundingBox();
+      if (shift) await tab.keyboard.down("Shift");
+      await tab.mouse.click(box.x + x, box.y + y);
+      if (shift) await tab.keyboard.up("Shift");
+      await settled(tab);
+    };
+    for (const { number, peak_bytes: most } of truth) {
+      await click(number, false);
+      assert.equal(await tab.evaluate(() => window.vramtrace.page.model.allocated.of(window.vramtrace.page.ordinal)), most, `step ${number}`);
+    }
+    await click(3, false);
+    await click(4, true);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "diff" }));
+    await settled(tab);
+    assert.equal(await tab.locator(".diff").getAttribute("data-difference"), "0");
+    await click(1, true);
+    // Step 1 has no optimizer state yet, the cache keeps growing until step 2.
+    const [first, , third] = truth.map((step) => step.peak_bytes);
+    const difference = Number(await tab.locator(".diff").getAttribute("data-difference"));
+    assert.ok(difference < 0 && Math.abs(difference - (first - third)) < 0.1 * GIB, `${difference} for ${first - third}`);
+  });
+});
+
 test("allocated is PyTorch's figure, and the words are the same in the status and the verdict", async () => {
   const path = trace("gen.vtrace");
   await look(`${pages}/free.html`, {}, async (tab) => {
@@ -188,6 +226,30 @@ test("a healthy run has no invented problem", async () => {
       assert.equal(await tab.locator(".moments .switch", { hasText: "failure" }).count(), 0);
     });
   }
+});
+
+test("the verdict says how a run ended that did not fail", async () => {
+  await look(`${pages}/healthy-gpt2.vtrace.html`, {}, async (tab) => {
+    assert.equal(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), "ENDED\nin order, no leak, no request refused");
+  });
+  await look(page("killed", [golden("killed")]), {}, async (tab) => {
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /killed, crashed or left by _exit at 0\.001 s, with 108\.00 MiB live/);
+    assert.match(await tab.locator("header .end.bad").innerText(), /not in order/);
+  });
+  await look(page("refusals", [golden("capped")]), {}, async (tab) => {
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /in order, 3 requests refused, and the program went on/);
+  });
+});
+
+test("what was asked for is drawn to scale: it ends beyond the limit that it did not fit in", async () => {
+  await look(page("group", [golden("group")]), {}, async (tab) => {
+    const [asked, limit] = [".used-bar .asked", ".used-bar .limit"].map((part) => tab.locator(`.verdict ${part}`).boundingBox());
+    const [end, mark] = [(await asked).x + (await asked).width, (await limit).x];
+    assert.ok(end > mark + 5, `asked ends at ${end}, the limit is at ${mark}`);
+    const [{ post_mortem: truth }] = json("oom", golden("group")).ooms;
+    const left = 2 ** 30 - truth.used_bytes;
+    assert.ok((await tab.locator(".verdict").innerText()).includes(`too much: asked 600.00 MiB, ${(left / 2 ** 20).toFixed(2)} MiB left of the limit`));
+  });
 });
 
 test("a line and its caller: leak, holder, table, allocations", async () => {
@@ -235,6 +297,7 @@ test("many processes: what ended, where and why; then all of them, the failed on
     const failed = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes.findIndex((one) => one.failures.length > 0));
     const words = await tab.locator(".strip h2").innerText();
     assert.match(words, /^rank 1 ran out of memory first, on GPU 0 of \S+: 40\.00 MiB/);
+    assert.equal(await tab.locator(".strip p").innerText(), "3 processes ended in order");
     assert.equal(await tab.locator(".strip .cell").count(), 4);
     assert.equal(await tab.locator(".strip .cell[data-state=failed]").count(), 1);
     assert.match(await tab.locator(".verdict").innerText(), /OUT OF MEMORY/);
@@ -272,6 +335,27 @@ test("warnings stand below the verdict's words", async () => {
     const [words, warning] = [await tab.locator(".verdict h2").first().boundingBox(), await tab.locator(".verdict .warning").first().boundingBox()];
     assert.ok(words.y < warning.y);
   });
+});
+
+test("the line is copied from a page of a server without TLS", async () => {
+  const server = createServer((_, answer) => answer.end(readFileSync(`${pages}/failure.html`)));
+  await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
+  const context = await browser.newContext();
+  try {
+    const tab = await context.newPage();
+    // A name that no browser takes for this machine: there the page has no clipboard.
+    await tab.route("http://node7.example/", async (route) => route.fulfill({ response: await route.fetch({ url: `http://127.0.0.1:${server.address().port}/` }) }));
+    await tab.goto("http://node7.example/");
+    await tab.waitForFunction(() => document.documentElement.dataset.ready);
+    assert.equal(await tab.evaluate(() => isSecureContext), false);
+    await tab.evaluate(() => document.addEventListener("copy", () => (window.copied = String(document.activeElement?.value ?? getSelection()))));
+    await tab.locator(".verdict .copy").click();
+    await tab.locator(".verdict .copy", { hasText: "copied" }).waitFor({ timeout: 5000 });
+    assert.equal(await tab.evaluate(() => window.copied), "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+  } finally {
+    await context.close();
+    server.close();
+  }
 });
 
 test("the line is copied with a clipboard, without one, and where it is refused", async () => {

@@ -9,7 +9,7 @@ use vramtrace_format::layers::{
     Layer, Places, base_name, is_dispatch, package_of_source, package_title,
 };
 use vramtrace_format::stack_order::{self, FrameRole, Which};
-use vramtrace_format::{Definition, Header, Join, PythonFrame, StackId, code, lines};
+use vramtrace_format::{Definition, Header, Join, PythonFrame, StackId, cells, code, lines};
 
 /// Reads a definition again, by its location, kind of record and id.
 pub type Read<'a> = &'a mut dyn FnMut(DefinitionLocation, u8, u32) -> Option<Definition>;
@@ -84,11 +84,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The innermost library that is not plumbing; without one the program, if it has a frame.
+    /// The innermost library that is not plumbing, or the program.
     fn driver_requester(&self, origins: Vec<Origin>) -> Option<Library> {
-        let own = origins.iter().any(Origin::is_of_program);
-        let innermost = origins.into_iter().find_map(|origin| origin.library);
-        innermost.or_else(|| own.then(|| self.program()))
+        origins.into_iter().find_map(|origin| {
+            let own = origin.is_of_program();
+            origin.library.or_else(|| own.then(|| self.program()))
+        })
     }
 
     /// The innermost library, or the program, that does not only pass the request on; else PyTorch.
@@ -167,18 +168,24 @@ impl<'a> Names<'a> {
         let mut inner: Option<(String, u32)> = None;
         let mut outer = None;
         let mut framework = None;
+        // A line in no package and outside of the program's directories.
+        let mut outside = None;
         for frame in frames.iter().take(DEEP) {
             let Some(code) = self.code(frame.code) else { continue };
             let layer = self.places.python(&code.file);
             let at = frame.last_instruction;
             let line = lines::line(code.minor, code.first_line, &code.line_table, at).unwrap_or(0);
-            let here = (base_name(&code.file).to_string(), line);
+            let here = (shown_file(&code.file), line);
             match &inner {
                 None if layer >= Layer::Package => inner = Some(here),
                 None if layer == Layer::Framework => framework = framework.or(Some(here)),
                 Some(known) if layer == Layer::Own && *known != here => {
                     outer = Some(here);
                     break;
+                }
+                Some(known) if layer == Layer::Package && *known != here => {
+                    let of_program = package_of_source(&code.file).is_none();
+                    outside = outside.or(of_program.then_some(here));
                 }
                 _ => {}
             }
@@ -188,7 +195,7 @@ impl<'a> Names<'a> {
             line => format!("{file}:{line}"),
         };
         let inner = shown(inner.or(framework)?);
-        Some(match outer {
+        Some(match outer.or(outside) {
             Some(outer) => format!("{inner} < {}", shown(outer)),
             None => inner,
         })
@@ -231,6 +238,11 @@ impl<'a> Names<'a> {
         let _ = self.codes.insert(id, found.clone());
         found
     }
+}
+
+/// The name of a source file in a line of the message.
+fn shown_file(file: &str) -> String {
+    cells::shown(file).unwrap_or_else(|| base_name(file).to_string())
 }
 
 pub struct Library {

@@ -1,7 +1,7 @@
 //! Holders of memory: bytes by line, function, library or stack.
 //!
-//! The library of driver memory is that of the innermost frame that is not plumbing; bindings and the
-//! CUDA runtime are plumbing. The library of a PyTorch block is that of the innermost frame outside of
+//! The library of driver memory is that of the innermost frame that is not plumbing; bindings, the
+//! CUDA runtime, and what runs the program's code (IPython, pytest) are plumbing. The library of a PyTorch block is that of the innermost frame outside of
 //! PyTorch's allocator and dispatch (its native code, and Python lines that only pass a call on).
 //! `x + y` in `train.py` belongs to the program, a line of `transformers` to that package,
 //! `torch.optim` to PyTorch; cuBLAS and NCCL are separate. A block's stack with frames of PyTorch
@@ -144,7 +144,10 @@ impl<'s> StackClassifier<'s> {
         let beyond = lead.map_or(0, |lead| lead + 1);
         let another = |at: &usize| lead.is_none_or(|lead| named(*at) != named(lead));
         let mut own = (beyond..frames.len()).filter(read).filter(|at| layer(*at) == Layer::Own);
-        let caller = own.find(another);
+        // Of a program that lies elsewhere: a test below another directory.
+        let of_program = |at: &usize| self.is_of_program(frames[*at]);
+        let elsewhere = || (beyond..frames.len()).filter(read).filter(of_program).find(another);
+        let caller = own.find(another).or_else(elsewhere);
         FrameRoles { lead, caller, library: self.library_of(frames) }
     }
 
@@ -185,16 +188,13 @@ impl<'s> StackClassifier<'s> {
         }
     }
 
-    /// The library of the innermost frame that is not plumbing. Where that is PyTorch, a native frame
+    /// The library of the innermost frame that is not plumbing; for a line of the program, its name. Where that is PyTorch, a native frame
     /// further out may name cuBLAS: PyTorch allocates its workspace.
     fn library_of(&self, frames: &[u32]) -> Option<u32> {
         let of = |index: &u32| self.libraries[*index as usize];
-        let Some(first) = frames.iter().position(|index| of(index).is_some()) else {
-            // Only bindings between the program and the driver.
-            let own = frames.iter().any(|index| self.is_of_program(*index));
-            return own.then_some(self.program);
-        };
-        let found = of(&frames[first])?;
+        let asked = |index: &u32| of(index).is_some() || self.is_of_program(*index);
+        let first = frames.iter().position(asked)?;
+        let Some(found) = of(&frames[first]) else { return Some(self.program) };
         let native =
             |index: &&u32| self.symbols.frames()[**index as usize].language == Language::Native;
         if self.titles[found as usize] == "PyTorch" {

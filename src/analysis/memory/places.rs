@@ -118,12 +118,23 @@ mod tests {
             ("/opt/pytorch/torch/nn/module.py", Layer::Framework),
             ("/tmp/torchinductor_me/ab/cab.py", Layer::Framework),
             ("/opt/other/tool.py", Layer::Package),
+            ("/v/site-packages/_pytest/python.py", Layer::Plumbing),
+            ("/v/site-packages/IPython/core/interactiveshell.py", Layer::Plumbing),
             ("", Layer::Plumbing),
         ] {
             assert_eq!(places.layer(&frame(Language::Python, "f", file, "")), layer, "{file}");
         }
         let inline = self::places(&["python", "-c", "import torch"]);
         assert_eq!(inline.layer(&frame(Language::Python, "<module>", "<string>", "")), Layer::Own);
+        // What pip wrote beside the interpreter only starts a package.
+        let started = self::places(&["/v/bin/python3", "/v/bin/pytest", "tests"]);
+        let layer = |file| started.layer(&frame(Language::Python, "<module>", file, ""));
+        assert_eq!(layer("/v/bin/pytest"), Layer::Plumbing);
+        assert_eq!(layer("/v/bin/other.py"), Layer::Package, "its directory is not the program's");
+        assert_eq!(
+            self::places(&["/v/bin/python3", "-m", "ipykernel_launcher"]).program(),
+            "notebook"
+        );
         // Started in the root: not everything is its own.
         let root = Places::of(&Header { working_directory: "/".into(), ..Header::default() });
         let other = frame(Language::Python, "f", "/opt/other/tool.py", "");

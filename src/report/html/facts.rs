@@ -11,12 +11,12 @@ use super::steps::PageStep;
 use super::tables::{Tables, tables};
 use super::verdict::{self, Paragraph};
 use crate::allocator::Conf;
-use crate::analysis::Process;
 use crate::analysis::leaks::Suppressions;
 use crate::analysis::roles::Role;
 use crate::analysis::whatif::{GRID, Recorded as RecordedRequests, capacities_of, predict};
-use crate::report::json;
+use crate::analysis::{Places, Process};
 use crate::report::whatif::PredictedDevice;
+use crate::report::{json, text};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
 
@@ -28,6 +28,10 @@ pub(super) struct ProcessPage {
     pub imported_from: Option<String>,
     pub has_times: bool,
     pub has_stacks: bool,
+    /// The name of the program.
+    pub program: String,
+    /// How it ended without a failure. `None`: with one, or the trace does not tell.
+    pub ended: Option<String>,
     /// Why the run ended out of memory; empty if it did not.
     pub verdict: Vec<Paragraph>,
     /// The failures with which the run ended.
@@ -127,6 +131,8 @@ pub(super) fn process_page(
         one.find_remedy(trace, &process.definitions);
     }
     process.fatal = fatal;
+    let no_leak = leaks.as_ref().is_some_and(|found| found.leaks.is_empty());
+    let ended = text::verdict::ended(process, no_leak);
     let leaks = leaks.map(|leaks| {
         let mut leaks = json::leaks::report(&[leaks], &Suppressions::default());
         leaks.leaks.truncate(LEAKS);
@@ -146,6 +152,8 @@ pub(super) fn process_page(
         imported_from: process.definitions.imported_from().map(str::to_string),
         has_times: process.definitions.has_times(),
         has_stacks: !process.definitions.stacks().is_empty(),
+        program: Places::of(&process.header).program().to_string(),
+        ended,
         verdict: verdict::out_of_memory(process),
         failures: failures(&process.fatal, &recorded.fatal, &symbols, &process.header),
         tables: tables(&recorded.owners, &symbols, &process.header),

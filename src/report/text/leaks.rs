@@ -292,9 +292,11 @@ fn no_leak(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> 
     for kept in &found.kept {
         let why = kept_words(kept.why);
         let roles = classifier.roles(kept.largest);
-        let largest = classifier.frame(kept.largest, roles.lead);
-        let largest = largest
-            .map_or_else(String::new, |frame| format!("; the most by {}", frame_words(frame, how)));
+        let frame = |at| classifier.frame(kept.largest, at).map(|frame| frame_words(frame, how));
+        let caller = frame(roles.caller).map(|caller| format!(", called from {caller}"));
+        let largest = frame(roles.lead)
+            .map(|lead| format!("; the most by {lead}{}", caller.unwrap_or_default()));
+        let largest = largest.unwrap_or_default();
         let stacks = several(kept.stacks, "stack");
         lines.push(format!("{:>12}  {why} ({stacks}{largest})", size(kept.bytes)));
     }

@@ -91,7 +91,6 @@ fn leak_verdict(found: &Leaks) -> Option<Verdict> {
 /// The finding on a process without a fatal failure and without a sure leak. `no_leak`: leaks were
 /// searched for.
 fn outcome(process: &Process, no_leak: bool) -> (Finding, String) {
-    let refusals = process.state.refusals();
     let Some((id, device)) = process.devices().max_by_key(|(_, device)| device.peak.bytes) else {
         return (Finding::Nothing, "no GPU memory was used".to_string());
     };
@@ -104,18 +103,40 @@ fn outcome(process: &Process, no_leak: bool) -> (Finding, String) {
     if process.running {
         return (Finding::Fine, format!("still running; {peak} so far, {live} live now"));
     }
+    let (finding, what) = ending(process, live, no_leak);
+    (finding, format!("{what}; {peak}"))
+}
+
+/// How a process ended that is not running. `live`: what it held then, as text.
+fn ending(process: &Process, live: String, no_leak: bool) -> (Finding, String) {
     if !process.ended_in_order() {
         let at = seconds(process.ending.last_ns);
-        let what = format!("killed, crashed or left by _exit at {at}, with {live} live; {peak}");
+        let what = format!("killed, crashed or left by _exit at {at}, with {live} live");
         return (Finding::CutOff, what);
     }
-    if refusals > 0 {
-        let refused = several(refusals, "request");
-        let what = format!("{refused} refused, and the program went on; {peak}");
-        return (Finding::Refused, what);
+    match process.state.refusals() {
+        0 => {
+            let no_leak = if no_leak { "no leak, " } else { "" };
+            (Finding::Fine, format!("{no_leak}no request refused"))
+        }
+        refusals => {
+            let refused = several(refusals, "request");
+            (Finding::Refused, format!("{refused} refused, and the program went on"))
+        }
     }
-    let no_leak = if no_leak { "no leak, " } else { "" };
-    (Finding::Fine, format!("{no_leak}no request refused; {peak}"))
+}
+
+/// How a process ended without a fatal failure, for a view that shows its peak by itself. `no_leak`: leaks were searched
+/// for, and there is none. `None`: it runs, used no memory, or an import does not tell.
+pub(crate) fn ended(process: &Process, no_leak: bool) -> Option<String> {
+    let told = !process.running && process.definitions.imported_from().is_none();
+    let used = process.devices().any(|(_, device)| device.peak.bytes > 0);
+    let live = process.devices().map(|(_, device)| device.live_bytes).fold(0, u64::saturating_add);
+    (told && used && process.fatal.is_empty()).then(|| {
+        let (finding, what) = ending(process, size(live), no_leak);
+        let in_order = if finding == Finding::CutOff { "" } else { "in order, " };
+        format!("{in_order}{what}")
+    })
 }
 
 /// The line of code that held the most bytes, and its share of the bytes on that device.

@@ -14,6 +14,7 @@ mod python_package;
 mod run;
 mod run_inherited;
 mod run_terminal;
+mod runners;
 mod schemas;
 mod shell_blocks;
 mod summary;

@@ -262,3 +262,53 @@ fn the_readme_is_short() {
         assert!(text.contains(command), "{command}");
     }
 }
+
+/// Text with single spaces: a line of a page is not divided where the command divides it.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_first_screen_of_the_readme_shows_what_oom_prints() {
+    let text = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    let first: Vec<&str> = text.lines().take(40).collect();
+    let begin = first.iter().position(|line| *line == "```text").unwrap() + 1;
+    let end = begin + first[begin..].iter().position(|line| *line == "```").unwrap();
+    let scratch = Scratch::new();
+    let run = |arguments: &[&str]| {
+        let mut command = testkit::vramtrace();
+        let output = command.args(arguments).current_dir(&scratch.0).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        flat(&String::from_utf8(output.stdout).unwrap())
+    };
+    run(&["demo", "--out", "."]);
+    let printed = run(&["oom", "--short", "recorded.vtrace"]);
+    let shown = &first[begin..end];
+    assert!(shown.len() <= 10 && shown[0].starts_with("OUT OF MEMORY"), "{shown:?}");
+    let (commands, lines): (Vec<&str>, Vec<&str>) =
+        shown.iter().partition(|line| line.starts_with('$'));
+    for line in lines {
+        assert!(printed.contains(&flat(line)), "{line}: {printed}");
+    }
+    // The setting that is pasted is the one that is proposed.
+    let pasted = commands[0].strip_prefix("$ export ").unwrap();
+    assert!(printed.contains(&format!("try {pasted} ")), "{pasted}: {printed}");
+    for part in [
+        "pip install .",
+        "vramtrace run python train.py",
+        "--cap 8GiB",
+        "page.png",
+        "vramtrace demo",
+        "vramtrace snapshot.pickle",
+        "docs/problems/cluster.md",
+        "**Cost**",
+        "AMD",
+        "nvitop",
+        "HAMi",
+    ] {
+        assert!(
+            first.iter().any(|line| line.contains(part)),
+            "{part} is not in the first 40 lines"
+        );
+    }
+}

@@ -60,6 +60,17 @@ fn leaking() -> TraceBuilder {
 }
 
 #[test]
+fn what_is_held_without_a_leak_has_its_line_and_caller() {
+    let scratch = Scratch::new();
+    let demo = ["demo", "--out", "."];
+    assert!(vramtrace().current_dir(&scratch.0).args(demo).output().unwrap().status.success());
+    let shown = text(&scratch, &["leaks", "recorded.vtrace"]);
+    let line =
+        "(6 stacks; the most by pytorch_utils.py:119 Conv1D.forward, called from train.py:23 step)";
+    assert!(shown.contains(line), "{shown}");
+}
+
+#[test]
 fn a_leak_is_named_with_its_evidence() {
     let scratch = written(&leaking());
     let shown = text(&scratch, &["leaks", "t.vtrace"]);

@@ -178,6 +178,9 @@ export interface ProcessPage {
   imported_from: string | null;
   has_times: boolean;
   has_stacks: boolean;
+  program: string;
+  /** How it ended without a failure; null: with one, or the trace does not tell. */
+  ended: string | null;
   verdict: Paragraph[];
   failures: Failure[];
   /** Node of the innermost frame, kind, device, holder, library and 1. */

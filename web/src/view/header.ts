@@ -9,12 +9,9 @@ import { growing } from "./verdict.ts";
 
 const base = (path: string) => path.split("/").pop() ?? path;
 
-/** `train.py`, `-m trainer`: the script, else the executable. */
-export function programOf(command: string[], label: string): string {
-  const module = command.indexOf("-m");
-  if (module > 0 && module + 1 < command.length && /python/.test(base(command[0]))) return command[module + 1];
-  const script = command.slice(1).find((word) => word.endsWith(".py"));
-  return base(script ?? command[0] ?? label) || base(label);
+/** What the page is about; an imported trace names no program. */
+function programOf(page: ProcessPage, label: string): string {
+  return page.program || base(label);
 }
 
 /** How the run ended; empty: an imported trace does not tell. */
@@ -30,7 +27,7 @@ export function endOf(facts: ProcessFacts, page: ProcessPage): string {
 
 /** What the tab says of the run. */
 export function titleOf(model: Model, label: string): string {
-  const program = programOf(model.facts.command, label);
+  const program = programOf(model.page, label);
   if (model.failure) return clean(`OOM, ${program}`, 100);
   if (growing(model)) return clean(`leak, ${program}`, 100);
   return clean(`${program}: ${size(model.top(model.peak))}`, 100);
@@ -65,7 +62,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
   const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
   fill(
     into,
-    el("strong", { class: "program", text: clean(programOf(model.facts.command, run.label), 60), title: clean(run.label, 300) }),
+    el("strong", { class: "program", text: clean(programOf(model.page, run.label), 60), title: clean(run.label, 300) }),
     run.processes.length > 1
       ? select("Process", run.processes.map((one, n) => [String(n), base(one.name)]), String(store.state.process), (value) =>
           store.set({ process: Number(value), device: -1, pin: null, view: null, range: null, second: null }))
@@ -78,7 +75,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
     part("dim host", model.facts.host),
     part("dim date", dateOf(model.facts.started)),
     part("dim ran", model.page.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
-    part(model.page.failures.length ? "end bad" : "end", end && `ended ${end}`),
+    part(model.page.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
     part("command", command || run.label, run.label),
     facts.runs.length > 1 ? part("dim", `against ${facts.runs[1].label}`) : null,
     facts.redacted ? part("dim", "redacted") : null,

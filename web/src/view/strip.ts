@@ -72,8 +72,20 @@ export class Strip implements View {
       const names = killed.slice(0, 4).map((cell) => cell.page.name).join(", ");
       words.push(`${names}${killed.length > 4 ? ` and ${killed.length - 4} more` : ""} ended without order: killed, crashed or left by _exit`);
     }
-    if (!words.length) words.push(`${several(this.cells.length, "process").replace("processs", "processes")}, all ended in order`);
-    return words.map((text, n) => el(n ? "p" : "h2", { text: clean(text, 400) }));
+    words.push(this.others(words.length > 0));
+    return words.filter((text) => text).map((text, n) => el(n ? "p" : "h2", { text: clean(text, 400) }));
+  }
+
+  /** The processes without a failure; `failed`: others have one. */
+  private others(failed: boolean): string {
+    const rest = this.cells.filter((cell) => cell.failed === null && !cell.killed);
+    const inOrder = rest.filter((cell) => cell.facts.ended_in_order && cell.page.imported_from === null).length;
+    const running = rest.filter((cell) => cell.facts.running).length;
+    const all = several(this.cells.length, "process").replace("processs", "processes");
+    const words = failed ? [] : [inOrder === this.cells.length ? `${all}, all ended in order` : all];
+    if (failed && inOrder) words.push(inOrder === 1 ? "1 process ended in order" : `${inOrder} processes ended in order`);
+    if (running) words.push(`${running} still running`);
+    return words.join(", ");
   }
 
   private cell({ which, facts, page, failed, killed }: Cell, most: number): HTMLElement {

@@ -24,13 +24,18 @@ const PARTS: [keyof UsedParts, string][] = [
   ["tensors", "allocated"], ["cache", "free in cache"], ["context", "CUDA context"], ["rest", "rest"],
 ];
 
-/** Of the bar, at most this part is what was asked for. */
+/** Of a bar that is not to scale, this part is what was asked for. */
 const ASKED = 0.35;
+/** To scale, the whole is at most this many times what is used: else nothing is to be seen of the parts. */
+const TO_SCALE = 16;
 
 export function usedBar(of: UsedBar): HTMLElement {
-  const asked = Math.min(of.asked, (Math.max(of.bytes, 1) * ASKED) / (1 - ASKED));
+  const used = Math.max(of.bytes, 1);
+  const toScale = of.asked > 0 && Math.max(of.bytes + of.asked, of.limit ?? 0) <= TO_SCALE * used;
+  const asked = toScale ? of.asked : Math.min(of.asked, (used * ASKED) / (1 - ASKED));
   // A limit far away would leave nothing to see of the parts.
-  const limit = of.limit !== null && of.limit <= 2.5 * Math.max(1, of.bytes) ? of.limit : null;
+  const near = toScale || (of.asked === 0 && (of.limit ?? 0) <= 2.5 * used);
+  const limit = near ? of.limit : null;
   const whole = Math.max(of.bytes + asked, limit ?? 0, 1);
   const part = (name: string, bytes: number, title: string) => {
     const one = el("span", { class: `part ${name}`, title });

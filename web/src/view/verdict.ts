@@ -165,6 +165,7 @@ export class Verdict implements View {
       row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word: word + card })),
     ];
     const [largest] = holders(model, at);
+    if (model.page.ended !== null) words.push(row("ENDED", model.page.ended));
     if (largest) words.push(row("HOLDER", `${size(largest.bytes)}, ${percent(largest.bytes, at.total)}: ${model.holderLine(largest.holder)}`));
     if (device.torch) {
       const highest = model.allocated.highest(0, model.last);

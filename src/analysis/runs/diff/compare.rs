@@ -1,7 +1,7 @@
 //! The differences of two usages.
 //!
-//! Lines with the same file, function and number are compared. The others are compared by function: an
-//! edit of the file changes the numbers of its lines, which is no growth.
+//! Lines with the same file, function and number are compared. The others are compared by function, where it has lines
+//! on both sides: an edit of the file changes the numbers of its lines, which is no growth.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -144,23 +144,29 @@ fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
     for line in after {
         exact.entry(line.name.clone()).or_default().add_after(line.bytes);
     }
-    // On one side alone: by function.
-    let mut moved: BTreeMap<LineName, LineChange> = BTreeMap::new();
+    // On one side alone: by function, which may have lines on both sides.
+    let mut moved: BTreeMap<LineName, Vec<LineChange>> = BTreeMap::new();
     let mut all = Vec::new();
     for (name, bytes) in exact {
-        if bytes.before > 0 && bytes.after > 0 {
-            all.push(LineChange { name, bytes });
-            continue;
-        }
-        let function = moved.entry(name.without_lines());
-        let sum =
-            function.or_insert_with(|| LineChange { name: name.clone(), bytes: Change::default() });
-        sum.bytes.add(bytes);
-        if bytes.after > 0 {
-            sum.name = name;
+        match bytes.before > 0 && bytes.after > 0 {
+            true => all.push(LineChange { name, bytes }),
+            false => {
+                moved.entry(name.without_lines()).or_default().push(LineChange { name, bytes })
+            }
         }
     }
-    all.extend(moved.into_values());
+    for mut lines in moved.into_values() {
+        let on = |side: fn(Change) -> u64| lines.iter().any(|line| side(line.bytes) > 0);
+        if !(on(|bytes| bytes.before) && on(|bytes| bytes.after)) {
+            all.append(&mut lines);
+            continue;
+        }
+        let mut sum = Change::default();
+        lines.iter().for_each(|line| sum.add(line.bytes));
+        // The name of the line that holds most of it now.
+        let named = lines.into_iter().max_by_key(|line| line.bytes.after);
+        all.extend(named.map(|LineChange { name, .. }| LineChange { name, bytes: sum }));
+    }
     all.sort_by_key(|line| Reverse((line.bytes.bytes().unsigned_abs(), line.bytes.after)));
     all
 }
@@ -217,6 +223,20 @@ mod tests {
         let changes: Vec<i64> = difference.lines.iter().map(|line| line.bytes.bytes()).collect();
         assert_eq!(changes, [0]);
         assert_eq!(difference.growth(0.0), None);
+    }
+
+    #[test]
+    fn a_line_that_came_or_went_stands_by_itself() {
+        let after = usage(&[("step", 43, 500), ("step", 44, 1000)]);
+        for (before, after) in [(&Usage::default(), &after), (&after, &Usage::default())] {
+            let all = compare(before, after);
+            let lines = all[0].lines.iter().map(|line| (line.name.line, line.bytes.bytes().abs()));
+            assert_eq!(lines.collect::<Vec<_>>(), [(Some(44), 1000), (Some(43), 500)]);
+        }
+        // Moved: the line that holds most names them.
+        let moved = compare(&usage(&[("step", 40, 1500)]), &after);
+        assert_eq!(moved[0].lines[0].name.line, Some(44));
+        assert_eq!(moved[0].lines[0].bytes, Change { before: 1500, after: 1500 });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::super::layout::{BAD, BOLD, DIM, paint};
 use super::wording;
 use crate::analysis::oom::{AtStep, Cause, PostMortem, Remedy, Tried};
 use crate::analysis::steps::Steps;
-use crate::analysis::{Level, Process, StackClassifier};
+use crate::analysis::{Process, StackClassifier};
 use crate::report::oom::fits_in_words;
 use crate::report::shell::{self, quoted};
 use crate::report::wording::gpu_name;
@@ -58,9 +58,8 @@ const TITLE: &str = "OUT OF MEMORY";
 
 /// What follows `out of memory`: ` on GPU 0 at 2.074 s, under your cap of 14.44 GiB`.
 pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
-    let refused = fatal.oom.refusal.map(|at| at.refused);
     let limit = limit_in_words(fatal);
-    let card = match refused.map(|refused| refused.driver_free) {
+    let card = match fatal.card_free() {
         Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
         _ => String::new(),
     };
@@ -79,7 +78,10 @@ pub(crate) fn limit_in_words(fatal: &PostMortem) -> String {
         }
         Some(_) if fatal.cause == Cause::Mps => "under the limit of MPS".to_string(),
         Some(_) if fatal.cause == Cause::Cgroup => "under the kernel's cgroup limit".to_string(),
-        Some(_) => "on a full card".to_string(),
+        Some(_) => match fatal.card_bytes.filter(|card| fatal.oom.size > *card) {
+            Some(card) => format!("on a card of {}", gib(card)),
+            None => "on a full card".to_string(),
+        },
         None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
         None if fatal.is_imported_from_full_card() => "on a full card".to_string(),
         None if fatal.imported => "under a limit that was not imported".to_string(),
@@ -98,16 +100,8 @@ pub(crate) fn cause(fatal: &PostMortem) -> String {
             size(fatal.figures.free),
             wording::holes(fatal)
         ),
-        _ if fatal.oom.level == Level::Driver => {
-            format!("too much: one call asked for {}", size(fatal.oom.size))
-        }
         Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {
-            format!(
-                "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
-                size(fatal.oom.size),
-                size(fatal.allocated),
-                size(fatal.free)
-            )
+            wording::why(fatal)
         }
     }
 }

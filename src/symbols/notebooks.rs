@@ -1,0 +1,106 @@
+//! The numbers of a notebook's cells. ipykernel names the code of a cell by a hash of its text; the saved notebook has
+//! the text and the number. A kernel runs in the directory of its notebook.
+
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use vramtrace_format::cells;
+
+use crate::files::{self, Directory};
+
+/// Notebooks of a directory that are read, and bytes of one: it may have pictures in it.
+const MOST_NOTEBOOKS: usize = 64;
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Numbers by the hash of a cell's text. `None`: cells with the same text have several numbers.
+#[derive(Debug, Default)]
+pub(super) struct Cells(FxHashMap<u32, Option<u32>>);
+
+#[derive(Deserialize)]
+struct Notebook {
+    cells: Vec<Cell>,
+}
+
+#[derive(Deserialize)]
+struct Cell {
+    /// `None`: it has not been run, or is text.
+    #[serde(default)]
+    execution_count: Option<u32>,
+    source: Source,
+}
+
+/// As Jupyter writes it, and as other tools do.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Source {
+    Lines(Vec<String>),
+    Text(String),
+}
+
+impl Cells {
+    /// Of the notebooks in a directory. What cannot be read has no numbers.
+    pub(super) fn below(directory: &Path) -> Cells {
+        let mut found = Cells::default();
+        let Ok(opened) = Directory::at(directory) else { return found };
+        let Ok(names) = opened.names() else { return found };
+        let notebook = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".ipynb");
+        for name in names.filter(notebook).take(MOST_NOTEBOOKS) {
+            let text = files::read(&directory.join(name), MOST_BYTES);
+            let read = text.ok().and_then(|text| serde_json::from_slice(&text).ok());
+            if let Some(notebook) = read {
+                found.add(notebook);
+            }
+        }
+        found
+    }
+
+    fn add(&mut self, notebook: Notebook) {
+        for cell in notebook.cells {
+            let Some(number) = cell.execution_count else { continue };
+            let text = match cell.source {
+                Source::Lines(lines) => lines.concat(),
+                Source::Text(text) => text,
+            };
+            let known = self.0.entry(cells::hash_of(&text)).or_insert(Some(number));
+            if *known != Some(number) {
+                *known = None;
+            }
+        }
+    }
+
+    pub(super) fn number(&self, hash: u32) -> Option<u32> {
+        self.0.get(&hash).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_saved_notebooks_by_their_text() {
+        let directory = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        write(
+            "train.ipynb",
+            r##"{"cells": [
+                {"cell_type": "markdown", "source": "# text"},
+                {"cell_type": "code", "execution_count": 12, "source": ["def f():\n", "    return 1\n"]},
+                {"cell_type": "code", "execution_count": 3, "source": "x = 12"},
+                {"cell_type": "code", "execution_count": 4, "source": "ab=1"},
+                {"cell_type": "code", "execution_count": 9, "source": "ab=1"},
+                {"cell_type": "code", "execution_count": null, "source": "a"}
+            ]}"##,
+        );
+        write("broken.ipynb", "{");
+        write("other.txt", "{}");
+        let cells = Cells::below(directory.path());
+        assert_eq!(cells.number(3711764925), Some(12), "lines");
+        assert_eq!(cells.number(1670819179), Some(3), "one text");
+        assert_eq!(cells.number(750688106), None, "two cells have this text");
+        assert_eq!(cells.number(2167009006), None, "was not run");
+        assert_eq!(Cells::below(Path::new("/nonexistent")).number(1), None);
+    }
+}
