@@ -6,7 +6,7 @@ use super::law::Bound;
 use super::margins::margin;
 use super::recording::{Recording, Varied};
 use super::scaling::Scaling;
-use crate::allocator::{Conf, ReplayOutcome, replay};
+use crate::allocator::{Conf, ReplayOutcome};
 use crate::analysis::whatif::forbidden;
 
 /// What is asked of the recordings.
@@ -206,7 +206,7 @@ fn served(scaling: &Scaling, batch: u64, bound: Bound, conf: &Conf, capacity: u6
         Bound::Expected => capacity,
         Bound::Low => part(capacity, 1.0 / (1.0 - margin)),
     };
-    replay(&scaling.log(batch, bound), conf, Some(capacity)).fits()
+    scaling.replay_within(batch, bound, conf, Some(capacity)).fits()
 }
 
 fn part(bytes: u64, of: f64) -> u64 {

@@ -4,6 +4,9 @@
 //! large, by up to 1 MiB that PyTorch's cache does not split off. So a block of 3.5 MiB at batch 4 and one of 3 MiB at
 //! batch 6 may be the same request of 3 MiB. A law holds if it explains each recorded block within these limits.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 
 /// A batch, and the size of the block that was recorded at it.
@@ -79,18 +82,54 @@ const MOST: f64 = (1u64 << 50) as f64;
 /// and flags are small, and buffers that saturate are not.
 const FIXED_PART: f64 = 0.03;
 
+/// What unambiguous blocks of the same runs tell about those that two laws explain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Sizes of constant blocks: weights, and what is as large as they. With the number of blocks.
+    constants: BTreeMap<u64, u32>,
+    /// Bytes for each sample, with the number of blocks.
+    each: BTreeMap<u64, u32>,
+}
+
+/// What most blocks have of the sizes in a range, and their number.
+fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> Option<(u64, u32)> {
+    if range.is_empty() {
+        return None;
+    }
+    sizes.range(range).map(|(size, count)| (*size, *count)).max_by_key(|(size, count)| (*count, *size))
+}
+
+impl Known {
+    /// Adds a block that only one law explains, without slack.
+    pub(super) fn learn(&mut self, points: &[Point], splits: bool) {
+        let fits = Candidates::of(points, splits);
+        if fits.batches.len() < 2 {
+            return;
+        }
+        let bytes = fits.batches[0].bytes;
+        if fits.batches.iter().all(|point| point.bytes == bytes) {
+            *self.constants.entry(bytes).or_default() += 1;
+        } else if let (None, Some(each)) = (fits.constant, fits.proportional)
+            && fits.meets(&|batch| each * batch as f64) == fits.batches.len()
+        {
+            *self.each.entry(each.round() as u64).or_default() += 1;
+        }
+    }
+}
+
 impl Law {
     /// The law of a block. `splits`: the cache split off the rest of large blocks, as with expandable segments, so that
     /// blocks are as large as requests.
-    pub fn of(points: &[Point], splits: bool) -> Law {
+    pub(super) fn of(points: &[Point], splits: bool, known: &Known) -> Law {
         let fits = Candidates::of(points, splits);
-        match (fits.constant, fits.proportional, fits.batches.len()) {
-            (_, _, 0) => Law::Unknown(Vec::new()),
-            (_, _, 1) => Law::Unknown(points.to_vec()),
-            (Some(bytes), None, _) => Law::Constant(bytes),
-            (None, Some(each), _) => Law::Affine { fixed: 0.0, each },
-            (Some(bytes), Some(each), _) => fits.closer(bytes, each),
-            (None, None, _) => fits.by_shape(),
+        if fits.batches.len() < 2 {
+            return Law::Unknown(points.to_vec());
+        }
+        match (fits.constant, fits.proportional) {
+            (Some(bytes), None) => Law::Constant(fits.known_constant(known, bytes)),
+            (None, Some(each)) => Law::Affine { fixed: 0.0, each },
+            (Some(bytes), Some(each)) => fits.closer(bytes, each, known),
+            (None, None) => fits.by_shape(),
         }
     }
 
@@ -152,8 +191,18 @@ fn unknown(points: &[Point], x: f64, bound: Bound) -> f64 {
 struct Candidates {
     /// The least size at each batch, in order.
     batches: Vec<Point>,
+    /// The largest constant, and the largest bytes for each sample.
     constant: Option<u64>,
     proportional: Option<f64>,
+    /// The smallest ones.
+    least_constant: u64,
+    least_each: f64,
+}
+
+/// The smallest request that a block may serve. Those of up to 1 MiB are served from blocks of their own size.
+fn least_request(bytes: u64, splits: bool) -> u64 {
+    let least = bytes.saturating_sub(slack(bytes, splits));
+    if bytes > SMALL { least.max(SMALL + 1) } else { least }
 }
 
 /// The bytes by which a block may be larger than its request.
@@ -162,35 +211,65 @@ fn slack(bytes: u64, splits: bool) -> u64 {
     unsplit + MIN_BLOCK - 1
 }
 
+/// Whether two blocks at one batch may serve the same request.
+pub(super) fn same_request(one: Point, other: Point, splits: bool) -> bool {
+    let larger = one.bytes.max(other.bytes);
+    larger - one.bytes.min(other.bytes) <= slack(larger, splits)
+}
+
 impl Candidates {
     fn of(points: &[Point], splits: bool) -> Candidates {
-        let least = |point: &Point| point.bytes.saturating_sub(slack(point.bytes, splits));
-        let constant = points.iter().map(|point| point.bytes).min();
-        let constant = constant.filter(|bytes| points.iter().all(|point| least(point) <= *bytes));
+        let least = |point: &Point| least_request(point.bytes, splits);
         let per = |bytes: u64, point: &Point| bytes as f64 / point.batch.max(1) as f64;
-        let most = points.iter().map(|point| per(point.bytes, point)).fold(f64::MAX, f64::min);
-        let explains = |point: &Point| per(least(point), point) <= most;
-        let proportional = points.iter().all(explains).then_some(most);
+        let constant = points.iter().map(|point| point.bytes).min().unwrap_or(0);
+        let least_constant = points.iter().map(least).max().unwrap_or(0);
+        let each = points.iter().map(|point| per(point.bytes, point)).fold(f64::MAX, f64::min);
+        let least_each = points.iter().map(|point| per(least(point), point)).fold(0.0, f64::max);
         let mut batches = points.to_vec();
         batches.sort_by_key(|point| (point.batch, point.bytes));
         batches.dedup_by_key(|point| point.batch);
-        Candidates { batches, constant, proportional }
+        Candidates {
+            batches,
+            constant: Some(constant).filter(|bytes| least_constant <= *bytes),
+            proportional: Some(each).filter(|each| least_each <= *each),
+            least_constant,
+            least_each,
+        }
     }
 
-    /// Of two laws the one that meets more of the batches without slack.
-    fn closer(&self, bytes: u64, each: f64) -> Law {
-        let met = |law: &dyn Fn(u64) -> f64| {
-            let is_met = |point: &&Point| {
-                point.bytes as f64 - law(point.batch) < MIN_BLOCK as f64
-            };
-            self.batches.iter().filter(is_met).count()
-        };
-        let constant = met(&|_| bytes as f64);
-        let proportional = met(&|batch| each * batch as f64);
-        let grows = self.batches.first().map(|p| p.bytes) < self.batches.last().map(|p| p.bytes);
-        match constant.cmp(&proportional) {
-            std::cmp::Ordering::Less => Law::Affine { fixed: 0.0, each },
-            std::cmp::Ordering::Equal if grows => Law::Affine { fixed: 0.0, each },
+    /// The number of batches at which a law has the size of the block, without slack.
+    fn meets(&self, law: &dyn Fn(u64) -> f64) -> usize {
+        let is_met =
+            |point: &&Point| (point.bytes as f64 - law(point.batch)).abs() < MIN_BLOCK as f64;
+        self.batches.iter().filter(is_met).count()
+    }
+
+    /// The size of known blocks that explains the points, or the largest size that does.
+    fn known_constant(&self, known: &Known, bytes: u64) -> u64 {
+        usual(&known.constants, self.least_constant..=bytes).map_or(bytes, |(size, _)| size)
+    }
+
+    /// Of two laws the one that meets all batches without slack, or else the one that other blocks have.
+    fn closer(&self, bytes: u64, each: f64, known: &Known) -> Law {
+        let constant = self.meets(&|_| bytes as f64);
+        let proportional = self.meets(&|batch| each * batch as f64);
+        let is_line = Law::Affine { fixed: 0.0, each };
+        if constant == self.batches.len() {
+            return Law::Constant(bytes);
+        }
+        if proportional == self.batches.len() {
+            return is_line;
+        }
+        let as_others = usual(&known.each, self.least_each.ceil() as u64..=each.round() as u64);
+        let as_weights = usual(&known.constants, self.least_constant..=bytes);
+        match (as_weights, as_others) {
+            (Some((bytes, blocks)), of) if of.is_none_or(|(_, others)| others <= blocks) => {
+                Law::Constant(bytes)
+            }
+            (_, Some((each, _))) => Law::Affine { fixed: 0.0, each: each as f64 },
+            _ if self.batches[0].bytes < self.batches[self.batches.len() - 1].bytes => {
+                is_line
+            }
             _ => Law::Constant(bytes),
         }
     }

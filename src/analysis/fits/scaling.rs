@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::NotComparable;
 use super::keys::StackKey;
-use super::law::{Bound, Law, LawKind, Point};
+use super::law::{Bound, Known, Law, LawKind, Point, same_request};
 use super::matching::pairs;
 use super::recording::{Recording, Stretch};
 use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
@@ -87,15 +87,16 @@ impl<'r> Scaling<'r> {
         shares
     }
 
-    /// The requests of the run at a batch.
-    pub fn log(&self, batch: u64, bound: Bound) -> Log {
+    /// The requests of the run at a batch. `as_recorded`: blocks at their recorded batch keep their recorded sizes, which
+    /// fit the setting of the recording; a setting that splits blocks needs those of their laws.
+    pub fn log(&self, batch: u64, bound: Bound, as_recorded: bool) -> Log {
         let mut log = Log::default();
         let mut next = 0;
         for request in self.base.recorded.log.requests() {
             match request {
                 Request::Alloc { size, stream, pool, slot } => {
                     let Some(law) = self.laws.get(next) else { break };
-                    let as_recorded = self.batches[next] == batch;
+                    let as_recorded = as_recorded && self.batches[next] == batch;
                     let size = if as_recorded { size } else { law.at(batch, bound) };
                     log.alloc(u64::from(slot), size, stream, pool);
                     next += 1;
@@ -118,12 +119,25 @@ impl<'r> Scaling<'r> {
 
     /// The replay of the run at a batch, without a limit.
     pub fn replay(&self, batch: u64, bound: Bound, conf: &Conf) -> ReplayOutcome {
-        replay(&self.log(batch, bound), conf, None)
+        self.replay_within(batch, bound, conf, None)
+    }
+
+    /// The replay of the run at a batch. `capacity`: bytes for the cache and all else on the device.
+    pub fn replay_within(
+        &self,
+        batch: u64,
+        bound: Bound,
+        conf: &Conf,
+        capacity: Option<u64>,
+    ) -> ReplayOutcome {
+        let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
+        replay(&self.log(batch, bound, in_force), conf, capacity)
     }
 }
 
 /// For each kept block of the base, what was recorded of it.
 fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<Vec<Point>> {
+    let splits = splits(base);
     let mut points = Vec::new();
     for (index, stretch) in kept.iter().enumerate() {
         let own = base.unpaired(stretch);
@@ -132,12 +146,18 @@ fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<V
         let recorded = |block| vec![Point { batch: stretch.batch, bytes: bytes(block) }];
         points.extend((0..own.len()).map(recorded));
         for other in recordings {
-            for partner in partners(base, other, index, stretch) {
+            for partner in partners(base, other, index) {
                 let others = other.unpaired(partner);
                 for (block, pair) in pairs(&own, &others).into_iter().enumerate() {
                     let Some(pair) = pair else { continue };
                     let bytes = other.blocks[partner.blocks.start + pair].bytes;
-                    points[first + block].push(Point { batch: partner.batch, bytes });
+                    let point = Point { batch: partner.batch, bytes };
+                    let of: &mut Vec<Point> = &mut points[first + block];
+                    // What is paired with the first of a batch may be another request: it counts if it may be the same.
+                    let first = of.iter().find(|it| it.batch == point.batch);
+                    if first.is_none_or(|first| same_request(*first, point, splits)) {
+                        of.push(point);
+                    }
                 }
             }
         }
@@ -145,29 +165,16 @@ fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<V
     points
 }
 
-/// The stretches of a recording that do what a stretch of the base does: of each batch the one with the same number, or
-/// else the last step. In the base itself also one at the same batch: blocks of one request may differ.
-fn partners<'o>(
-    base: &Recording,
-    other: &'o Recording,
-    index: usize,
-    stretch: &Stretch,
-) -> Vec<&'o Stretch> {
+/// The steps of a recording that do what a stretch of the base does: the one with the same number first, or else the last
+/// one. In the base itself too: blocks of one request may differ.
+fn partners<'o>(base: &Recording, other: &'o Recording, index: usize) -> Vec<&'o Stretch> {
     let is_base = std::ptr::eq(base, other);
-    if index == 0 {
-        return if is_base { Vec::new() } else { vec![&other.stretches[0]] };
-    }
-    let of = |batch: u64| {
-        let steps = other.stretches.iter().enumerate().skip(1);
-        let steps = steps.filter(|(at, it)| it.batch == batch && !(is_base && *at == index));
-        // The same number first; then what is nearest, and rather later: the first step differs from all others.
-        steps.min_by_key(|(at, _)| (at.abs_diff(index), *at < index)).map(|(_, it)| it)
-    };
-    let mut batches = other.batches();
-    if is_base && index == 1 {
-        batches.retain(|batch| *batch != stretch.batch);
-    }
-    batches.into_iter().filter_map(of).collect()
+    let steps = other.stretches.iter().enumerate().take(STEPS + 1);
+    let steps = steps.filter(|(at, _)| (*at == 0) == (index == 0) && !(is_base && *at == index));
+    let mut steps: Vec<(usize, &Stretch)> = steps.collect();
+    // The first step differs from all others.
+    steps.sort_by_key(|(at, _)| (at.abs_diff(index), *at < index));
+    steps.into_iter().map(|(_, stretch)| stretch).collect()
 }
 
 fn paired(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> f64 {
@@ -186,10 +193,12 @@ fn several_batches(points: &[Point]) -> bool {
 }
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
-    let splits = base.recorded.in_force.conf.as_ref().is_some_and(|conf| conf.expandable_segments);
+    let splits = splits(base);
+    let mut known = Known::default();
+    points.iter().for_each(|points| known.learn(points, splits));
     let mut laws: Vec<Option<Law>> = points
         .iter()
-        .map(|points| several_batches(points).then(|| Law::of(points, splits)))
+        .map(|points| several_batches(points).then(|| Law::of(points, splits, &known)))
         .collect();
     let sites = sites(base, kept);
     let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
@@ -213,6 +222,11 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
         });
     }
     laws.into_iter().flatten().collect()
+}
+
+/// Whether the cache splits off the rest of large blocks.
+fn splits(base: &Recording) -> bool {
+    base.recorded.in_force.conf.as_ref().is_some_and(|conf| conf.expandable_segments)
 }
 
 /// The stack of each block, and its number among those of its stretch.
