@@ -1,7 +1,7 @@
 //! The caveats of an answer about batches.
 
 use crate::analysis::fits::{Answer, LawKind};
-use crate::units::{gib, size};
+use crate::units::size;
 
 /// Part of the bytes of a run whose law may be unknown without a note.
 const UNKNOWN_PART: f64 = 0.02;
@@ -34,15 +34,11 @@ pub(super) fn caveats(answer: &Answer) -> Vec<String> {
             scaling.base_batch()
         ));
     }
-    let replayed = scaling.as_recorded().map(|outcome| outcome.peak_reserved);
-    let recorded = base.recorded.peak_reserved;
-    if let Some(replayed) = replayed
-        && (replayed as f64 / recorded.max(1) as f64 - 1.0).abs() > AGREES
-    {
+    if scaling.model_off > AGREES {
         caveats.push(format!(
-            "the first steps of the recorded run, replayed, reserve {} where the run reserved {}",
-            gib(replayed),
-            gib(recorded)
+            "a recorded run, replayed, reserves {:.1} % more or less than it did: the intervals \
+             are as much wider",
+            scaling.model_off * 100.0
         ));
     }
     if answer.card.is_some() && answer.in_use == 0 {

@@ -3,7 +3,7 @@
 use super::NotComparable;
 use super::cards::{Architecture, Card, architecture_of};
 use super::law::Bound;
-use super::margins::margin;
+use super::margins::Margin;
 use super::recording::{Recording, Varied};
 use super::scaling::Scaling;
 use crate::allocator::{Conf, ReplayOutcome};
@@ -172,18 +172,17 @@ fn predict_batch(
 ) -> Predicted {
     let [low, expected, high] = [Bound::Low, Bound::Expected, Bound::High]
         .map(|bound| scaling.replay(batch, bound, conf));
-    let margin = margin(batch, &scaling.recorded);
-    let interval = |of: fn(&ReplayOutcome) -> u64| Interval {
-        low: part(of(&low).min(of(&expected)), 1.0 - margin),
-        expected: of(&expected),
-        high: part(of(&high).max(of(&expected)), 1.0 + margin),
+    let interval = |margin: Margin, of: fn(&ReplayOutcome) -> u64| {
+        margin.around(of(&low), of(&expected), of(&high))
     };
+    let reserved = reserved_margin(scaling, batch);
+    let allocated = Margin::allocated(batch, &scaling.recorded);
     Predicted {
         batch,
         setting: name.to_string(),
-        allocated: interval(|outcome| outcome.peak_allocated),
-        reserved: interval(|outcome| outcome.peak_reserved),
-        total: interval(|outcome| outcome.peak_total),
+        allocated: interval(allocated, |outcome| outcome.peak_allocated),
+        reserved: interval(reserved, |outcome| outcome.peak_reserved),
+        total: interval(reserved, |outcome| outcome.peak_total),
         verdict: capacity.map(|capacity| verdict(scaling, batch, conf, capacity)),
     }
 }
@@ -200,17 +199,17 @@ fn verdict(scaling: &Scaling, batch: u64, conf: &Conf, capacity: u64) -> Verdict
 
 /// Whether all requests at a batch are served. For a bound of the interval the capacity is less or more by the margin.
 fn served(scaling: &Scaling, batch: u64, bound: Bound, conf: &Conf, capacity: u64) -> bool {
-    let margin = margin(batch, &scaling.recorded);
+    let margin = reserved_margin(scaling, batch);
     let capacity = match bound {
-        Bound::High => part(capacity, 1.0 / (1.0 + margin)),
+        Bound::High => margin.capacity(capacity, true),
         Bound::Expected => capacity,
-        Bound::Low => part(capacity, 1.0 / (1.0 - margin)),
+        Bound::Low => margin.capacity(capacity, false),
     };
     scaling.replay_within(batch, bound, conf, Some(capacity)).fits()
 }
 
-fn part(bytes: u64, of: f64) -> u64 {
-    (bytes as f64 * of).round() as u64
+fn reserved_margin(scaling: &Scaling, batch: u64) -> Margin {
+    Margin::reserved(batch, &scaling.recorded, scaling.model_off)
 }
 
 /// The batches that fit under each setting, on all cores.

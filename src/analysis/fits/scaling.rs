@@ -27,6 +27,8 @@ pub struct Scaling<'r> {
     batches: Vec<u64>,
     /// The part of the bytes of the steps whose blocks were seen at more than one batch.
     pub paired: f64,
+    /// The part by which the replays of the recordings, under their own settings, differ from what they reserved.
+    pub model_off: f64,
     /// All recorded batches, in ascending order.
     pub recorded: Vec<u64>,
 }
@@ -63,7 +65,9 @@ impl<'r> Scaling<'r> {
             )));
         }
         let batches = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.batch)).collect();
-        Ok(Scaling { laws: laws(base, kept, &points), base, batches, paired, recorded })
+        let model_off = recordings.iter().map(model_off).fold(0.0, f64::max);
+        let laws = laws(base, kept, &points);
+        Ok(Scaling { laws, base, batches, paired, model_off, recorded })
     }
 
     /// The run that is scaled.
@@ -111,12 +115,6 @@ impl<'r> Scaling<'r> {
         log
     }
 
-    /// The replay of the recorded run under its own setting. `None`: that cannot be replayed.
-    pub fn as_recorded(&self) -> Option<ReplayOutcome> {
-        let conf = self.base.recorded.in_force.conf.as_ref()?;
-        Some(self.replay(self.base_batch(), Bound::Expected, conf))
-    }
-
     /// The replay of the run at a batch, without a limit.
     pub fn replay(&self, batch: u64, bound: Bound, conf: &Conf) -> ReplayOutcome {
         self.replay_within(batch, bound, conf, None)
@@ -132,6 +130,21 @@ impl<'r> Scaling<'r> {
     ) -> ReplayOutcome {
         let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
         replay(&self.log(batch, bound, in_force), conf, capacity)
+    }
+}
+
+/// The part by which the replay of a run, under its own setting, differs from what it reserved. Runs that freed the cache
+/// to serve a request reserved less than the replay, which has no limit.
+fn model_off(recording: &Recording) -> f64 {
+    let recorded = &recording.recorded;
+    let Some(conf) = &recorded.in_force.conf else { return 0.0 };
+    let replayed = replay(&recorded.log, conf, None).peak_reserved;
+    let limit = recorded.cap_bytes.into_iter().chain(recorded.card_bytes).min();
+    let met_limit = limit.is_some_and(|limit| replayed >= limit);
+    match recorded.peak_reserved {
+        0 => 0.0,
+        _ if met_limit => 0.0,
+        reserved => (replayed as f64 / reserved as f64 - 1.0).abs(),
     }
 }
 
