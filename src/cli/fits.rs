@@ -71,8 +71,9 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let in_use = match args.in_use.as_str() {
         "0" => 0,
-        text => size::parse(text)
-            .map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?,
+        text => {
+            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?
+        }
     };
     let card = args.card.as_deref().map(card).transpose()?;
     if args.batch.contains(&0) {
@@ -80,9 +81,8 @@ pub fn run(args: Args) -> Outcome {
     }
     let traces = args.traces.iter().map(open).collect::<Result<Vec<Trace>, Failure>>()?;
     let recorded = args.recorded.as_deref().map(|text| named(text, traces.len())).transpose()?;
-    let (varied, batches) = recorded.unwrap_or_else(|| {
-        (Varied::default(), vec![Batches::Marked; traces.len()])
-    });
+    let (varied, batches) =
+        recorded.unwrap_or_else(|| (Varied::default(), vec![Batches::Marked; traces.len()]));
     let device = args.device.map(DeviceId);
     let all: Vec<&Trace> = traces.iter().collect();
     let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
@@ -138,10 +138,7 @@ fn named(text: &str, traces: usize) -> Result<(Varied, Vec<Batches>), Failure> {
             Ok((varied, values.into_iter().map(Batches::Each).collect()))
         }
         1 => Ok((varied, vec![Batches::Steps(values)])),
-        count => Err(wrong(&format!(
-            "{} for {count} traces: give one for each",
-            values.len()
-        ))),
+        count => Err(wrong(&format!("{} for {count} traces: give one for each", values.len()))),
     }
 }
 

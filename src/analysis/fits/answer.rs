@@ -78,9 +78,8 @@ pub fn answer<'r>(
     let settings = capacity.map(|capacity| answers(&scaling, &question.confs, capacity));
     let judged = capacity.filter(|_| other.is_none());
     let predict = |batch: &u64| {
-        let one = |(name, conf): &(String, Conf)| {
-            predict_batch(&scaling, *batch, (name, conf), judged)
-        };
+        let one =
+            |(name, conf): &(String, Conf)| predict_batch(&scaling, *batch, (name, conf), judged);
         question.confs.iter().map(one).collect::<Vec<_>>()
     };
     let predicted = question.batches.iter().flat_map(predict).collect();
@@ -170,8 +169,8 @@ fn predict_batch(
     (name, conf): (&str, &Conf),
     capacity: Option<u64>,
 ) -> Predicted {
-    let [low, expected, high] = [Bound::Low, Bound::Expected, Bound::High]
-        .map(|bound| scaling.replay(batch, bound, conf));
+    let [low, expected, high] =
+        [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(batch, bound, conf));
     let interval = |margin: Margin, of: fn(&ReplayOutcome) -> u64| {
         margin.around(of(&low), of(&expected), of(&high))
     };

@@ -71,11 +71,7 @@ pub fn card_names() -> Vec<&'static str> {
 pub fn card_named(text: &str) -> Option<Card> {
     let asked = plain(text);
     let (name, mib, architecture) = CARDS.iter().find(|(name, ..)| plain(name) == asked)?;
-    Some(Card {
-        name: Some(name.to_string()),
-        bytes: mib << 20,
-        architecture: Some(*architecture),
-    })
+    Some(Card { name: Some(name.to_string()), bytes: mib << 20, architecture: Some(*architecture) })
 }
 
 /// The architecture of a device by the name that the driver gives it: `NVIDIA H100 80GB HBM3`.
@@ -107,7 +103,9 @@ mod tests {
         for name in card_names() {
             assert!(card_named(name).unwrap().bytes > 5 << 30, "{name}");
         }
-        for (text, name) in [("rtx3060", "RTX 3060"), ("Tesla T4", "T4"), ("NVIDIA A100-80GB", "A100 80GB")] {
+        for (text, name) in
+            [("rtx3060", "RTX 3060"), ("Tesla T4", "T4"), ("NVIDIA A100-80GB", "A100 80GB")]
+        {
             assert_eq!(card_named(text).unwrap().name.unwrap(), name);
         }
         assert_eq!(card_named("24GiB"), None);

@@ -96,7 +96,10 @@ fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> Option<(u64,
     if range.is_empty() {
         return None;
     }
-    sizes.range(range).map(|(size, count)| (*size, *count)).max_by_key(|(size, count)| (*count, *size))
+    sizes
+        .range(range)
+        .map(|(size, count)| (*size, *count))
+        .max_by_key(|(size, count)| (*count, *size))
 }
 
 impl Known {
@@ -267,16 +270,15 @@ impl Candidates {
                 Law::Constant(bytes)
             }
             (_, Some((each, _))) => Law::Affine { fixed: 0.0, each: each as f64 },
-            _ if self.batches[0].bytes < self.batches[self.batches.len() - 1].bytes => {
-                is_line
-            }
+            _ if self.batches[0].bytes < self.batches[self.batches.len() - 1].bytes => is_line,
             _ => Law::Constant(bytes),
         }
     }
 
     /// The law of points that are neither equal nor proportional.
     fn by_shape(&self) -> Law {
-        let at = |index: usize| (self.batches[index].batch as f64, self.batches[index].bytes as f64);
+        let at =
+            |index: usize| (self.batches[index].batch as f64, self.batches[index].bytes as f64);
         let last = self.batches.len() - 1;
         let ((x1, y1), (x2, y2)) = (at(0), at(last));
         let each = (y2 - y1) / (x2 - x1);

@@ -12,12 +12,12 @@ mod margins;
 mod matching;
 mod recording;
 mod scaling;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
-pub use answer::{
-    Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer,
-};
+pub use answer::{Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer};
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
 pub use recording::{Batches, Recording, Varied};

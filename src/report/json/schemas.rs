@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
 use super::{
-    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify, whatif,
+    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify,
+    whatif,
 };
 
 /// A document with the key that [`super::damage::WithDamage`] adds.

@@ -38,8 +38,11 @@ pub fn text(answer: &Answer) -> String {
 }
 
 fn of_recording(answer: &Answer, recording: &Recording) -> String {
-    let batches: Vec<String> =
-        recording.batches().iter().map(|batch| format!("{} {batch}", answer.varied.name())).collect();
+    let batches: Vec<String> = recording
+        .batches()
+        .iter()
+        .map(|batch| format!("{} {batch}", answer.varied.name()))
+        .collect();
     format!(
         "{}: {}, reserved {} at its peak under {}",
         clean(&recording.name),

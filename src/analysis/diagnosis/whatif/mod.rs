@@ -8,7 +8,8 @@ mod recorded;
 mod sharing;
 
 pub use predict::{
-    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, forbidden, predict,
+    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, forbidden,
+    predict,
 };
 pub use recorded::{InForce, Recorded, RecordedOoms, Source, why_no_blocks};
 
