@@ -99,11 +99,15 @@ impl Recording {
         batches: &Batches,
     ) -> Result<Recording, NotComparable> {
         let (definitions, _) = trace.definitions();
-        let of_device = |recorded: &Recorded| device.is_none_or(|it| recorded.device == it);
-        let recorded = Recorded::with_sources(trace, &definitions).into_iter().filter(of_device);
-        let recorded = recorded.max_by_key(|recorded| recorded.peak_reserved);
-        let Some(recorded) = recorded else {
+        let mut devices = Recorded::with_sources(trace, &definitions);
+        if devices.is_empty() {
             return Err(NotComparable(format!("{name}: {}", why_no_blocks(&definitions))));
+        }
+        devices.retain(|recorded| device.is_none_or(|it| recorded.device == it));
+        let recorded = devices.into_iter().max_by_key(|recorded| recorded.peak_reserved);
+        let Some(recorded) = recorded else {
+            let asked = device.map_or(0, |device| device.0);
+            return Err(NotComparable(format!("{name}: PyTorch took no memory of device {asked}")));
         };
         if recorded.from_ns.is_some() {
             return Err(NotComparable(format!(
