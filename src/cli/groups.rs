@@ -6,7 +6,7 @@ use clap::Command;
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Record", &["run", "env", "enable", "disable", "demo", "doctor"]),
     ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "top", "verify"]),
-    ("Explain", &["oom", "leaks", "frag", "whatif"]),
+    ("Explain", &["oom", "leaks", "frag", "whatif", "fits"]),
     ("Limit", &["cap"]),
     ("Share", &["export", "pack", "import"]),
 ];

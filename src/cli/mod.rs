@@ -13,6 +13,7 @@ mod doctor_text;
 mod enable;
 mod env;
 mod export;
+mod fits;
 mod flame;
 mod frag;
 mod gate;
@@ -85,6 +86,8 @@ enum Command {
     Export(export::Args),
     /// What grew between two runs, or two moments?
     Diff(diff::Args),
+    /// Which batch fits on which card?
+    Fits(fits::Args),
     /// Who held the memory, as a picture?
     Flame(flame::Args),
     /// How much of PyTorch's cache is fragmented, and by which lines?
@@ -192,6 +195,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::DemoWorkload => demo_workload::run(),
         Command::Man(args) => man::run(args, self::command()),
         Command::Report(args) => report::run(args),
+        Command::Fits(args) => fits::run(args),
         Command::Flame(args) => flame::run(args),
         Command::Frag(args) => frag::run(args),
         Command::Holders(args) => holders::run(args),

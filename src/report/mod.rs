@@ -1,6 +1,7 @@
 //! Reports on traces: [`text`] for people, [`json`] for programs, [`html`] for a browser. The files
 //! beside these folders hold what several of them use.
 
+mod fits;
 pub mod html;
 pub mod json;
 mod leak_evidence;

@@ -88,6 +88,7 @@ const READER: Layout = Layout {
         &["analysis/roles"],
         &["analysis/steps"],
         &["analysis/diagnosis"],
+        &["analysis/fits"],
         &["analysis/process"],
         &["analysis/runs", "analysis/verify"],
         &["analysis"],

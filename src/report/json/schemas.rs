@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
 use super::{
-    diff, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify, whatif,
+    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify,
+    whatif,
 };
 
 /// A document with the key that [`super::damage::WithDamage`] adds.
@@ -77,6 +78,7 @@ fn the_schemas_are_those_of_the_code() {
         (oom::SCHEMA, schema::<Damaged<oom::OomsReport>>(oom::SCHEMA)),
         (frag::SCHEMA, schema::<Damaged<frag::FragReport>>(frag::SCHEMA)),
         (whatif::SCHEMA, schema::<Damaged<whatif::WhatifReport>>(whatif::SCHEMA)),
+        (fits::SCHEMA, schema::<Damaged<fits::FitsReport>>(fits::SCHEMA)),
         (run::SCHEMA, schema::<Damaged<run::RunReport>>(run::SCHEMA)),
         (tree::SCHEMA, schema::<Damaged<tree::TreeReport>>(tree::SCHEMA)),
         (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),

@@ -2,6 +2,7 @@
 
 pub mod diff;
 mod failed;
+pub mod fits;
 pub mod frag;
 mod heatmap;
 mod hints;

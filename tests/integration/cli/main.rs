@@ -5,6 +5,7 @@ mod command_line;
 mod doctor;
 mod enable;
 mod env;
+mod fits;
 mod gate;
 mod pack;
 mod pages;

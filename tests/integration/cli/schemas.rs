@@ -68,7 +68,7 @@ fn output(scratch: &Scratch, args: &[&str]) -> Output {
     command.args(args).current_dir(&scratch.0).output().unwrap()
 }
 
-const READING: [&[&str]; 13] = [
+const READING: [&[&str]; 14] = [
     &["tree", "--json"],
     &["holders", "--json", "--by", "role"],
     &["verify", "--json"],
@@ -82,6 +82,7 @@ const READING: [&[&str]; 13] = [
     &["frag", "--json"],
     &["whatif", "--json"],
     &["whatif", "--json", "--capacity", "1GiB"],
+    &["fits", "--recorded", "batch=4", "--batch", "8", "--json", "--card", "1GiB"],
 ];
 
 #[test]
@@ -126,6 +127,7 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
         ("vramtrace.oom/1", 20),
         ("vramtrace.frag/1", 5),
         ("vramtrace.whatif/1", 10),
+        ("vramtrace.fits/1", 3),
         ("vramtrace.verify/1", 20),
     ] {
         let seen = checker.seen.get(name).copied().unwrap_or(0);

@@ -8,9 +8,10 @@ mod recorded;
 mod sharing;
 
 pub use predict::{
-    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
+    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, forbidden,
+    predict,
 };
-pub use recorded::{InForce, Recorded, RecordedOoms, why_no_blocks};
+pub use recorded::{InForce, Recorded, RecordedOoms, Source, why_no_blocks};
 
 #[cfg(test)]
 mod tests;

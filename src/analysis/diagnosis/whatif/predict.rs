@@ -197,7 +197,8 @@ fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) ->
     }
 }
 
-fn forbidden(recorded: &Recorded, conf: &Conf) -> Option<String> {
+/// Why recorded calls would fail with a setting.
+pub fn forbidden(recorded: &Recorded, conf: &Conf) -> Option<String> {
     let by = recorded.shared_by.first().filter(|_| conf.expandable_segments)?;
     let more = match recorded.shared_by.len() {
         1 => String::new(),

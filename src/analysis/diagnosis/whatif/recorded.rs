@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, StackId, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, StackId, Stamped, ThreadId};
 
 use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment};
@@ -18,6 +18,9 @@ use crate::trace::{Definitions, IMPORT, Site, Trace};
 pub struct Recorded {
     pub device: DeviceId,
     pub log: Log,
+    /// Where the allocations of the log come from, in its order. Empty, unless they were asked for. The request that
+    /// ended the run has none.
+    pub sources: Vec<Source>,
     pub in_force: InForce,
     /// The peaks of the run, not of a replay.
     pub peak_reserved: u64,
@@ -37,6 +40,15 @@ pub struct Recorded {
     pub cap_bytes: Option<u64>,
     /// The memory of the card.
     pub card_bytes: Option<u64>,
+}
+
+/// Where an allocation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub stack: StackId,
+    pub thread: ThreadId,
+    /// Of its event in the trace.
+    pub offset: u64,
 }
 
 /// The setting that the run was recorded under.
@@ -76,15 +88,30 @@ impl Recorded {
     /// The requests of each device with blocks. Reads the trace once. Memory is bounded by the live set, plus
     /// about three bytes for each event of a block.
     pub fn of(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
-        Recorded::until(trace, definitions, Until::End)
+        Recorded::read(trace, definitions, Until::End, false)
+    }
+
+    /// The same, with [`Recorded::sources`].
+    pub fn with_sources(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
+        Recorded::read(trace, definitions, Until::End, true)
     }
 
     /// The requests up to a place in the trace.
     pub fn until(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
+        Recorded::read(trace, definitions, until, false)
+    }
+
+    fn read(
+        trace: &Trace,
+        definitions: &Definitions,
+        until: Until,
+        wants_sources: bool,
+    ) -> Vec<Recorded> {
         let mut observer = RequestObserver {
             definitions,
             conf: InForce::of(definitions).conf.unwrap_or_default(),
             alone: definitions.setting(IMPORT).is_some(),
+            wants_sources,
             devices: BTreeMap::new(),
             streams: Vec::new(),
         };
@@ -120,13 +147,15 @@ pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
 /// The request of the last event of a block. The next event may add to it.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    Alloc { address: u64, size: u64, stream: u32, pool: u16 },
+    Alloc { address: u64, size: u64, stream: u32, pool: u16, source: Source },
     Free { address: u64 },
 }
 
 #[derive(Debug, Default)]
 struct Builder {
     log: Log,
+    /// `None`: not asked for.
+    sources: Option<Vec<Source>>,
     from_ns: Option<u64>,
     asked: Option<Asked>,
     /// File offset of its event, and the bytes outside of the cache at that moment.
@@ -163,9 +192,12 @@ impl Builder {
             (Asked::Free { address }, None) => {
                 self.log.free(address);
             }
-            (Asked::Alloc { address, size, stream, pool }, _) => {
+            (Asked::Alloc { address, size, stream, pool, source }, _) => {
                 self.go_on();
                 self.log.alloc(address, size, stream, pool);
+                if let Some(sources) = &mut self.sources {
+                    sources.push(source);
+                }
             }
         }
     }
@@ -194,6 +226,7 @@ struct RequestObserver<'d> {
     conf: Conf,
     /// The trace was imported and has only the cache.
     alone: bool,
+    wants_sources: bool,
     devices: BTreeMap<DeviceId, Builder>,
     /// Raw handles, by the number that they have here.
     streams: Vec<u64>,
@@ -201,7 +234,8 @@ struct RequestObserver<'d> {
 
 impl RequestObserver<'_> {
     fn device(&mut self, device: DeviceId) -> &mut Builder {
-        self.devices.entry(device).or_default()
+        let sources = self.wants_sources.then(Vec::new);
+        self.devices.entry(device).or_insert_with(|| Builder { sources, ..Builder::default() })
     }
 
     /// Stream and private pool of a block; zero where the trace does not tell.
@@ -267,6 +301,7 @@ impl RequestObserver<'_> {
             all.push(Recorded {
                 device: id,
                 log: builder.log,
+                sources: builder.sources.unwrap_or_default(),
                 in_force: in_force.clone(),
                 peak_reserved: device.cache.peak_reserved.bytes,
                 peak_allocated: device.cache.peak_allocated.bytes,
@@ -307,9 +342,10 @@ impl Observer for RequestObserver<'_> {
             return;
         }
         let (stream, pool) = self.lane(live);
+        let source = Source { stack: live.stack, thread: at.thread, offset: at.offset };
         let builder = self.next(at, live.device);
         builder.knows_streams |= stream != 0 || pool != 0;
-        builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool });
+        builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool, source });
     }
 
     fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, _how: FreeCause) {
@@ -381,7 +417,8 @@ impl Observer for RequestObserver<'_> {
     fn on_history_gap(&mut self, _at: &Stamped) {
         for builder in self.devices.values_mut() {
             let shared = std::mem::take(&mut builder.shared);
-            *builder = Builder { shared, ..Builder::default() };
+            let sources = builder.sources.take().map(|_| Vec::new());
+            *builder = Builder { shared, sources, ..Builder::default() };
         }
     }
 

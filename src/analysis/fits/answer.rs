@@ -1,0 +1,261 @@
+//! The answer: which batch fits on a card, under each setting of the allocator.
+
+use super::NotComparable;
+use super::cards::{Architecture, Card, architecture_of};
+use super::law::Bound;
+use super::margins::Margin;
+use super::recording::{Recording, Varied};
+use super::scaling::Scaling;
+use crate::allocator::{Conf, ReplayOutcome};
+use crate::analysis::whatif::forbidden;
+
+/// What is asked of the recordings.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub varied: Varied,
+    /// `None`: the recorded card.
+    pub card: Option<Card>,
+    /// Bytes of the card that others use.
+    pub in_use: u64,
+    /// Batches that are predicted.
+    pub batches: Vec<u64>,
+    pub confs: Vec<(String, Conf)>,
+}
+
+/// What the recordings tell.
+#[derive(Debug)]
+pub struct Answer<'r> {
+    pub recordings: &'r [Recording],
+    pub scaling: Scaling<'r>,
+    pub varied: Varied,
+    /// `None`: neither asked for nor in the trace.
+    pub card: Option<Card>,
+    pub in_use: u64,
+    /// The architectures of the recorded card and of the one that is asked for, where they differ.
+    pub other: Option<(Architecture, Architecture)>,
+    /// By setting. Empty without a card.
+    pub settings: Vec<SettingAnswer>,
+    /// By batch, then by setting.
+    pub predicted: Vec<Predicted>,
+}
+
+impl Answer<'_> {
+    /// Whether the card is the recorded one, or of its architecture.
+    pub fn has_verdict(&self) -> bool {
+        self.other.is_none()
+    }
+
+    /// Whether each batch that was asked for fits under one of the settings.
+    pub fn all_fit(&self) -> bool {
+        let batches = self.predicted.chunk_by(|a, b| a.batch == b.batch);
+        let fits = |one: &Predicted| one.verdict.is_none_or(|verdict| verdict == Verdict::Fits);
+        batches.into_iter().all(|of| of.iter().any(fits))
+    }
+
+    /// Bytes of the card that the program can use.
+    pub fn capacity(&self) -> Option<u64> {
+        self.card.as_ref().map(|card| card.bytes.saturating_sub(self.in_use))
+    }
+}
+
+/// Answers a question.
+pub fn answer<'r>(
+    recordings: &'r [Recording],
+    question: &Question,
+) -> Result<Answer<'r>, NotComparable> {
+    let scaling = Scaling::of(recordings)?;
+    let recorded = scaling.base();
+    let of_recording = || {
+        let architecture = recorded.card.as_deref().and_then(architecture_of);
+        let name = recorded.card.clone();
+        recorded.recorded.card_bytes.map(|bytes| Card { name, bytes, architecture })
+    };
+    let card = question.card.clone().or_else(of_recording);
+    let asked = card.as_ref().and_then(|card| card.architecture);
+    let here = recorded.card.as_deref().and_then(architecture_of);
+    let other = here.zip(asked).filter(|(here, asked)| here != asked);
+    let capacity = card.as_ref().map(|card| card.bytes.saturating_sub(question.in_use));
+    let settings = capacity.map(|capacity| answers(&scaling, &question.confs, capacity));
+    let judged = capacity.filter(|_| other.is_none());
+    let predict = |batch: &u64| {
+        let one =
+            |(name, conf): &(String, Conf)| predict_batch(&scaling, *batch, (name, conf), judged);
+        question.confs.iter().map(one).collect::<Vec<_>>()
+    };
+    let predicted = question.batches.iter().flat_map(predict).collect();
+    Ok(Answer {
+        recordings,
+        varied: question.varied.clone(),
+        in_use: question.in_use,
+        settings: settings.unwrap_or_default(),
+        scaling,
+        card,
+        other,
+        predicted,
+    })
+}
+
+/// Bytes, with the interval that holds the truth in 95 of 100 cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    pub low: u64,
+    pub expected: u64,
+    pub high: u64,
+}
+
+/// A run at one batch under one setting, without a limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predicted {
+    pub batch: u64,
+    pub setting: String,
+    /// PyTorch's own figures: torch.cuda.max_memory_allocated and max_memory_reserved.
+    pub allocated: Interval,
+    pub reserved: Interval,
+    /// The cache and everything else on the device.
+    pub total: Interval,
+    /// On the card.
+    pub verdict: Option<Verdict>,
+}
+
+/// Whether a batch fits on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Fits,
+    DoesNotFit,
+    TooClose,
+}
+
+impl Verdict {
+    /// As in output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Fits => "fits",
+            Verdict::DoesNotFit => "does not fit",
+            Verdict::TooClose => "too close to say",
+        }
+    }
+}
+
+/// The batches that fit on a card under one setting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SettingAnswer {
+    pub setting: String,
+    pub in_force: bool,
+    /// Why recorded calls would fail with it.
+    pub forbidden: Option<String>,
+    /// The largest batch that fits for certain; 0: none.
+    pub fits: u64,
+    /// The largest that is expected to fit.
+    pub expected: u64,
+    /// The smallest that does not fit for certain. `None`: above all batches that were tried.
+    pub fails: Option<u64>,
+}
+
+impl SettingAnswer {
+    /// The batches between those that fit and those that do not.
+    pub fn too_close(&self) -> Option<(u64, u64)> {
+        let fails = self.fails?;
+        (fails > self.fits + 1).then(|| (self.fits + 1, fails - 1))
+    }
+}
+
+/// The largest batch that is tried.
+pub(super) const LARGEST_BATCH: u64 = 1 << 20;
+
+/// The run at a batch. `capacity`: bytes of a card for PyTorch and all else of the process.
+fn predict_batch(
+    scaling: &Scaling,
+    batch: u64,
+    (name, conf): (&str, &Conf),
+    capacity: Option<u64>,
+) -> Predicted {
+    let [low, expected, high] =
+        [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(batch, bound, conf));
+    let interval = |margin: Margin, of: fn(&ReplayOutcome) -> u64| {
+        margin.around(of(&low), of(&expected), of(&high))
+    };
+    let reserved = reserved_margin(scaling, batch);
+    let allocated = Margin::allocated(batch, &scaling.recorded);
+    Predicted {
+        batch,
+        setting: name.to_string(),
+        allocated: interval(allocated, |outcome| outcome.peak_allocated),
+        reserved: interval(reserved, |outcome| outcome.peak_reserved),
+        total: interval(reserved, |outcome| outcome.peak_total),
+        verdict: capacity.map(|capacity| verdict(scaling, batch, conf, capacity)),
+    }
+}
+
+fn verdict(scaling: &Scaling, batch: u64, conf: &Conf, capacity: u64) -> Verdict {
+    if served(scaling, batch, Bound::High, conf, capacity) {
+        Verdict::Fits
+    } else if served(scaling, batch, Bound::Low, conf, capacity) {
+        Verdict::TooClose
+    } else {
+        Verdict::DoesNotFit
+    }
+}
+
+/// Whether all requests at a batch are served. For a bound of the interval the capacity is less or more by the margin.
+fn served(scaling: &Scaling, batch: u64, bound: Bound, conf: &Conf, capacity: u64) -> bool {
+    let margin = reserved_margin(scaling, batch);
+    let capacity = match bound {
+        Bound::High => margin.capacity(capacity, true),
+        Bound::Expected => capacity,
+        Bound::Low => margin.capacity(capacity, false),
+    };
+    scaling.replay_within(batch, bound, conf, Some(capacity)).fits()
+}
+
+fn reserved_margin(scaling: &Scaling, batch: u64) -> Margin {
+    Margin::reserved(batch, &scaling.recorded, scaling.model_off)
+}
+
+/// The batches that fit under each setting, on all cores.
+fn answers(scaling: &Scaling, confs: &[(String, Conf)], capacity: u64) -> Vec<SettingAnswer> {
+    let bounds = [Bound::High, Bound::Expected, Bound::Low];
+    let largest: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let one = |conf, bound| scope.spawn(move || largest(scaling, bound, conf, capacity));
+        let all: Vec<Vec<_>> = confs
+            .iter()
+            .map(|(_, conf)| bounds.iter().map(|bound| one(conf, *bound)).collect())
+            .collect();
+        let join = |one: std::thread::ScopedJoinHandle<u64>| one.join().unwrap_or_default();
+        all.into_iter().map(|of| of.into_iter().map(join).collect()).collect()
+    });
+    let recorded = &scaling.base().recorded;
+    let answer = |((name, conf), largest): (&(String, Conf), Vec<u64>)| {
+        let (fits, expected, low) = (largest[0], largest[1], largest[2]);
+        SettingAnswer {
+            setting: name.clone(),
+            in_force: recorded.in_force.conf.as_ref() == Some(conf),
+            forbidden: forbidden(recorded, conf),
+            fits: fits.min(expected),
+            expected,
+            fails: Some(low.max(expected) + 1).filter(|fails| *fails <= LARGEST_BATCH),
+        }
+    };
+    confs.iter().zip(largest).map(answer).collect()
+}
+
+/// The largest batch whose requests are served; 0: none. The search takes it that a smaller batch needs less.
+fn largest(scaling: &Scaling, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
+    let served = |batch| served(scaling, batch, bound, conf, capacity);
+    let (mut fits, mut fails) = (0, scaling.base_batch());
+    while served(fails) {
+        fits = fails;
+        if fails >= LARGEST_BATCH {
+            return fits;
+        }
+        fails = (fails * 2).min(LARGEST_BATCH);
+    }
+    while fails - fits > 1 {
+        let middle = fits + (fails - fits) / 2;
+        if served(middle) {
+            fits = middle;
+        } else {
+            fails = middle;
+        }
+    }
+    fits
+}

@@ -1,0 +1,318 @@
+//! How the size of a block depends on the batch. Sizes are bytes.
+//!
+//! The trace has the sizes of blocks. A block may be larger than its request: by less than 512 B, and, where it is
+//! large, by up to 1 MiB that PyTorch's cache does not split off. So a block of 3.5 MiB at batch 4 and one of 3 MiB at
+//! batch 6 may be the same request of 3 MiB. A law holds if it explains each recorded block within these limits.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::allocator::rounding::{MIN_BLOCK, SMALL};
+
+/// A batch, and the size of the block that was recorded at it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub batch: u64,
+    pub bytes: u64,
+}
+
+/// How a block's size follows the batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Law {
+    Constant(u64),
+    /// `fixed` + `each` for each sample.
+    Affine {
+        fixed: f64,
+        each: f64,
+    },
+    /// Quadratic in what was varied: `fixed` + `each` * x + `square` * x * x. Needs three recorded values.
+    Quadratic {
+        fixed: f64,
+        each: f64,
+        square: f64,
+    },
+    /// Grew, and no longer grows.
+    Saturated(u64),
+    /// What was recorded follows none of these.
+    Unknown(Vec<Point>),
+}
+
+/// The name of a law in output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LawKind {
+    Constant,
+    Affine,
+    Quadratic,
+    Saturated,
+    Unknown,
+}
+
+impl LawKind {
+    pub const ALL: [LawKind; 5] = [
+        LawKind::Constant,
+        LawKind::Affine,
+        LawKind::Quadratic,
+        LawKind::Saturated,
+        LawKind::Unknown,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            LawKind::Constant => "constant",
+            LawKind::Affine => "affine",
+            LawKind::Quadratic => "quadratic",
+            LawKind::Saturated => "saturated",
+            LawKind::Unknown => "unknown",
+        }
+    }
+}
+
+/// Which end of the interval of an unknown law is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    Low,
+    Expected,
+    High,
+}
+
+/// The largest size that a law may give.
+const MOST: f64 = (1u64 << 50) as f64;
+
+/// A line through two points is a law, and no guess, if what it has at batch 0 is at most this part of the block: padding
+/// and flags are small, and buffers that saturate are not.
+const FIXED_PART: f64 = 0.03;
+
+/// What unambiguous blocks of the same runs tell about those that two laws explain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// Sizes of constant blocks: weights, and what is as large as they. With the number of blocks.
+    constants: BTreeMap<u64, u32>,
+    /// Bytes for each sample, with the number of blocks.
+    each: BTreeMap<u64, u32>,
+}
+
+/// What most blocks have of the sizes in a range, and their number.
+fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> Option<(u64, u32)> {
+    if range.is_empty() {
+        return None;
+    }
+    sizes
+        .range(range)
+        .map(|(size, count)| (*size, *count))
+        .max_by_key(|(size, count)| (*count, *size))
+}
+
+impl Known {
+    /// Adds a block that only one law explains, without slack.
+    pub(super) fn learn(&mut self, points: &[Point], splits: bool) {
+        let fits = Candidates::of(points, splits);
+        if fits.batches.len() < 2 {
+            return;
+        }
+        let bytes = fits.batches[0].bytes;
+        if fits.batches.iter().all(|point| point.bytes == bytes) {
+            *self.constants.entry(bytes).or_default() += 1;
+        } else if let (None, Some(each)) = (fits.constant, fits.proportional)
+            && fits.meets(&|batch| each * batch as f64) == fits.batches.len()
+        {
+            *self.each.entry(each.round() as u64).or_default() += 1;
+        }
+    }
+}
+
+impl Law {
+    /// The law of a block. `splits`: the cache split off the rest of large blocks, as with expandable segments, so that
+    /// blocks are as large as requests.
+    pub(super) fn of(points: &[Point], splits: bool, known: &Known) -> Law {
+        let fits = Candidates::of(points, splits);
+        if fits.batches.len() < 2 {
+            return Law::Unknown(points.to_vec());
+        }
+        match (fits.constant, fits.proportional) {
+            (Some(bytes), None) => Law::Constant(fits.known_constant(known, bytes)),
+            (None, Some(each)) => Law::Affine { fixed: 0.0, each },
+            (Some(bytes), Some(each)) => fits.closer(bytes, each, known),
+            (None, None) => fits.by_shape(),
+        }
+    }
+
+    pub fn kind(&self) -> LawKind {
+        match self {
+            Law::Constant(_) => LawKind::Constant,
+            Law::Affine { .. } => LawKind::Affine,
+            Law::Quadratic { .. } => LawKind::Quadratic,
+            Law::Saturated(_) => LawKind::Saturated,
+            Law::Unknown(_) => LawKind::Unknown,
+        }
+    }
+
+    /// The size at a batch.
+    pub fn at(&self, batch: u64, bound: Bound) -> u64 {
+        let x = batch as f64;
+        let bytes = match self {
+            Law::Constant(bytes) | Law::Saturated(bytes) => return *bytes,
+            Law::Affine { fixed, each } => fixed + each * x,
+            Law::Quadratic { fixed, each, square } => fixed + each * x + square * x * x,
+            Law::Unknown(points) => unknown(points, x, bound),
+        };
+        bytes.clamp(1.0, MOST).round() as u64
+    }
+}
+
+/// The size of a block without a law: as large as it was, in proportion to the batch, or on the line through the
+/// outermost recorded batches.
+fn unknown(points: &[Point], x: f64, bound: Bound) -> f64 {
+    let nearest = |point: &&Point| (point.batch as f64 - x).abs() as u64;
+    let Some(near) = points.iter().min_by_key(nearest) else { return 0.0 };
+    let flat = near.bytes as f64;
+    let proportional = flat * x / near.batch.max(1) as f64;
+    let first = points.iter().min_by_key(|point| point.batch);
+    let last = points.iter().max_by_key(|point| point.batch);
+    let line = first.zip(last).filter(|(first, last)| first.batch < last.batch);
+    let line = line.map(|(first, last)| {
+        let run = (last.batch - first.batch) as f64;
+        let slope = (last.bytes as f64 - first.bytes as f64) / run;
+        flat + slope * (x - near.batch as f64)
+    });
+    let mut guesses = vec![flat, proportional];
+    guesses.extend(line.filter(|line| *line > 0.0));
+    let shrinks = line.is_some_and(|line| (line < flat) != (x < near.batch as f64));
+    if shrinks {
+        // Another algorithm was chosen: any that was seen may come again.
+        guesses.extend(points.iter().map(|point| point.bytes as f64));
+    }
+    guesses.sort_by(f64::total_cmp);
+    match bound {
+        Bound::Low => guesses[0],
+        Bound::High => guesses[guesses.len() - 1],
+        Bound::Expected if shrinks => flat,
+        Bound::Expected => guesses[guesses.len() / 2],
+    }
+}
+
+/// The laws that explain all points.
+struct Candidates {
+    /// The least size at each batch, in order.
+    batches: Vec<Point>,
+    /// The largest constant, and the largest bytes for each sample.
+    constant: Option<u64>,
+    proportional: Option<f64>,
+    /// The smallest ones.
+    least_constant: u64,
+    least_each: f64,
+}
+
+/// The smallest request that a block may serve. Those of up to 1 MiB are served from blocks of their own size.
+fn least_request(bytes: u64, splits: bool) -> u64 {
+    let least = bytes.saturating_sub(slack(bytes, splits));
+    if bytes > SMALL { least.max(SMALL + 1) } else { least }
+}
+
+/// The bytes by which a block may be larger than its request.
+fn slack(bytes: u64, splits: bool) -> u64 {
+    let unsplit = if bytes > SMALL && !splits { SMALL } else { 0 };
+    unsplit + MIN_BLOCK - 1
+}
+
+/// Whether two blocks at one batch may serve the same request.
+pub(super) fn same_request(one: Point, other: Point, splits: bool) -> bool {
+    let larger = one.bytes.max(other.bytes);
+    larger - one.bytes.min(other.bytes) <= slack(larger, splits)
+}
+
+impl Candidates {
+    fn of(points: &[Point], splits: bool) -> Candidates {
+        let least = |point: &Point| least_request(point.bytes, splits);
+        let per = |bytes: u64, point: &Point| bytes as f64 / point.batch.max(1) as f64;
+        let constant = points.iter().map(|point| point.bytes).min().unwrap_or(0);
+        let least_constant = points.iter().map(least).max().unwrap_or(0);
+        let each = points.iter().map(|point| per(point.bytes, point)).fold(f64::MAX, f64::min);
+        let least_each = points.iter().map(|point| per(least(point), point)).fold(0.0, f64::max);
+        let mut batches = points.to_vec();
+        batches.sort_by_key(|point| (point.batch, point.bytes));
+        batches.dedup_by_key(|point| point.batch);
+        Candidates {
+            batches,
+            constant: Some(constant).filter(|bytes| least_constant <= *bytes),
+            proportional: Some(each).filter(|each| least_each <= *each),
+            least_constant,
+            least_each,
+        }
+    }
+
+    /// The number of batches at which a law has the size of the block, without slack.
+    fn meets(&self, law: &dyn Fn(u64) -> f64) -> usize {
+        let is_met =
+            |point: &&Point| (point.bytes as f64 - law(point.batch)).abs() < MIN_BLOCK as f64;
+        self.batches.iter().filter(is_met).count()
+    }
+
+    /// The size of known blocks that explains the points, or the largest size that does.
+    fn known_constant(&self, known: &Known, bytes: u64) -> u64 {
+        usual(&known.constants, self.least_constant..=bytes).map_or(bytes, |(size, _)| size)
+    }
+
+    /// Of two laws the one that meets all batches without slack, or else the one that other blocks have.
+    fn closer(&self, bytes: u64, each: f64, known: &Known) -> Law {
+        let constant = self.meets(&|_| bytes as f64);
+        let proportional = self.meets(&|batch| each * batch as f64);
+        let is_line = Law::Affine { fixed: 0.0, each };
+        if constant == self.batches.len() {
+            return Law::Constant(bytes);
+        }
+        if proportional == self.batches.len() {
+            return is_line;
+        }
+        let as_others = usual(&known.each, self.least_each.ceil() as u64..=each.round() as u64);
+        let as_weights = usual(&known.constants, self.least_constant..=bytes);
+        match (as_weights, as_others) {
+            (Some((bytes, blocks)), of) if of.is_none_or(|(_, others)| others <= blocks) => {
+                Law::Constant(bytes)
+            }
+            (_, Some((each, _))) => Law::Affine { fixed: 0.0, each: each as f64 },
+            _ if self.batches[0].bytes < self.batches[self.batches.len() - 1].bytes => is_line,
+            _ => Law::Constant(bytes),
+        }
+    }
+
+    /// The law of points that are neither equal nor proportional.
+    fn by_shape(&self) -> Law {
+        let at =
+            |index: usize| (self.batches[index].batch as f64, self.batches[index].bytes as f64);
+        let last = self.batches.len() - 1;
+        let ((x1, y1), (x2, y2)) = (at(0), at(last));
+        let each = (y2 - y1) / (x2 - x1);
+        let fixed = y1 - each * x1;
+        let near = |law: &dyn Fn(f64) -> f64| {
+            let mut all = (0..=last).map(at);
+            all.all(|(x, y)| (law(x) - y).abs() <= (SMALL as f64).min(0.02 * y))
+        };
+        let is_line = near(&|x| fixed + each * x) && each > 0.0 && fixed >= 0.0;
+        if is_line && (last > 1 || fixed <= FIXED_PART * y1) {
+            return Law::Affine { fixed, each };
+        }
+        if last > 1 {
+            let (_, before) = at(last - 1);
+            if y2 == before && y1 < y2 {
+                return Law::Saturated(y2 as u64);
+            }
+            if let Some((fixed, each, square)) = parabola(at(0), at(last / 2), at(last))
+                && square > 0.0
+                && fixed.abs() <= FIXED_PART * y1
+                && near(&|x| fixed + each * x + square * x * x)
+            {
+                return Law::Quadratic { fixed, each, square };
+            }
+        }
+        Law::Unknown(self.batches.clone())
+    }
+}
+
+/// The parabola through three points.
+fn parabola(a: (f64, f64), b: (f64, f64), c: (f64, f64)) -> Option<(f64, f64, f64)> {
+    let slope = |p: (f64, f64), q: (f64, f64)| (q.1 - p.1) / (q.0 - p.0);
+    let square = (slope(b, c) - slope(a, b)) / (c.0 - a.0);
+    let each = slope(a, b) - square * (a.0 + b.0);
+    let fixed = a.1 - each * a.0 - square * a.0 * a.0;
+    square.is_finite().then_some((fixed, each, square))
+}

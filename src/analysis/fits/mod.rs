@@ -1,0 +1,34 @@
+//! Which batch fits on a card, by one or more recorded batches.
+//!
+//! [`Recording`] reads a trace: the blocks of PyTorch's cache before the first step and in each step. [`Scaling`] pairs
+//! the blocks of several batches (`matching.rs`), finds how each depends on the batch (`law.rs`), and replays the run at
+//! another batch through the model of the allocator.
+
+mod answer;
+mod cards;
+mod keys;
+mod law;
+mod margins;
+mod matching;
+mod recording;
+mod scaling;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use answer::{Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer};
+pub use cards::{Architecture, Card, card_named, card_names};
+pub use law::{Bound, Law, LawKind, Point};
+pub use recording::{Batches, Recording, Varied};
+pub use scaling::{Scaling, Share};
+
+/// Why traces tell nothing about other batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotComparable(pub String);
+
+impl fmt::Display for NotComparable {
+    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "cannot be compared: {}", self.0)
+    }
+}

@@ -1,0 +1,257 @@
+//! A recorded run at another batch: its requests in their order, each with the size that its law gives.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::NotComparable;
+use super::keys::StackKey;
+use super::law::{Bound, Known, Law, LawKind, Point, same_request};
+use super::matching::pairs;
+use super::recording::{Recording, Stretch};
+use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
+
+/// Steps of a run that are replayed. The second step reaches the peak, with the optimizer's state of the first one; the
+/// next ones may still fragment the cache. Later ones repeat.
+const STEPS: usize = 4;
+/// Less than this part of the bytes of the steps in pairs: other programs.
+const COMPARABLE: f64 = 0.5;
+
+/// A run that can be replayed at any batch.
+#[derive(Debug)]
+pub struct Scaling<'r> {
+    base: &'r Recording,
+    /// Of the blocks of the base that are replayed.
+    laws: Vec<Law>,
+    /// The recorded batch of each of these blocks.
+    batches: Vec<u64>,
+    /// The part of the bytes of the steps whose blocks were seen at more than one batch.
+    pub paired: f64,
+    /// The part by which the replays of the recordings, under their own settings, differ from what they reserved.
+    pub model_off: f64,
+    /// All recorded batches, in ascending order.
+    pub recorded: Vec<u64>,
+}
+
+/// Blocks and bytes of the steps that follow a law, at the base's batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+impl<'r> Scaling<'r> {
+    /// At least one recording.
+    pub fn of(recordings: &'r [Recording]) -> Result<Scaling<'r>, NotComparable> {
+        let most = |recording: &&Recording| recording.batches().last().copied();
+        let Some(base) = recordings.iter().max_by_key(most) else {
+            return Err(NotComparable("no trace is given".into()));
+        };
+        let mut recorded: Vec<u64> = recordings.iter().flat_map(Recording::batches).collect();
+        recorded.sort_unstable();
+        recorded.dedup();
+        let kept = &base.stretches[..base.stretches.len().min(STEPS + 1)];
+        let points = points(recordings, base, kept);
+        let paired = paired(base, kept, &points);
+        if recorded.len() > 1 && paired < COMPARABLE {
+            let others = recordings.iter().filter(|other| !std::ptr::eq(*other, base));
+            let others: Vec<&str> = others.map(|other| other.name.as_str()).collect();
+            return Err(NotComparable(format!(
+                "only {:.0} % of the memory of a step of {} was allocated by the same stacks in {}: \
+                 record one program, at two batches",
+                paired * 100.0,
+                base.name,
+                if others.is_empty() { "its other steps".to_string() } else { others.join(", ") }
+            )));
+        }
+        let batches = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.batch)).collect();
+        let model_off = recordings.iter().map(model_off).fold(0.0, f64::max);
+        let laws = laws(base, kept, &points);
+        Ok(Scaling { laws, base, batches, paired, model_off, recorded })
+    }
+
+    /// The run that is scaled.
+    pub fn base(&self) -> &Recording {
+        self.base
+    }
+
+    /// Its batch.
+    pub fn base_batch(&self) -> u64 {
+        self.recorded.last().copied().unwrap_or(1)
+    }
+
+    /// Blocks and bytes by law.
+    pub fn shares(&self) -> BTreeMap<LawKind, Share> {
+        let mut shares: BTreeMap<LawKind, Share> = BTreeMap::new();
+        for (law, block) in self.laws.iter().zip(&self.base.blocks) {
+            let share = shares.entry(law.kind()).or_default();
+            share.blocks += 1;
+            share.bytes = share.bytes.saturating_add(block.bytes);
+        }
+        shares
+    }
+
+    /// The requests of the run at a batch. `as_recorded`: blocks at their recorded batch keep their recorded sizes, which
+    /// fit the setting of the recording; a setting that splits blocks needs those of their laws.
+    pub fn log(&self, batch: u64, bound: Bound, as_recorded: bool) -> Log {
+        let mut log = Log::default();
+        let mut next = 0;
+        for request in self.base.recorded.log.requests() {
+            match request {
+                Request::Alloc { size, stream, pool, slot } => {
+                    let Some(law) = self.laws.get(next) else { break };
+                    let as_recorded = as_recorded && self.batches[next] == batch;
+                    let size = if as_recorded { size } else { law.at(batch, bound) };
+                    log.alloc(u64::from(slot), size, stream, pool);
+                    next += 1;
+                }
+                Request::Free { slot } => {
+                    log.free(u64::from(slot));
+                }
+                Request::EmptyCache => log.empty_cache(),
+                Request::Outside { bytes } => log.outside(bytes),
+            }
+        }
+        log
+    }
+
+    /// The replay of the run at a batch, without a limit.
+    pub fn replay(&self, batch: u64, bound: Bound, conf: &Conf) -> ReplayOutcome {
+        self.replay_within(batch, bound, conf, None)
+    }
+
+    /// The replay of the run at a batch. `capacity`: bytes for the cache and all else on the device.
+    pub fn replay_within(
+        &self,
+        batch: u64,
+        bound: Bound,
+        conf: &Conf,
+        capacity: Option<u64>,
+    ) -> ReplayOutcome {
+        let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
+        replay(&self.log(batch, bound, in_force), conf, capacity)
+    }
+}
+
+/// The part by which the replay of a run, under its own setting, differs from what it reserved. Runs that freed the cache
+/// to serve a request reserved less than the replay, which has no limit.
+fn model_off(recording: &Recording) -> f64 {
+    let recorded = &recording.recorded;
+    let Some(conf) = &recorded.in_force.conf else { return 0.0 };
+    let replayed = replay(&recorded.log, conf, None).peak_reserved;
+    let limit = recorded.cap_bytes.into_iter().chain(recorded.card_bytes).min();
+    let met_limit = limit.is_some_and(|limit| replayed >= limit);
+    match recorded.peak_reserved {
+        0 => 0.0,
+        _ if met_limit => 0.0,
+        reserved => (replayed as f64 / reserved as f64 - 1.0).abs(),
+    }
+}
+
+/// For each kept block of the base, what was recorded of it.
+fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<Vec<Point>> {
+    let splits = splits(base);
+    let mut points = Vec::new();
+    for (index, stretch) in kept.iter().enumerate() {
+        let own = base.unpaired(stretch);
+        let bytes = |block: usize| base.blocks[stretch.blocks.start + block].bytes;
+        let first = points.len();
+        let recorded = |block| vec![Point { batch: stretch.batch, bytes: bytes(block) }];
+        points.extend((0..own.len()).map(recorded));
+        for other in recordings {
+            for partner in partners(base, other, index) {
+                let others = other.unpaired(partner);
+                for (block, pair) in pairs(&own, &others).into_iter().enumerate() {
+                    let Some(pair) = pair else { continue };
+                    let bytes = other.blocks[partner.blocks.start + pair].bytes;
+                    let point = Point { batch: partner.batch, bytes };
+                    let of: &mut Vec<Point> = &mut points[first + block];
+                    // What is paired with the first of a batch may be another request: it counts if it may be the same.
+                    let first = of.iter().find(|it| it.batch == point.batch);
+                    if first.is_none_or(|first| same_request(*first, point, splits)) {
+                        of.push(point);
+                    }
+                }
+            }
+        }
+    }
+    points
+}
+
+/// The steps of a recording that do what a stretch of the base does: the one with the same number first, or else the last
+/// one. In the base itself too: blocks of one request may differ.
+fn partners<'o>(base: &Recording, other: &'o Recording, index: usize) -> Vec<&'o Stretch> {
+    let is_base = std::ptr::eq(base, other);
+    let steps = other.stretches.iter().enumerate().take(STEPS + 1);
+    let steps = steps.filter(|(at, _)| (*at == 0) == (index == 0) && !(is_base && *at == index));
+    let mut steps: Vec<(usize, &Stretch)> = steps.collect();
+    // The first step differs from all others.
+    steps.sort_by_key(|(at, _)| (at.abs_diff(index), *at < index));
+    steps.into_iter().map(|(_, stretch)| stretch).collect()
+}
+
+fn paired(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> f64 {
+    let steps = kept.get(1..).filter(|steps| !steps.is_empty()).unwrap_or(kept);
+    let blocks = || steps.iter().flat_map(|stretch| stretch.blocks.clone());
+    let sum = |blocks: &mut dyn Iterator<Item = usize>| -> f64 {
+        blocks.map(|block| base.blocks[block].bytes as f64).sum()
+    };
+    let all = sum(&mut blocks());
+    let seen_twice = |block: &usize| several_batches(&points[*block]);
+    if all == 0.0 { 0.0 } else { sum(&mut blocks().filter(seen_twice)) / all }
+}
+
+fn several_batches(points: &[Point]) -> bool {
+    points.iter().any(|point| point.batch != points[0].batch)
+}
+
+fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
+    let splits = splits(base);
+    let mut known = Known::default();
+    points.iter().for_each(|points| known.learn(points, splits));
+    let mut laws: Vec<Option<Law>> = points
+        .iter()
+        .map(|points| several_batches(points).then(|| Law::of(points, splits, &known)))
+        .collect();
+    let sites = sites(base, kept);
+    let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
+    for (block, site) in sites.iter().enumerate() {
+        if laws[block].is_some() {
+            of_sites.insert(*site, block);
+        }
+    }
+    for block in 0..laws.len() {
+        if laws[block].is_some() {
+            continue;
+        }
+        let sibling = of_sites.get(&sites[block]);
+        // What stays to the end is of the model, and not of the batch.
+        let stays = base.blocks[block].freed_before >= points.len();
+        let bytes = base.blocks[block].bytes;
+        laws[block] = Some(match sibling.and_then(|sibling| laws[*sibling].clone()) {
+            Some(law) => law,
+            None if stays => Law::Constant(bytes),
+            None => Law::Unknown(points[block].clone()),
+        });
+    }
+    laws.into_iter().flatten().collect()
+}
+
+/// Whether the cache splits off the rest of large blocks.
+fn splits(base: &Recording) -> bool {
+    base.recorded.in_force.conf.as_ref().is_some_and(|conf| conf.expandable_segments)
+}
+
+/// The stack of each block, and its number among those of its stretch.
+fn sites(base: &Recording, kept: &[Stretch]) -> Vec<(StackKey, u32)> {
+    let mut sites = Vec::new();
+    for stretch in kept {
+        let mut counts: FxHashMap<StackKey, u32> = FxHashMap::default();
+        for block in &base.blocks[stretch.blocks.clone()] {
+            let count = counts.entry(block.stack).or_default();
+            sites.push((block.stack, *count));
+            *count += 1;
+        }
+    }
+    sites
+}

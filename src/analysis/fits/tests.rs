@@ -1,0 +1,372 @@
+//! Programs whose laws are known, and recorded runs whose peaks at other batches were measured.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use vramtrace_format::{Definition, Kind, Mark, Space};
+
+use super::*;
+use crate::allocator::{Conf, Request};
+use crate::testing::TraceBuilder;
+use crate::trace::Trace;
+
+const MIB: u64 = 1 << 20;
+const SEGMENT: u64 = 1 << 40;
+
+/// A training of a few layers. Its blocks are as large as its requests.
+#[derive(Clone, Debug)]
+struct Program {
+    /// Bytes of each layer's activation, as a function of the batch.
+    layers: Vec<fn(u64) -> u64>,
+    weight: u64,
+    /// Blocks that only an even batch has, at the begin of backward.
+    even_only: u64,
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program { layers: vec![|batch| 3 * MIB * batch; 4], weight: 8 * MIB, even_only: 0 }
+    }
+}
+
+/// Numbers of stacks.
+mod by {
+    pub(super) const LOAD: u32 = 1;
+    pub(super) const FORWARD: u32 = 2;
+    pub(super) const BACKWARD: u32 = 3;
+    pub(super) const EVEN: u32 = 4;
+    pub(super) const OPTIMIZER: u32 = 5;
+}
+
+struct Written {
+    trace: TraceBuilder,
+    at: u64,
+    next: u64,
+}
+
+impl Written {
+    fn alloc(&mut self, bytes: u64, stack: u32) -> u64 {
+        let address = self.next;
+        self.next += bytes;
+        self.at += 1_000;
+        self.trace.alloc_by(self.at, Kind::Block, address, bytes, stack);
+        address
+    }
+
+    fn free(&mut self, address: u64) {
+        self.at += 1_000;
+        self.trace.free(self.at, Space::Block, address);
+    }
+}
+
+impl Program {
+    /// The trace of a run with a batch for each step.
+    fn run(&self, batches: &[u64], marked: bool) -> TraceBuilder {
+        let mut trace = TraceBuilder::new();
+        let value = "expandable_segments:True".into();
+        trace.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
+        let torch = |file: &str| format!("/v/site-packages/torch/{file}");
+        trace.code(1, "main", "/home/me/train.py", 9);
+        trace.code(2, "Module._call_impl", &torch("nn/modules/module.py"), 5);
+        trace.code(3, "Net.forward", "/home/me/net.py", 4);
+        trace.code(4, "backward", &torch("_tensor.py"), 3);
+        trace.code(5, "_engine_run_backward", &torch("autograd/graph.py"), 2);
+        trace.code(6, "SGD.step", &torch("optim/sgd.py"), 7);
+        trace.stack(by::LOAD, &[], &[1], &[]);
+        trace.stack(by::FORWARD, &[], &[3, 2, 1], &[]);
+        trace.stack(by::BACKWARD, &[], &[5, 4, 1], &[]);
+        trace.stack(by::EVEN, &[], &[4, 1], &[]);
+        trace.stack(by::OPTIMIZER, &[], &[6, 1], &[]);
+        trace.alloc(100, Kind::Device, SEGMENT, 1 << 39);
+        let mut run = Written { trace, at: 1_000, next: SEGMENT };
+        for _ in &self.layers {
+            run.alloc(self.weight, by::LOAD);
+        }
+        let mut first = true;
+        for (number, batch) in batches.iter().enumerate() {
+            if marked {
+                let name = number as u32 + 1;
+                run.trace.define(Definition::Text { id: name, text: format!("batch={batch}") });
+                run.at += 1_000;
+                let push = vramtrace_format::Event::Mark { name, mark: Mark::Push };
+                run.trace.event(run.at, push);
+            }
+            let kept: Vec<u64> =
+                self.layers.iter().map(|size| run.alloc(size(*batch), by::FORWARD)).collect();
+            let mut gradients = Vec::new();
+            if self.even_only > 0 && batch % 2 == 0 {
+                let address = run.alloc(self.even_only, by::EVEN);
+                run.free(address);
+            }
+            for address in kept.into_iter().rev() {
+                gradients.push(run.alloc(self.weight, by::BACKWARD));
+                run.free(address);
+            }
+            for _ in self.layers.iter().filter(|_| first) {
+                run.alloc(self.weight, by::OPTIMIZER);
+            }
+            let address = run.alloc(self.weight, by::OPTIMIZER);
+            run.free(address);
+            gradients.into_iter().for_each(|address| run.free(address));
+            first = false;
+        }
+        run.trace
+    }
+}
+
+fn recording_of(builder: &TraceBuilder, batches: &Batches) -> Result<Recording, NotComparable> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    Recording::read("a.vtrace", &trace, None, &Varied::default(), batches)
+}
+
+fn recorded(program: &Program, batch: u64) -> Recording {
+    recording_of(&program.run(&[batch; 3], true), &Batches::Marked).unwrap()
+}
+
+fn requests(log: &crate::allocator::Log) -> Vec<Request> {
+    log.requests().collect()
+}
+
+/// The peak of the allocated bytes at a batch, by the expected sizes.
+fn allocated(scaling: &Scaling, batch: u64) -> u64 {
+    let conf = Conf::parse("expandable_segments:True").unwrap();
+    scaling.replay(batch, Bound::Expected, &conf).peak_allocated
+}
+
+fn truth(program: &Program, batch: u64) -> u64 {
+    let run = recorded(program, batch);
+    let runs = [run];
+    allocated(&Scaling::of(&runs).unwrap(), batch)
+}
+
+#[test]
+fn a_program_with_known_laws_is_scaled_to_the_byte() {
+    let program = Program {
+        layers: vec![|batch| 3 * MIB * batch, |_| 40 * MIB, |batch| 512 * batch, |batch| {
+            MIB * batch + 512
+        }],
+        ..Program::default()
+    };
+    let runs = [recorded(&program, 4), recorded(&program, 6)];
+    let scaling = Scaling::of(&runs).unwrap();
+    assert_eq!((scaling.recorded.clone(), scaling.paired), (vec![4, 6], 1.0));
+    for batch in [1, 4, 5, 6, 7, 24, 1000] {
+        let (found, right) = (allocated(&scaling, batch), truth(&program, batch));
+        assert!(found.abs_diff(right) <= 4 * 512 * batch.max(6) / 6, "{batch}: {found} {right}");
+    }
+    let shares = scaling.shares();
+    assert_eq!(shares.keys().collect::<Vec<_>>(), [&LawKind::Constant, &LawKind::Affine]);
+}
+
+#[test]
+fn a_run_whose_last_batch_is_short_serves_alone() {
+    let program = Program::default();
+    for batches in [vec![6, 6, 6, 4], vec![4, 6, 6], vec![6, 4]] {
+        let runs = [recording_of(&program.run(&batches, true), &Batches::Marked).unwrap()];
+        let scaling = Scaling::of(&runs).unwrap();
+        assert_eq!(scaling.recorded, [4, 6], "{batches:?}");
+        assert_eq!(allocated(&scaling, 20), truth(&program, 20), "{batches:?}");
+        let by_user = recording_of(&program.run(&batches, false), &Batches::Steps(batches));
+        let runs = [by_user.unwrap()];
+        let scaling = Scaling::of(&runs).unwrap();
+        assert_eq!(allocated(&scaling, 20), truth(&program, 20));
+    }
+}
+
+#[test]
+fn blocks_that_one_batch_alone_has_do_not_shift_the_others() {
+    let program = Program { even_only: 64 * MIB, ..Program::default() };
+    let runs = [recorded(&program, 5), recorded(&program, 6)];
+    let scaling = Scaling::of(&runs).unwrap();
+    let unknown = scaling.shares()[&LawKind::Unknown];
+    assert_eq!((unknown.blocks, unknown.bytes), (3, 3 * 64 * MIB));
+    let conf = Conf::parse("expandable_segments:True").unwrap();
+    let low = scaling.replay(24, Bound::Low, &conf).peak_allocated;
+    let high = scaling.replay(24, Bound::High, &conf).peak_allocated;
+    assert!((low..=high).contains(&truth(&program, 24)) && low < high);
+}
+
+#[test]
+fn three_batches_tell_buffers_that_saturate_and_squares() {
+    let program = Program {
+        layers: vec![|batch| (8 * batch).min(40) * MIB, |batch| batch * batch * MIB],
+        ..Program::default()
+    };
+    let runs = [recorded(&program, 3), recorded(&program, 5), recorded(&program, 7)];
+    let scaling = Scaling::of(&runs).unwrap();
+    let kinds: Vec<LawKind> = scaling.shares().into_keys().collect();
+    assert_eq!(kinds, [LawKind::Constant, LawKind::Quadratic, LawKind::Saturated]);
+    assert_eq!(allocated(&scaling, 20), truth(&program, 20));
+    // Of two batches neither is known.
+    let scaling = Scaling::of(&runs[..2]).unwrap();
+    assert!(scaling.shares().contains_key(&LawKind::Unknown));
+}
+
+#[test]
+fn one_batch_gives_an_interval_that_holds_the_truth() {
+    let program = Program::default();
+    let runs = [recorded(&program, 6)];
+    let scaling = Scaling::of(&runs).unwrap();
+    let conf = Conf::parse("expandable_segments:True").unwrap();
+    let [low, high] = [Bound::Low, Bound::High].map(|bound| scaling.replay(12, bound, &conf));
+    let right = truth(&program, 12);
+    assert!(low.peak_allocated < right && right <= high.peak_allocated);
+}
+
+#[test]
+fn what_cannot_be_compared_says_why() {
+    let program = Program::default();
+    let other = Program { layers: vec![|batch| 5 * MIB * batch; 9], ..Program::default() };
+    let mut elsewhere = other.run(&[6, 6], true);
+    elsewhere.code(3, "Other.forward", "/home/me/other.py", 40);
+    elsewhere.code(5, "_engine_run_backward", "/v/site-packages/torch/autograd/graph.py", 99);
+    elsewhere.code(1, "main", "/home/me/other.py", 1);
+    let runs = [recorded(&program, 4), recording_of(&elsewhere, &Batches::Marked).unwrap()];
+    let refused = Scaling::of(&runs).unwrap_err().to_string();
+    assert!(refused.starts_with("cannot be compared: only "), "{refused}");
+    let unmarked = program.run(&[4, 4], false);
+    let refused = recording_of(&unmarked, &Batches::Marked).unwrap_err().to_string();
+    assert!(refused.contains("--recorded batch=N"), "{refused}");
+    let refused = recording_of(&unmarked, &Batches::Steps(vec![1, 2, 3])).unwrap_err().to_string();
+    assert!(refused.contains("3 values for a.vtrace, which has 2 whole steps"), "{refused}");
+    let mut nothing = TraceBuilder::new();
+    nothing.alloc(5, Kind::Device, SEGMENT, MIB);
+    assert!(recording_of(&nothing, &Batches::Each(4)).is_err());
+}
+
+proptest! {
+    /// At its own batch the scaled run is the recorded one, whatever else was recorded.
+    #[test]
+    fn scaled_to_its_own_batch_a_run_is_the_recorded_one(
+        sizes in prop::collection::vec(0usize..6, 1..8),
+        batches in prop::collection::vec(1u64..40, 1..4),
+        even_only in 0u64..3,
+    ) {
+        let laws: [fn(u64) -> u64; 6] = [
+            |batch| 3 * MIB * batch,
+            |_| 40 * MIB,
+            |batch| 512 * batch,
+            |batch| (8 * batch).min(40) * MIB,
+            |batch| batch * batch * 512,
+            |batch| (batch * 7_919 % 13 + 1) * MIB,
+        ];
+        let program = Program {
+            layers: sizes.iter().map(|size| laws[*size]).collect(),
+            weight: 2 * MIB,
+            even_only: even_only * MIB,
+        };
+        let runs: Vec<Recording> = batches.iter().map(|batch| recorded(&program, *batch)).collect();
+        if let Ok(scaling) = Scaling::of(&runs) {
+            let most = *batches.iter().max().unwrap();
+            for bound in [Bound::Low, Bound::Expected, Bound::High] {
+                let scaled = requests(&scaling.log(most, bound, true));
+                prop_assert_eq!(scaled, requests(&scaling.base().recorded.log));
+            }
+        }
+    }
+}
+
+/// Where the packed traces of `tests/data/fits` lie, unpacked.
+struct Recordings(TempDir);
+
+impl Recordings {
+    fn read(&self, names: &[&str]) -> Vec<Recording> {
+        let read = |name: &&str| {
+            let path = self.unpacked(name);
+            let trace = Trace::open(&path).unwrap();
+            Recording::read(name, &trace, None, &Varied::default(), &Batches::Marked).unwrap()
+        };
+        names.iter().map(read).collect()
+    }
+
+    fn unpacked(&self, name: &str) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let packed = root.join(format!("tests/data/fits/{name}.vtrace.gz"));
+        let mut bytes = Vec::new();
+        let packed = std::fs::File::open(packed).unwrap();
+        flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+        let path = self.0.path().join(format!("{name}.vtrace"));
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+/// A run without the recorder: `tests/data/fits/peaks.jsonl`, measured on an H100.
+struct Peak {
+    batch: u64,
+    setting: String,
+    allocated: u64,
+    reserved: u64,
+}
+
+fn peaks(model: &str) -> Vec<Peak> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fits/peaks.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let peak = |line: serde_json::Value| Peak {
+        batch: line["batch"].as_str().unwrap().parse().unwrap(),
+        setting: match line["setting"].as_str().unwrap() {
+            "" => "default".to_string(),
+            setting => setting.to_string(),
+        },
+        allocated: line["allocated"].as_u64().unwrap(),
+        reserved: line["reserved"].as_u64().unwrap(),
+    };
+    lines.filter(|line| line["model"] == model).map(peak).collect()
+}
+
+#[test]
+fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
+    let recordings = Recordings(tempfile::tempdir().unwrap());
+    for (model, names, allocated, reserved) in [
+        ("gpt2", &["gpt2_b4", "gpt2_b6"][..], 0.001, 0.005),
+        ("gpt2", &["gpt2_b6-6-6-4"], 0.005, 0.006),
+        ("bert-autocast", &["bert-autocast_b4", "bert-autocast_b6"], 0.005, 0.01),
+        ("resnet50", &["resnet50_b16", "resnet50_b24"], 0.006, 0.065),
+    ] {
+        let runs = recordings.read(names);
+        let truths = peaks(model);
+        assert_eq!(truths.len(), 12, "{model}: six batches under two settings");
+        let confs = ["default", "expandable_segments:True"];
+        let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap()));
+        let question = Question {
+            varied: Varied::default(),
+            card: Some(Card::of_size(24 << 30)),
+            in_use: 0,
+            batches: truths.iter().map(|truth| truth.batch).collect(),
+            confs: confs.to_vec(),
+        };
+        let answer = answer(&runs, &question).unwrap();
+        for truth in truths {
+            let of = |one: &&Predicted| one.batch == truth.batch && one.setting == truth.setting;
+            let predicted = answer.predicted.iter().find(of).unwrap();
+            for (interval, right, within) in [
+                (predicted.allocated, truth.allocated, allocated),
+                (predicted.reserved, truth.reserved, reserved),
+            ] {
+                let off = interval.expected as f64 / right as f64 - 1.0;
+                let place = format!("{names:?} to {} {}: {off}", truth.batch, truth.setting);
+                assert!(off.abs() <= within, "{place}");
+                assert!((interval.low..=interval.high).contains(&right), "{place}, {interval:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn recorded_runs_are_given_back_at_their_batches() {
+    let recordings = Recordings(tempfile::tempdir().unwrap());
+    for names in [["gpt2_b4", "gpt2_b6"], ["resnet50_b16", "resnet50_b24"]] {
+        let runs = recordings.read(&names);
+        let scaling = Scaling::of(&runs).unwrap();
+        let log = &scaling.base().recorded.log;
+        assert_eq!(
+            requests(&scaling.log(scaling.base_batch(), Bound::Expected, true)),
+            requests(log)
+        );
+    }
+}

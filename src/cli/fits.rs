@@ -1,0 +1,184 @@
+//! `vramtrace fits`: which batch fits on a card, from runs at other batches.
+
+use std::path::PathBuf;
+
+use vramtrace_format::{DeviceId, size};
+use vramtrace_reader::allocator::Conf;
+use vramtrace_reader::analysis::fits::{
+    Answer, Batches, Card, Question, Recording, Varied, answer, card_named, card_names,
+};
+use vramtrace_reader::analysis::parallel;
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::fits::report;
+use vramtrace_reader::report::text::fits::text;
+use vramtrace_reader::trace::Trace;
+
+use super::caveats;
+use super::select;
+use crate::console::{json, print, print_text};
+use crate::error::{DONE, FOUND, Failure, Outcome};
+
+/// The answer is the memory that a run needs, and no verdict: the card is of another architecture.
+const NO_VERDICT: u8 = 3;
+
+/// The settings that are tried where none are given.
+const SETTINGS: [&str; 2] = ["default", "expandable_segments:True"];
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Which batch fits on a card: each block of PyTorch's cache is followed from one recorded batch to \
+        another, and the run is replayed at other batches in a model of the allocator, with its first steps.\n\n\
+        Two recorded batches are enough: small ones, of a few steps each. One run serves where its steps differ, as \
+        with a short last batch. One recorded batch gives a wide interval.\n\n\
+        A batch between those that fit and those that do not is \"too close to say\".",
+    after_help = "\
+Exit status: 0; 1 if a batch of --batch does not fit or is too close to say; 2 bad input; 3 the card is of another \
+architecture than the recorded one: it chooses other kernels, and there is no verdict.
+
+Examples:
+  vramtrace fits a.vtrace b.vtrace --recorded batch=4,6 --card 24GiB
+  vramtrace fits a.vtrace b.vtrace --card \"RTX 3060\" --in-use 1.2GiB   batches from NVTX ranges `batch=6`
+  vramtrace fits a.vtrace b.vtrace --batch 22,24 --json"
+)]
+pub struct Args {
+    /// Traces of one program, at two batches or more
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// The batch of each trace; for one trace, of each step [default: from NVTX ranges `batch=6`]
+    #[arg(long, value_name = "batch=N,N")]
+    recorded: Option<String>,
+    /// The memory of a card, e.g. 24GiB, or its name [default: the recorded card]
+    #[arg(long, alias = "capacity", value_name = "SIZE|NAME")]
+    card: Option<String>,
+    /// Bytes of the card that others use: a desktop, other processes
+    #[arg(long, value_name = "SIZE", default_value = "0")]
+    in_use: String,
+    /// Predict these batches
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    batch: Vec<u64>,
+    /// A setting to try, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated [default: the recorded one,
+    /// default and expandable_segments:True]
+    #[arg(long, value_name = "STRING")]
+    conf: Vec<String>,
+    /// The device, by its ordinal as the program saw it [default: the one with the most memory]
+    #[arg(long, value_name = "N")]
+    device: Option<u8>,
+    /// Print JSON (schema vramtrace.fits/1)
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let in_use = match args.in_use.as_str() {
+        "0" => 0,
+        text => {
+            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?
+        }
+    };
+    let card = args.card.as_deref().map(card).transpose()?;
+    if args.batch.contains(&0) {
+        return Err(Failure::new("--batch 0: give a batch of 1 or more"));
+    }
+    let traces = args.traces.iter().map(open).collect::<Result<Vec<Trace>, Failure>>()?;
+    let recorded = args.recorded.as_deref().map(|text| named(text, traces.len())).transpose()?;
+    let (varied, batches) =
+        recorded.unwrap_or_else(|| (Varied::default(), vec![Batches::Marked; traces.len()]));
+    let device = args.device.map(DeviceId);
+    let all: Vec<&Trace> = traces.iter().collect();
+    let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
+        let name = args.traces[index].display().to_string();
+        Recording::read(&name, trace, device, &varied, &batches[index])
+    };
+    let recordings: Result<Vec<Recording>, _> =
+        parallel::each(&all, &|_, _| {}, read).into_iter().collect();
+    caveats::warn_damage(traces.iter());
+    let recordings = recordings.map_err(Failure::new)?;
+    let confs = confs(&args.conf, &recordings)?;
+    let question = Question { varied, card, in_use, batches: args.batch, confs };
+    let answer = answer(&recordings, &question).map_err(Failure::new)?;
+    if args.json {
+        print(&json(&WithDamage::new(&report(&answer), traces.iter()))?)?;
+    } else {
+        print_text(&text(&answer))?;
+    }
+    Ok(status(&answer))
+}
+
+fn status(answer: &Answer) -> u8 {
+    match () {
+        () if !answer.has_verdict() => NO_VERDICT,
+        () if answer.all_fit() => DONE,
+        () => FOUND,
+    }
+}
+
+/// One process of one trace.
+fn open(path: &PathBuf) -> Result<Trace, Failure> {
+    let mut traces = select::open(std::slice::from_ref(path))?.traces;
+    match traces.pop() {
+        Some(trace) if traces.is_empty() => Ok(trace),
+        _ => Err(Failure::new(format!(
+            "{}: it has {} processes: give the trace of one of them",
+            path.display(),
+            traces.len() + 1
+        ))),
+    }
+}
+
+/// `batch=4,6`: what was varied, and its values.
+fn named(text: &str, traces: usize) -> Result<(Varied, Vec<Batches>), Failure> {
+    let wrong = |why: &str| Failure::new(format!("--recorded {text}: {why}, as in batch=4,6"));
+    let (name, values) = text.split_once('=').ok_or_else(|| wrong("give a name and numbers"))?;
+    let varied = Varied::new(name).ok_or_else(|| wrong("give a name of letters"))?;
+    let value = |text: &str| text.trim().parse::<u64>().ok().filter(|value| *value > 0);
+    let values: Option<Vec<u64>> = values.split(',').map(value).collect();
+    let values = values.ok_or_else(|| wrong("give numbers of 1 or more"))?;
+    match traces {
+        count if count == values.len() => {
+            Ok((varied, values.into_iter().map(Batches::Each).collect()))
+        }
+        1 => Ok((varied, vec![Batches::Steps(values)])),
+        count => Err(wrong(&format!("{} for {count} traces: give one for each", values.len()))),
+    }
+}
+
+fn card(text: &str) -> Result<Card, Failure> {
+    if let Some(card) = card_named(text) {
+        return Ok(card);
+    }
+    if let Ok(bytes) = size::parse(text) {
+        return Ok(Card::of_size(bytes));
+    }
+    Err(Failure::new(format!(
+        "--card {text}: give the size of its memory, as 24GiB, or one of these names: {}",
+        card_names().join(", ")
+    )))
+}
+
+fn confs(given: &[String], recordings: &[Recording]) -> Result<Vec<(String, Conf)>, Failure> {
+    let parse = |name: &str| {
+        let name = if name.trim().is_empty() { "default" } else { name };
+        Conf::parse(name)
+            .map(|conf| (name.to_string(), conf))
+            .map_err(|error| Failure::new(format!("--conf \"{name}\": {error}")))
+    };
+    if !given.is_empty() {
+        return given.iter().map(|name| parse(name)).collect();
+    }
+    let mut confs: Vec<(String, Conf)> = Vec::new();
+    for recording in recordings {
+        let in_force = &recording.recorded.in_force;
+        let conf = in_force.conf.clone();
+        confs.extend(conf.map(|conf| (in_force.name().to_string(), conf)));
+    }
+    for name in SETTINGS {
+        confs.push(parse(name)?);
+    }
+    let mut seen: Vec<Conf> = Vec::new();
+    confs.retain(|(_, conf)| {
+        let new = !seen.contains(conf);
+        seen.push(conf.clone());
+        new
+    });
+    Ok(confs)
+}

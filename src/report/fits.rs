@@ -1,0 +1,51 @@
+//! The caveats of an answer about batches.
+
+use crate::analysis::fits::{Answer, LawKind};
+use crate::units::size;
+
+/// Part of the bytes of a run whose law may be unknown without a note.
+const UNKNOWN_PART: f64 = 0.02;
+/// Relative difference up to which the replayed peak counts as equal to the recorded one.
+const AGREES: f64 = 0.01;
+
+/// One sentence each.
+pub(super) fn caveats(answer: &Answer) -> Vec<String> {
+    let (scaling, varied) = (&answer.scaling, answer.varied.name());
+    let base = scaling.base();
+    let mut caveats = Vec::new();
+    if let [only] = scaling.recorded[..] {
+        caveats.push(format!(
+            "only {varied} {only} was recorded, so which memory grows with it is not known: a \
+             second short run, at another {varied}, narrows the answer to a few of them"
+        ));
+    }
+    if let Some(why) = &base.no_steps {
+        caveats.push(format!("the whole run is replayed as one step: {why}"));
+    }
+    let shares = scaling.shares();
+    let all: u64 = shares.values().map(|share| share.bytes).sum();
+    let unknown = shares.get(&LawKind::Unknown).map_or(0, |share| share.bytes);
+    if scaling.recorded.len() > 1 && unknown as f64 > UNKNOWN_PART * all as f64 {
+        caveats.push(format!(
+            "{} of the {} that a run at {varied} {} allocates in all follow no known law: the \
+             intervals include what they may become",
+            size(unknown),
+            size(all),
+            scaling.base_batch()
+        ));
+    }
+    if scaling.model_off > AGREES {
+        caveats.push(format!(
+            "a recorded run, replayed, reserves {:.1} % more or less than it did: the intervals \
+             are as much wider",
+            scaling.model_off * 100.0
+        ));
+    }
+    if answer.card.is_some() && answer.in_use == 0 {
+        caveats.push(
+            "memory that a desktop or other processes use is not subtracted: give it with --in-use"
+                .into(),
+        );
+    }
+    caveats
+}

@@ -1,0 +1,146 @@
+//! The text of `vramtrace fits`.
+
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use crate::analysis::fits::{Answer, Interval, Predicted, Recording, SettingAnswer, Verdict};
+use crate::report::fits::caveats;
+use crate::units::{clean, gib, size};
+
+/// The answer, first in one line.
+pub fn text(answer: &Answer) -> String {
+    let mut out = String::new();
+    match headline(answer) {
+        Some(line) => out.push_str(&format!("{}\n\n", paint(BOLD, &line))),
+        None => out.push_str("no card is known: give --card\n\n"),
+    }
+    for recording in answer.recordings {
+        out.push_str(&format!("  {}\n", of_recording(answer, recording)));
+    }
+    if !answer.settings.is_empty() && answer.has_verdict() {
+        out.push('\n');
+        out.push_str(&settings(answer));
+    }
+    for setting in &answer.settings {
+        if let Some(why) = &setting.forbidden {
+            let text = format!("  unsafe  {}: {}", setting.setting, clean(why));
+            out.push_str(&format!("{}\n", paint(WARN, &text)));
+        }
+    }
+    if !answer.predicted.is_empty() {
+        out.push('\n');
+        out.push_str(&predictions(answer));
+    }
+    out.push('\n');
+    for caveat in caveats(answer) {
+        out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
+        out.push('\n');
+    }
+    out
+}
+
+fn of_recording(answer: &Answer, recording: &Recording) -> String {
+    let batches: Vec<String> = recording
+        .batches()
+        .iter()
+        .map(|batch| format!("{} {batch}", answer.varied.name()))
+        .collect();
+    format!(
+        "{}: {}, reserved {} at its peak under {}",
+        clean(&recording.name),
+        batches.join(", "),
+        gib(recording.recorded.peak_reserved),
+        clean(recording.recorded.in_force.name())
+    )
+}
+
+/// `batch 22 fits, 24 does not`: the best setting, that in force first.
+fn headline(answer: &Answer) -> Option<String> {
+    let card = answer.card.as_ref()?;
+    let on = match &card.name {
+        Some(name) => format!("{} ({})", clean(name), gib(card.bytes)),
+        None => gib(card.bytes),
+    };
+    let in_use = match answer.in_use {
+        0 => String::new(),
+        bytes => format!(", {} of it in use", gib(bytes)),
+    };
+    let setting = answer.settings.iter().find(|setting| setting.in_force);
+    let setting = setting.or(answer.settings.first())?;
+    let varied = answer.varied.name();
+    if let Some((recorded, asked)) = answer.other {
+        return Some(format!(
+            "about {} at {varied} {}; recorded on {}, never tried on {}",
+            gib(answer.capacity()?),
+            setting.expected,
+            recorded.name(),
+            asked.name()
+        ));
+    }
+    Some(format!("{} on {on}{in_use}", says(varied, setting)))
+}
+
+fn says(varied: &str, setting: &SettingAnswer) -> String {
+    let fits = match setting.fits {
+        0 => format!("no {varied} is sure to fit"),
+        fits => format!("{varied} {fits} fits"),
+    };
+    let fails = match setting.fails {
+        Some(fails) => format!("{fails} does not"),
+        None => return format!("{fits}, and so does any that was tried"),
+    };
+    match setting.too_close() {
+        None => format!("{fits}, {fails}"),
+        Some((from, to)) if from == to => format!("{fits}, {fails}; {from} is too close to say"),
+        Some((from, to)) => format!("{fits}, {fails}; too close to say between {from} and {to}"),
+    }
+}
+
+fn settings(answer: &Answer) -> String {
+    let mut table = Table::new(2, "lrrr");
+    table.head(&["setting", "fits", "too close to say", "does not fit"]);
+    for setting in &answer.settings {
+        let name = match setting.in_force {
+            true => format!("{} (in force)", setting.setting),
+            false => setting.setting.clone(),
+        };
+        let between = match setting.too_close() {
+            None => String::new(),
+            Some((from, to)) if from == to => from.to_string(),
+            Some((from, to)) => format!("{from} to {to}"),
+        };
+        let fails = setting.fails.map_or_else(|| "-".into(), |fails| fails.to_string());
+        let fits = if setting.fits == 0 { "none".into() } else { setting.fits.to_string() };
+        table.row([clean(&name), fits, between, fails]);
+    }
+    table.render()
+}
+
+fn predictions(answer: &Answer) -> String {
+    let mut table = Table::new(2, "rlrrrl");
+    let varied = answer.varied.name();
+    table.head(&[varied, "setting", "allocated", "reserved", "interval", "verdict"]);
+    for predicted in &answer.predicted {
+        let (verdict, style) = verdict(predicted);
+        table.styled([
+            (predicted.batch.to_string(), PLAIN),
+            (clean(&predicted.setting), PLAIN),
+            (gib(predicted.allocated.expected), PLAIN),
+            (gib(predicted.reserved.expected), PLAIN),
+            (interval(predicted.reserved), PLAIN),
+            (verdict.into(), style),
+        ]);
+    }
+    table.render()
+}
+
+fn interval(interval: Interval) -> String {
+    format!("{} to {}", size(interval.low), size(interval.high))
+}
+
+fn verdict(predicted: &Predicted) -> (&'static str, anstyle::Style) {
+    match predicted.verdict {
+        None => ("", PLAIN),
+        Some(Verdict::Fits) => (Verdict::Fits.name(), PLAIN),
+        Some(Verdict::DoesNotFit) => (Verdict::DoesNotFit.name(), BAD),
+        Some(Verdict::TooClose) => (Verdict::TooClose.name(), WARN),
+    }
+}

@@ -1,0 +1,137 @@
+//! `vramtrace fits`: which batch fits, of runs that were recorded on an H100.
+
+use std::io::Read;
+use std::process::Output;
+
+use serde_json::Value;
+use testkit::{Scratch, repository, trace_builder, vramtrace};
+
+fn unpack(scratch: &Scratch, names: &[&str]) {
+    for name in names {
+        let packed = repository().join(format!("tests/data/fits/{name}.vtrace.gz"));
+        let packed = std::fs::File::open(packed).unwrap();
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+        std::fs::write(scratch.0.join(format!("{name}.vtrace")), bytes).unwrap();
+    }
+}
+
+fn fits(scratch: &Scratch, args: &[&str]) -> Output {
+    vramtrace().arg("fits").args(args).current_dir(&scratch.0).output().unwrap()
+}
+
+const TWO: [&str; 2] = ["gpt2_b4.vtrace", "gpt2_b6.vtrace"];
+
+/// Exit status, stdout and stderr.
+#[track_caller]
+fn said(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn two_recorded_batches_answer_which_batch_fits() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let asked = [&TWO[..], &["--recorded", "batch=4,6", "--card", "24GiB"]].concat();
+    let (code, text, errors) = said(fits(&scratch, &asked));
+    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    assert!(text.starts_with("batch 24 fits, 25 does not on 24.00 GiB\n"), "{text}");
+    let page = std::fs::read_to_string(repository().join("docs/fits.md")).unwrap();
+    assert!(page.contains(&text), "docs/fits.md shows what is printed:\n{text}");
+    // The marks of the program name the batches.
+    let marked = [&TWO[..], &["--capacity", "24GiB"]].concat();
+    assert_eq!(said(fits(&scratch, &marked)).1, text);
+    // What others use is not there for the program.
+    let (_, less, _) = said(fits(&scratch, &[&asked[..], &["--in-use", "4GiB"]].concat()));
+    assert!(less.contains("4.00 GiB of it in use") && !less.contains("batch 24 fits"), "{less}");
+}
+
+#[test]
+fn batches_that_are_asked_for_have_a_verdict_and_an_exit_status() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let with = |more: &[&str]| fits(&scratch, &[&TWO[..], &["--card", "24GiB"], more].concat());
+    let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    let fitting = with(&["--batch", "8,12", "--json"]);
+    assert_eq!(fitting.status.code(), Some(0));
+    let all = json(&fitting);
+    assert_eq!(all["schema"], "vramtrace.fits/1");
+    assert_eq!(all["predictions"].as_array().unwrap().len(), 4, "two batches, two settings");
+    assert_eq!(all["predictions"][0]["verdict"], "fits");
+    assert_eq!(all["card"]["bytes"], 24u64 << 30);
+    assert_eq!(all["settings"][0]["fits"], 24);
+    assert_eq!(all["settings"][0]["does_not_fit"], 25);
+    let large = with(&["--batch", "40", "--json"]);
+    assert_eq!(large.status.code(), Some(1));
+    assert_eq!(json(&large)["predictions"][0]["verdict"], "does not fit");
+    let close = with(&["--batch", "26", "--conf", "expandable_segments:True", "--json"]);
+    assert_eq!(close.status.code(), Some(1));
+    assert_eq!(json(&close)["predictions"][0]["verdict"], "too close to say");
+}
+
+#[test]
+fn a_card_of_another_architecture_has_no_verdict() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let (code, text, _) = said(fits(&scratch, &[&TWO[..], &["--card", "rtx4090"]].concat()));
+    assert_eq!(code, Some(3));
+    assert!(text.contains("recorded on Hopper, never tried on Ada"), "{text}");
+    assert!(!text.contains("fits"), "{text}");
+    let asked = ["--card", "RTX 4090", "--batch", "8", "--json"];
+    let output = fits(&scratch, &[&TWO[..], &asked].concat());
+    assert_eq!(output.status.code(), Some(3));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(all["card"]["verdict"], false);
+    assert_eq!(all["predictions"][0]["verdict"], Value::Null);
+    let (code, text, _) = said(fits(&scratch, &[&TWO[..], &["--card", "H200"]].concat()));
+    assert!(code == Some(0) && text.contains("on H200 ("), "{text}");
+}
+
+#[test]
+fn one_trace_serves_where_its_batches_differ_or_says_what_another_would_tell() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b6-6-6-4", "gpt2_b6"]);
+    let (code, text, _) = said(fits(&scratch, &["gpt2_b6-6-6-4.vtrace", "--card", "24GiB"]));
+    assert_eq!(code, Some(0));
+    assert!(text.starts_with("batch 24 fits, 25 does not on 24.00 GiB\n"), "{text}");
+    let named = ["gpt2_b6-6-6-4.vtrace", "--recorded", "batch=6,6,6,4", "--card", "24GiB"];
+    assert_eq!(said(fits(&scratch, &named)).1, text);
+    let (code, text, _) = said(fits(&scratch, &["gpt2_b6.vtrace", "--card", "24GiB"]));
+    assert_eq!(code, Some(0));
+    assert!(text.contains("only batch 6 was recorded"), "{text}");
+    assert!(text.contains("a second short run, at another batch"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6", "resnet50_b16"]);
+    // One of the traces is cut.
+    scratch.contradicts();
+    trace_builder::training().write(&scratch.0.join("plain.vtrace"));
+    let cut = std::fs::read(scratch.0.join("gpt2_b4.vtrace")).unwrap();
+    std::fs::write(scratch.0.join("cut.vtrace"), &cut[..cut.len() / 2]).unwrap();
+    let both = |more: &[&'static str]| [&TWO[..], more].concat();
+    for (args, part) in [
+        (vec!["gpt2_b4.vtrace", "resnet50_b16.vtrace"], "cannot be compared: only 0 %"),
+        (vec!["plain.vtrace"], "cannot be compared: plain.vtrace: PyTorch was there"),
+        (vec!["no-such.vtrace"], "no-such.vtrace"),
+        (both(&["--recorded", "4,6"]), "--recorded 4,6: give a name and numbers"),
+        (both(&["--recorded", "batch=4"]), "1 for 2 traces: give one for each"),
+        (both(&["--recorded", "batch=4,x"]), "numbers of 1 or more"),
+        (both(&["--recorded", "batch=0,6"]), "numbers of 1 or more"),
+        (vec!["gpt2_b4.vtrace", "--recorded", "batch=4,6"], "which has 3 whole steps"),
+        (both(&["--card", "RTX 9999"]), "RTX 3060"),
+        (both(&["--in-use", "much"]), "--in-use much"),
+        (both(&["--batch", "0"]), "--batch 0"),
+        (both(&["--conf", "max_split:1"]), "--conf \"max_split:1\""),
+        (both(&["--device", "3"]), "PyTorch took no memory of device 3"),
+    ] {
+        let (code, text, errors) = said(fits(&scratch, &args));
+        assert!(code == Some(2) && errors.contains(part), "{args:?}: {code:?} {text} {errors}");
+    }
+    // Half of a trace: an answer or an error, and no more.
+    let (code, ..) = said(fits(&scratch, &["cut.vtrace", "gpt2_b6.vtrace"]));
+    assert!(matches!(code, Some(0..=2)), "{code:?}");
+}
