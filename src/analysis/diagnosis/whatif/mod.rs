@@ -3,6 +3,7 @@
 //! [`Recorded`] reads the requests from a trace in one pass. [`predict`] replays them under each setting
 //! and capacity, and ranks the results.
 
+mod compatible;
 mod predict;
 mod recorded;
 mod sharing;
