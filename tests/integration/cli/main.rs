@@ -12,6 +12,7 @@ mod phases;
 mod places;
 mod python_package;
 mod run;
+mod run_fix;
 mod run_inherited;
 mod run_terminal;
 mod schemas;
