@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use vramtrace_format::torch_conf::CONF_VARIABLES;
+
 /// The variable that every version reads, before any other. `PYTORCH_ALLOC_CONF` is read from 2.9 on, where CUDA
 /// ignores expandable_segments in it (pytorch/pytorch issue 183387); from 2.10 on it is the documented name, and
 /// this one an alias (docs of 2.10, cuda_environment_variables).
-pub const CONF_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+pub const CONF_VARIABLE: &str = CONF_VARIABLES[0];
 
 /// A version of PyTorch, without its patch level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

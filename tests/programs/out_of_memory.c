@@ -191,6 +191,18 @@ int main(int count, char **words) {
         expandable();
         return torch_asks(1 << 20);
     }
+    if (!strcmp(mode, "mapped")) {
+        expandable();
+        return torch_asks(128);
+    }
+    if (!strcmp(mode, "shares")) {
+        fragments();
+        CUipcMemHandle handle;
+        CUdeviceptr first = segment(20);
+        block(first, 20);
+        MUST(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&handle, first));
+        return torch_asks(128);
+    }
     if (!strncmp(mode, "fixable", 7)) {
         /* Out of memory without expandable segments; with them status COUNT. It takes a word of standard input,
            or sets the allocator itself. */

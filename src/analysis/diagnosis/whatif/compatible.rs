@@ -1,5 +1,7 @@
 //! Which settings cannot work in a recorded run, and why. Every proposal of a setting asks here.
 
+use vramtrace_format::torch_conf::Bypass;
+
 use super::recorded::Recorded;
 use crate::allocator::{Conf, SHARES_EXPANDABLE, TorchVersion, first_with};
 use crate::trace::Definitions;
@@ -59,17 +61,11 @@ impl Recorded {
 }
 
 /// Why settings of PyTorch's own allocator do not count in this run.
-pub(super) fn bypassed(definitions: &Definitions, in_force: &str) -> Option<String> {
-    if let Some(backend) = other_backend(in_force) {
-        return Some(format!("backend:{backend} is in force, which these settings are not for"));
-    }
-    let uncached = definitions.setting("PYTORCH_NO_CUDA_MEMORY_CACHING");
-    uncached.map(|_| "PYTORCH_NO_CUDA_MEMORY_CACHING is set: nothing is cached".into())
-}
-
-/// A backend that is not PyTorch's own, `cudaMallocAsync`.
-fn other_backend(text: &str) -> Option<&str> {
-    let values = text.split(',').filter_map(|part| part.split_once(':'));
-    let backends = values.filter(|(key, _)| key.trim() == "backend");
-    backends.map(|(_, value)| value.trim()).find(|value| *value != "native")
+pub(super) fn bypassed(definitions: &Definitions) -> Option<String> {
+    Some(match Bypass::of(|name| definitions.setting(name))? {
+        Bypass::Backend(backend) => {
+            format!("backend:{backend} is in force, which these settings are not for")
+        }
+        Bypass::Uncached => "PYTORCH_NO_CUDA_MEMORY_CACHING is set: nothing is cached".into(),
+    })
 }

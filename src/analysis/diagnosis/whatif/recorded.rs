@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped};
 
 use super::compatible::{self, Obstacles};
 use super::sharing;
-use crate::allocator::{CONF_VARIABLE, Conf, Log, LogSegment, TorchVersion};
+use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
     AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, SegmentAt, State,
     Until,
@@ -50,14 +51,9 @@ pub struct InForce {
 
 impl InForce {
     pub fn of(definitions: &Definitions) -> InForce {
-        let set = InForce::names().find_map(|name| Some((name, definitions.setting(name)?)));
+        let set = CONF_VARIABLES.iter().find_map(|name| Some((*name, definitions.setting(name)?)));
         let conf = Conf::parse(set.map_or("", |(_, text)| text)).ok();
         InForce { set: set.map(|(name, text)| (name, text.to_string())), conf }
-    }
-
-    /// The variables that hold the setting, in the order in which torch reads them.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        [CONF_VARIABLE, "PYTORCH_ALLOC_CONF"].into_iter()
     }
 
     /// The text, or `default`.
@@ -285,7 +281,7 @@ impl RequestObserver<'_> {
             shared_by.dedup();
             let obstacles = Obstacles {
                 torch,
-                bypassed: compatible::bypassed(self.definitions, in_force.name()),
+                bypassed: compatible::bypassed(self.definitions),
                 shared_by,
                 shared_by_torch,
                 mapped_by_others: builder.mapped && !in_force.is_expandable(),
