@@ -30,6 +30,7 @@ use crate::live_processes::group;
         vramtrace run --stacks python --stack-depth 200 python train.py\n  \
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
         vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
+        vramtrace run --fix=on-oom python train.py\n  \
         vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::time::{Duration, Instant};
 
 use jiff::SignedDuration;
+use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_reader::allocator::{CONF_VARIABLE, Conf};
 use vramtrace_reader::analysis::oom::PostMortem;
 use vramtrace_reader::analysis::whatif::{InForce, Recorded};
@@ -137,7 +138,7 @@ impl Fix {
             return Err(NotAgain::OneRank(rank));
         }
         self.input.still_whole().map_err(NotAgain::Input)?;
-        let set = InForce::names().find_map(|name| {
+        let set = CONF_VARIABLES.iter().find_map(|name| {
             let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
             Some(format!("{name}={}", value.display()))
         });
