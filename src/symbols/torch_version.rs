@@ -1,15 +1,12 @@
 //! The version of PyTorch that a process used.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
-
 use vramtrace_format::Header;
 
 use super::{known_names, path_of};
+use crate::files;
 use crate::trace::{Definitions, TORCH_VERSION};
 
-/// `version.py` is shorter.
+/// A `version.py` has fewer bytes.
 const MOST: u64 = 4096;
 
 /// `2.11.0+cu128`: from the trace, else from the installation beside its libc10_cuda.so, if that is the library of
@@ -25,15 +22,9 @@ pub fn torch_version(definitions: &Definitions, header: &Header) -> Option<Strin
     })?;
     let path = path_of(library, header);
     // A wheel has torch/lib/libc10_cuda.so and torch/version.py.
-    let text = beginning(&path.parent()?.parent()?.join("version.py"))?;
+    let text = files::read(&path.parent()?.parent()?.join("version.py"), MOST).ok()?;
     known_names::names(&path, &library.build_id, &[]).ok()?;
-    version_in(&text).map(str::to_string)
-}
-
-fn beginning(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(MOST).read_to_string(&mut text).ok()?;
-    Some(text)
+    version_in(std::str::from_utf8(&text).ok()?).map(str::to_string)
 }
 
 fn version_in(text: &str) -> Option<&str> {
