@@ -89,6 +89,7 @@ pub mod size;
 pub mod stack_order;
 pub mod stackspec;
 pub mod summary;
+pub mod torch_conf;
 pub mod uuid;
 pub mod window;
 pub mod write;

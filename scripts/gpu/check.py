@@ -20,6 +20,8 @@ oom     the message of an out-of-memory that ends a program; no message if the p
 demo    a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz into VRAMTRACE_LOGS;
         PyTorch's viewer on our snapshot of it
 fix     a training run out of memory under a cap, and the same run with the setting that its verdict proposes
+story   the same from its beginning: why it was out of memory, the pasted line, `run --fix=on-oom`; and the largest
+        batch that fits, predicted from two small ones and tried
 marks   phases of torch.cuda.nvtx
 sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
@@ -51,6 +53,7 @@ import per_tensor
 import roles
 import sleep
 import stacks
+import story
 import suites
 import tensors
 import truth
@@ -60,7 +63,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -412,6 +415,13 @@ def section_fix():
         print(f"SKIP fix: no {missing}")
         return
     fix.section(sys.modules[__name__])
+
+
+def section_story():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP story: no {missing}")
+        return
+    story.section(sys.modules[__name__])
 
 
 def section_demo():

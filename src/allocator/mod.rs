@@ -4,6 +4,7 @@
 //! * [`Conf`] parses the setting string.
 //! * [`rounding`] turns a requested size into a block size and a segment size.
 //! * [`Cache`] has the segments and blocks, and decides as the allocator of torch 2.11 does.
+//! * [`first_with`] names the version of PyTorch that knows a setting first.
 //! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures.
 //!
 //! Rules, with the names of torch's own settings. "Small" requests are those of 1 MiB or less; they
@@ -23,8 +24,10 @@ mod conf;
 mod log;
 mod replay;
 pub mod rounding;
+mod versions;
 
 pub use cache::{BlockId, Cache, OutOfMemory, Totals};
 pub use conf::{Conf, ConfError};
 pub use log::{Log, LogSegment, Request, Requests};
 pub use replay::{ReplayFailure, ReplayOutcome, replay, smallest_capacity};
+pub use versions::{CONF_VARIABLE, SHARES_EXPANDABLE, TorchVersion, first_with};

@@ -32,6 +32,7 @@ mod page;
 mod ps;
 mod report;
 mod run;
+mod run_fix;
 mod run_names;
 mod run_summary;
 mod select;

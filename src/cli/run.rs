@@ -7,6 +7,7 @@ use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
 
 use super::gate::{self, Gate};
+use super::run_fix::{self, Fix};
 use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -29,6 +30,7 @@ use crate::live_processes::group;
         vramtrace run --stacks python --stack-depth 200 python train.py\n  \
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
         vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
+        vramtrace run --fix=on-oom python train.py\n  \
         vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -86,6 +88,8 @@ pub struct Args {
     require: bool,
     #[command(flatten)]
     gate: gate::Args,
+    #[command(flatten)]
+    fix: run_fix::Args,
     /// The command and its arguments: all words from the first one that is no option of ours, or
     /// from `--` on
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -93,7 +97,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let simulated = args.simulate.as_deref().map(Simulated::new).transpose()?;
+    let simulate = || args.simulate.as_deref().map(Simulated::new).transpose();
+    let simulated = simulate()?;
     let command = python::resolved(args.command)?;
     let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
@@ -132,24 +137,48 @@ pub fn run(args: Args) -> Outcome {
     let by_tensor = if args.per_tensor { per_tensor() } else { Vec::new() };
     let output = Output::new(out.as_deref())?;
     let gate = Gate::new(args.gate, !output.is_off())?;
-    let launch = Launch {
-        command,
-        cap: args.cap,
-        settings: settings.into_iter().flatten().chain(by_tensor).collect(),
-        output,
-        simulated,
-        quiet_stdout: false,
+    let settings: Vec<_> = settings.into_iter().flatten().chain(by_tensor).collect();
+    let run_once =
+        |simulated, output, fix: Option<(&'static str, OsString)>| -> Result<_, Failure> {
+            let launch = Launch {
+                command: command.clone(),
+                cap: args.cap.clone(),
+                settings: settings.iter().cloned().chain(fix).collect(),
+                output,
+                simulated,
+                quiet_stdout: false,
+            };
+            let ended = launch.run()?;
+            run_names::add(&ended);
+            run_summary::print(&ended);
+            Ok(ended)
+        };
+    let run_all = || -> Result<RunResult, Failure> {
+        let fix = Fix::new(&args.fix, &output)?;
+        let first = run_once(simulated, output, None)?;
+        match fix.and_then(|fix| fix.again(&first)) {
+            None => Ok(first),
+            Some(Err(why)) => {
+                message(format_args!("--fix=on-oom: the command is not started again: {why}"));
+                Ok(first)
+            }
+            Some(Ok(again)) => {
+                message(again.first_line());
+                let output = Output::new(out.as_deref())?;
+                let second = run_once(simulate()?, output, Some(again.variable()))?;
+                message(again.last_line(&second));
+                Ok(second)
+            }
+        }
     };
     let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
-    let ended = prepared.and_then(|()| launch.run());
+    let ended = prepared.and_then(|()| run_all());
     if let Some(job) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
     {
         group::remove(&job.name);
     }
     let ended = ended?;
-    run_names::add(&ended);
-    run_summary::print(&ended);
     let missing = if !ended.observed.without_shim.is_empty() {
         Some("a process used the driver without the recorder")
     } else if unreachable && !ended.observed.with_shim && ended.output.traces().is_empty() {

@@ -10,10 +10,12 @@ pub mod native;
 mod notebooks;
 mod outside;
 mod packed;
+mod torch_version;
 
 pub use frame::{Frame, Language, base_name};
 pub use native::demangle;
 pub use packed::{PackLimits, Packed};
+pub use torch_version::torch_version;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

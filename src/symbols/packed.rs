@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Definition, Header, NativeName};
 
 use super::native::Name;
-use super::{Wanted, ask, path_of, problem};
-use crate::trace::Definitions;
+use super::{Wanted, ask, path_of, problem, torch_version};
+use crate::trace::{Definitions, TORCH_VERSION};
 
 #[derive(Debug, Default)]
 pub struct Packed {
@@ -84,6 +84,12 @@ impl Packed {
                     packed.definitions.push(Definition::Names { module, address, names });
                 }
             }
+        }
+        if definitions.setting(TORCH_VERSION).is_none()
+            && let Some(value) = torch_version(definitions, header)
+        {
+            let name = TORCH_VERSION.into();
+            packed.definitions.push(Definition::Setting { name, value });
         }
         packed
     }

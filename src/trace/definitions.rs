@@ -52,6 +52,8 @@ pub struct ThreadInfo {
 
 /// The setting of a trace that was not recorded here: what it was made from.
 pub const IMPORT: &str = "import";
+/// The setting with PyTorch's version, `2.11.0+cu128`, which `run` and `pack` add.
+pub const TORCH_VERSION: &str = "torch_version";
 /// The setting that says whether an imported trace has times; without it, it has.
 pub const IMPORT_TIMES: &str = "import_times";
 /// Its events are in order, a made-up microsecond apart.

@@ -20,7 +20,8 @@ mod write;
 
 pub use compressed::is_compressed_trace;
 pub use definitions::{
-    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site, ThreadInfo,
+    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site, TORCH_VERSION,
+    ThreadInfo,
 };
 pub use file::{DamageFound, OpenError, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};

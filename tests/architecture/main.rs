@@ -40,6 +40,7 @@ const FORMAT: Layout = Layout {
             "shown",
             "size",
             "stackspec",
+            "torch_conf",
             "uuid",
         ],
         &["address_space", "capspec", "physical", "record"],

@@ -52,6 +52,22 @@ static void fragments(void) {
     MUST(ask(&other, 10));
 }
 
+/* 8 segments of 100 MiB, each once a block; then as PyTorch places them blocks of 40 and 35 MiB in each. Beside them
+   10 MiB. */
+static void cut(void) {
+    CUdeviceptr at[8], other;
+    for (int n = 0; n < 8; n++) {
+        at[n] = segment(100);
+        block(at[n], 100);
+    }
+    for (int n = 0; n < 8; n++) block(at[n], -100);
+    for (int n = 0; n < 8; n++) {
+        block(at[n], 40);
+        block(at[n] + 40 * MIB, 35);
+    }
+    MUST(ask(&other, 10));
+}
+
 /* 10 mappings of 20 MiB side by side; blocks of 30 and 20 MiB with 60 between them and 90 behind. */
 static void expandable(void) {
     CUmemAllocationProp props = {.type = 1, .location = {1, 0}};
@@ -161,6 +177,7 @@ int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
     int number = count > 3 ? atoi(words[3]) : 0;
+    if (!strcmp(mode, "fixable-sets")) setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", 1);
     begin(0);
     if (strcmp(words[1], "-")) {
         library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
@@ -173,6 +190,31 @@ int main(int count, char **words) {
     if (!strcmp(mode, "expandable")) {
         expandable();
         return torch_asks(1 << 20);
+    }
+    if (!strcmp(mode, "mapped")) {
+        expandable();
+        return torch_asks(128);
+    }
+    if (!strcmp(mode, "shares")) {
+        fragments();
+        CUipcMemHandle handle;
+        CUdeviceptr first = segment(20);
+        block(first, 20);
+        MUST(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&handle, first));
+        return torch_asks(128);
+    }
+    if (!strncmp(mode, "fixable", 7)) {
+        /* Out of memory without expandable segments; with them status COUNT. It takes a word of standard input,
+           or sets the allocator itself. */
+        char word[8];
+        if (!strcmp(mode, "fixable-reads") && read(0, word, sizeof word) < 0) return 94;
+        const char *set = getenv("PYTORCH_CUDA_ALLOC_CONF");
+        if (set && strstr(set, "expandable_segments:True")) {
+            block(segment(20), 20);
+            return number;
+        }
+        cut();
+        return torch_asks(128);
     }
     if (!strcmp(mode, "too-much")) {
         fragments();

@@ -11,6 +11,7 @@ use crate::oom::held;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible_map::Map;
 use vramtrace_format::oom::OtherLimit;
+use vramtrace_format::torch_conf::{Bypass, CONF_VARIABLES};
 use vramtrace_format::{Definition, DeviceId, Header, OomEvidence, PostMortem, RefusedBy, StackId};
 
 /// Lines that are named, besides the request's own.
@@ -55,7 +56,7 @@ pub fn gather(p: Sources, header: &Header, request: &Request) -> Findings {
 fn find(p: Sources, request: &Request, mut names: Names) -> Findings {
     let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = request.refusal;
     let (held, libraries) = held(p, request, &mut names);
-    let Held { rows, holes, paused } = held;
+    let Held { rows, holes, paused, fixed_segments } = held;
     // The holders of another moment would not add up to this sum.
     let named = match request.holding {
         Holding::Before(_) => Vec::new(),
@@ -96,7 +97,7 @@ fn find(p: Sources, request: &Request, mut names: Names) -> Findings {
             _ => None,
         },
         neighbours: Vec::new(),
-        expandable: is_expandable(p),
+        could_expand: !fixed_segments && could_expand(p),
         other: OtherLimit::of(|name| p.config.setting(name)),
         trace: None,
         quiet_s: None,
@@ -188,9 +189,10 @@ fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
     holders
 }
 
-fn is_expandable(p: Sources) -> bool {
-    ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-        .into_iter()
-        .filter_map(|name| p.config.setting(name))
-        .any(|value| value.replace(' ', "").contains("expandable_segments:True"))
+/// Expandable segments are not set, and the allocator that they are for is in use.
+fn could_expand(p: Sources) -> bool {
+    let mut texts = CONF_VARIABLES.into_iter().filter_map(|name| p.config.setting(name));
+    let is_expandable =
+        texts.any(|value| value.replace(' ', "").contains("expandable_segments:True"));
+    !is_expandable && Bypass::of(|name| p.config.setting(name)).is_none()
 }

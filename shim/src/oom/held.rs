@@ -60,6 +60,9 @@ pub struct Held {
     /// `None`: no blocks are followed.
     pub holes: Option<Holes>,
     pub paused: Paused,
+    /// A framework's blocks lie in memory that is mapped, or that other processes share: if expandable segments are
+    /// not in force, they cannot be.
+    pub fixed_segments: bool,
 }
 
 /// A framework's memory that is unmapped now.
@@ -147,6 +150,11 @@ impl Live {
     pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool, most: usize) -> Held {
         let paused = self.paused();
         let holes = self.find_holes(p, of_cache);
+        let is_fixed = |other: &Other| {
+            let range = other.key..other.key.saturating_add(other.size);
+            other.held && (other.space == Space::Vmm || p.exports.any_in(range))
+        };
+        let fixed_segments = paused.segments > 0 || self.others.iter().any(is_fixed);
         let mut rows = rows(&self.by_stack, true);
         largest(&mut rows, most);
         let mut of_driver = self.rows_of_the_driver();
@@ -156,7 +164,7 @@ impl Live {
         }
         largest(&mut rows, most + STACKS_MOST);
         rows.retain(|row| row.bytes > 0);
-        Held { rows, holes, paused }
+        Held { rows, holes, paused, fixed_segments }
     }
 
     fn paused(&mut self) -> Paused {

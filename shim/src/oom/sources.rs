@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::model::cap::Cap;
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
+use crate::model::exports::Exports;
 use crate::model::ledger::Ledger;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
@@ -25,6 +26,7 @@ pub struct Sources {
     pub devices: &'static Devices,
     pub torch_totals: &'static TorchTotals,
     pub vmm: &'static Vmm,
+    pub exports: &'static Exports,
     pub card: &'static dyn CardReader,
 }
 

@@ -30,8 +30,8 @@ pub struct Findings {
     pub held_before_ns: Option<u64>,
     /// Other processes on the device.
     pub neighbours: Vec<(u32, Option<u64>)>,
-    /// Whether expandable segments are set for PyTorch's allocator.
-    pub expandable: bool,
+    /// Whether expandable segments of PyTorch's allocator are not set, and could be.
+    pub could_expand: bool,
     /// Another limit that the environment sets.
     pub other: Option<OtherLimit>,
     /// The trace with the details.
@@ -297,7 +297,7 @@ fn absorbed(found: &Findings) -> Option<String> {
 fn advice(found: &Findings) -> String {
     let PostMortem { by, size, counted, driver_free, largest_hole, .. } = found.event;
     let mut all = Vec::new();
-    if figures(found).cause() == Cause::Fragmentation && !found.expandable {
+    if figures(found).cause() == Cause::Fragmentation && found.could_expand {
         all.push("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_string());
     }
     let card_has_it = driver_free.is_none_or(|free| free >= found.whole);

@@ -7,7 +7,6 @@ use super::margins::Margin;
 use super::recording::{Recording, Varied};
 use super::scaling::Scaling;
 use crate::allocator::{Conf, ReplayOutcome};
-use crate::analysis::whatif::forbidden;
 
 /// What is asked of the recordings.
 #[derive(Clone, Debug)]
@@ -229,7 +228,7 @@ fn answers(scaling: &Scaling, confs: &[(String, Conf)], capacity: u64) -> Vec<Se
         SettingAnswer {
             setting: name.clone(),
             in_force: recorded.in_force.conf.as_ref() == Some(conf),
-            forbidden: forbidden(recorded, conf),
+            forbidden: recorded.forbids(name, conf),
             fits: fits.min(expected),
             expected,
             fails: Some(low.max(expected) + 1).filter(|fails| *fails <= LARGEST_BATCH),

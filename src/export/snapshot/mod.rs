@@ -19,6 +19,7 @@ mod segments;
 use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
+use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{DeviceId, StackId};
 
 use crate::allocator::Conf;
@@ -282,8 +283,7 @@ const LARGE_PAGE: u64 = 20 << 20;
 
 /// What the setting string says; what it does not say is PyTorch's default.
 fn settings(pickler: &mut Pickler, definitions: &Definitions) {
-    let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-    let text = names.iter().find_map(|name| definitions.setting(name)).unwrap_or_default();
+    let text = CONF_VARIABLES.iter().find_map(|name| definitions.setting(name)).unwrap_or_default();
     let conf = Conf::parse(text).unwrap_or_default();
     pickler.begin_dict();
     pickler.text("PYTORCH_CUDA_ALLOC_CONF");

@@ -136,7 +136,7 @@ fn recorded(recording: &Recording) -> RecordedFacts {
         steps: recording.steps() as u64,
         ordinal: of.device.0,
         card: recording.card.clone(),
-        setting: of.in_force.text.as_ref().map(|_| of.in_force.name().to_string()),
+        setting: of.in_force.variable().map(|(_, text)| text.to_string()),
         peak_allocated_bytes: of.peak_allocated,
         peak_reserved_bytes: of.peak_reserved,
     }

@@ -90,7 +90,7 @@ fn facts(device: &PredictedDevice) -> PredictionFacts {
         ordinal: recorded.device.0,
         pid: device.pid,
         rank: device.rank,
-        in_force: recorded.in_force.text.as_ref().map(|_| recorded.in_force.name().to_string()),
+        in_force: recorded.in_force.set.as_ref().map(|_| recorded.in_force.name().to_string()),
         recorded_peak_reserved_bytes: recorded.peak_reserved,
         recorded_peak_allocated_bytes: recorded.peak_allocated,
         from_s: recorded.from_ns.map(|ns| ns as f64 / 1e9),

@@ -13,6 +13,7 @@ mod phases;
 mod places;
 mod python_package;
 mod run;
+mod run_fix;
 mod run_inherited;
 mod run_terminal;
 mod runners;

@@ -8,7 +8,7 @@ use testkit::InteractiveProgram;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached};
 use testkit::{Program, Run, Scratch, Setup, vramtrace};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Event, Kind, RefusedBy};
+use vramtrace_format::{Definition, Event, Kind, RefusedBy};
 
 fn run_in(scratch: &Scratch, args: &[&str]) -> Output {
     vramtrace().arg("oom").args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
@@ -140,6 +140,39 @@ fn three_times() -> TraceBuilder {
     t.alloc_by(8 * SECOND, Kind::Device, 3 << 40, 2 * MIB, 1);
     t.refused(9 * SECOND, Kind::Device, 50 * MIB, RefusedBy::Cap, 150 * MIB);
     t
+}
+
+/// Neither as text nor as JSON.
+#[test]
+fn a_setting_that_this_pytorch_does_not_know_is_proposed_nowhere() {
+    for (version, proposed) in [("2.0.1+cu118", false), ("2.8.0+cu128", true)] {
+        let mut trace = cached();
+        trace.define(Definition::Setting { name: "torch_version".into(), value: version.into() });
+        let scratch = written(&trace);
+        let by = |args: &[&str]| {
+            let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
+            assert!(output.status.success(), "{args:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let named = |text: &str, line: &str| text.contains(line);
+        let oom = by(&["oom", "t.vtrace"]);
+        let line = "try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        assert_eq!(named(&oom, line), proposed, "{version}\n{oom}");
+        let whatif = by(&["whatif", "t.vtrace"]);
+        let line = "Try  export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        assert_eq!(named(&whatif, line), proposed, "{version}\n{whatif}");
+        let why = "PyTorch 2.0 does not know expandable_segments; 2.1 does";
+        assert_eq!(named(&whatif, why), !proposed, "{version}\n{whatif}");
+        let report = by(&["report", "t.vtrace"]);
+        let line = "FIX    export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        assert_eq!(named(&report, line), proposed, "{version}\n{report}");
+        let facts = by(&["report", "--json", "t.vtrace"]);
+        let fix = "\"fix\": \"expandable_segments:True\"";
+        assert_eq!(named(&facts, fix), proposed, "{version}\n{facts}");
+        // The page shows this list.
+        let advice = &json(&scratch, &["t.vtrace"])["ooms"][0]["post_mortem"]["advice"];
+        assert_eq!(advice[0]["what"] == "setting", proposed, "{version}\n{advice:#}");
+    }
 }
 
 #[test]

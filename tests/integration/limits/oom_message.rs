@@ -154,6 +154,29 @@ fn neighbouring_mappings_of_expandable_segments_are_one_piece() {
     assert!(says(&run.stderr, "holds").ends_with("2 blocks"), "{}", run.stderr);
 }
 
+/// Where expandable segments cannot work they are not proposed.
+#[test]
+fn a_setting_that_cannot_work_is_not_proposed() {
+    let proposes = |mode: &str, cap: &str, variable: (&str, &str)| {
+        let run = run(torch_asks(mode).env("VRAMTRACE_CAP", cap).env(variable.0, variable.1));
+        assert!(says(&run.stderr, "why").starts_with("fragmentation: "), "{}", run.stderr);
+        says(&run.stderr, "try").contains("expandable_segments")
+    };
+    let none = ("PYTORCH_CUDA_ALLOC_CONF", "");
+    assert!(proposes("fragments", "1400MiB", none));
+    // Mapped by a sleep mode or a pluggable allocator.
+    assert!(!proposes("mapped", "800MiB", none));
+    // Memory of tensors that another process has opened by cuIpcGetMemHandle.
+    assert!(!proposes("shares", "1400MiB", none));
+    for (name, value) in [
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
+    ] {
+        assert!(!proposes("fragments", "1400MiB", (name, value)), "{name}={value}");
+    }
+}
+
 /// PyTorch's hook is heard where its blocks are not recorded.
 #[test]
 fn without_blocks_no_hole_is_claimed() {

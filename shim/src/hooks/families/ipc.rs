@@ -25,6 +25,7 @@ pub fn share(
 ) -> CUresult {
     let result = call.forward();
     if result == CUDA_SUCCESS {
+        p.exports.add(dptr);
         let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
         let stack = crate::hooks::process::stacks::stack(p);
         p.trace_writer.record(&Event::Shared { address: dptr, site, stack });

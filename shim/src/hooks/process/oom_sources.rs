@@ -18,6 +18,7 @@ pub fn sources(p: &'static Process) -> Sources {
         devices: &p.devices,
         torch_totals: &p.torch_totals,
         vmm: &p.vmm,
+        exports: &p.exports,
         card: &p.nvml,
     }
 }

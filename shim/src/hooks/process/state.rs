@@ -16,6 +16,7 @@ use crate::hooks::process::without_state;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
+use crate::model::exports::Exports;
 use crate::model::graphs::Graphs;
 use crate::model::imports::Imports;
 use crate::model::launched_kernels::LaunchedKernels;
@@ -67,6 +68,7 @@ pub struct Process {
     pub vmm: Vmm,
     pub mapped_resources: MappedResources,
     pub imports: Imports,
+    pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
 }
@@ -111,6 +113,7 @@ impl Process {
             vmm: Vmm::new(),
             mapped_resources: MappedResources::default(),
             imports: Imports::default(),
+            exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
         }

@@ -51,7 +51,7 @@ fn fragmented() -> Findings {
         ],
         held_before_ns: None,
         neighbours: vec![(99, Some(gib(3.0)))],
-        expandable: false,
+        could_expand: true,
         other: None,
         trace: Some("vramtrace-1121-0246/gpu.4711.vtrace".into()),
         quiet_s: Some(60),
@@ -142,12 +142,12 @@ fn limits_of_others() {
 #[test]
 fn what_is_advised_helps() {
     let mut found = fragmented();
-    found.expandable = true;
+    found.could_expand = false;
     found.event.driver_free = Some(gib(1.0));
     let text = summary(&found);
     assert!(text.contains("  try     a smaller batch\n"), "{text}");
     // With what is left it would fit in one piece.
-    (found.free_inside, found.expandable) = (gib(1.1), false);
+    (found.free_inside, found.could_expand) = (gib(1.1), true);
     let text = summary(&found);
     assert!(text.contains("and 112.64 MiB left; together 1.19 GiB would fit"), "{text}");
     assert!(text.contains("try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller"));

@@ -3,13 +3,13 @@
 //! [`Recorded`] reads the requests from a trace in one pass. [`predict`] replays them under each setting
 //! and capacity, and ranks the results.
 
+mod compatible;
 mod predict;
 mod recorded;
 mod sharing;
 
 pub use predict::{
-    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, forbidden,
-    predict,
+    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
 };
 pub use recorded::{InForce, Recorded, RecordedOoms, Source, why_no_blocks};
 

@@ -192,17 +192,7 @@ fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) ->
         in_force: recorded.in_force.conf.as_ref() == Some(conf),
         at: at.collect(),
         smallest: smallest_capacity(log, conf, &free),
-        forbidden: forbidden(recorded, conf),
+        forbidden: recorded.forbids(name, conf),
         free,
     }
-}
-
-/// Why recorded calls would fail with a setting.
-pub fn forbidden(recorded: &Recorded, conf: &Conf) -> Option<String> {
-    let by = recorded.shared_by.first().filter(|_| conf.expandable_segments)?;
-    let more = match recorded.shared_by.len() {
-        1 => String::new(),
-        n => format!(" and {} more", n - 1),
-    };
-    Some(format!("{by}{more} calls cuIpcGetMemHandle on a tensor's memory"))
 }

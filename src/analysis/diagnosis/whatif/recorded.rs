@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, StackId, Stamped, ThreadId};
+use vramtrace_format::torch_conf::CONF_VARIABLES;
+use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped, ThreadId};
 
+use super::compatible::{self, Obstacles};
 use super::sharing;
-use crate::allocator::{Conf, Log, LogSegment};
+use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
-    AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Live, Observer, SegmentAt, State,
+    AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, SegmentAt, State,
     Until,
 };
-use crate::symbols::Symbols;
+use crate::symbols::{Symbols, torch_version};
 use crate::trace::{Definitions, IMPORT, Site, Trace};
 
 /// The requests to one device's cache, with the facts that a prediction needs. Sizes are bytes.
@@ -28,8 +30,7 @@ pub struct Recorded {
     /// Begin of the history, with existing segments, ns since the start. `None`: no events are missing.
     pub from_ns: Option<u64>,
     pub out_of_memory: RecordedOoms,
-    /// Lines whose calls would fail with expandable segments: `train.py:41`.
-    pub shared_by: Vec<String>,
+    pub obstacles: Obstacles,
     /// Times that segments were released without a refusal before: calls of torch.cuda.empty_cache().
     pub emptied: u64,
     /// The trace has the requested sizes, not only the sizes of the blocks.
@@ -54,24 +55,32 @@ pub struct Source {
 /// The setting that the run was recorded under.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InForce {
-    /// `None`: the trace has none: it was not set, or not recorded.
-    pub text: Option<String>,
+    /// The variable and its text. `None`: the trace has none: it was not set, or not recorded.
+    pub set: Option<(&'static str, String)>,
     /// `None`: the text is invalid.
     pub conf: Option<Conf>,
 }
 
 impl InForce {
     pub fn of(definitions: &Definitions) -> InForce {
-        // The order in which torch reads them.
-        let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-        let text = names.iter().find_map(|name| definitions.setting(name));
-        let conf = Conf::parse(text.unwrap_or_default()).ok();
-        InForce { text: text.map(str::to_string), conf }
+        let set = CONF_VARIABLES.iter().find_map(|name| Some((*name, definitions.setting(name)?)));
+        let conf = Conf::parse(set.map_or("", |(_, text)| text)).ok();
+        InForce { set: set.map(|(name, text)| (name, text.to_string())), conf }
     }
 
     /// The text, or `default`.
     pub fn name(&self) -> &str {
-        self.text.as_deref().filter(|text| !text.trim().is_empty()).unwrap_or("default")
+        self.variable().map_or("default", |(_, text)| text)
+    }
+
+    pub fn is_expandable(&self) -> bool {
+        self.conf.as_ref().is_some_and(|conf| conf.expandable_segments)
+    }
+
+    /// The variable and its text, if that is not empty.
+    pub fn variable(&self) -> Option<(&'static str, &str)> {
+        let (name, text) = self.set.as_ref()?;
+        (!text.trim().is_empty()).then_some((*name, text.as_str()))
     }
 }
 
@@ -173,6 +182,8 @@ struct Builder {
     survived: u64,
     /// The stacks that exported segments to other processes.
     shared: Vec<StackId>,
+    /// A block was in mapped memory.
+    mapped: bool,
     knows_requests: bool,
     knows_streams: bool,
 }
@@ -283,6 +294,8 @@ impl RequestObserver<'_> {
         let stacks: Vec<StackId> =
             self.devices.values().flat_map(|builder| builder.shared.iter().copied()).collect();
         let symbols = Symbols::of(self.definitions, trace.header(), stacks);
+        let torch = torch_version(self.definitions, trace.header());
+        let torch = torch.as_deref().and_then(TorchVersion::parse);
         let mut all = Vec::new();
         for id in used {
             let mut builder = self.devices.remove(&id).unwrap_or_default();
@@ -292,12 +305,21 @@ impl RequestObserver<'_> {
                 builder.log.refused(oom.size);
             }
             let device = &state.devices[&id];
-            let mut shared_by: Vec<String> = builder
+            let shared: Vec<Option<String>> = builder
                 .shared
                 .iter()
-                .filter_map(|stack| sharing::by_others(&symbols, trace.header(), *stack))
+                .map(|stack| sharing::by_others(&symbols, trace.header(), *stack))
                 .collect();
+            let shared_by_torch = shared.contains(&None);
+            let mut shared_by: Vec<String> = shared.into_iter().flatten().collect();
             shared_by.dedup();
+            let obstacles = Obstacles {
+                torch,
+                bypassed: compatible::bypassed(self.definitions),
+                shared_by,
+                shared_by_torch,
+                mapped_by_others: builder.mapped && !in_force.is_expandable(),
+            };
             all.push(Recorded {
                 device: id,
                 log: builder.log,
@@ -307,7 +329,7 @@ impl RequestObserver<'_> {
                 peak_allocated: device.cache.peak_allocated.bytes,
                 from_ns: builder.from_ns,
                 out_of_memory: RecordedOoms { last, survived: builder.survived },
-                shared_by,
+                obstacles,
                 emptied: builder.emptied,
                 knows_requests: builder.knows_requests,
                 knows_streams: builder.knows_streams,
@@ -374,6 +396,10 @@ impl Observer for RequestObserver<'_> {
         }
     }
 
+    fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
+        self.device(live.device).mapped |= key.space == Space::Vmm;
+    }
+
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let builder = self.next(at, device);
         builder.go_on();
@@ -417,8 +443,9 @@ impl Observer for RequestObserver<'_> {
     fn on_history_gap(&mut self, _at: &Stamped) {
         for builder in self.devices.values_mut() {
             let shared = std::mem::take(&mut builder.shared);
+            let mapped = builder.mapped;
             let sources = builder.sources.take().map(|_| Vec::new());
-            *builder = Builder { shared, sources, ..Builder::default() };
+            *builder = Builder { shared, sources, mapped, ..Builder::default() };
         }
     }
 

@@ -7,7 +7,7 @@ use vramtrace_format::{
 use super::*;
 use crate::allocator::{Conf, Request};
 use crate::testing::{SECOND, TraceBuilder};
-use crate::trace::Trace;
+use crate::trace::{TORCH_VERSION, Trace};
 
 const MIB: u64 = 1 << 20;
 const SEGMENT: u64 = 1 << 40;
@@ -276,4 +276,88 @@ fn figures_that_contradict_each_other_do_no_harm() {
     filled(&mut t, 6000, 2, 20);
     let prediction = predicted(&recorded(&t), &["default"], &[1 << 40]);
     assert!(!prediction.settings[0].at[0].fits());
+}
+
+/// The settings of the grid that are forbidden, and the reason of the first.
+fn forbidden(t: &TraceBuilder) -> (Vec<String>, String) {
+    let prediction = predicted(&recorded(t), &GRID, &[1 << 40]);
+    let settings = prediction.settings.iter().filter(|setting| setting.forbidden.is_some());
+    let mut names: Vec<String> = settings.clone().map(|setting| setting.name.clone()).collect();
+    names.sort_unstable();
+    let why = settings.flat_map(|setting| setting.forbidden.clone()).next();
+    let advised = prediction.advice().map(|setting| setting.name.clone());
+    assert!(advised.is_none_or(|advised| !names.contains(&advised)), "never advised");
+    (names, why.unwrap_or_default())
+}
+
+fn set(t: &mut TraceBuilder, name: &str, value: &str) {
+    t.define(Definition::Setting { name: name.into(), value: value.into() });
+}
+
+#[test]
+fn a_setting_that_this_pytorch_does_not_know_is_forbidden() {
+    for (version, expected) in [
+        ("2.0.1+cu118", &["expandable_segments:True", "large_segment_size_mb:64"][..]),
+        ("2.10.0", &["large_segment_size_mb:64"]),
+        ("2.11.0+cu128", &[]),
+    ] {
+        let mut t = TraceBuilder::new();
+        filled(&mut t, 1000, 1, 20);
+        set(&mut t, TORCH_VERSION, version);
+        let (names, why) = forbidden(&t);
+        assert_eq!(names, expected, "{version}");
+        assert!(expected.is_empty() || why.contains("does not know"), "{why}");
+    }
+}
+
+#[test]
+fn sharing_by_pytorch_needs_a_version_that_shares_expandable_segments() {
+    for (version, expected) in [("2.4.1", true), ("2.5.0", false)] {
+        let mut t = TraceBuilder::new();
+        t.code(1, "X._share_cuda_", "/opt/venv/lib/python3.11/site-packages/torch/storage.py", 12);
+        t.stack(9, &[], &[1], &[]);
+        filled(&mut t, 1000, 1, 20);
+        t.event(2000, Event::Shared { address: SEGMENT, site: SiteId(0), stack: StackId(9) });
+        set(&mut t, TORCH_VERSION, version);
+        let (names, why) = forbidden(&t);
+        assert_eq!(names.contains(&"expandable_segments:True".to_string()), expected, "{version}");
+        assert!(!expected || why.contains("cannot share tensors"), "{why}");
+    }
+}
+
+#[test]
+fn mapped_memory_that_is_not_of_expandable_segments_excludes_them() {
+    for (in_force, expected) in [("", true), ("expandable_segments:True", false)] {
+        let mut t = TraceBuilder::new();
+        set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", in_force);
+        t.alloc(200, Kind::Vmm, 1, 20 * MIB);
+        let (address, size) = (SEGMENT, 20 * MIB);
+        t.event(300, Event::Map { address, size, offset: 0, object: 1, stack: StackId(0) });
+        t.alloc(400, Kind::Block, SEGMENT, 20 * MIB);
+        // Unmapped at the end of the run.
+        t.free(500, Space::Block, SEGMENT);
+        t.event(600, Event::Unmap { address, size, stack: StackId(0) });
+        let (names, why) = forbidden(&t);
+        assert_eq!(names == ["expandable_segments:True"], expected, "{in_force} {names:?}");
+        assert!(!expected || why.contains("mapped already"), "{why}");
+    }
+}
+
+#[test]
+fn where_pytorchs_allocator_is_bypassed_no_setting_counts() {
+    for (name, value, part) in [
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "backend:cudaMallocAsync"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    ] {
+        let mut t = TraceBuilder::new();
+        filled(&mut t, 1000, 1, 20);
+        set(&mut t, name, value);
+        let (names, why) = forbidden(&t);
+        assert_eq!(names.len(), GRID.len(), "{names:?}");
+        assert!(why.contains(part), "{why}");
+    }
+    let mut t = TraceBuilder::new();
+    filled(&mut t, 1000, 1, 20);
+    set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", "backend:native,max_split_size_mb:64");
+    assert_eq!(forbidden(&t).0, [""; 0]);
 }

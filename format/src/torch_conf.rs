@@ -1,0 +1,27 @@
+//! The environment variables of PyTorch's allocator.
+
+/// The variables that hold its setting string, in the order in which PyTorch reads them.
+pub const CONF_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+
+/// The variable that turns its cache off.
+const UNCACHED: &str = "PYTORCH_NO_CUDA_MEMORY_CACHING";
+
+/// Why the setting string changes nothing: the caching allocator that it is for is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bypass<'s> {
+    /// Another backend, `cudaMallocAsync`.
+    Backend(&'s str),
+    /// Nothing is cached.
+    Uncached,
+}
+
+impl<'s> Bypass<'s> {
+    /// `setting`: the values of environment variables.
+    pub fn of(setting: impl Fn(&str) -> Option<&'s str>) -> Option<Bypass<'s>> {
+        let text = CONF_VARIABLES.iter().find_map(|name| setting(name)).unwrap_or_default();
+        let values = text.split(',').filter_map(|part| part.split_once(':'));
+        let backends = values.filter(|(key, _)| key.trim() == "backend");
+        let other = backends.map(|(_, value)| value.trim()).find(|value| *value != "native");
+        other.map(Bypass::Backend).or_else(|| setting(UNCACHED).map(|_| Bypass::Uncached))
+    }
+}

@@ -1,0 +1,162 @@
+//! `vramtrace run --fix=on-oom`: when a command that was out of memory is started again, with what, and when not.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::process::{Command, Output, Stdio};
+
+use testkit::{Program, Scratch, shim, sim, vramtrace};
+
+const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+
+/// A program that is out of memory once, and what started it.
+struct Fixed {
+    output: Output,
+    stderr: String,
+    scratch: Scratch,
+}
+
+/// `vramtrace run --fix=on-oom OPTIONS -- out_of_memory LIBC10_CUDA WORDS`, in a directory of its own.
+fn fixed(options: &[&str], words: &[&str], change: impl FnOnce(&mut Command)) -> Fixed {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    let torch = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
+    let mut command = vramtrace();
+    command.args(["run", "--simulate", "--cap", "1400MiB", "--oom-report", "off"]);
+    command.arg("--fix=on-oom").args(options).arg("--");
+    command.arg(Program::c("out_of_memory").0).arg(torch).args(words);
+    command.current_dir(&scratch.0).stdin(Stdio::null());
+    let unset = ["LD_PRELOAD", "VRAMTRACE_OUT", "RANK", "WORLD_SIZE"];
+    for name in unset.iter().chain(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]) {
+        command.env_remove(name);
+    }
+    change(&mut command);
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Fixed { output, stderr, scratch }
+}
+
+impl Fixed {
+    fn lines(&self) -> Vec<&str> {
+        let ours = |line: &&str| line.contains("--fix=on-oom");
+        self.stderr.lines().filter(ours).collect()
+    }
+
+    fn directories(&self) -> usize {
+        let runs = std::fs::read_dir(&self.scratch.0).unwrap();
+        runs.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+    }
+
+    /// It ran once, and says why not again.
+    #[track_caller]
+    fn not_again(&self, why: &str) {
+        assert_eq!(self.output.status.code(), Some(1), "{}", self.stderr);
+        assert_eq!(self.directories(), 1, "{}", self.stderr);
+        let [line] = self.lines()[..] else { panic!("{}", self.stderr) };
+        assert!(line.contains("is not started again: ") && line.contains(why), "{}", self.stderr);
+    }
+}
+
+#[test]
+fn it_is_started_again_once_with_the_setting_that_fits() {
+    let run = fixed(&[], &["fixable", "7"], |_| {});
+    assert_eq!(run.output.status.code(), Some(7), "the second run's: {}", run.stderr);
+    assert_eq!(run.directories(), 2, "{}", run.stderr);
+    let [first, last] = run.lines()[..] else { panic!("{}", run.stderr) };
+    let expected = format!("it starts again with {SETTING} (replayed: it fits, ");
+    assert!(first.contains(&expected), "{first}");
+    assert!(last.contains(&format!("{SETTING}, ended with status 7; first run: vramtrace-")));
+    assert!(last.contains(", second run: vramtrace-"), "{last}");
+    assert_eq!(run.stderr.lines().last(), Some(last));
+    // Both summaries are there.
+    assert!(run.stderr.contains("1 out of memory") && run.stderr.contains("exited with status 7"));
+}
+
+#[test]
+fn both_traces_of_one_file_name_are_kept() {
+    let run = fixed(&["--out", "t.vtrace"], &["fixable", "0"], |_| {});
+    assert_eq!(run.output.status.code(), Some(0), "{}", run.stderr);
+    let last = run.lines()[1];
+    assert!(last.contains("first run: t.vtrace, second run: t.2.vtrace"), "{last}");
+    assert!(run.scratch.0.join("t.vtrace").exists() && run.scratch.0.join("t.2.vtrace").exists());
+}
+
+#[test]
+fn a_second_failure_is_the_last() {
+    let run = fixed(&[], &["fixable", "1"], |_| {});
+    assert_eq!(run.output.status.code(), Some(1));
+    assert_eq!((run.directories(), run.lines().len()), (2, 2), "{}", run.stderr);
+}
+
+#[test]
+fn a_command_that_is_not_out_of_memory_runs_once_without_a_word() {
+    for words in [["absorbed", "0"], ["fixable", "0"]] {
+        let run = fixed(&[], &words, |command| {
+            command.env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+        });
+        assert_eq!((run.output.status.code(), run.lines()), (Some(0), vec![]), "{}", run.stderr);
+    }
+    let run = fixed(&[], &["no-such-mode"], |_| {});
+    assert_eq!((run.output.status.code(), run.lines()), (Some(2), vec![]), "{}", run.stderr);
+}
+
+#[test]
+fn what_no_setting_fixes_is_not_started_again() {
+    fixed(&[], &["too-much"], |_| {}).not_again("no setting");
+}
+
+#[test]
+fn a_failure_after_the_time_is_not_started_again() {
+    fixed(&["--fix-within", "1ns"], &["fixable"], |_| {}).not_again("later than --fix-within");
+}
+
+#[test]
+fn an_allocator_that_the_program_sets_is_left_to_it() {
+    let set = fixed(&[], &["fixable"], |command| {
+        command.env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64");
+    });
+    set.not_again("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 is set");
+    let inside = fixed(&[], &["fixable-sets"], |_| {});
+    inside.not_again("PYTORCH_ALLOC_CONF=max_split_size_mb:64 is set");
+}
+
+#[test]
+fn one_rank_is_not_started_again_alone() {
+    let rank = fixed(&[], &["fixable"], |command| {
+        command.env("RANK", "0").env("WORLD_SIZE", "2");
+    });
+    rank.not_again("one rank of several (WORLD_SIZE=2)");
+}
+
+#[test]
+fn standard_input_that_was_read_is_gone() {
+    let file = |mode: &str| {
+        let mut file = tempfile::tempfile().unwrap();
+        write!(file, "words for a program").unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let given: File = file.try_clone().unwrap();
+        fixed(&[], &[mode, "0"], |command| {
+            command.stdin(given);
+        })
+    };
+    file("fixable-reads").not_again("it read standard input");
+    let unread = file("fixable");
+    assert_eq!(unread.output.status.code(), Some(0), "{}", unread.stderr);
+    let piped = fixed(&[], &["fixable"], |command| {
+        command.stdin(Stdio::piped());
+    });
+    piped.not_again("standard input is a pipe");
+}
+
+#[test]
+fn it_needs_a_trace_and_a_time_with_its_unit() {
+    for (options, why) in [
+        (&["--out", "off"][..], "--fix needs a trace"),
+        (&["--fix-within", "5"], "--fix-within"),
+        (&["--fix-within", "soon"], "like 90s, 5m or 1h"),
+    ] {
+        let run = fixed(options, &["fixable"], |_| {});
+        assert_eq!(run.output.status.code(), Some(2), "{}", run.stderr);
+        assert!(run.stderr.contains(why), "{}", run.stderr);
+    }
+}
