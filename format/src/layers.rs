@@ -31,7 +31,7 @@ pub struct Places {
     /// Of `python -m package.module`: the package's file or directory below any directory, `/package.py` and
     /// `/package/`.
     module: Option<[String; 2]>,
-    /// The script through which an installed package is started: `/venv/bin/pytest`.
+    /// The script through which one of [`RUNNERS`] is started: `/venv/bin/pytest`.
     launcher: Option<String>,
 }
 
@@ -60,12 +60,16 @@ fn runs(command: &[String]) -> Option<Runs<'_>> {
     None
 }
 
-/// The script of an installed command: pip writes it beside the interpreter, without `.py` in its name.
+/// Commands of [`RUNNERS`], by the begin of their names.
+const LAUNCHERS: [&str; 4] = ["pytest", "py.test", "ipython", "jupyter"];
+
+/// The script of such a command: pip writes it beside the interpreter, without `.py` in its name.
 fn launcher(command: &[String]) -> Option<&str> {
     let Some(Runs::Script(script)) = runs(command) else { return None };
     let (directory, name) = script.rsplit_once('/')?;
     let beside = command[0].rsplit_once('/').is_some_and(|(of, _)| of == directory);
-    (beside && !name.ends_with(".py")).then_some(script)
+    let runs = LAUNCHERS.iter().any(|launcher| name.starts_with(launcher));
+    (beside && runs && !name.ends_with(".py")).then_some(script)
 }
 
 /// Packages of [`Layer::Framework`].

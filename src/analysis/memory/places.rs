@@ -131,6 +131,13 @@ mod tests {
         let layer = |file| started.layer(&frame(Language::Python, "<module>", file, ""));
         assert_eq!(layer("/v/bin/pytest"), Layer::Plumbing);
         assert_eq!(layer("/v/bin/other.py"), Layer::Package, "its directory is not the program's");
+        let other = self::places(&["/v/bin/python3", "/v/bin/train", "big"]);
+        let script = frame(Language::Python, "main", "/v/bin/train", "");
+        assert_eq!(
+            other.layer(&script),
+            Layer::Own,
+            "a script of another package may be the program"
+        );
         assert_eq!(
             self::places(&["/v/bin/python3", "-m", "ipykernel_launcher"]).program(),
             "notebook"

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use testkit::{Scratch, pythons, shim, sim, vramtrace};
+use testkit::{Scratch, bin_dir, pythons, shim, sim, vramtrace};
 
 const TAKE: &str = "\
 import ctypes
@@ -168,4 +168,31 @@ fn a_cell_of_ipython_in_a_terminal_has_its_number_in_the_message_too() {
     let here = Installed::new(&[("bin/ipython", &launch)]);
     let printed = here.run(&["bin/ipython"]);
     assert!(printed.contains("at cell [4]:8 < cell [5]:1"), "{printed}");
+}
+
+/// The page that `ps` and `top` read while a program runs.
+#[test]
+fn a_running_test_has_the_programs_name_in_the_live_page() {
+    let look = "\
+import json, os, subprocess, sys, time
+def look():
+    while True:
+        take(1)
+        time.sleep(0.05)
+        listed = json.loads(subprocess.run([sys.argv[1], 'ps', '--json'], capture_output=True, env={
+            name: value for name, value in os.environ.items() if name != 'LD_PRELOAD'}).stdout)
+        mine = [one for one in listed['processes'] if one['pid'] == os.getpid()]
+        if mine and mine[0]['sites']:
+            return print('sites', [site['library'] for site in mine[0]['sites']], file=sys.stderr)
+";
+    let test = format!("{TAKE}{look}look()\n");
+    let call = "def call(path):\n    exec(compile(open(path).read(), path, 'exec'), {})\n";
+    let here = Installed::new(&[
+        ("site-packages/_pytest/python.py", call),
+        ("bin/pytest", "import sys, _pytest.python\n_pytest.python.call(sys.argv[2])\n"),
+        ("work/test_live.py", &test),
+    ]);
+    let command = bin_dir().join("vramtrace");
+    let printed = here.run(&["bin/pytest", &command.display().to_string(), "work/test_live.py"]);
+    assert!(printed.contains("sites ['test_live.py']"), "{printed}");
 }
