@@ -1,7 +1,9 @@
 //! `vramtrace run --fix=on-oom`: when a command that was out of memory is started again, with what, and when not.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use testkit::{Program, Scratch, shim, sim, vramtrace};
@@ -15,16 +17,29 @@ struct Fixed {
     scratch: Scratch,
 }
 
+/// The stand-in of PyTorch's library.
+fn torch() -> PathBuf {
+    testkit::torch_stand_ins::libraries().join("libc10_cuda.so")
+}
+
 /// `vramtrace run --fix=on-oom OPTIONS -- out_of_memory LIBC10_CUDA WORDS`, in a directory of its own.
 fn fixed(options: &[&str], words: &[&str], change: impl FnOnce(&mut Command)) -> Fixed {
-    let scratch = Scratch::new();
+    let command = [Program::c("out_of_memory").0.into_os_string(), torch().into()];
+    let words = words.iter().map(OsString::from);
+    started(Scratch::new(), options, command.into_iter().chain(words), change)
+}
+
+fn started(
+    scratch: Scratch,
+    options: &[&str],
+    words: impl IntoIterator<Item = OsString>,
+    change: impl FnOnce(&mut Command),
+) -> Fixed {
     sim();
     shim();
-    let torch = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
     let mut command = vramtrace();
     command.args(["run", "--simulate", "--cap", "1400MiB", "--oom-report", "off"]);
-    command.arg("--fix=on-oom").args(options).arg("--");
-    command.arg(Program::c("out_of_memory").0).arg(torch).args(words);
+    command.arg("--fix=on-oom").args(options).arg("--").args(words);
     command.current_dir(&scratch.0).stdin(Stdio::null());
     let unset = ["LD_PRELOAD", "VRAMTRACE_OUT", "RANK", "WORLD_SIZE"];
     for name in unset.iter().chain(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]) {
@@ -42,9 +57,19 @@ impl Fixed {
         self.stderr.lines().filter(ours).collect()
     }
 
+    /// The directories of runs, by name.
+    fn runs(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.scratch.0).unwrap().map(|entry| entry.unwrap());
+        let is_run = |path: &PathBuf| {
+            path.is_dir() && path.file_name().unwrap().to_string_lossy().starts_with("vramtrace-")
+        };
+        let mut runs: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_run).collect();
+        runs.sort_unstable();
+        runs
+    }
+
     fn directories(&self) -> usize {
-        let runs = std::fs::read_dir(&self.scratch.0).unwrap();
-        runs.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
+        self.runs().len()
     }
 
     /// It ran once, and says why not again.
@@ -126,6 +151,50 @@ fn one_rank_is_not_started_again_alone() {
         command.env("RANK", "0").env("WORLD_SIZE", "2");
     });
     rank.not_again("one rank of several (WORLD_SIZE=2)");
+}
+
+/// A launcher gets the setting and passes it on, if it fits for each rank.
+#[test]
+fn ranks_are_started_again_together() {
+    let launcher = |second: &str| {
+        let one = Program::c("out_of_memory").0.display().to_string();
+        let torch = torch().display().to_string();
+        // One after the other: the first one fails first.
+        let script = format!("RANK=0 {one} {torch} fixable 0; RANK=1 {one} {torch} {second} 5");
+        let words = ["sh", "-c", &script].map(OsString::from);
+        started(Scratch::new(), &[], words, |_| {})
+    };
+    let both = launcher("fixable");
+    assert_eq!(both.output.status.code(), Some(5), "{}", both.stderr);
+    let counts = both.runs().into_iter().map(|run| std::fs::read_dir(run).unwrap().count());
+    assert_eq!(counts.collect::<Vec<_>>(), [2, 2], "{}", both.stderr);
+    let line = "expandable_segments:True, which fits for ";
+    launcher("too-much").not_again(line);
+}
+
+/// PyTorch's version goes into the trace from the installation of the run.
+#[test]
+fn a_pytorch_that_does_not_know_the_setting_is_not_given_it() {
+    let scratch = Scratch::new();
+    let lib = scratch.0.join("torch/lib");
+    std::fs::create_dir_all(&lib).unwrap();
+    for library in ["libc10.so", "libc10_cuda.so"] {
+        let from = torch().with_file_name(library);
+        std::fs::copy(from, lib.join(library)).unwrap();
+    }
+    let version = scratch.0.join("torch/version.py");
+    std::fs::write(&version, "__version__ = '2.0.1+cu118'\ndebug = False\n").unwrap();
+    let program = Program::c("out_of_memory").0.into_os_string();
+    let words = [program, lib.join("libc10_cuda.so").into(), "fixable".into(), "0".into()];
+    let old = started(scratch, &[], words.clone(), |_| {});
+    // Of those that it knows one fits.
+    let first = old.lines()[0];
+    assert!(first.contains("it starts again with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:"));
+    // It is in the trace.
+    std::fs::remove_file(version).unwrap();
+    let whatif = vramtrace().arg("whatif").arg(&old.runs()[0]).output().unwrap();
+    let whatif = String::from_utf8(whatif.stdout).unwrap();
+    assert!(whatif.contains("PyTorch 2.0 does not know expandable_segments"), "{whatif}");
 }
 
 #[test]

@@ -38,8 +38,8 @@ impl Recorded {
         }
         if found.mapped_by_others {
             return Some(
-                "PyTorch's memory is mapped already, by a sleep mode, a pluggable allocator or \
-                 settings in the program"
+                "the memory is mapped already (a sleep mode, a pluggable allocator, the program's \
+                 settings)"
                     .into(),
             );
         }
