@@ -121,10 +121,9 @@ impl Known {
             *self.constants.entry(bytes).or_default() += 1;
         } else if let (None, Some(each)) = (fits.constant, fits.proportional)
             && fits.meets(&|batch| each * batch as f64) == fits.batches.len()
+            && let Some(each) = fits.exact_each()
         {
-            if let Some(each) = fits.exact_each() {
-                *self.each.entry(each).or_default() += 1;
-            }
+            *self.each.entry(each).or_default() += 1;
         }
     }
 }
