@@ -2,7 +2,7 @@
 //! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
 //! fast `vramtrace holders` says who holds it. Of PyTorch's blocks: the snapshot, `report` and
 //! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings; where
-//! it ends out of memory, `report` and `oom`.
+//! it ends out of memory, `report` and `oom`. And `fits` of two trainings.
 
 use std::process::Command;
 use std::time::Instant;
@@ -81,7 +81,7 @@ fn main() {
             let mut read = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
             let output = read.arg(command).arg(&path).output().expect("runs");
             let text = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && text.contains("PyTorch cache (free)"), "{text}");
+            assert!(output.status.success() && text.contains("model.py"), "{text}");
             events
         });
     }
@@ -107,6 +107,88 @@ fn main() {
             events
         });
     }
+    fits(directory.path());
+}
+
+/// `vramtrace fits` of two runs of 100,000 blocks.
+fn fits(directory: &std::path::Path) {
+    const BLOCKS: u64 = 100_000;
+    let paths = [4, 6].map(|batch| {
+        let path = directory.join(format!("batch_{batch}.vtrace"));
+        training(BLOCKS, batch).write(&path);
+        path
+    });
+    timed("vramtrace fits, two runs", 2 * BLOCKS, || {
+        let mut asked = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+        asked.arg("fits").args(&paths).args(["--recorded", "batch=4,6", "--card", "24GiB"]);
+        let output = asked.output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("fits"), "{text}");
+        2 * BLOCKS
+    });
+}
+
+/// A training of 4 steps with this many blocks, at a batch, of 1,000 stacks.
+fn training(blocks: u64, batch: u64) -> TraceBuilder {
+    const STACKS: u32 = 1_000;
+    const STEPS: u64 = 4;
+    let mut builder = TraceBuilder::new();
+    builder.module("/opt/libc10_cuda.so", 0x2000_0000);
+    let torch = |file: &str| format!("/v/site-packages/torch/{file}");
+    builder.code(1, "main", "/home/me/train.py", 9);
+    builder.code(2, "Module._call_impl", &torch("nn/modules/module.py"), 5);
+    builder.code(3, "backward", &torch("_tensor.py"), 3);
+    builder.code(4, "SGD.step", &torch("optim/sgd.py"), 7);
+    for n in 0..STACKS {
+        let line = n as i32 + 10;
+        builder.code(10 + n, &format!("layer_{n}"), "/home/me/model.py", line);
+        builder.stack(n + 1, &[], &[10 + n, 2, 1], &[]);
+        builder.stack(STACKS + n + 1, &[], &[10 + n, 3, 1], &[]);
+    }
+    builder.stack(2 * STACKS + 1, &[], &[4, 1], &[]);
+    let mut cache = Cache::new(Conf::default(), None);
+    let mut time_ns = 0;
+    let mut take = |builder: &mut TraceBuilder, cache: &mut Cache, size: u64, stack: u32| {
+        let before = cache.totals().reserved;
+        let block = cache.alloc(size, 0, 0).expect("no limit");
+        let (address, size) = cache.span(block);
+        let address = address % (1 << 49) + (1 << 40);
+        time_ns += 1_000;
+        let grown = cache.totals().reserved - before;
+        if grown > 0 {
+            builder.alloc(time_ns, Kind::Device, address, grown);
+        }
+        builder.alloc_by(time_ns, Kind::Block, address, size, stack);
+        (block, address, time_ns)
+    };
+    let half = blocks / STEPS / 2;
+    for step in 0..STEPS {
+        let size = |n: u64| 1_000 * batch * (n % 37 + 1);
+        let mut held = Vec::new();
+        for n in 0..half {
+            let stack = (n % u64::from(STACKS)) as u32 + 1;
+            held.push(take(&mut builder, &mut cache, size(n), stack));
+        }
+        for n in 0..half {
+            // Some blocks that the other batch has not.
+            let more = batch.is_multiple_of(4) && n.is_multiple_of(50);
+            for _ in 0..1 + u64::from(more) {
+                let stack = STACKS + (n % u64::from(STACKS)) as u32 + 1;
+                let (block, address, time_ns) = take(&mut builder, &mut cache, size(n) / 2, stack);
+                cache.free(block);
+                builder.free(time_ns, Space::Block, address);
+            }
+            if let Some((block, address, time_ns)) = held.pop() {
+                cache.free(block);
+                builder.free(time_ns, Space::Block, address);
+            }
+        }
+        let (block, address, time_ns) =
+            take(&mut builder, &mut cache, 4_096 * (step + 1), 2 * STACKS + 1);
+        cache.free(block);
+        builder.free(time_ns, Space::Block, address);
+    }
+    builder
 }
 
 /// Blocks of a framework's cache, of 1,000 stacks, in segments of 20 MiB.

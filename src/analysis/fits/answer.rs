@@ -170,17 +170,26 @@ fn predict_batch(
 ) -> Predicted {
     let [low, expected, high] =
         [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(batch, bound, conf));
-    let interval = |margin: Margin, of: fn(&ReplayOutcome) -> u64| {
-        margin.around(of(&low), of(&expected), of(&high))
+    let unused = match conf.expandable_segments {
+        true => 0,
+        false => expected.peak_reserved.saturating_sub(expected.peak_allocated),
     };
-    let reserved = reserved_margin(scaling, batch);
-    let allocated = Margin::allocated(batch, &scaling.recorded);
+    let margin = reserved_margin(scaling, batch);
+    let reserved = |of: fn(&ReplayOutcome) -> u64| {
+        margin.around_fragmented(of(&low), of(&expected), of(&high), unused)
+    };
+    let allocated = |outcome: &ReplayOutcome| outcome.peak_allocated;
+    let margin_of_allocated = Margin::allocated(batch, &scaling.recorded);
     Predicted {
         batch,
         setting: name.to_string(),
-        allocated: interval(allocated, |outcome| outcome.peak_allocated),
-        reserved: interval(reserved, |outcome| outcome.peak_reserved),
-        total: interval(reserved, |outcome| outcome.peak_total),
+        allocated: margin_of_allocated.around(
+            allocated(&low),
+            allocated(&expected),
+            allocated(&high),
+        ),
+        reserved: reserved(|outcome| outcome.peak_reserved),
+        total: reserved(|outcome| outcome.peak_total),
         verdict: capacity.map(|capacity| verdict(scaling, batch, conf, capacity)),
     }
 }

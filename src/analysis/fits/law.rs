@@ -82,6 +82,13 @@ const MOST: f64 = (1u64 << 50) as f64;
 /// and flags are small, and buffers that saturate are not.
 const FIXED_PART: f64 = 0.03;
 
+/// The number with the most factors of two: shapes of tensors are such numbers, and blocks that are reused must have the
+/// same size. `None`: the range is empty.
+fn roundest(range: RangeInclusive<u64>) -> Option<u64> {
+    let (low, high) = (*range.start(), *range.end());
+    (0..u64::BITS).rev().map(|bits| high >> bits << bits).find(|it| *it >= low && *it > 0)
+}
+
 /// What unambiguous blocks of the same runs tell about those that two laws explain.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
@@ -114,8 +121,9 @@ impl Known {
             *self.constants.entry(bytes).or_default() += 1;
         } else if let (None, Some(each)) = (fits.constant, fits.proportional)
             && fits.meets(&|batch| each * batch as f64) == fits.batches.len()
+            && let Some(each) = fits.exact_each()
         {
-            *self.each.entry(each.round() as u64).or_default() += 1;
+            *self.each.entry(each).or_default() += 1;
         }
     }
 }
@@ -130,7 +138,7 @@ impl Law {
         }
         match (fits.constant, fits.proportional) {
             (Some(bytes), None) => Law::Constant(fits.known_constant(known, bytes)),
-            (None, Some(each)) => Law::Affine { fixed: 0.0, each },
+            (None, Some(each)) => fits.line(each),
             (Some(bytes), Some(each)) => fits.closer(bytes, each, known),
             (None, None) => fits.by_shape(),
         }
@@ -252,6 +260,21 @@ impl Candidates {
         usual(&known.constants, self.least_constant..=bytes).map_or(bytes, |(size, _)| size)
     }
 
+    /// The law of a size in proportion to the batch.
+    fn line(&self, each: f64) -> Law {
+        let exact = self.exact_each().map(|each| each as f64);
+        Law::Affine { fixed: 0.0, each: exact.unwrap_or(each) }
+    }
+
+    /// The bytes for each sample, where these blocks are as large as their requests.
+    fn exact_each(&self) -> Option<u64> {
+        let least = |point: &Point| {
+            point.bytes.saturating_sub(MIN_BLOCK - 1) as f64 / point.batch.max(1) as f64
+        };
+        let least = self.batches.iter().map(least).fold(0.0, f64::max);
+        roundest(least.ceil() as u64..=self.proportional? as u64)
+    }
+
     /// Of two laws the one that meets all batches without slack, or else the one that other blocks have.
     fn closer(&self, bytes: u64, each: f64, known: &Known) -> Law {
         let constant = self.meets(&|_| bytes as f64);
@@ -261,7 +284,7 @@ impl Candidates {
             return Law::Constant(bytes);
         }
         if proportional == self.batches.len() {
-            return is_line;
+            return self.line(each);
         }
         let as_others = usual(&known.each, self.least_each.ceil() as u64..=each.round() as u64);
         let as_weights = usual(&known.constants, self.least_constant..=bytes);
