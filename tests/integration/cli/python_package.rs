@@ -38,6 +38,31 @@ fn every_python_sees_its_own_figures() {
     }
 }
 
+/// examples/adaptive_batch.py: its batch follows the cap, and no request is refused.
+#[test]
+fn a_batch_follows_the_memory_that_is_left() {
+    for (cap, least) in [("2GiB", 20_000), ("4GiB", 80_000)] {
+        let scratch = Scratch::new();
+        let output = vramtrace()
+            .args(["run", "--simulate", "--cap", cap, "--", "python3"])
+            .arg(repository().join("examples/adaptive_batch.py"))
+            .current_dir(&scratch.0)
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env_remove("VRAMTRACE_OUT")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}{stderr}");
+        let words: Vec<&str> = printed.trim().split([' ', ':']).collect();
+        let batch: u64 = words[1].parse().unwrap();
+        assert!(batch > least, "{printed}");
+        assert!(printed.ends_with(": 90 % of the limit\n"), "{printed}");
+        assert!(stderr.contains("refused    0 by the cap, 0 by the driver"), "{stderr}");
+    }
+}
+
 #[test]
 fn decorated_generators_behave_as_the_plain_ones() {
     let script = repository().join("tests/python/wrapped_generators.py");
