@@ -30,6 +30,8 @@ per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has 
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
         distributed training (DDP)
+fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; other
+        estimators; caps at which the batches that `vramtrace fits` names are run; only if named
 suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
 
 Exit status: 0 no FAIL, 1 a line says FAIL, 2 unknown part.
@@ -44,6 +46,7 @@ import time
 from pathlib import Path
 
 import demo
+import fits
 import fix
 import leaks
 import limits
@@ -415,6 +418,13 @@ def section_fix():
         print(f"SKIP fix: no {missing}")
         return
     fix.section(sys.modules[__name__])
+
+
+def section_fits():
+    if missing := have("torch", "transformers", "torchvision"):
+        print(f"SKIP fits: no {missing}")
+        return
+    fits.section(sys.modules[__name__])
 
 
 def section_story():
