@@ -187,7 +187,17 @@ fn stretches(
     }
     let named = match batches {
         Batches::Marked => marked(name, &whole, marks)?,
-        Batches::Each(batch) => vec![*batch; whole.len().max(1)],
+        Batches::Each(batch) => {
+            if let Some((_, marked)) = marks.first()
+                && marks.iter().all(|(_, marked)| marked != batch)
+            {
+                return Err(NotComparable(format!(
+                    "--recorded names {batch} for {name}, whose marks name {marked}: give the values \
+                     in the order of the traces"
+                )));
+            }
+            vec![*batch; whole.len().max(1)]
+        }
         Batches::Steps(batches) if batches.len() == whole.len() => batches.clone(),
         Batches::Steps(batches) => {
             return Err(NotComparable(format!(

@@ -16,6 +16,8 @@ use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
 const STEPS: usize = 4;
 /// Less than this part of the bytes of the steps in pairs: other programs.
 const COMPARABLE: f64 = 0.5;
+/// A larger batch may allocate a little less, where a library chooses an algorithm that needs a smaller workspace.
+const PLAUSIBLE: f64 = 0.9;
 
 /// A run that can be replayed at any batch.
 #[derive(Debug)]
@@ -62,6 +64,18 @@ impl<'r> Scaling<'r> {
                 paired * 100.0,
                 base.name,
                 if others.is_empty() { "its other steps".to_string() } else { others.join(", ") }
+            )));
+        }
+        let larger = recordings.iter().find(|other| {
+            most(other) < most(&base)
+                && other.recorded.peak_allocated as f64 * PLAUSIBLE
+                    > base.recorded.peak_allocated as f64
+        });
+        if let Some(other) = larger {
+            return Err(NotComparable(format!(
+                "{} allocated less than {}, whose batch is smaller: give the values of --recorded in the \
+                 order of the traces",
+                base.name, other.name
             )));
         }
         let batches = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.batch)).collect();

@@ -85,7 +85,7 @@ fn says(varied: &str, setting: &SettingAnswer) -> String {
     };
     let fails = match setting.fails {
         Some(fails) => format!("{fails} does not"),
-        None => return format!("{fits}, and so does any that was tried"),
+        None => return format!("{fits}, the smallest that does not is unknown"),
     };
     match setting.too_close() {
         None => format!("{fits}, {fails}"),

@@ -71,6 +71,24 @@ fn batches_that_are_asked_for_have_a_verdict_and_an_exit_status() {
 }
 
 #[test]
+fn values_in_another_order_than_the_traces_are_an_error() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let swapped = [&TWO[..], &["--recorded", "batch=6,4"]].concat();
+    let (code, text, errors) = said(fits(&scratch, &swapped));
+    assert_eq!((code, &*text), (Some(2), ""));
+    assert!(
+        errors.contains("--recorded names 6 for gpt2_b4.vtrace, whose marks name 4"),
+        "{errors}"
+    );
+    // Without marks the memory tells.
+    let unmarked = [&TWO[..], &["--recorded", "size=6,4"]].concat();
+    let (code, _, errors) = said(fits(&scratch, &unmarked));
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("allocated less than gpt2_b6.vtrace"), "{errors}");
+}
+
+#[test]
 fn a_card_of_another_architecture_has_no_verdict() {
     let scratch = Scratch::new();
     unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
