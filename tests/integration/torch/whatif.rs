@@ -27,7 +27,7 @@ fn json_answers_two_settings_and_a_capacity() {
 #[test]
 fn bad_input_is_said_and_nothing_is_run() {
     for (arguments, part) in [
-        (vec!["whatif", "Cargo.toml"], "Cargo.toml: only "),
+        (vec!["whatif", "rustfmt.toml"], "rustfmt.toml: only "),
         (vec!["whatif", "no-such-file"], "no-such-file"),
         (vec!["whatif", "x", "--capacity", "24"], "--capacity 24:"),
         (vec!["whatif", "x", "--conf", "max_split:3"], "--conf \"max_split:3\":"),
