@@ -5,7 +5,7 @@
 #
 #   scripts/instructions.sh [BIN_DIR [OTHER_BIN_DIR]]      default: target/release, which it builds
 #   scripts/instructions.sh --check                        builds the libraries and compares some rows with
-#                                                          instructions.bounds: fails if one is 2 % above its bound
+#                                                          instructions.bounds: fails if one is 3 % above its bound
 #   scripts/instructions.sh --build                        builds what --check needs
 #
 # The build needs the feature test-hooks: VRAMTRACE_TEST_CLOCK makes the counts repeatable.
