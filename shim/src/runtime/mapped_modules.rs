@@ -8,7 +8,7 @@
 use crate::runtime::elf::Object;
 use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
-use crate::runtime::stack_pages;
+use crate::runtime::readable::can_read_word;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -108,9 +108,9 @@ impl Loaded {
         let Some(first) = self.first_page(base) else { return headers };
         // SAFETY: the first page of the object, which begins with this header.
         let header = unsafe { &*(first as *const libc::Elf64_Ehdr) };
-        let table = first + header.e_phoff as usize;
         let length = usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
-        if table + length > first + 4096 {
+        let table = first.saturating_add(header.e_phoff as usize);
+        if table.saturating_add(length) > first + 4096 || !table.is_multiple_of(8) {
             return headers;
         }
         // SAFETY: inside that page.
@@ -138,8 +138,10 @@ impl Loaded {
     /// segments: newer C libraries (2.41, and older ones with its fixes) then give the segment of code
     /// alone. lld leaves such gaps.
     fn first_page(&self, base: usize) -> Option<usize> {
-        // SAFETY: `has_header` is only called with addresses of mapped pages of the object.
-        let has_header = |at: usize| unsafe { (at as *const [u8; 4]).read() } == *b"\x7fELF";
+        let has_header = |at: usize| {
+            // SAFETY: the word can be read, and the object that holds the page stays loaded.
+            can_read_word(at) && unsafe { (at as *const [u8; 4]).read() } == *b"\x7fELF"
+        };
         if has_header(self.start) {
             return Some(self.start);
         }
@@ -149,8 +151,7 @@ impl Loaded {
             0 => (unsafe { libc::getauxval(libc::AT_PHDR) }) as usize & !4095,
             base => base,
         };
-        let is_before = first < self.start && stack_pages::are_joined(first, first);
-        (is_before && has_header(first)).then_some(first)
+        (first < self.start && has_header(first)).then_some(first)
     }
 
     /// The unwind sections of the object.

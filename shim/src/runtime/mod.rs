@@ -28,6 +28,7 @@ pub mod mapped_modules;
 pub mod own_stack;
 pub mod panic_boundary;
 pub mod private_table;
+pub mod readable;
 pub mod reserve;
 pub mod secure_dir;
 pub mod segment;

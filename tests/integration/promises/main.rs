@@ -6,6 +6,7 @@ mod contexts;
 mod corner_cases;
 mod descriptors;
 mod driver_internal;
+mod elf_shapes;
 mod full_tables;
 mod graphs;
 mod host_functions;

@@ -1,6 +1,7 @@
 //! The memory of a loaded object: every read is checked against the segments that its program headers
 //! name, so that a damaged or unusual table leads to no read outside of them.
 
+use crate::runtime::readable::can_read_word;
 use core::ffi::CStr;
 
 /// Most loaded segments that are checked against. Objects have four or five.
@@ -22,9 +23,10 @@ impl Image {
     /// # Safety
     /// An object is loaded at this base, and stays loaded.
     pub unsafe fn of_library(base: usize, dynamic: usize) -> Option<Image> {
-        // If the object is prelinked, the base is a small difference and not the address of a header.
+        // If the object is linked to addresses other than 0, the base is a difference and not the address of a header:
+        // a small one where the object lies near those addresses, else an address at which there may be nothing.
         let near = dynamic.checked_sub(base).is_some_and(|distance| distance < 1 << 32);
-        if base == 0 || !base.is_multiple_of(PAGE) || !near {
+        if base == 0 || !base.is_multiple_of(PAGE) || !near || !can_read_word(base) {
             return None;
         }
         // The first page, with the headers.
