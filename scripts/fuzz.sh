@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fuzzes the trace reader, what imports others' files, directories, the commands, and the pages in shared
-# memory: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# Fuzzes the trace reader, what imports others' files, directories, the commands, the pages in shared
+# memory, and the tables of ELF objects: the committed corpus, then SECONDS (default 20) of new inputs in all.
 #
 #   scripts/fuzz.sh [SECONDS]
 #   scripts/fuzz.sh build       builds what a short run needs, and runs nothing
 #
 # The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
-# FUZZ_TARGETS="reader pages" takes others of fuzz/fuzz_targets/ than reader, records, import and directory.
+# FUZZ_TARGETS="reader pages" takes others of fuzz/fuzz_targets/ than reader, records, import, directory and elf.
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
 set -euo pipefail
@@ -23,7 +23,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     skip "fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
     exit 0
 fi
-read -ra targets <<<"${FUZZ_TARGETS:-reader records import directory}"
+read -ra targets <<<"${FUZZ_TARGETS:-reader records import directory elf}"
 case " ${targets[*]} " in
     *" commands "*)
         if [ "$seconds" -gt 60 ]; then

@@ -54,7 +54,8 @@ impl Image {
         Some(Image::of_headers(base, table))
     }
 
-    fn of_range(start: usize, end: usize) -> Image {
+    /// One readable range.
+    pub(super) fn of_range(start: usize, end: usize) -> Image {
         let mut segments = [(0, 0); SEGMENTS];
         segments[0] = (start, end);
         Image { segments }
