@@ -6,6 +6,11 @@
 #   scripts/release.sh aarch64            # for one architecture
 #   scripts/release.sh --wheel            # only the wheel for this machine
 #   scripts/release.sh --wheel aarch64
+#   scripts/release.sh --check [ROOT...]  # builds the last commit in two directories, and in each ROOT: same bytes?
+#
+# The same commit, toolchain and versions of maturin and zig give the same bytes: paths are replaced in the binaries, and
+# times are those of the commit (SOURCE_DATE_EPOCH). A ROOT is a directory with a Debian system (debootstrap) that has
+# gcc, git, python3-venv and ca-certificates; --check enters it with chroot, as root, and takes this machine's Rust.
 #
 # Needs Rust, Python with venv, and a network. zig links against glibc 2.28; zig and maturin are installed
 # from PyPI into a venv under target/. A cross build needs the Rust standard library of the target (rustup
@@ -15,11 +20,15 @@ set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
 machines=
+if [ "${1-}" = --check ]; then
+    shift
+    exec scripts/release/check-reproducible.sh "$@"
+fi
 for argument in "$@"; do
     case $argument in
         --wheel) wheel_only=1 ;;
         x86_64 | aarch64) machines="$machines $argument" ;;
-        *) echo "release: unknown argument '$argument': must be --wheel, x86_64 or aarch64" >&2; exit 2 ;;
+        *) echo "release: unknown argument '$argument': must be --wheel, --check, x86_64 or aarch64" >&2; exit 2 ;;
     esac
 done
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -54,6 +63,13 @@ fi
 
 rm -rf dist
 mkdir dist
+
+# The same bytes from any directory and at any time.
+umask 022
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/vramtrace --remap-path-prefix=$cargo_home=/cargo"
 
 release() { # release MACHINE
     machine=$1
@@ -119,8 +135,8 @@ release() { # release MACHINE
         $runs "$command" completions zsh >"$share/zsh/site-functions/_vramtrace"
         $runs "$command" completions fish >"$share/fish/vendor_completions.d/vramtrace.fish"
     }
-    tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"${SOURCE_DATE_EPOCH:-$(date +%s)}" \
-        -czf "dist/$name.tar.gz" "$name"
+    tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"$SOURCE_DATE_EPOCH" \
+        -cf - "$name" | gzip -9n >"dist/$name.tar.gz"
     rm -r "dist/${name:?}"
     scripts/release/try-archive.sh "dist/$name.tar.gz"
 }
