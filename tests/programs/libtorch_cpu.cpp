@@ -126,6 +126,10 @@ extern "C" {
 int leaf_node(void) { return keep(std::make_shared<Node>(UINT64_MAX, std::vector<Edge>())); }
 int forward_node(int next) { return keep(std::make_shared<Node>(edges_to(next))); }
 int node_that_makes_another(int next) { return keep(std::make_shared<MakesNode>(edges_to(next))); }
+/* So many nodes, one after another, without edges. */
+void make_nodes(long count) {
+    for (long n = 0; n < count; n++) Node node{std::vector<Edge>()};
+}
 /* A number that no node got. */
 void renumber(int node) { nodes[node]->sequence_nr_ = 1ull << 40; }
 
