@@ -14,6 +14,8 @@ WANTED = 95.0
 MIB = 1 << 20
 # `MulBackward0 of model.py:7 < train.py:23`
 NAMED = re.compile(r"^(.+) of ([^<>]+:\d+)(?: < (.+))?$")
+# The class of a node. Sums of gradients, which the engine makes between two nodes, have the name of another function.
+NODE = re.compile(r"\w*Backward\w*|CopySlices")
 # Names of backward's memory without a line.
 UNNAMED = re.compile(r"\(backward\)$|^autograd thread, no line$")
 
@@ -30,7 +32,7 @@ def recorded(check, name, program):
     if code:
         raise RuntimeError(f"the recorded run ended with status {code}")
     rows = check.LOGS / f"forward-{name}.csv"
-    code = execute(check, name, [str(check.BIN / "vramtrace"), "export", str(trace), "--format", "csv", "-o", str(rows)])
+    code = execute(check, name, [str(check.BIN / "vramtrace"), "export", str(trace), "--format", "csv", "--force", "-o", str(rows)])
     if code:
         raise RuntimeError(f"export ended with status {code}")
     named, unnamed = collections.Counter(), collections.Counter()
@@ -66,12 +68,12 @@ def compare(check, name):
     program = check.PROGRAMS / "forward_truth.py"
     named, unnamed = recorded(check, name, program)
     truth, frames = true_lines(check, name, program)
-    # Sums of gradients, which the engine makes between two nodes, are in no node's count.
-    sums = sum(bytes for (node, _, _), bytes in named.items() if node.startswith(("autograd thread", "torch::autograd::")))
+    # They are in no node's count.
+    sums = sum(bytes for (node, _, _), bytes in named.items() if not NODE.fullmatch(node))
     ours = collections.Counter()
     wrong = collections.Counter()
     for (node, line, caller), bytes in named.items():
-        if node.startswith(("autograd thread", "torch::autograd::")):
+        if not NODE.fullmatch(node):
             continue
         ours[line] += bytes
         if caller and line in frames and caller not in frames[line]:

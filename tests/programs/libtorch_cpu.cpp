@@ -1,4 +1,4 @@
-/* Stands in for PyTorch's libtorch_cpu.so: the nodes of its autograd graph, laid out as in PyTorch 1.8 to 2.11, and the
+/* Stands in for PyTorch's libtorch_cpu.so: the nodes of its autograd graph, laid out as in PyTorch 2.11, and the
    functions that number and run them. The names of classes and functions are PyTorch's.
    OTHER_LAYOUT: a field stands before the others. OTHER_POINTERS: nodes are not held by std::shared_ptr. */
 #include <atomic>

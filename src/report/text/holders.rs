@@ -216,6 +216,12 @@ pub(super) fn table(
             for frame in classifier.symbols.stack(holder.stack) {
                 under(format!("  {}", listed(frame, how)));
             }
+            if let Some(forward) = classifier.symbols.forward_of(holder.stack) {
+                under("forward operation:".to_string());
+                for frame in classifier.symbols.stack(forward) {
+                    under(format!("  {}", listed(frame, how)));
+                }
+            }
         }
     }
     let mut out = table.render();

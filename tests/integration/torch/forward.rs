@@ -114,13 +114,19 @@ fn reports_name_the_forward_line() {
         return testkit::skip("forward lines: no Python from 3.8 on");
     };
     let ours = run(&python, "libtorch_cpu.so", true, &[]);
-    let output = testkit::vramtrace()
-        .args(["holders", "--at", "end"])
-        .arg(ours.only_trace())
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let holders = |more: &[&str]| {
+        let output = testkit::vramtrace()
+            .args(["holders", "--at", "end"])
+            .args(more)
+            .arg(ours.only_trace())
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = holders(&[]);
+    let full = holders(&["--full"]);
+    assert!(full.contains("forward operation:\n"), "{full}");
     // The line in `linear`, and the line in `layer` that called it.
     assert!(text.contains(" of torch_forward.py:44 < torch_forward.py:48"), "{text}");
     assert!(text.contains(" of torch_forward.py:52 < torch_forward.py:"), "{text}");

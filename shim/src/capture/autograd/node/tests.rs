@@ -71,7 +71,8 @@ fn a_node_that_confirms_the_layout_gives_its_stack() {
 #[test]
 fn a_node_that_contradicts_the_layout_turns_the_reading_off() {
     let leaf = Made::node(u64::MAX, 1, 3, &[]);
-    let cases: [(&str, fn(&mut Made)); 8] = [
+    type Change = fn(&mut Made);
+    let cases: [(&str, Change); 8] = [
         ("another node's address", |node| node.put(SELF, 4096)),
         ("another count of owners", |node| node.put(SELF_OWNERS, 4096)),
         ("no bool", |node| node.put(HAS_PARENT, 2)),
