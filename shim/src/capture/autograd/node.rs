@@ -1,8 +1,8 @@
 //! Reads a node of PyTorch's autograd graph (`torch::autograd::Node`).
 //!
-//! The offsets are those of PyTorch 2.11, by its headers. Other versions may have the same. Before they are used, a self-test compares a node and the nodes after
-//! it with what the layout requires. It reads through the kernel, which returns an error where a load would
-//! fault. A node that contradicts the layout turns the reading off.
+//! The offsets are those of PyTorch 2.11, by its headers; other versions may have the same. Before they are used, a
+//! self-test compares a node and the nodes after it with what the layout requires. It reads through the kernel,
+//! which returns an error where a load would fault. A node that contradicts the layout turns the reading off.
 
 use crate::capture::python::memory::{Careful, Memory, Plain};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

@@ -2,7 +2,8 @@
 //! the thread of the forward operation. This library interposes it and returns the real function's number.
 //!
 //! PyTorch may call it with locks of its own held. As in [`crate::hooks::families::torch_calls`] nothing here waits for
-//! the loader or for the GIL, and nothing calls the driver.
+//! the GIL or for the loader, and nothing calls the driver. A caller that is linked to no library with the function
+//! is the exception: then the loader is asked for libtorch_cpu.so.
 
 use crate::driver::api::Api;
 use crate::driver::depth;
