@@ -13,6 +13,7 @@ static CUresult (*take_async)(CUdeviceptr *, size_t, CUstream);
 static CUresult (*give_async)(CUdeviceptr, CUstream);
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 static double (*cache_pairs)(int, char *, int64_t);
+static void (*make_nodes)(long);
 static CUstream stream;
 static CUdeviceptr segment;
 static void *function;
@@ -53,6 +54,8 @@ static void launch(void) {
     for (long n = 0; n < turns; n++) MUST(launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
 }
 
+static void node(void) { make_nodes(turns); }
+
 static void block(void) { cache_pairs(0, (char *)segment, turns); }
 
 /* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
@@ -87,6 +90,15 @@ static void load_cache(const char *libc10_cuda) {
     MUST(take(&segment, 20 * MIB));
 }
 
+/* libtorch_cpu.so lies beside it. */
+static void load_nodes(const char *libc10_cuda) {
+    char path[4096];
+    snprintf(path, sizeof path, "%.*slibtorch_cpu.so", (int)(strrchr(libc10_cuda, '/') + 1 - libc10_cuda), libc10_cuda);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) exit(96);
+    *(void **)&make_nodes = dlsym(library, "make_nodes");
+}
+
 /* A cap that comes when the pool was used without one. */
 static void set_cap(void) {
     unsigned long long before[2];
@@ -117,9 +129,11 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "refused")) operation = refused;
     if (!strcmp(name, "launch")) operation = launch;
     if (!strcmp(name, "block")) operation = block;
+    if (!strcmp(name, "node")) operation = node;
     if (!operation) exit(92);
     if (operation == launch) load_kernel();
     if (operation == block) load_cache(libc10_cuda);
+    if (operation == node) load_nodes(libc10_cuda);
 }
 
 void repeat(long count, int depth) {

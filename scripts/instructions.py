@@ -68,6 +68,9 @@ OPERATIONS = [
     # From C: the addresses that Python takes differ, and with them the collisions in tables.
     ("PyTorch block from C: bare", "C", "block", 4000, None),
     ("  recorded, no stacks", "C", "block", 4000, [OUT, NONE]),
+    ("PyTorch autograd node made: bare", "Python", "node", 4000, None),
+    ("  no forward lines", "Python", "node", 4000, [OUT, "VRAMTRACE_FORWARD=off"]),
+    ("  recorded, 20 Python frames", "Python", "node", 4000, [OUT]),
     ("refused cuMemAlloc: bare", "C", "refused", 2000, None),
     ("  by the driver, recorded", "C", "refused", 2000, [OUT]),
     ("  by the cap, recorded", "C", "refused", 2000, [OUT, SMALL_CAP]),
@@ -180,6 +183,8 @@ def compiled(work):
     gcc("steady.so", "tests/data/golden/steady.c", *shared, "-DLOOK_NS=500")
     gcc("libc10.so", "tests/programs/libc10.c", *shared, "-Wl,-soname,libc10.so")
     gcc("libc10_cuda.so", "tests/programs/libc10_cuda.c", *shared, "-Wl,-soname,libc10_cuda.so", "-l:libc10.so")
+    command = ["g++", "-std=c++17", "-O2", "-o", str(work / "libtorch_cpu.so"), str(ROOT / "tests/programs/libtorch_cpu.cpp")]
+    subprocess.run([*command, *shared, "-Wl,-soname,libtorch_cpu.so", "-l:libc10_cuda.so", "-lpthread"], check=True)
     (work / "sim").mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         (work / "sim" / name).symlink_to(BINS[0] / "libvramtrace_sim.so")

@@ -208,6 +208,7 @@ fn definitions() -> Vec<Definition> {
             address: 0x1000,
             names: vec![NativeName { function: 1, file: 0, line: 7 }],
         },
+        Definition::Forward { stack: StackId(2), forward: StackId(1) },
     ]
 }
 

@@ -30,6 +30,7 @@ per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has 
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
         distributed training (DDP)
+forward the forward lines of memory that backward allocates, compared with PyTorch's own tracebacks
 fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; other
         estimators; caps at which the batches that `vramtrace fits` names are run; only if named
 suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
@@ -48,6 +49,7 @@ from pathlib import Path
 import demo
 import fits
 import fix
+import forward
 import leaks
 import limits
 import marks
@@ -66,7 +68,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -370,6 +372,10 @@ def section_limits():
 
 def section_roles():
     roles.roles(sys.modules[__name__])
+
+
+def section_forward():
+    forward.forward(sys.modules[__name__])
 
 
 def section_marks():

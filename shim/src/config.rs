@@ -16,7 +16,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 16] = [
+pub const KNOWN: [&str; 17] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -26,6 +26,7 @@ pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_STACKS",
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
+    "VRAMTRACE_FORWARD",
     "VRAMTRACE_OOM_REPORT",
     "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
@@ -146,6 +147,8 @@ pub struct Config {
     pub stacks: Stacks,
     /// Stacks of PyTorch's blocks; never more than `stacks` allows.
     pub tensors: Tensors,
+    /// `VRAMTRACE_FORWARD`: whether memory of PyTorch's backward pass gets the stack of the forward operation.
+    pub forward: bool,
     pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
@@ -199,6 +202,7 @@ impl Config {
             cap_group: Ok(None),
             stacks: Stacks::default(),
             tensors: Tensors::Python,
+            forward: true,
             oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
@@ -219,6 +223,7 @@ impl Config {
                     config.set_stacks(&name, &value, Stacks::set_depth)
                 }
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
+                Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
@@ -372,6 +377,27 @@ impl Config {
                 self.complaints.push(format!("VRAMTRACE_TENSORS={text}: {why}; using the default"))
             }
         }
+    }
+
+    fn set_forward(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match &*text {
+            "" => {}
+            "on" => self.forward = true,
+            "off" => self.forward = false,
+            _ => self
+                .complaints
+                .push(format!("VRAMTRACE_FORWARD={text}: is not on or off; using the default")),
+        }
+    }
+
+    /// Whether the forward operations of PyTorch's autograd nodes are kept. Both kinds of stacks are needed for it.
+    pub fn wants_forward(&self) -> bool {
+        self.forward
+            && self.stacks.native
+            && self.stacks.python
+            && self.tensors != Tensors::Off
+            && self.out != Out::Off
     }
 
     fn set_oom_report(&mut self, value: &OsStr) {

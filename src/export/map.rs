@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Header, StackId};
 
+use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragBlock, FragSegment};
-use crate::analysis::{StackClassifier, autograd};
 use crate::units::{seconds, shorten, size};
 
 /// With margins and labels 700: as wide as a page of text.
@@ -349,7 +349,7 @@ fn words(classifier: &StackClassifier, stack: StackId) -> String {
     let Some(lead) = classifier.frame(stack, roles.lead) else {
         return classifier.symbols.why_empty(stack).to_string();
     };
-    let function = shorten(&autograd::holder_name(&lead.function), 60);
+    let function = shorten(&classifier.holder_name(stack, lead), 60);
     let mut words = match lead.place() {
         Some(place) => format!("{place} {function}"),
         None => function,

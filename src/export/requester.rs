@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Kind, StackId};
 
 use super::stacks::frame_name;
-use crate::analysis::{StackClassifier, autograd};
+use crate::analysis::StackClassifier;
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -51,7 +51,7 @@ pub(super) fn who_of(
         let caller =
             caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
         Some(Rc::new(Requester {
-            function: autograd::holder_name(&lead.function).into_owned(),
+            function: classifier.holder_name(stack, lead).into_owned(),
             line: lead.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
             library: classifier.library_name(&roles).unwrap_or_default().to_string(),

@@ -40,6 +40,8 @@ pub const FREE_CACHE_NAME: &str = "PyTorch cache (free)";
 pub struct Symbols {
     frames: Vec<Frame>,
     stacks: FxHashMap<StackId, Named>,
+    /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
+    forward: FxHashMap<StackId, StackId>,
     problems: Vec<String>,
 }
 
@@ -51,7 +53,7 @@ struct Named {
 }
 
 impl Symbols {
-    /// Names the wanted stacks. Ids that are not defined are passed over.
+    /// Names the wanted stacks, and those of their forward operations. Ids that are not defined are passed over.
     pub fn of(
         definitions: &Definitions,
         header: &Header,
@@ -63,6 +65,9 @@ impl Symbols {
         if wanted.remove(&FREE_CACHE) {
             namer.name_free_cache();
         }
+        let forward = |id: &StackId| Some((*id, stacks.forward_of(*id)?));
+        namer.symbols.forward = wanted.iter().filter_map(forward).collect();
+        wanted.extend(namer.symbols.forward.values());
         let mut wanted: Vec<(StackId, &Stack)> =
             wanted.into_iter().filter_map(|id| Some((id, stacks.get(id)?))).collect();
         wanted.sort_unstable_by_key(|(id, _)| *id);
@@ -86,6 +91,11 @@ impl Symbols {
     /// The same as indexes into [`Symbols::frames`].
     pub fn indexes(&self, id: StackId) -> &[u32] {
         self.stacks.get(&id).map_or(&[], |named| &named.frames)
+    }
+
+    /// The stack of the forward operation whose autograd node this stack runs, which is in this table too.
+    pub fn forward_of(&self, id: StackId) -> Option<StackId> {
+        self.forward.get(&id).copied()
     }
 
     /// Every frame once.

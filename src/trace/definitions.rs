@@ -118,6 +118,7 @@ impl Definitions {
             Definition::Names { module, address, names } => {
                 self.stacks.add_names(module, address, names);
             }
+            Definition::Forward { stack, forward } => self.stacks.add_forward(stack, forward),
         }
     }
 

@@ -73,6 +73,8 @@ pub struct Stacks {
     addresses: Vec<Address>,
     known: FxHashMap<Address, u32>,
     stacks: FxHashMap<StackId, Stack>,
+    /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
+    forward: FxHashMap<StackId, StackId>,
     /// By the module's number.
     names: FxHashMap<(u32, u64), Box<[NativeName]>>,
 }
@@ -124,6 +126,16 @@ impl Stacks {
         let native = native.iter().map(|address| self.address(*address)).collect();
         let (python, joins) = (python.into(), joins.into());
         self.stacks.insert(id, Stack { flags, native, python, joins });
+    }
+
+    pub(super) fn add_forward(&mut self, stack: StackId, forward: StackId) {
+        self.forward.insert(stack, forward);
+    }
+
+    /// The stack of the forward operation whose autograd node a stack of PyTorch's backward pass runs. `None`: it runs
+    /// none, or it is not known.
+    pub fn forward_of(&self, id: StackId) -> Option<StackId> {
+        self.forward.get(&id).copied()
     }
 
     fn address(&mut self, memory: u64) -> u32 {

@@ -32,3 +32,4 @@ pub const DEFINE_CODE: u8 = 0x89;
 pub const DEFINE_STACK: u8 = 0x8A;
 pub const DEFINE_SETTING: u8 = 0x8B;
 pub const DEFINE_NAMES: u8 = 0x8C;
+pub const DEFINE_FORWARD: u8 = 0x8D;

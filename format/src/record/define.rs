@@ -165,6 +165,10 @@ impl<'a> Define<'a> {
                 &[address],
                 &[Piece::Names(names)],
             ),
+            Definition::Forward { stack, forward } => {
+                let small = u64::from(stack.0);
+                plain(code::DEFINE_FORWARD, small, &[u64::from(forward.0)], None)
+            }
         }
     }
 

@@ -83,6 +83,9 @@ pub enum Definition {
         /// Innermost first: several if functions were inlined.
         names: Vec<NativeName>,
     },
+    /// The calls of a stack run a node of PyTorch's backward pass. `forward` is the stack of the forward operation that
+    /// made the node. Follows the definition of `stack`, and precedes the first event with its id.
+    Forward { stack: StackId, forward: StackId },
 }
 
 /// The name and position of a function. Strings are ids of [`Definition::Text`]; 0: not known.

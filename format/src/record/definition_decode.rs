@@ -86,6 +86,10 @@ pub(crate) fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
             let names = names.iter().map(name).collect();
             Definition::Names { module: small as u32, address, names }
         }
+        (code::DEFINE_FORWARD, &[forward, ..]) => {
+            let (stack, forward) = (StackId(small as u32), StackId(forward as u32));
+            Definition::Forward { stack, forward }
+        }
         _ => return None,
     })
 }

@@ -101,6 +101,10 @@ pub fn definition() -> impl Strategy<Value = Definition> {
             }
         ),
         (any::<u32>(), text()).prop_map(|(id, text)| Definition::Text { id, text }),
+        (any::<u32>(), any::<u32>()).prop_map(|(stack, forward)| Definition::Forward {
+            stack: StackId(stack),
+            forward: StackId(forward)
+        }),
         text().prop_map(|text| Definition::Note { text }),
         (text(), text()).prop_map(|(name, value)| Definition::Setting { name, value }),
         module(),

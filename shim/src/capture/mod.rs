@@ -9,6 +9,7 @@
 //! | C and C++ frames | [`native`] |
 //! | Python frames | [`python`] |
 //! | which of these runs which of those | [`join`] |
+//! | the forward operation of a stack in PyTorch's backward pass | [`autograd`] |
 //! | one number for each stack | [`stack_interner`] |
 //!
 //! A stack is written once. A 64-bit fingerprint of return addresses, code objects and instructions
@@ -17,6 +18,7 @@
 //!
 //! Where a stack cannot be determined its id is 0; a partial stack has a flag.
 
+pub mod autograd;
 pub mod definitions;
 pub mod fingerprint;
 pub mod join;
@@ -25,6 +27,7 @@ pub mod python;
 pub mod stack_interner;
 pub mod workspace;
 
+use crate::capture::autograd::Autograd;
 use crate::capture::definitions::DefinitionSink;
 use crate::capture::fingerprint::mix;
 use crate::capture::stack_interner::{Stack, StackInterner};
@@ -47,6 +50,8 @@ pub struct Capture {
     wants: Stacks,
     workspaces: Workspaces,
     python: Python,
+    /// `None`: by setting, or because a kind of stacks that it needs is not taken.
+    autograd: Option<Autograd>,
     interner: Lock<StackInterner>,
     /// Number of times that a library was found at the addresses of another one.
     replaced: AtomicU32,
@@ -64,6 +69,9 @@ enum Enough {
     All,
     /// Python frames; native ones where there are none.
     Python,
+    /// The same for a node of PyTorch's autograd graph that is being made. Where there are no Python frames the result is
+    /// the forward operation of the node that makes it.
+    Node,
 }
 
 #[inline(always)]
@@ -79,6 +87,7 @@ impl Capture {
             wants: config.stacks,
             workspaces: Workspaces::default(),
             python: Python::default(),
+            autograd: config.wants_forward().then(Autograd::default),
             interner: Lock::new(StackInterner::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
             replaced: AtomicU32::new(0),
             looked: AtomicU32::new(0),
@@ -116,6 +125,21 @@ impl Capture {
                 None => self.take(sink, Enough::Python),
             },
         }
+    }
+
+    /// A node of PyTorch's autograd graph is made on this thread, and PyTorch's function at `get_and_increment` has given
+    /// it this number.
+    #[inline]
+    pub fn node_made(&self, number: u64, get_and_increment: usize, sink: &impl DefinitionSink) {
+        debug_assert_none_held();
+        let Some(autograd) = &self.autograd else { return };
+        if !sink.is_recording() || !self.python.is_readable() {
+            return;
+        }
+        autograd.node_made(number, get_and_increment, || match self.known_python() {
+            Some(id) => id,
+            None => self.take(sink, Enough::Node),
+        });
     }
 
     /// The id of a stack of Python frames that this thread had recently: the same result as
@@ -181,10 +205,11 @@ impl Capture {
         };
         let mut walk_python =
             || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
-        let wanted = self.wants.python && enough == Enough::Python && frame_cache.is_none();
+        let python_only = enough != Enough::All;
+        let wanted = self.wants.python && python_only && frame_cache.is_none();
         let first = (wanted && self.python.is_seen()).then(&mut walk_python);
         let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
-            || (frame_cache.is_some() && enough == Enough::Python);
+            || (frame_cache.is_some() && python_only);
         let mut frames = &native[..0];
         let mut end = high;
         if self.wants.native && !has_python && self.can_unwind(sink) {
@@ -229,7 +254,16 @@ impl Capture {
             }
         }
 
+        let forward = match &self.autograd {
+            Some(autograd) if walked.frames == 0 => autograd.forward_of(frames),
+            _ => StackId(0),
+        };
+        if enough == Enough::Node && walked.frames == 0 {
+            return forward;
+        }
+
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
+        let seed = seed ^ u64::from(forward.0) << 40;
         let pythons = &python[..walked.frames];
         let fingerprint = python::walk::fingerprint(fingerprint_of(seed, frames), pythons).max(1);
         let known = known.unwrap_or(fingerprint);
@@ -240,7 +274,8 @@ impl Capture {
         }
         // Joins are computed for new stacks only: equal frames have equal joins.
         let joined = self.join(frames, end, flags, (&walked, groups), joins);
-        let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
+        let stack =
+            Stack { flags, native: frames, python: pythons, joins: &joins[..joined], forward };
         let id = self.intern(sink, fingerprint, &stack);
         if id != StackId(0) {
             recent.put(known, id);

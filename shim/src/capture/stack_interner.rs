@@ -23,6 +23,8 @@ pub struct Stack<'a> {
     pub native: &'a [native::Frame],
     pub python: &'a [walk::Frame],
     pub joins: &'a [Join],
+    /// The stack of the forward operation whose autograd node runs; 0: none runs, or it is not known.
+    pub forward: StackId,
 }
 
 #[derive(Default)]
@@ -133,6 +135,10 @@ impl StackInterner {
         let Some(place) = define(&definition) else { return known(StackId(0)) };
         let _ = self.stack_places.try_push(place);
         self.spend(8 * words);
+        if stack.forward != StackId(0) {
+            define(&Definition::Forward { stack: id, forward: stack.forward });
+            self.spend(8 * 3);
+        }
         // Without host memory for the table the stack is written again the next time.
         let _ = self.stacks.insert(KeyedSlot { key: fingerprint, value: id.0 });
         self.last_stack = id.0;
@@ -269,7 +275,8 @@ mod tests {
     use std::cell::RefCell;
 
     fn stack(native: &[native::Frame]) -> Stack<'_> {
-        Stack { flags: StackFlags::default(), native, python: &[], joins: &[] }
+        let forward = StackId(0);
+        Stack { flags: StackFlags::default(), native, python: &[], joins: &[], forward }
     }
 
     #[test]
@@ -289,6 +296,26 @@ mod tests {
         assert_eq!(library.stack_location(StackId(2)), Some(DefinitionLocation::At(16)));
         assert_eq!([0, 3].map(|id| library.stack_location(StackId(id))), [None; 2]);
         assert!(matches!(&written.borrow()[0], Definition::Stack { native, .. } if native == &[7]));
+    }
+
+    #[test]
+    fn the_forward_operation_is_defined_behind_its_stack() {
+        let mut library = StackInterner::new(1 << 20);
+        let written = RefCell::new(Vec::new());
+        let define = |definition: &Definition| {
+            written.borrow_mut().push(definition.clone());
+            Some(DefinitionLocation::Early)
+        };
+        let frames = [native::Frame { address: 7, low: 0 }];
+        let backward = Stack { forward: StackId(1), ..stack(&frames) };
+        library.stack(9, &stack(&frames), None, define);
+        assert_eq!(library.stack(10, &backward, None, define).id, StackId(2));
+        assert_eq!(library.stack(10, &backward, None, define).id, StackId(2));
+        let written = written.into_inner();
+        assert_eq!(written.len(), 3);
+        let forward = Definition::Forward { stack: StackId(2), forward: StackId(1) };
+        assert!(matches!(written[1], Definition::Stack { id: StackId(2), .. }));
+        assert_eq!(written[2], forward);
     }
 
     #[test]

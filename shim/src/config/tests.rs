@@ -57,6 +57,14 @@ fn what_is_understood() {
     assert_eq!(config.settings, [setting]);
     let stacks = Stacks { native: false, python: true, native_depth: 200, python_depth: 200 };
     assert_eq!(config.stacks, stacks);
+    assert!(!config.wants_forward(), "native stacks are needed too");
+    let wants = |variables: &[(&str, &str)]| self::config(variables).wants_forward();
+    assert!(wants(&[]) && wants(&[("VRAMTRACE_FORWARD", "on")]));
+    for (name, value) in
+        [("FORWARD", "off"), ("TENSORS", "off"), ("STACKS", "native"), ("OUT", "off")]
+    {
+        assert!(!wants(&[(&format!("VRAMTRACE_{name}"), value)]), "{name}={value}");
+    }
     let none = self::config(&[("VRAMTRACE_STACKS", "none")]).stacks;
     assert!(!none.native && !none.python);
     let both = self::config(&[("VRAMTRACE_STACKS", "python,native")]).stacks;
@@ -84,6 +92,7 @@ fn what_is_not_understood_is_said_with_what_would_be_right() {
         ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
         ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
         ("VRAMTRACE_TENSORS", "native", "full"),
+        ("VRAMTRACE_FORWARD", "no", "on or off"),
         ("VRAMTRACE_OOM_REPORT", "stdout", "stderr, file or off"),
         ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
         ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),

@@ -265,6 +265,7 @@ macro_rules! table {
                 _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE 0 (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => torch::memory;
                 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE 0 (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => torch::memory;
                 _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE 0 (size: i64, allocated: usize, reserved: usize, device: u64) => torch::out_of_memory;
+                _ZN2at15sequence_number17get_and_incrementEv 0 () => torch_nodes::made;
             }
         }
     };

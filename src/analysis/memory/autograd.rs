@@ -45,12 +45,28 @@ pub fn display_name(function: &str) -> Cow<'_, str> {
 /// What stands for a holder whose stack has only the engine's own functions above the allocator.
 pub const NO_LINE: &str = "autograd thread, no line";
 
+/// The name of a holder whose forward operation is at a known line: `MulBackward0 of model.py:7`.
+pub fn with_forward(function: &str, line: &str) -> String {
+    let name = match node(function) {
+        Some(class) => class,
+        None if is_of_engine(function) => ENGINE_NAME,
+        None => function,
+    };
+    format!("{name} of {line}")
+}
+
+/// Stands for the engine's own functions, which add up gradients.
+const ENGINE_NAME: &str = "autograd thread";
+
+fn is_of_engine(function: &str) -> bool {
+    function
+        .strip_prefix(NAMESPACE)
+        .is_some_and(|rest| ENGINE.iter().any(|class| rest.starts_with(&format!("{class}::"))))
+}
+
 /// The name of the function that stands for a holder: as [`display_name`], or [`NO_LINE`].
 pub fn holder_name(function: &str) -> Cow<'_, str> {
-    let of_engine = function
-        .strip_prefix(NAMESPACE)
-        .is_some_and(|rest| ENGINE.iter().any(|class| rest.starts_with(&format!("{class}::"))));
-    if of_engine { Cow::Borrowed(NO_LINE) } else { display_name(function) }
+    if is_of_engine(function) { Cow::Borrowed(NO_LINE) } else { display_name(function) }
 }
 
 #[cfg(test)]

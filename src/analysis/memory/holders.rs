@@ -262,13 +262,21 @@ impl<'s> StackClassifier<'s> {
                     let frame = self.frame(stack, at)?;
                     Some((&frame.file, &frame.function))
                 };
-                (roles.library, function(roles.lead), function(roles.caller))
+                (
+                    roles.library,
+                    function(roles.lead),
+                    function(roles.caller),
+                    self.forward_key(stack),
+                )
             }),
             // The free memory of a cache is a separate holder.
             GroupBy::Library => {
                 self.group(holdings, |stack, roles| (roles.library, stack == FREE_CACHE))
             }
-            GroupBy::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
+            GroupBy::Stack => self.group(holdings, |stack, _| {
+                let forward = self.symbols.forward_of(stack);
+                (self.symbols.indexes(stack), forward.map(|forward| self.symbols.indexes(forward)))
+            }),
         }
     }
 
@@ -285,14 +293,15 @@ impl<'s> StackClassifier<'s> {
         (why, self.line(stack, &self.roles_at(stack, level)))
     }
 
-    /// The key by [`GroupBy::Line`]: library, line and calling line.
+    /// The key by [`GroupBy::Line`]: library, line and calling line, and those of the forward operation.
     fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {
             let frame = self.frame(stack, at)?;
             let function = frame.file.is_empty().then_some(&frame.function);
             Some((&frame.file, frame.line, function))
         };
-        (roles.library, line(roles.lead), line(roles.caller))
+        let forward = self.forward_key(stack);
+        (roles.library, line(roles.lead), line(roles.caller), forward)
     }
 
     /// Numbers the holders of blocks by [`GroupBy::Line`]: stacks of one holder have the same number.

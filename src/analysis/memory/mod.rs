@@ -7,6 +7,7 @@ pub mod autograd;
 mod curves;
 mod driver_own;
 mod fold;
+mod forward;
 mod holders;
 pub mod holdings;
 mod ignored_ranges;

@@ -102,7 +102,9 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
             let empty = symbols.indexes(*stack).is_empty();
             tables.holders.push(HolderName {
                 line: lead.and_then(Frame::place).unwrap_or_default(),
-                function: lead.map(display_name).unwrap_or_default(),
+                function: lead
+                    .map(|lead| classifier.holder_name(*stack, lead).into_owned())
+                    .unwrap_or_default(),
                 caller: caller.map(place_and_function).unwrap_or_default(),
                 library,
                 why: empty.then(|| symbols.why_empty(*stack)),

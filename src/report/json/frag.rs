@@ -183,7 +183,7 @@ fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
         blocks: pin.blocks,
         library: classifier.library_name(&roles).map(str::to_string),
         stack: stack_facts(classifier.symbols, pin.stack, roles.lead, roles.caller),
-        name: autograd_name(classifier.symbols, pin.stack, roles.lead),
+        name: autograd_name(classifier, pin.stack, roles.lead),
         no_frames: why_no_frames(classifier.symbols, pin.stack),
     }
 }

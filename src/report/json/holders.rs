@@ -210,5 +210,5 @@ fn name(classifier: &StackClassifier, holder: &Holder) -> Option<String> {
     if holder.stack == FREE_CACHE {
         return Some(classifier.frame(holder.stack, holder.lead)?.function.to_string());
     }
-    autograd_name(classifier.symbols, holder.stack, holder.lead)
+    autograd_name(classifier, holder.stack, holder.lead)
 }

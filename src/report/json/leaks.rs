@@ -86,7 +86,7 @@ fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
             level: leak.level.name(),
             confidence: (leak.confidence * 1000.0).round() / 1000.0,
             stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
-            name: autograd_name(&found.symbols, leak.stack, roles.lead),
+            name: autograd_name(&classifier, leak.stack, roles.lead),
             library: classifier.library_name(&roles).map(str::to_string),
             bytes: merged.bytes,
             in_processes: merged.places.iter().map(of).collect(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::StackId;
 
-use crate::analysis::autograd;
+use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{Frame, Language, Symbols};
 
 /// Flattened into the facts of a stack.
@@ -48,16 +48,18 @@ pub(super) fn stack_facts(
     StackFacts { frames: symbols.stack(stack).map(frame_facts).collect(), lead, caller }
 }
 
-/// The name of the autograd node if the lead frame is one: such a frame has no line of the program.
+/// The name of the autograd node, with the line of its forward operation where that is known, if the lead frame is one: such a frame has no line of the program.
 /// `lead`: as in [`stack_facts`].
 pub(super) fn autograd_name(
-    symbols: &Symbols,
+    classifier: &StackClassifier,
     stack: StackId,
     lead: Option<usize>,
 ) -> Option<String> {
-    let function = &symbols.stack(stack).nth(lead?)?.function;
-    autograd::node(function)?;
-    Some(autograd::display_name(function).into_owned())
+    let lead = classifier.frame(stack, lead)?;
+    if classifier.forward_line(stack).is_none() {
+        autograd::node(&lead.function)?;
+    }
+    Some(classifier.holder_name(stack, lead).into_owned())
 }
 
 /// Why a stack has no frames. `None`: it has some.

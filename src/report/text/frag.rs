@@ -3,7 +3,7 @@
 use vramtrace_format::Header;
 
 use super::heatmap::{self, Palette};
-use super::holders::{ListingOptions, words as frame_words};
+use super::holders::{ListingOptions, lead_words, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::frag::{Frag, FragMoment, Pin, PoolFrag};
 use crate::analysis::{GroupBy, StackClassifier, StepMoment};
@@ -131,7 +131,7 @@ fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) 
     for pin in kept.iter().take(shown.top) {
         let roles = classifier.roles_of_block(pin.stack);
         let lead = match classifier.frame(pin.stack, roles.lead) {
-            Some(frame) => frame_words(frame, how),
+            Some(frame) => lead_words(&classifier, pin.stack, frame, how),
             None => classifier.symbols.why_empty(pin.stack).to_string(),
         };
         table.styled([

@@ -139,7 +139,7 @@ fn role_table(
     table.head(&[title, "bytes", "share", "count", "the most of it"]);
     for RoleHolder { role, holder } in roles {
         let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => words(frame, how),
+            Some(frame) => lead_words(classifier, holder.stack, frame, how),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         };
         table.styled([
@@ -184,7 +184,7 @@ pub(super) fn table(
     for holder in holders.iter().take(how.top) {
         let share = share(holder.bytes);
         let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => words(frame, how),
+            Some(frame) => lead_words(classifier, holder.stack, frame, how),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         };
         table.styled([
@@ -210,11 +210,17 @@ pub(super) fn table(
         if let Some(by) = holder.brought_back_by
             && let Some(frame) = classifier.frame(by, classifier.roles(by).lead)
         {
-            under(format!("brought back by {}", words(frame, how)));
+            under(format!("brought back by {}", lead_words(classifier, by, frame, how)));
         }
         if how.full {
             for frame in classifier.symbols.stack(holder.stack) {
                 under(format!("  {}", listed(frame, how)));
+            }
+            if let Some(forward) = classifier.symbols.forward_of(holder.stack) {
+                under("forward operation:".to_string());
+                for frame in classifier.symbols.stack(forward) {
+                    under(format!("  {}", listed(frame, how)));
+                }
             }
         }
     }
@@ -246,6 +252,19 @@ fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
             format!("{}\n", paint(DIM, &text))
         }
         _ => String::new(),
+    }
+}
+
+/// The frame that stands for a holder with this stack, with its forward operation in PyTorch's backward pass.
+pub(super) fn lead_words(
+    classifier: &StackClassifier,
+    stack: StackId,
+    lead: &Frame,
+    how: ListingOptions,
+) -> String {
+    match classifier.forward_line(stack) {
+        Some(line) => clean(&autograd::with_forward(&lead.function, &line)),
+        None => words(lead, how),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The text of `vramtrace leaks`.
 
-use super::holders::{ListingOptions, listed, words as frame_words};
+use super::holders::{ListingOptions, lead_words, listed, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
@@ -27,7 +27,7 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
     let line = |leak: &Leak| {
         let roles = classifier.roles_at(leak.stack, leak.level);
         let lead = match classifier.frame(leak.stack, roles.lead) {
-            Some(frame) => frame_words(frame, how),
+            Some(frame) => lead_words(&classifier, leak.stack, frame, how),
             None => format!("? ({})", found.symbols.why_empty(leak.stack)),
         };
         let rate = match &leak.growth {
@@ -141,7 +141,7 @@ fn leak_section(
     let roles = classifier.roles_at(leak.stack, leak.level);
     let library = classifier.library_name(&roles).map(|name| format!("  ({})", clean(name)));
     let lead = match classifier.frame(leak.stack, roles.lead) {
-        Some(frame) => frame_words(frame, how),
+        Some(frame) => lead_words(classifier, leak.stack, frame, how),
         None => found.symbols.why_empty(leak.stack).to_string(),
     };
     out.push_str(&format!("    {}{}\n", paint(BOLD, &lead), library.unwrap_or_default()));
@@ -294,8 +294,10 @@ fn no_leak(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> 
         let roles = classifier.roles(kept.largest);
         let frame = |at| classifier.frame(kept.largest, at).map(|frame| frame_words(frame, how));
         let caller = frame(roles.caller).map(|caller| format!(", called from {caller}"));
-        let largest = frame(roles.lead)
-            .map(|lead| format!("; the most by {lead}{}", caller.unwrap_or_default()));
+        let lead = classifier.frame(kept.largest, roles.lead);
+        let lead = lead.map(|frame| lead_words(classifier, kept.largest, frame, how));
+        let largest =
+            lead.map(|lead| format!("; the most by {lead}{}", caller.unwrap_or_default()));
         let largest = largest.unwrap_or_default();
         let stacks = several(kept.stacks, "stack");
         lines.push(format!("{:>12}  {why} ({stacks}{largest})", size(kept.bytes)));

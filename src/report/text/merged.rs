@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vramtrace_format::{Header, SummaryMoment};
 
-use super::holders::{ListingOptions, listed, words};
+use super::holders::{ListingOptions, lead_words, listed, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::ranks::{Holders, Merged, Rank, holders_of, merge};
 use crate::analysis::{GroupBy, StackClassifier};
@@ -52,7 +52,7 @@ pub fn table(
         let (classifier, holder) = (sources[merged.largest.0].classifier, of_largest(merged));
         let share = share(merged.bytes);
         let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => words(frame, how),
+            Some(frame) => lead_words(classifier, holder.stack, frame, how),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         };
         let who = match merged.processes.len() {

@@ -3,6 +3,7 @@
 mod allocator_truth;
 mod blocks;
 mod blocks_export;
+mod forward;
 mod frag;
 mod sleeping;
 mod sleeping_commands;

@@ -35,6 +35,25 @@ pub fn libraries() -> &'static Path {
         build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);
         build("libtorch_static.so", &["libc10", "libc10_cuda"], &[]);
         build("libslow.so", &["slow"], &[]);
+        for (name, flags) in [
+            ("libtorch_cpu.so", &[][..]),
+            ("libtorch_cpu-layout.so", &["-DOTHER_LAYOUT"]),
+            ("libtorch_cpu-pointers.so", &["-DOTHER_POINTERS"]),
+        ] {
+            let built = Command::new("g++")
+                .args(["-std=c++17", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+                .arg(format!("-Wl,-soname,{name}"))
+                .args(flags)
+                .arg("-o")
+                .arg(directory.join(name))
+                .arg(repository().join("tests/programs/libtorch_cpu.cpp"))
+                .arg("-L")
+                .arg(&directory)
+                .args(["-l:libc10_cuda.so", "-lpthread"])
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
         directory
     })
 }

@@ -67,6 +67,13 @@ impl Python {
             || self.state.load(Ordering::Relaxed) == OFF
     }
 
+    /// Whether the interpreter is known, and its frames can be read.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        !self.interpreter.load(Ordering::Relaxed).is_null()
+            && self.state.load(Ordering::Relaxed) != OFF
+    }
+
     pub fn interpreter(&self) -> Option<&Interpreter> {
         // SAFETY: never freed.
         unsafe { self.interpreter.load(Ordering::Acquire).as_ref() }

@@ -43,6 +43,18 @@ macro_rules! export {
     ) => $($hook:tt)+) => {
         export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
     };
+    // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
+    (Torch $name:ident () => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            pub unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
+                let hooked = move || crate::hooks::families::$($hook)+(Api::$name, caller);
+                if depth::is_plain() { hooked() } else { deferred(hooked) }
+            }
+        }
+        export!(naked "rdi" "x0", $name () -> u64);
+    };
     (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
         mod $name {
             use super::*;
@@ -71,9 +83,12 @@ macro_rules! export {
                 }
             }
         }
+        export!(naked $register $register_aarch64, $name ($($arg: $ty),*) -> ());
+    };
+    (naked $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) {
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $result {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",

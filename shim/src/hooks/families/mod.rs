@@ -21,4 +21,5 @@ pub mod sparse;
 pub mod stream;
 pub mod torch;
 pub mod torch_calls;
+pub mod torch_nodes;
 pub mod vmm;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use vramtrace_format::DeviceId;
 
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier, autograd};
+use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier};
 use crate::symbols::{FREE_CACHE, Frame};
 
 /// The usage of all processes and devices of a run.
@@ -140,7 +140,7 @@ fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
             .unwrap_or_default(),
         line: lead.and_then(|frame| frame.line),
         function: match lead {
-            Some(frame) => autograd::holder_name(&frame.function).into_owned(),
+            Some(frame) => classifier.holder_name(holder.stack, frame).into_owned(),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         },
         called_from: caller.map(words).unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use vramtrace_format::Header;
 
-use super::super::holders::{ListingOptions, listed, table as holders_table, words};
+use super::super::holders::{ListingOptions, lead_words, listed, table as holders_table};
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::wording;
 use crate::analysis::oom::{Explained, PostMortem, UsedPart, advice};
@@ -328,7 +328,7 @@ fn growth_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions)
             (size(grown.bytes()), PLAIN),
             (size(grown.now), PLAIN),
             match frame {
-                Some(frame) => (words(frame, listing(shown)), BOLD),
+                Some(frame) => (lead_words(classifier, grown.stack, frame, listing(shown)), BOLD),
                 None => (classifier.symbols.why_empty(grown.stack).to_string(), PLAIN),
             },
         ]);

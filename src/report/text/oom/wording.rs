@@ -32,7 +32,11 @@ pub(crate) fn place_at(
     level: Level,
 ) -> Option<String> {
     let roles = classifier.roles_at(stack, level);
-    let lead = short(classifier.frame(stack, roles.lead)?);
+    let lead = classifier.frame(stack, roles.lead)?;
+    if classifier.forward_line(stack).is_some() {
+        return Some(clean(&classifier.holder_name(stack, lead)));
+    }
+    let lead = short(lead);
     Some(match classifier.frame(stack, roles.caller) {
         Some(caller) => format!("{lead} < {}", short(caller)),
         None => lead,

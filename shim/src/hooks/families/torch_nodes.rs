@@ -1,0 +1,58 @@
+//! The function of libtorch_cpu.so that numbers the nodes of PyTorch's autograd graph. Each node's constructor calls it, on
+//! the thread of the forward operation. This library interposes it and returns the real function's number.
+//!
+//! PyTorch may call it with locks of its own held. As in [`crate::hooks::families::torch_calls`] nothing here waits for
+//! the GIL or for the loader, and nothing calls the driver. A caller that is linked to no library with the function
+//! is the exception: then the loader is asked for libtorch_cpu.so.
+
+use crate::driver::api::Api;
+use crate::driver::depth;
+use crate::hooks::families::torch_calls;
+use crate::interpose::linked::LinkedFunctions;
+use crate::runtime::{elf::Object, errno, loader};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+static FUNCTION: LinkedFunctions<1> =
+    LinkedFunctions::new(["_ZN2at15sequence_number17get_and_incrementEv"]);
+
+/// A node is made: returns its number.
+#[inline]
+pub fn made(api: Api, caller: usize) -> u64 {
+    let Some(real) = FUNCTION.real(0, caller, by_name) else { return without_function() };
+    // SAFETY: `static uint64_t at::sequence_number::get_and_increment()`, the program's own call.
+    let number = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn() -> u64>(real) }();
+    torch_calls::run(api, |process| {
+        process.capture.node_made(number, real, &process.trace_writer);
+    });
+    number
+}
+
+/// The function in the library of the usual name, for callers that are not linked to it.
+#[cold]
+fn by_name() -> Option<usize> {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let kept = errno::get();
+    let open = || loader::dlopen(c"libtorch_cpu.so", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    let handle = depth::inside(open);
+    errno::set(kept);
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: `dlopen` returned the handle, and it is never closed.
+    let object = unsafe { Object::of_handle(handle) };
+    let found = object.function(b"_ZN2at15sequence_number17get_and_incrementEv")?;
+    KNOWN.store(found, Ordering::Relaxed);
+    Some(found)
+}
+
+/// The number of a node where the real function cannot be found: like the real ones, each is greater than those before it
+/// on its thread, which is what the engine orders nodes by.
+#[cold]
+fn without_function() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
