@@ -181,3 +181,13 @@ fn report_names_the_command_where_marks_name_two_batches() {
     let found: Vec<Value> = all["processes"].as_array().unwrap().iter().map(batches).collect();
     assert!(found.len() == 2 && found.contains(&vec![4].into()) && found.contains(&vec![6].into()));
 }
+
+#[test]
+fn a_directory_stands_for_its_traces_where_marks_name_the_batches() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let (code, line, _) = said(fits(&scratch, &[".", "--card", "24GiB", "--short"]));
+    assert_eq!((code, &*line), (Some(0), "batch 24 fits, 25 does not on 24.00 GiB\n"));
+    let (code, _, errors) = said(fits(&scratch, &[".", "--recorded", "batch=4,6"]));
+    assert!(code == Some(2) && errors.contains("it has 2 processes"), "{errors}");
+}
