@@ -11,6 +11,8 @@ mod law;
 mod margins;
 mod marked;
 mod matching;
+#[cfg(test)]
+mod recorded_tests;
 mod recording;
 mod scaling;
 #[cfg(test)]
