@@ -50,9 +50,10 @@ pub struct Args {
     /// The memory of a card, e.g. 24GiB, or its name [default: the recorded card]
     #[arg(long, alias = "capacity", value_name = "SIZE|NAME")]
     card: Option<String>,
-    /// Bytes of the card that others use: a desktop, other processes
-    #[arg(long, value_name = "SIZE", default_value = "0")]
-    in_use: String,
+    /// Bytes of the card that others use: a desktop, other processes [default: on the recorded card what they held
+    /// then, if the trace tells; else 0]
+    #[arg(long, value_name = "SIZE")]
+    in_use: Option<String>,
     /// Predict these batches
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     batch: Vec<u64>,
@@ -72,11 +73,12 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let in_use = match args.in_use.as_str() {
-        "0" => 0,
-        text => {
-            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?
-        }
+    let in_use = match args.in_use.as_deref() {
+        None => None,
+        Some("0") => Some(0),
+        Some(text) => Some(
+            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?,
+        ),
     };
     let card = args.card.as_deref().map(card).transpose()?;
     if args.batch.contains(&0) {

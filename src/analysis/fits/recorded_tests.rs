@@ -76,7 +76,7 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
         let question = Question {
             varied: Varied::default(),
             card: Some(Card::of_size(24 << 30)),
-            in_use: 0,
+            in_use: None,
             batches: truths.iter().map(|truth| truth.batch).collect(),
             confs: confs.to_vec(),
         };
@@ -134,7 +134,7 @@ fn a_length_is_scaled_as_a_batch_is() {
         let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap())).to_vec();
         let card = Some(Card::of_size(24 << 30));
         let varied_name = varied.name().to_string();
-        let question = Question { varied, card, in_use: 0, batches: vec![asked], confs };
+        let question = Question { varied, card, in_use: None, batches: vec![asked], confs };
         let answer = answer(&runs, &question).unwrap();
         assert_eq!(answer.predicted.len(), 2);
         for predicted in &answer.predicted {

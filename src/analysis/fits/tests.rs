@@ -265,3 +265,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_others_held_of_the_recorded_card_is_not_there_for_a_run() {
+    let sample = |free, process_bytes| vramtrace_format::Sample {
+        device: vramtrace_format::DeviceId(0),
+        driver_free: free,
+        driver_total: Some(24 << 30),
+        process_bytes,
+        context_bytes: 0,
+    };
+    let asked = |sampled, card: Option<Card>, in_use| {
+        let runs = [4, 6].map(|batch| {
+            let mut trace = Program::default().run(&[batch; 3], true);
+            trace.event(1 << 40, vramtrace_format::Event::Sample(sampled));
+            recording_of(&trace, &Batches::Marked).unwrap()
+        });
+        let varied = Varied::default();
+        let question = Question { varied, card, in_use, batches: Vec::new(), confs: Vec::new() };
+        let answer = answer(&runs, &question).unwrap();
+        (answer.in_use, answer.in_use_recorded)
+    };
+    let known = sample(Some(10 << 30), Some(11 << 30));
+    assert_eq!(asked(known, None, None), (3 << 30, true));
+    assert_eq!(asked(known, None, Some(1)), (1, false), "what is given counts");
+    assert_eq!(asked(known, Some(Card::of_size(8 << 30)), None), (0, false), "another card");
+    for unknown in
+        [sample(None, Some(1)), sample(Some(1), None), sample(Some(10 << 30), Some(15 << 30))]
+    {
+        assert_eq!(asked(unknown, None, None), (0, false), "{unknown:?}");
+    }
+}
