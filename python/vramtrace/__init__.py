@@ -95,18 +95,26 @@ class phase:
         @vramtrace.phase("step")
         def step(): ...
 
+    Numbers may be given as keywords. Their name and value are part of the phase's name, ``batch=6``, from which
+    ``vramtrace fits`` knows the batch of a step::
+
+        with vramtrace.phase(batch=len(images)):
+            ...
+
     The phases of one thread nest. The phase of a decorated asynchronous function or generator belongs to
     no thread, because such a function is suspended and resumed.
     """
 
     __slots__ = ("name",)
 
-    def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
+    def __init__(self, name: "str | None" = None, **numbers: int) -> None:
+        if not isinstance(name, str) and (name is not None or not numbers):
             raise TypeError(
-                "the name of a phase must be a str, not %s; use @phase(\"name\")" % type(name).__name__
+                "the name of a phase must be a str, not %s; use @phase(\"name\") or phase(batch=6)"
+                % type(name).__name__
             )
-        self.name = name
+        parts = [] if name is None else [name]
+        self.name = " ".join(parts + [_number(*item) for item in numbers.items()])
 
     def __enter__(self) -> "phase":
         functions = _functions()
@@ -124,6 +132,16 @@ class phase:
         from ._wrap import in_phase
 
         return in_phase(self, function)
+
+
+def _number(name, value):
+    """``batch=6``. The value is whatever stands for an integer, as an integer of NumPy does."""
+    from operator import index
+
+    try:
+        return "%s=%d" % (name, index(value))
+    except TypeError:
+        raise TypeError("%s=%r: must be an integer, as in phase(batch=6)" % (name, value)) from None
 
 
 def mark(name: str) -> None:

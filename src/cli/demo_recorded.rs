@@ -1,5 +1,5 @@
-//! `vramtrace demo`: a recorded training run that comes with the command, and why it was out of
-//! memory, in 12 lines and as a page. Needs no GPU and no PyTorch.
+//! `vramtrace demo`: a recorded training run that comes with the command, why it was out of memory, as text and as a
+//! page; and which batch would fit, by two small recorded batches. Needs no GPU and no PyTorch.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -14,9 +14,24 @@ use crate::launch::output::{Output as RunOutput, from_here};
 /// A trace, as it was recorded or imported. `scripts/record-demo.sh` makes another one.
 const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
 const NAME: &str = "recorded.vtrace";
+/// The same model at two batches, whose larger ones were really run (docs/fits.md).
+const BATCHES: [(&str, &[u8]); 2] = [
+    ("batch4.vtrace", include_bytes!("../../tests/data/fits/gpt2_b4.vtrace.gz")),
+    ("batch6.vtrace", include_bytes!("../../tests/data/fits/gpt2_b6.vtrace.gz")),
+];
+/// Below the run, so that the run stays one process.
+const BATCHES_IN: &str = "batches";
+const CARD: &str = "24GiB";
 
 pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
-    let trace = unpack(out)?;
+    let directory = directory(out)?;
+    let trace = directory.join(NAME);
+    unpack(&trace, RECORDED)?;
+    let batches = directory.join(BATCHES_IN);
+    std::fs::create_dir_all(&batches).map_err(|error| cannot(&batches, &error))?;
+    for (name, packed) in BATCHES {
+        unpack(&batches.join(name), packed)?;
+    }
     let shown = from_here(&trace);
     println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
     println!("vramtrace oom --short {shown}");
@@ -28,42 +43,46 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
         let report = ["report", "--no-hints", "--html"].map(OsStr::new);
         execute(&[&report[..], &["-o".as_ref(), page, shown.as_ref()]].concat())?;
     }
+    let batches = from_here(&batches);
+    println!("\nvramtrace fits --short {batches} --card {CARD}    # from its batches 4 and 6");
+    execute(&["fits", "--short", &batches, "--card", CARD].map(OsStr::new))?;
     println!("\nAs a page:     {}", from_here(&page));
     println!("Look further:  vramtrace oom {shown}");
     println!("Your program:  vramtrace run python train.py");
     Ok(DONE)
 }
 
-/// Writes the trace into `out`, or into a new directory. Returns its path. A file of that name with other
-/// contents is an error: nothing is overwritten.
-fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
-    let directory = match out {
+/// `out`, or a new directory.
+fn directory(out: Option<OsString>) -> Result<PathBuf, Failure> {
+    match out {
         Some(directory) => {
             std::fs::create_dir_all(&directory)
                 .map_err(|error| cannot(Path::new(&directory), &error))?;
-            PathBuf::from(directory)
+            Ok(PathBuf::from(directory))
         }
         None => {
             let mut output = RunOutput::new(None)?;
             output.create()?;
-            output.shown().ok_or_else(|| Failure::new("no directory for the trace"))?
+            output.shown().ok_or_else(|| Failure::new("no directory for the trace"))
         }
-    };
-    let path = directory.join(NAME);
+    }
+}
+
+/// Writes a trace. A file of that name with other contents is an error: nothing is overwritten.
+fn unpack(path: &Path, packed: &[u8]) -> Result<(), Failure> {
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(RECORDED).read_to_end(&mut bytes)?;
-    match path.symlink_metadata().map(|_| files::read(&path, bytes.len() as u64)) {
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes)?;
+    match path.symlink_metadata().map(|_| files::read(path, bytes.len() as u64)) {
         // An earlier demo wrote it.
-        Ok(Ok(there)) if there == bytes => {}
+        Ok(Ok(there)) if there == bytes => Ok(()),
         Ok(_) => {
             let shown = path.display();
-            return Err(Failure::new(format!(
+            Err(Failure::new(format!(
                 "{shown} exists and is not the recorded run: give another --out"
-            )));
+            )))
         }
-        Err(_) => Output::new(&path, false)?.write(|out| out.write_all(&bytes))?,
+        Err(_) => Ok(Output::new(path, false)?.write(|out| out.write_all(&bytes))?),
     }
-    Ok(path)
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {
@@ -75,6 +94,7 @@ mod tests {
     /// The recording is part of the executable and of the repository.
     #[test]
     fn what_ships_is_small() {
-        assert!(super::RECORDED.len() < 1_000_000, "{}", super::RECORDED.len());
+        let batches = super::BATCHES.iter().map(|(_, packed)| packed.len()).sum::<usize>();
+        assert!(super::RECORDED.len() < 1_000_000 && batches < 250_000, "{batches}");
     }
 }

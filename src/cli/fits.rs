@@ -10,7 +10,7 @@ use vramtrace_reader::analysis::fits::{
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::fits::report;
-use vramtrace_reader::report::text::fits::text;
+use vramtrace_reader::report::text::fits::{short, text};
 use vramtrace_reader::trace::Trace;
 
 use super::caveats;
@@ -41,7 +41,7 @@ Examples:
   vramtrace fits a.vtrace b.vtrace --batch 22,24 --json"
 )]
 pub struct Args {
-    /// Traces of one program, at two batches or more
+    /// Traces of one program, at two batches or more; or a directory with them
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// The batch of each trace; for one trace, of each step [default: from NVTX ranges `batch=6`]
@@ -50,9 +50,10 @@ pub struct Args {
     /// The memory of a card, e.g. 24GiB, or its name [default: the recorded card]
     #[arg(long, alias = "capacity", value_name = "SIZE|NAME")]
     card: Option<String>,
-    /// Bytes of the card that others use: a desktop, other processes
-    #[arg(long, value_name = "SIZE", default_value = "0")]
-    in_use: String,
+    /// Bytes of the card that others use: a desktop, other processes [default: on the recorded card what they held
+    /// then, if the trace tells; else 0]
+    #[arg(long, value_name = "SIZE")]
+    in_use: Option<String>,
     /// Predict these batches
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     batch: Vec<u64>,
@@ -63,30 +64,38 @@ pub struct Args {
     /// The device, by its ordinal as the program saw it [default: the one with the most memory]
     #[arg(long, value_name = "N")]
     device: Option<u8>,
+    /// Print one line
+    #[arg(long, conflicts_with = "json")]
+    short: bool,
     /// Print JSON (schema vramtrace.fits/1)
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args) -> Outcome {
-    let in_use = match args.in_use.as_str() {
-        "0" => 0,
-        text => {
-            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?
-        }
+    let in_use = match args.in_use.as_deref() {
+        None => None,
+        Some("0") => Some(0),
+        Some(text) => Some(
+            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?,
+        ),
     };
     let card = args.card.as_deref().map(card).transpose()?;
     if args.batch.contains(&0) {
         return Err(Failure::new("--batch 0: give a batch of 1 or more"));
     }
-    let traces = args.traces.iter().map(open).collect::<Result<Vec<Trace>, Failure>>()?;
+    let marked = args.recorded.is_none();
+    let traces =
+        args.traces.iter().map(|path| open(path, marked)).collect::<Result<Vec<_>, _>>()?;
+    let traces: Vec<Trace> = traces.into_iter().flatten().collect();
     let recorded = args.recorded.as_deref().map(|text| named(text, traces.len())).transpose()?;
     let (varied, batches) =
         recorded.unwrap_or_else(|| (Varied::default(), vec![Batches::Marked; traces.len()]));
     let device = args.device.map(DeviceId);
     let all: Vec<&Trace> = traces.iter().collect();
     let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
-        let name = args.traces[index].display().to_string();
+        let named = args.traces.get(index).filter(|_| traces.len() == args.traces.len());
+        let name = named.map_or_else(|| trace.path(), |path| path).display().to_string();
         Recording::read(&name, trace, device, &varied, &batches[index])
     };
     let recordings: Result<Vec<Recording>, _> =
@@ -96,10 +105,10 @@ pub fn run(args: Args) -> Outcome {
     let confs = confs(&args.conf, &recordings)?;
     let question = Question { varied, card, in_use, batches: args.batch, confs };
     let answer = answer(&recordings, &question).map_err(Failure::new)?;
-    if args.json {
-        print(&json(&WithDamage::new(&report(&answer), traces.iter()))?)?;
-    } else {
-        print_text(&text(&answer))?;
+    match (args.json, args.short) {
+        (true, _) => print(&json(&WithDamage::new(&report(&answer), traces.iter()))?)?,
+        (false, true) => print_text(&short(&answer))?,
+        (false, false) => print_text(&text(&answer))?,
     }
     Ok(status(&answer))
 }
@@ -112,15 +121,17 @@ fn status(answer: &Answer) -> u8 {
     }
 }
 
-/// One process of one trace.
-fn open(path: &PathBuf) -> Result<Trace, Failure> {
-    let mut traces = select::open(std::slice::from_ref(path))?.traces;
-    match traces.pop() {
-        Some(trace) if traces.is_empty() => Ok(trace),
-        _ => Err(Failure::new(format!(
-            "{}: it has {} processes: give the trace of one of them",
+/// The process of a trace, or the processes of a directory: each with its batch in its marks (`marked`), and none of
+/// them a rank of one job.
+fn open(path: &PathBuf, marked: bool) -> Result<Vec<Trace>, Failure> {
+    let traces = select::open(std::slice::from_ref(path))?.traces;
+    let one_job = traces.iter().any(|trace| trace.header().rank.is_some());
+    match traces.len() {
+        1 => Ok(traces),
+        _ if marked && !one_job => Ok(traces),
+        processes => Err(Failure::new(format!(
+            "{}: it has {processes} processes: give the trace of one of them",
             path.display(),
-            traces.len() + 1
         ))),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use vramtrace_reader::analysis::fits::marked_traces;
 use vramtrace_reader::analysis::ranks::{self, Rank, RankEnd};
 use vramtrace_reader::analysis::{
     Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
@@ -181,7 +182,7 @@ pub fn run(args: Args) -> Outcome {
         let given = args.processes.given();
         let first = first_failed(&args, &ranks, &found.traces);
         out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
-        let hints = text::overview_hints(&ranks, &given);
+        let hints = text::overview_hints(&ranks, &given, &marked_traces(&found.traces));
         print_text(&format!("{out}\n{hints}{}", changes(&args)?))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
@@ -302,7 +303,7 @@ enum Parts {
 impl Parts {
     fn of(by: By, process: &Process, trace: &Trace) -> Option<Parts> {
         Some(match by {
-            By::Phase => Parts::Phases(marked(process, trace)),
+            By::Phase => Parts::Phases(phases_of(process, trace)),
             By::Step => Parts::Steps(StepParts::of(process, trace)?),
         })
     }
@@ -325,7 +326,7 @@ impl Parts {
     }
 }
 
-fn marked(process: &Process, trace: &Trace) -> Vec<Phase> {
+fn phases_of(process: &Process, trace: &Trace) -> Vec<Phase> {
     let found = phases(trace, &process.definitions);
     if found.cut > 0 {
         message(format_args!(
@@ -387,7 +388,7 @@ fn as_text(
     }
     let hints = match several && !args.all {
         _ if args.no_hints => String::new(),
-        true => text::overview_hints(ranks, &given),
+        true => text::overview_hints(ranks, &given, &marked_traces(&found.traces)),
         false => text::hints(processes, args.full, &given),
     };
     if !hints.is_empty() {

@@ -66,6 +66,13 @@ impl SampleAt {
     }
 }
 
+/// Bytes of the card that neither are free nor belong to this process: other processes, and the driver's own. `None`: the
+/// sample lacks a figure.
+pub fn held_by_others(sample: &Sample) -> Option<u64> {
+    let used = sample.driver_total?.checked_sub(sample.driver_free?)?;
+    used.checked_sub(sample.process_bytes?)
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Page {
     /// Live allocations on it.

@@ -50,7 +50,7 @@ mod tests;
 pub use cache::{
     Backing, BlockAt, CacheOomAt, CachePeak, CacheState, CacheSums, ReportedTotals, SegmentAt,
 };
-pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
+pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt, held_by_others};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use growing::{Follower, GrowingReplay};
 pub use in_use::{CacheInUse, InUse};

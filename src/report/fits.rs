@@ -41,7 +41,13 @@ pub(super) fn caveats(answer: &Answer) -> Vec<String> {
             scaling.model_off * 100.0
         ));
     }
-    if answer.card.is_some() && answer.in_use == 0 {
+    if answer.in_use_recorded {
+        caveats.push(format!(
+            "{} of the card were held by other processes and the driver when the run was recorded, and are \
+             subtracted: --in-use gives another figure",
+            size(answer.in_use)
+        ));
+    } else if answer.card.is_some() && answer.in_use == 0 {
         caveats.push(
             "memory that a desktop or other processes use is not subtracted: give it with --in-use"
                 .into(),

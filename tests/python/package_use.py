@@ -38,7 +38,7 @@ async def later():
     return take(8)
 
 
-with vramtrace.Peak() as peak, vramtrace.phase("forward"):
+with vramtrace.Peak() as peak, vramtrace.phase("forward", batch=6):
     kept = take(32)
     must(driver.cuMemFree_v2(take(64)))
 other = asyncio.run(later())

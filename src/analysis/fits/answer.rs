@@ -14,8 +14,8 @@ pub struct Question {
     pub varied: Varied,
     /// `None`: the recorded card.
     pub card: Option<Card>,
-    /// Bytes of the card that others use.
-    pub in_use: u64,
+    /// Bytes of the card that others use. `None`: on the recorded card what they held of it then, else 0.
+    pub in_use: Option<u64>,
     /// Batches that are predicted.
     pub batches: Vec<u64>,
     pub confs: Vec<(String, Conf)>,
@@ -30,6 +30,8 @@ pub struct Answer<'r> {
     /// `None`: neither asked for nor in the trace.
     pub card: Option<Card>,
     pub in_use: u64,
+    /// `in_use` is what others held of the recorded card, by the trace.
+    pub in_use_recorded: bool,
     /// The architectures of the recorded card and of the one that is asked for, where they differ.
     pub other: Option<(Architecture, Architecture)>,
     /// By setting. Empty without a card.
@@ -73,7 +75,10 @@ pub fn answer<'r>(
     let asked = card.as_ref().and_then(|card| card.architecture);
     let here = recorded.card.as_deref().and_then(architecture_of);
     let other = here.zip(asked).filter(|(here, asked)| here != asked);
-    let capacity = card.as_ref().map(|card| card.bytes.saturating_sub(question.in_use));
+    let of_others = recorded.recorded.others_bytes.filter(|_| question.card.is_none());
+    let in_use_recorded = question.in_use.is_none() && of_others.is_some();
+    let in_use = question.in_use.or(of_others).unwrap_or(0);
+    let capacity = card.as_ref().map(|card| card.bytes.saturating_sub(in_use));
     let settings = capacity.map(|capacity| answers(&scaling, &question.confs, capacity));
     let judged = capacity.filter(|_| other.is_none());
     let predict = |batch: &u64| {
@@ -85,7 +90,8 @@ pub fn answer<'r>(
     Ok(Answer {
         recordings,
         varied: question.varied.clone(),
-        in_use: question.in_use,
+        in_use,
+        in_use_recorded,
         settings: settings.unwrap_or_default(),
         scaling,
         card,

@@ -9,7 +9,10 @@ mod cards;
 mod keys;
 mod law;
 mod margins;
+mod marked;
 mod matching;
+#[cfg(test)]
+mod recorded_tests;
 mod recording;
 mod scaling;
 #[cfg(test)]
@@ -20,6 +23,7 @@ use std::fmt;
 pub use answer::{Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer};
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
+pub use marked::{MarkedTrace, marked_batches, marked_traces, suffices};
 pub use recording::{Batches, Recording, Varied};
 pub use scaling::{Scaling, Share};
 

@@ -1,10 +1,6 @@
-//! Programs whose laws are known, and recorded runs whose peaks at other batches were measured.
-
-use std::io::Read;
-use std::path::{Path, PathBuf};
+//! Programs whose laws are known.
 
 use proptest::prelude::*;
-use tempfile::TempDir;
 use vramtrace_format::{Definition, Kind, Mark, Space};
 
 use super::*;
@@ -127,7 +123,7 @@ fn recorded(program: &Program, batch: u64) -> Recording {
     recording_of(&program.run(&[batch; 3], true), &Batches::Marked).unwrap()
 }
 
-fn requests(log: &crate::allocator::Log) -> Vec<Request> {
+pub(super) fn requests(log: &crate::allocator::Log) -> Vec<Request> {
     log.requests().collect()
 }
 
@@ -270,103 +266,33 @@ proptest! {
     }
 }
 
-/// Where the packed traces of `tests/data/fits` lie, unpacked.
-struct Recordings(TempDir);
-
-impl Recordings {
-    fn read(&self, names: &[&str]) -> Vec<Recording> {
-        let read = |name: &&str| {
-            let path = self.unpacked(name);
-            let trace = Trace::open(&path).unwrap();
-            Recording::read(name, &trace, None, &Varied::default(), &Batches::Marked).unwrap()
-        };
-        names.iter().map(read).collect()
-    }
-
-    fn unpacked(&self, name: &str) -> PathBuf {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let packed = root.join(format!("tests/data/fits/{name}.vtrace.gz"));
-        let mut bytes = Vec::new();
-        let packed = std::fs::File::open(packed).unwrap();
-        flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-        let path = self.0.path().join(format!("{name}.vtrace"));
-        std::fs::write(&path, bytes).unwrap();
-        path
-    }
-}
-
-/// A run without the recorder: `tests/data/fits/peaks.jsonl`, measured on an H100.
-struct Peak {
-    batch: u64,
-    setting: String,
-    allocated: u64,
-    reserved: u64,
-}
-
-fn peaks(model: &str) -> Vec<Peak> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fits/peaks.jsonl");
-    let text = std::fs::read_to_string(path).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let peak = |line: serde_json::Value| Peak {
-        batch: line["batch"].as_str().unwrap().parse().unwrap(),
-        setting: match line["setting"].as_str().unwrap() {
-            "" => "default".to_string(),
-            setting => setting.to_string(),
-        },
-        allocated: line["allocated"].as_u64().unwrap(),
-        reserved: line["reserved"].as_u64().unwrap(),
+#[test]
+fn what_others_held_of_the_recorded_card_is_not_there_for_a_run() {
+    let sample = |free, process_bytes| vramtrace_format::Sample {
+        device: vramtrace_format::DeviceId(0),
+        driver_free: free,
+        driver_total: Some(24 << 30),
+        process_bytes,
+        context_bytes: 0,
     };
-    lines.filter(|line| line["model"] == model).map(peak).collect()
-}
-
-#[test]
-fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
-    let recordings = Recordings(tempfile::tempdir().unwrap());
-    for (model, names, allocated, reserved) in [
-        ("gpt2", &["gpt2_b4", "gpt2_b6"][..], 0.001, 0.005),
-        ("gpt2", &["gpt2_b6-6-6-4"], 0.005, 0.006),
-        ("bert-autocast", &["bert-autocast_b4", "bert-autocast_b6"], 0.005, 0.01),
-        ("resnet50", &["resnet50_b16", "resnet50_b24"], 0.006, 0.065),
-    ] {
-        let runs = recordings.read(names);
-        let truths = peaks(model);
-        assert_eq!(truths.len(), 12, "{model}: six batches under two settings");
-        let confs = ["default", "expandable_segments:True"];
-        let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap()));
-        let question = Question {
-            varied: Varied::default(),
-            card: Some(Card::of_size(24 << 30)),
-            in_use: 0,
-            batches: truths.iter().map(|truth| truth.batch).collect(),
-            confs: confs.to_vec(),
-        };
+    let asked = |sampled, card: Option<Card>, in_use| {
+        let runs = [4, 6].map(|batch| {
+            let mut trace = Program::default().run(&[batch; 3], true);
+            trace.event(1 << 40, vramtrace_format::Event::Sample(sampled));
+            recording_of(&trace, &Batches::Marked).unwrap()
+        });
+        let varied = Varied::default();
+        let question = Question { varied, card, in_use, batches: Vec::new(), confs: Vec::new() };
         let answer = answer(&runs, &question).unwrap();
-        for truth in truths {
-            let of = |one: &&Predicted| one.batch == truth.batch && one.setting == truth.setting;
-            let predicted = answer.predicted.iter().find(of).unwrap();
-            for (interval, right, within) in [
-                (predicted.allocated, truth.allocated, allocated),
-                (predicted.reserved, truth.reserved, reserved),
-            ] {
-                let off = interval.expected as f64 / right as f64 - 1.0;
-                let place = format!("{names:?} to {} {}: {off}", truth.batch, truth.setting);
-                assert!(off.abs() <= within, "{place}");
-                assert!((interval.low..=interval.high).contains(&right), "{place}, {interval:?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn recorded_runs_are_given_back_at_their_batches() {
-    let recordings = Recordings(tempfile::tempdir().unwrap());
-    for names in [["gpt2_b4", "gpt2_b6"], ["resnet50_b16", "resnet50_b24"]] {
-        let runs = recordings.read(&names);
-        let scaling = Scaling::of(&runs).unwrap();
-        let log = &scaling.base().recorded.log;
-        assert_eq!(
-            requests(&scaling.log(scaling.base_batch(), Bound::Expected, true)),
-            requests(log)
-        );
+        (answer.in_use, answer.in_use_recorded)
+    };
+    let known = sample(Some(10 << 30), Some(11 << 30));
+    assert_eq!(asked(known, None, None), (3 << 30, true));
+    assert_eq!(asked(known, None, Some(1)), (1, false), "what is given counts");
+    assert_eq!(asked(known, Some(Card::of_size(8 << 30)), None), (0, false), "another card");
+    for unknown in
+        [sample(None, Some(1)), sample(Some(1), None), sample(Some(10 << 30), Some(15 << 30))]
+    {
+        assert_eq!(asked(unknown, None, None), (0, false), "{unknown:?}");
     }
 }

@@ -50,6 +50,8 @@ pub struct CardFacts {
     pub bytes: u64,
     /// What others use of it.
     pub in_use_bytes: u64,
+    /// The trace has this figure: --in-use was not given, and the card is the recorded one.
+    pub in_use_recorded: bool,
     pub architecture: Option<&'static str>,
     /// false: of another architecture than the recorded one. There is no verdict.
     pub verdict: bool,
@@ -117,6 +119,7 @@ pub fn report(answer: &Answer) -> FitsReport {
             name: card.name.clone(),
             bytes: card.bytes,
             in_use_bytes: answer.in_use,
+            in_use_recorded: answer.in_use_recorded,
             architecture: card.architecture.map(|architecture| architecture.name()),
             verdict: answer.has_verdict(),
         }),

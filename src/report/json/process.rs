@@ -9,6 +9,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
+use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
@@ -53,6 +54,9 @@ pub struct ProcessFacts {
     /// The moment of the figures below: the end, unless another was requested.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
+    /// The batches that marks of the program name, as `batch=6`; absent where none does. `vramtrace fits` takes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marked_batches: Vec<u64>,
     pub host_pinned: HostFacts,
     pub host_registered: HostFacts,
     /// Why it is an outlier among the processes of the run. Null: it is none.
@@ -287,6 +291,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
         }),
         at_s: seconds(state.time_ns),
         devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
+        marked_batches: marked_batches(&process.definitions),
         host_pinned: host_facts(&state.host_pinned),
         host_registered: host_facts(&state.host_registered),
         odd,

@@ -7,11 +7,7 @@ use crate::units::{clean, gib, size};
 
 /// The answer, first in one line.
 pub fn text(answer: &Answer) -> String {
-    let mut out = String::new();
-    match headline(answer) {
-        Some(line) => out.push_str(&format!("{}\n\n", paint(BOLD, &line))),
-        None => out.push_str("no card is known: give --card\n\n"),
-    }
+    let mut out = format!("{}\n", short(answer));
     for recording in answer.recordings {
         out.push_str(&format!("  {}\n", of_recording(answer, recording)));
     }
@@ -35,6 +31,14 @@ pub fn text(answer: &Answer) -> String {
         out.push('\n');
     }
     out
+}
+
+/// The answer in one line.
+pub fn short(answer: &Answer) -> String {
+    match headline(answer) {
+        Some(line) => format!("{}\n", paint(BOLD, &line)),
+        None => "no card is known: give --card\n".into(),
+    }
 }
 
 fn of_recording(answer: &Answer, recording: &Recording) -> String {

@@ -1,14 +1,15 @@
 //! The commands that a report suggests at its end.
 
 use super::layout::{DIM, paint};
+use crate::analysis::fits::{MarkedTrace, marked_batches, suffices};
 use crate::analysis::ranks::{self, Rank};
 use crate::analysis::{Process, outliers};
 use crate::report::shell;
 
 /// Commands to suggest after an overview. The example is the process that failed first, else the outlier,
 /// else the first one.
-/// `given`: the trace arguments as the user gave them, each after a space.
-pub fn overview_hints(processes: &[Rank], given: &str) -> String {
+/// `given`: the trace arguments as the user gave them, each after a space. `marked`: the batches of the traces.
+pub fn overview_hints(processes: &[Rank], given: &str, marked: &[MarkedTrace]) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
     let odd = || processes.iter().zip(&odd).find(|(_, odd)| odd.is_some()).map(|(one, _)| one);
@@ -18,11 +19,25 @@ pub fn overview_hints(processes: &[Rank], given: &str) -> String {
     };
     let headers = processes.iter().map(|process| &process.header);
     let one = shell::of_process(given, &process.header, &process.trace, headers);
-    aligned(vec![
+    let mut lines = vec![
         (format!("vramtrace report{one}"), "one process in full"),
         (format!("vramtrace holders{given}"), "who held it at the peaks"),
         timeline(given),
-    ])
+    ];
+    lines.extend(fits(marked));
+    aligned(lines)
+}
+
+/// The command that says which batch fits. `None`: the marks of these traces name fewer than two.
+fn fits(marked: &[MarkedTrace]) -> Option<(String, &'static str)> {
+    let paths: String =
+        marked.iter().map(|trace| format!(" {}", shell::path(trace.path))).collect();
+    suffices(marked).then(|| {
+        (
+            format!("vramtrace fits{paths}"),
+            "which batch fits on this card; --card 24GiB: on another",
+        )
+    })
 }
 
 /// The command that exports a timeline, and its description.
@@ -47,6 +62,12 @@ pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
     }
     if !processes.is_empty() {
         lines.push(timeline(given));
+    }
+    if let [process] = processes
+        && process.devices().any(|(_, device)| device.cache.peak_allocated.bytes > 0)
+    {
+        let batches = marked_batches(&process.definitions);
+        lines.extend(fits(&[MarkedTrace { path: &process.trace, batches }]));
     }
     aligned(lines)
 }

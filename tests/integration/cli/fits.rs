@@ -153,3 +153,41 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
     let (code, ..) = said(fits(&scratch, &["cut.vtrace", "gpt2_b6.vtrace"]));
     assert!(matches!(code, Some(0..=2)), "{code:?}");
 }
+
+#[test]
+fn report_names_the_command_where_marks_name_two_batches() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6", "gpt2_b6-6-6-4"]);
+    let report = |args: &[&str]| {
+        let output = vramtrace().arg("report").args(args).current_dir(&scratch.0).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let command = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("vramtrace fits"))?;
+        Some(line.split("  ").next().unwrap().to_string())
+    };
+    for (traces, given) in [
+        (&["gpt2_b6-6-6-4.vtrace"][..], "vramtrace fits gpt2_b6-6-6-4.vtrace"),
+        (&TWO, "vramtrace fits gpt2_b4.vtrace gpt2_b6.vtrace"),
+    ] {
+        assert_eq!(command(&report(traces)).as_deref(), Some(given));
+        let words: Vec<&str> = given.split(' ').skip(2).chain(["--card", "24GiB"]).collect();
+        let (code, text, _) = said(fits(&scratch, &words));
+        assert!(code == Some(0) && text.starts_with("batch 24 fits"), "{text}");
+    }
+    assert_eq!(command(&report(&["gpt2_b4.vtrace"])), None, "one batch tells little");
+    let all: Value = serde_json::from_str(&report(&[&TWO[..], &["--json"]].concat())).unwrap();
+    let batches = |process: &Value| process["marked_batches"].clone();
+    let found: Vec<Value> = all["processes"].as_array().unwrap().iter().map(batches).collect();
+    assert!(found.len() == 2 && found.contains(&vec![4].into()) && found.contains(&vec![6].into()));
+}
+
+#[test]
+fn a_directory_stands_for_its_traces_where_marks_name_the_batches() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4", "gpt2_b6"]);
+    let (code, line, _) = said(fits(&scratch, &[".", "--card", "24GiB", "--short"]));
+    assert_eq!((code, &*line), (Some(0), "batch 24 fits, 25 does not on 24.00 GiB\n"));
+    let (code, _, errors) = said(fits(&scratch, &[".", "--recorded", "batch=4,6"]));
+    assert!(code == Some(2) && errors.contains("it has 2 processes"), "{errors}");
+}

@@ -282,6 +282,9 @@ fn the_first_screen_of_the_readme_shows_what_oom_prints() {
         flat(&String::from_utf8(output.stdout).unwrap())
     };
     run(&["demo", "--out", "."]);
+    let fits = run(&["fits", "--short", "batches", "--card", "24GiB"]);
+    let answer = fits.split(" on ").next().unwrap();
+    assert!(first.iter().any(|line| line.contains(&format!("\"{answer}\""))), "{answer}");
     let printed = run(&["oom", "--short", "recorded.vtrace"]);
     let shown = &first[begin..end];
     assert!(shown.len() <= 10 && shown[0].starts_with("OUT OF MEMORY"), "{shown:?}");

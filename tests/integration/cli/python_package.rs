@@ -35,6 +35,11 @@ fn every_python_sees_its_own_figures() {
         let places = run.stdout.replace(&format!("{}/tests/python/", repository().display()), "");
         assert_eq!(places, expected, "Python 3.{minor}");
         assert_eq!(run.stderr, "", "Python 3.{minor}");
+        let mut report = vramtrace();
+        let report =
+            report.args(["report", "--by", "phase"]).arg(run.scratch.0.join("snapshot.vtrace"));
+        let phases = String::from_utf8(report.output().unwrap().stdout).unwrap();
+        assert!(phases.contains("forward batch=6"), "Python 3.{minor}: {phases}");
     }
 }
 

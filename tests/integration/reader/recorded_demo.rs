@@ -17,12 +17,14 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
     let output = run();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
-    assert!(stdout.lines().count() <= 23, "{stdout}");
+    assert!(stdout.lines().count() <= 26, "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     for part in [
         "\nvramtrace oom --short here/recorded.vtrace",
         "OUT OF MEMORY",
         "expandable_segments:True",
+        "\nvramtrace fits --short here/batches --card 24GiB",
+        "\nbatch 24 fits, 25 does not on 24.00 GiB\n",
     ] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }

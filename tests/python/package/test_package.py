@@ -1,5 +1,7 @@
 """``import vramtrace`` with and without the recorder."""
 
+import json
+
 import pytest
 
 
@@ -165,6 +167,39 @@ def test_phases_are_in_the_trace(recorded):
     rows = {row[0]: row[1] for row in words if len(row) > 1}
     assert (rows.get("step"), rows.get("later"), rows.get("each")) == ("2", "1", "1"), run.stdout
     assert "forward" in rows and "outer" in rows
+
+
+def test_numbers_of_a_phase_are_part_of_its_name(recorded):
+    recorded.python("""
+        import driver, vramtrace
+
+        class Index:
+            "As the integers of NumPy and PyTorch."
+            def __index__(self):
+                return 5
+
+        driver.init()
+        with vramtrace.phase(batch=6):
+            driver.free(driver.alloc(8))
+        with vramtrace.phase("train", batch=Index(), tokens=256):
+            driver.free(driver.alloc(8))
+
+        @vramtrace.phase(batch=4)
+        def step():
+            driver.free(driver.alloc(8))
+
+        step()
+        for wrong in ({}, {"batch": "6"}, {"batch": 1.5}, {"batch": None}, {"name": None}):
+            try:
+                vramtrace.phase(**wrong)
+            except TypeError as error:
+                assert "phase(batch=6)" in str(error), error
+            else:
+                raise AssertionError(wrong)
+        """)
+    run = recorded.vramtrace("report", "--by", "phase", "--json", "out")
+    phases = json.loads(run.stdout)["processes"][0]["phases"]
+    assert {phase["path"][-1] for phase in phases} == {"batch=6", "train batch=5 tokens=256", "batch=4"}
 
 
 def test_peaks_may_lie_in_each_other(recorded):

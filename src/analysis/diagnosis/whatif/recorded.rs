@@ -10,7 +10,7 @@ use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
     AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, SegmentAt, State,
-    Until,
+    Until, held_by_others,
 };
 use crate::symbols::{Symbols, torch_version};
 use crate::trace::{Definitions, IMPORT, Site, Trace};
@@ -41,6 +41,8 @@ pub struct Recorded {
     pub cap_bytes: Option<u64>,
     /// The memory of the card.
     pub card_bytes: Option<u64>,
+    /// What others held of it at the end, by the figures of the driver and of NVML.
+    pub others_bytes: Option<u64>,
 }
 
 /// Where an allocation comes from.
@@ -339,6 +341,7 @@ impl RequestObserver<'_> {
                     .device(id)
                     .map(|device| device.total_bytes)
                     .filter(|bytes| *bytes > 0),
+                others_bytes: device.sample.and_then(|at| held_by_others(&at.sample)),
             });
         }
         all
