@@ -6,6 +6,7 @@
 #   scripts/release.sh aarch64            # for one architecture
 #   scripts/release.sh --wheel            # only the wheel for this machine
 #   scripts/release.sh --wheel aarch64
+#   scripts/release.sh --no-advisories    # does not ask the database of known vulnerabilities
 #   scripts/release.sh --check [ROOT...]  # builds the last commit in two directories, and in each ROOT: same bytes?
 #
 # The same commit, toolchain and versions of maturin and zig give the same bytes: paths are replaced in the binaries, and
@@ -19,6 +20,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
+advisories=1
 machines=
 if [ "${1-}" = --check ]; then
     shift
@@ -27,8 +29,9 @@ fi
 for argument in "$@"; do
     case $argument in
         --wheel) wheel_only=1 ;;
+        --no-advisories) advisories= ;;
         x86_64 | aarch64) machines="$machines $argument" ;;
-        *) echo "release: unknown argument '$argument': must be --wheel, --check, x86_64 or aarch64" >&2; exit 2 ;;
+        *) echo "release: unknown argument '$argument': must be --wheel, --no-advisories, --check, x86_64 or aarch64" >&2; exit 2 ;;
     esac
 done
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -57,8 +60,8 @@ say "licences"
 python3 scripts/release/licenses.py --check
 python3 scripts/release/licenses.py >THIRD-PARTY-LICENSES.txt
 if [ -z "$wheel_only" ]; then
-    say "advisories"
-    scripts/deny.sh advisories bans licenses sources
+    say "crates"
+    scripts/deny.sh ${advisories:+advisories} bans licenses sources
 fi
 
 rm -rf dist
