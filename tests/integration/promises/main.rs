@@ -7,6 +7,7 @@ mod corner_cases;
 mod descriptors;
 mod driver_internal;
 mod full_tables;
+mod graph_growth;
 mod graphs;
 mod host_functions;
 mod kill;
