@@ -82,8 +82,7 @@ impl GraphHistory {
         let same = self.by_nodes.entry(graph.nodes).or_default();
         self.counts.sizes += u64::from(*same == 0);
         *same += 1;
-        let kept =
-            KeptGraph { index: self.made, launched_at_once: false, launched_again: false };
+        let kept = KeptGraph { index: self.made, launched_at_once: false, launched_again: false };
         self.live.insert(graph.number, kept);
         self.change(at.time_ns, before);
     }

@@ -106,7 +106,12 @@ impl Subject<'_> {
         until_ns: u64,
     ) -> Result<(), HeldReason> {
         let length = until_ns.saturating_sub(graphs.first_ns);
-        let pace = Pace::of(&graphs.time, length);
+        let mut kept = shape(&graphs.time, length);
+        // The last bin has the first graphs that were destroyed at the end.
+        if graphs.counts != counts {
+            kept.pop();
+        }
+        let pace = Pace::of(kept);
         if pace.last == 0 {
             return Err(HeldReason::Stopped);
         }
@@ -167,7 +172,7 @@ impl Subject<'_> {
                 _ => false,
             };
             let length = self.end_ns.saturating_sub(history.first_ns);
-            let steady = Pace::of(&history.time, length).is_steady();
+            let steady = Pace::of(shape(&history.time, length)).is_steady();
             let long = length >= LEAST_SPAN_NS;
             if !judged || history.taken <= LEAST_NEW || history.given > 0 || !steady || !long {
                 continue;
@@ -207,7 +212,7 @@ impl Subject<'_> {
                 && growth.rises >= UNNAMED_RISES
                 && growth.risen >= UNNAMED_BYTES
                 && end_ns >= UNNAMED_SPAN_NS
-                && Pace::of(&history.time, end_ns).is_steady();
+                && Pace::of(shape(&history.time, end_ns)).is_steady();
             if !enough {
                 continue;
             }
@@ -271,8 +276,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(time: &Series, length_ns: u64) -> Pace {
-        let mut floor = shape(time, length_ns);
+    /// Of the lowest values in equal parts of the time.
+    fn of(mut floor: Vec<u64>) -> Pace {
+        if floor.is_empty() {
+            return Pace { all: 0, third: 0, last: 0 };
+        }
         for at in (1..floor.len()).rev() {
             floor[at - 1] = floor[at - 1].min(floor[at]);
         }
@@ -282,8 +290,6 @@ impl Pace {
 
     /// As much in the last quarter as in the third, or nearly; and the last half is no small rest.
     fn is_steady(&self) -> bool {
-        self.last > 0
-            && self.last >= self.third / 5 * 3
-            && (self.third + self.last) >= self.all / 3
+        self.last > 0 && self.last >= self.third / 5 * 3 && (self.third + self.last) >= self.all / 3
     }
 }

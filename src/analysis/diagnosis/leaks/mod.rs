@@ -45,7 +45,8 @@ mod verdict;
 pub use growth::{Growth, KeptReason};
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{
-    DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict,
+    DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed,
+    Verdict,
 };
 
 use std::collections::BTreeMap;

@@ -11,8 +11,8 @@ use super::series::Series;
 use crate::analysis::Level;
 use crate::analysis::sleeps::SleepsObserver;
 use crate::replay::{
-    AllocCause, Asleep, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping, Observer,
-    State,
+    AllocCause, Asleep, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping,
+    Observer, State,
 };
 
 /// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
