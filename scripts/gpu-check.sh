@@ -4,7 +4,7 @@
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
-#                        [fix] [story] [marks] [leaks] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [suites]
+#                        [fix] [story] [marks] [leaks] [graphs] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [suites]
 #   default: all but fits (10 minutes) and suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
 #   scripts/gpu/check.py says what each part checks
 #

@@ -26,6 +26,8 @@ marks   phases of torch.cuda.nvtx
 sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
         `leaks` on a running program
+graphs  executable graphs of PyTorch: the driver's memory for them at the line that made them, and the verdict; names
+        of the driver that are not classified
 per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
@@ -50,6 +52,7 @@ import demo
 import fits
 import fix
 import forward
+import graphs
 import leaks
 import limits
 import marks
@@ -68,7 +71,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -383,6 +386,13 @@ def section_marks():
         print(f"SKIP marks: no {missing}")
         return
     marks.marks(sys.modules[__name__])
+
+
+def section_graphs():
+    if missing := have("torch"):
+        print(f"SKIP graphs: no {missing}")
+        return
+    graphs.section(sys.modules[__name__])
 
 
 def section_leaks():

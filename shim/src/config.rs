@@ -16,7 +16,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 17] = [
+pub const KNOWN: [&str; 18] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -34,6 +34,7 @@ pub const KNOWN: [&str; 17] = [
     "VRAMTRACE_SIM_STATE",
     "VRAMTRACE_SIM_NVML",
     "VRAMTRACE_SIM_FAULT",
+    "VRAMTRACE_SIM_GRAPHS",
 ];
 
 /// Whether the variables for fault injection are read.

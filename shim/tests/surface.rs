@@ -130,3 +130,45 @@ fn the_documentation_is_the_table() {
         "docs/COVERAGE.md is old: VRAMTRACE_WRITE_DOCS=1 cargo test -p vramtrace-shim --test surface"
     );
 }
+
+/// The functions of the driver and their classes.
+fn classified() -> Vec<(&'static str, &'static str)> {
+    let list = include_str!("../src/driver/functions.txt");
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+            [name, class] | [name, class, "measured"] => (name, class),
+            _ => panic!("functions.txt: {line}: want NAME CLASS, or NAME CLASS measured"),
+        })
+        .collect()
+}
+
+#[test]
+fn each_function_of_the_driver_is_classified_as_the_table_says() {
+    let classified = classified();
+    assert!(classified.windows(2).all(|pair| pair[0].0 < pair[1].0), "sorted, each name once");
+    let classes: std::collections::BTreeMap<&str, &str> = classified.into_iter().collect();
+    let table = table();
+    let cuda = table.iter().filter(|row| row[0].starts_with("cu"));
+    let hooks: std::collections::BTreeMap<&str, &str> =
+        cuda.map(|row| (row[0].as_str(), row[3].as_str())).collect();
+    for (name, class) in &classes {
+        let is_followed = !matches!(hooks.get(name), None | Some(&"pass") | Some(&"note"));
+        assert!(["followed", "none", "unfollowed"].contains(class), "{name}: {class}");
+        assert_eq!(*class == "followed", is_followed, "{name}: {class}");
+        assert!(hooks.get(name) != Some(&"note") || *class == "unfollowed", "{name}: {class}");
+    }
+    let sim =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(testkit::sim()).output().unwrap();
+    let sim = String::from_utf8(sim.stdout).unwrap();
+    let exported = sim.lines().filter_map(|line| line.split_whitespace().last());
+    let is_cuda = |name: &&str| {
+        name.strip_prefix("cu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    let exported: Vec<&str> = exported.filter(is_cuda).collect();
+    assert!(exported.len() > 400);
+    for name in exported.into_iter().chain(hooks.keys().copied()) {
+        assert!(classes.contains_key(name), "{name} is not in functions.txt");
+    }
+}

@@ -44,6 +44,10 @@ pub(crate) struct Context {
     pub heap: AtomicBool,
     /// Live streams, and for how many there is room.
     pub streams: Mutex<(u64, u64)>,
+    /// Bytes of the executable graphs, which share pages.
+    graphs: Mutex<u64>,
+    /// How often it was started: a primary context lives again after a reset.
+    lives: AtomicU64,
     pub cache_config: AtomicU32,
     pub peers: Mutex<Vec<u32>>,
 }
@@ -74,6 +78,8 @@ impl Context {
             local: Mutex::new(DEFAULT_STACK as u64),
             heap: AtomicBool::new(false),
             streams: Mutex::new((0, 0)),
+            graphs: Mutex::new(0),
+            lives: AtomicU64::new(0),
             cache_config: AtomicU32::new(0),
             peers: Mutex::new(Vec::new()),
         }));
@@ -99,6 +105,8 @@ impl Context {
         *self.local.lock().unwrap() = DEFAULT_STACK as u64;
         self.heap.store(false, Relaxed);
         *self.streams.lock().unwrap() = (0, 0);
+        *self.graphs.lock().unwrap() = 0;
+        self.lives.fetch_add(1, Relaxed);
         self.alive.store(true, Release);
         Ok(())
     }
@@ -151,6 +159,31 @@ impl Context {
         streams.0 = streams.0.saturating_sub(1);
     }
 
+    pub(crate) fn life(&self) -> u64 {
+        self.lives.load(Relaxed)
+    }
+
+    /// The executable graphs need so much more.
+    pub(crate) fn need_graph(&self, bytes: u64) -> Done {
+        let mut graphs = self.graphs.lock().unwrap();
+        let more = graph_pages(*graphs + bytes) - graph_pages(*graphs);
+        if more > 0 {
+            self.grow(more)?;
+        }
+        *graphs += bytes;
+        Ok(())
+    }
+
+    pub(crate) fn graph_ended(&self, bytes: u64) {
+        let mut graphs = self.graphs.lock().unwrap();
+        let left = graphs.saturating_sub(bytes);
+        let less = graph_pages(*graphs) - graph_pages(left);
+        *graphs = left;
+        if less > 0 && self.is_alive() {
+            self.shrink(less);
+        }
+    }
+
     /// Releases the context's memory of the device.
     pub(crate) fn release(&self) {
         for memory in driver().all() {
@@ -165,6 +198,11 @@ impl Context {
 
 pub(crate) fn all_threads(bytes: u64) -> u64 {
     SM_COUNT * THREADS_PER_SM * bytes
+}
+
+/// The pages that so many bytes of executable graphs take.
+fn graph_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE)
 }
 
 fn default_limits() -> [usize; 16] {

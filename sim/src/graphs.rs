@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::driver::driver;
 use crate::error::{Done, Error};
+use crate::graph_cost::GraphCost;
 use crate::memory::{Memory, next_id, round_up};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
@@ -109,6 +110,7 @@ pub(crate) struct Node {
 pub(crate) struct Exec {
     pub work: Vec<Work>,
     pub flags: u64,
+    pub cost: Arc<GraphCost>,
 }
 
 #[derive(Default)]

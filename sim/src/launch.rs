@@ -5,6 +5,7 @@ use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
+use crate::graph_cost::GraphCost;
 use crate::graphs::{Exec, Work, graphs, new_handle, release_orphans};
 use crate::memory::{Block, Memory, Owner, next_id};
 use crate::streams;
@@ -16,14 +17,15 @@ const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
 
 pub(crate) fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
-    contexts::current()?;
+    let context = contexts::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let mut all = graphs();
     let work = all.ordered_checked(graph as usize)?;
+    let cost = Arc::new(GraphCost::new(context, work.len())?);
     let handle = new_handle();
-    all.execs.insert(handle, Arc::new(Exec { work, flags }));
+    all.execs.insert(handle, Arc::new(Exec { work, flags, cost }));
     out.set(handle as Handle);
     Ok(())
 }
@@ -84,7 +86,8 @@ fn replace(handle: Handle, graph: Handle) -> Done<i32> {
         // CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
         return Ok(2);
     }
-    all.execs.insert(handle as usize, Arc::new(Exec { work, flags: old.flags }));
+    all.execs
+        .insert(handle as usize, Arc::new(Exec { work, flags: old.flags, cost: old.cost.clone() }));
     Ok(0)
 }
 
@@ -104,6 +107,15 @@ pub(crate) fn exec_update_v2(handle: Handle, graph: Handle, info: Out<[u64; 3]>)
     let result = replace(handle, graph)?;
     info.set([result as u64, 0, 0]);
     if result == 0 { Ok(()) } else { Err(Error(910)) }
+}
+
+/// New parameters of a node. Kernels do nothing, so they are not kept.
+pub(crate) fn set_params(handle: Handle, node: Handle, params: In<c_void>) -> Done {
+    exec(handle)?;
+    if node.is_null() || params.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    Ok(())
 }
 
 /// The most bytes that are live at once while the work runs, per device.
@@ -150,7 +162,9 @@ pub(crate) fn upload(handle: Handle, stream: StreamArg) -> Done {
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
     }
-    reserve(&*exec(handle)?)
+    let exec = exec(handle)?;
+    exec.cost.used()?;
+    reserve(&exec)
 }
 
 fn run(work: &[Work]) -> Done {
@@ -207,6 +221,7 @@ pub(crate) fn launch(handle: Handle, stream: StreamArg) -> Done {
         }
         memory.lock().free(pointer)?;
     }
+    exec.cost.used()?;
     reserve(&exec)?;
     run(&exec.work)
 }

@@ -10,6 +10,7 @@
 //! | `VRAMTRACE_SIM_STATE=PATH` | processes that name the same file share the devices; without it each has its own |
 //! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container; `no-figures`: it knows no memory by process, as on WSL2; `slow`: its lists take 5 ms; `hangs:N`: after N lists it does not answer; `lost:N`: after N lists it says that the GPU is lost (15); `busy:N`: each card and process uses N % of the time |
 //! | `VRAMTRACE_SIM_FAULT` | `hang@CALL:N`: the Nth call of this function does not return; `CODE@CALL:N`: from it on each call of a context answers the code, until the context is reset; `exit`: after the program's exit handlers each call answers 4, as the real one does |
+//! | `VRAMTRACE_SIM_GRAPHS=1` | executable graphs take memory (`graph_cost`); without it they take none |
 //! | `CUDA_VISIBLE_DEVICES` | ordinals or beginnings of UUIDs, as the driver reads it |
 //!
 //! # What it does, and the measurement behind it
@@ -28,6 +29,7 @@
 //! | local memory of a kernel | SMs x threads per SM x (its bytes - the highest so far, at first the stack limit), at its first launch; stays | 2,048: 264 MiB; 16,384: 3,960 MiB |
 //! | a kernel that calls malloc | heap limit + 2 MiB at the first launch | same |
 //! | streams | 2 MiB for each 4 that live at once; stays | 128: 70 MiB in 34 steps; 52: 28 MiB |
+//! | executable graphs | 2,674 B for each node, in pages of 2 MiB, if asked for (`graph_cost`) | 60 of 2,000 kernels: 306 MiB |
 //! | physical objects (VMM) | live while a handle or a mapping refers to them; 2 MiB granularity; unmapping nothing is no error | same |
 //! | while a stream captures | calls that wait are refused with 900 and end the capture (901) | same |
 //! | look-ups | NULL and a status for what is not there; 1 for a version above the driver's | same |
@@ -76,6 +78,7 @@ mod error;
 mod error_text;
 mod fault;
 mod graph;
+mod graph_cost;
 mod graph_memory;
 mod graphs;
 mod heap;

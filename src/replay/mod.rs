@@ -25,6 +25,7 @@ pub mod cache;
 mod checkpoint;
 pub mod device;
 mod driver_own;
+mod exec_graphs;
 mod freed;
 mod growing;
 pub mod in_use;
@@ -52,6 +53,7 @@ pub use cache::{
 };
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt, held_by_others};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
+pub use exec_graphs::{ExecGraph, ExecGraphs, GraphChange};
 pub use growing::{Follower, GrowingReplay};
 pub use in_use::{CacheInUse, InUse};
 pub use live::{Key, Live, LiveSet};
@@ -61,7 +63,9 @@ pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, Stat
 pub use trace::{Progress, ReplayResult, Until, Visitor};
 
 use rustc_hash::FxHashSet;
-use vramtrace_format::{DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason};
+use vramtrace_format::{
+    ContextId, DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason,
+};
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
@@ -248,7 +252,31 @@ impl Replay {
             }
             Event::Took(took) => {
                 self.device(took.device).driver_own.apply(&took);
+                observer.on_took(at, &took);
                 self.notify_device_change(at, took.device, observer);
+            }
+            Event::GraphMade { exec, nodes, site, stack } => {
+                let made = definitions.site(site);
+                let device = made.map_or(DeviceId::UNKNOWN, |site| site.device);
+                let context = made.map_or(ContextId(0), |site| site.context);
+                let graph = ExecGraph { number: 0, device, context, site, stack, nodes };
+                let (graph, replaced) = self.state.exec_graphs.add(exec, graph);
+                if let Some(replaced) = replaced {
+                    observer.on_graph(at, &replaced, GraphChange::Ended);
+                }
+                observer.on_graph(at, &graph, GraphChange::Made);
+            }
+            Event::GraphUsed { exec, again } => {
+                if let Some(graph) = self.state.exec_graphs.get(exec) {
+                    let change =
+                        if again { GraphChange::LaunchedAgain } else { GraphChange::Launched };
+                    observer.on_graph(at, &graph, change);
+                }
+            }
+            Event::GraphEnded { exec } => {
+                if let Some(graph) = self.state.exec_graphs.remove(exec) {
+                    observer.on_graph(at, &graph, GraphChange::Ended);
+                }
             }
             Event::Mark { name, mark } => observer.on_mark(at, name, mark),
             Event::PostMortem(found) => observer.on_post_mortem(at, &found),

@@ -1,9 +1,10 @@
 //! Callbacks during a replay. Every method has an empty default.
 
-use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId, Stamped, Took};
 
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
+use super::exec_graphs::{ExecGraph, GraphChange};
 use super::live::{Key, Live};
 use super::mapping::{Asleep, Mapping};
 use super::state::State;
@@ -94,6 +95,10 @@ observer! {
     /// The memory of this many bytes of a live block was unmapped, or mapped again (negative). Not
     /// called when a block with unmapped bytes is freed.
     fn on_block_paused(at: &Stamped, device: DeviceId, address: u64, bytes: i64);
+    /// The driver took memory for itself, or gave it back.
+    fn on_took(at: &Stamped, took: &Took);
+    /// An executable graph was instantiated, launched or destroyed.
+    fn on_graph(at: &Stamped, graph: &ExecGraph, change: GraphChange);
     /// A framework's cache could not serve a request.
     fn on_cache_oom(at: &Stamped, device: DeviceId, oom: &CacheOomAt);
     /// The recorder found that the program is out of memory, and did not survive a refusal.

@@ -3,6 +3,7 @@
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin, Stamped};
 
 use super::Replay;
+use super::exec_graphs::GraphChange;
 use super::observer::{FreeCause, Observer};
 use super::state::{ContextState, PoolSums};
 use crate::trace::Definitions;
@@ -64,6 +65,9 @@ impl Replay {
     ) {
         for key in self.state.live.owned_by(id) {
             self.end(at, key, FreeCause::WithContext, observer);
+        }
+        for graph in self.state.exec_graphs.end_context(id) {
+            observer.on_graph(at, &graph, GraphChange::Ended);
         }
         if let Some(context) = self.state.contexts.remove(&id) {
             let device = self.device(context.device);

@@ -7,6 +7,7 @@ use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, Stop
 
 use super::cache::CacheState;
 use super::device::DeviceState;
+use super::exec_graphs::ExecGraphs;
 use super::live::LiveSet;
 use super::mapping::AddressSpace;
 
@@ -140,6 +141,8 @@ pub struct State {
     pub time_ns: u64,
     pub events: u64,
     pub live: LiveSet,
+    /// Those whose instantiation is in the file.
+    pub(super) exec_graphs: ExecGraphs,
     pub devices: BTreeMap<DeviceId, DeviceState>,
     pub pools: FxHashMap<PoolId, PoolSums>,
     pub contexts: BTreeMap<ContextId, ContextState>,
@@ -189,6 +192,7 @@ impl State {
     /// Clears what is live; history stays.
     pub(super) fn forget_live(&mut self) {
         self.live.clear();
+        self.exec_graphs.forget();
         self.pools.clear();
         self.contexts.clear();
         self.space.clear();

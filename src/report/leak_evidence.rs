@@ -35,6 +35,26 @@ pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
             size(bytes_a_sleep),
             several(sleeps, "sleep")
         )),
+        LeakReason::GraphsKept { same, again } => {
+            let (kept, same) = (several(leak.count, "executable graph"), count(same));
+            lines.push(format!(
+                "{kept} kept, {same} with as many nodes as another; {} launched again after a later one was \
+                 instantiated",
+                if again == 0 { "none".to_string() } else { count(again) }
+            ));
+            let (made, gone) = (count(leak.allocations), count(leak.frees));
+            lines.push(format!("{made} instantiated at a steady pace, {gone} destroyed"));
+            return lines;
+        }
+        LeakReason::DriverTook { times } => {
+            lines.push(format!("the driver took memory {} times, and gave none back", count(times)));
+            lines.push("as much in the last quarter of the time as before".into());
+            return lines;
+        }
+        LeakReason::Trend if leak.driver.is_some() => {
+            lines.push("growth of NVML's figure that no allocation and no followed call explains".into());
+            return lines;
+        }
         LeakReason::Trend => {}
     }
     lines.push(match leak.verdict {

@@ -377,6 +377,26 @@ events! {
         status: i32 = small,
     } => opens_file: false, is_total: true;
 
+    /// An executable graph was instantiated. `nodes`: the nodes of its graph; 0 = not known.
+    0x49 GraphMade {
+        nodes: u32 = small,
+        exec: u64 = word,
+        site: SiteId = high,
+        stack: StackId = low,
+    } => opens_file: true, is_total: false;
+
+    /// An executable graph was launched for the first time; or (`again`) after a later one with the same stack and the
+    /// same number of nodes was instantiated. Each is written once for an executable graph.
+    0x4A GraphUsed {
+        again: bool = small,
+        exec: u64 = word,
+    } => opens_file: false, is_total: false;
+
+    /// An executable graph was destroyed.
+    0x4B GraphEnded {
+        exec: u64 = word,
+    } => opens_file: false, is_total: false;
+
     /// A driver function was called whose memory is not recorded: a pass-through function of family L, or an unknown
     /// one whose name looks like an allocation. Written at most once for each function.
     0x3B PassedThrough {

@@ -117,7 +117,7 @@ impl Api {
 }
 
 /// Open addressing, at most 40 % full.
-const SLOTS: usize = 512;
+const SLOTS: usize = 1024;
 const EMPTY: u16 = u16::MAX;
 static NAMES: [u16; SLOTS] = names();
 const _: () = assert!(Api::COUNT * 5 < SLOTS * 2);

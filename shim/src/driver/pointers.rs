@@ -180,7 +180,7 @@ pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
 /// Real address -> entry point. One word a slot, address << 16 | number: set with one store, so
 /// that a reader never sees half of it. Open addressing, at most 40 % full: each function of the table
 /// may be there twice (see [`adopt_inner`]).
-const SLOTS: usize = 1024;
+const SLOTS: usize = 2048;
 const _: () = assert!(Api::COUNT * 2 * 5 < SLOTS * 2);
 static MAP: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
 

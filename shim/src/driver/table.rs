@@ -132,6 +132,16 @@ macro_rules! table {
                 cuGraphUpload_ptsz 11010 (exec: GraphExec, stream: Stream) => graph::upload;
                 cuGraphLaunch 10000 (exec: GraphExec, stream: Stream) => graph::launch;
                 cuGraphLaunch_ptsz 10000 (exec: GraphExec, stream: Stream) => graph::launch;
+                cuGraphExecUpdate 10020 (exec: GraphExec, graph: Graph, error: Out<Node>, result: Out<i32>) => graph::exec_update;
+                cuGraphExecUpdate_v2 12000 (exec: GraphExec, graph: Graph, info: *mut c_void) => graph::exec_update_v2;
+                cuGraphExecKernelNodeSetParams 10010 (exec: GraphExec, node: Node, params: *mut c_void) => graph::set_params;
+                cuGraphExecKernelNodeSetParams_v2 12000 (exec: GraphExec, node: Node, params: *mut c_void) => graph::set_params;
+                cuGraphExecMemcpyNodeSetParams 10020 (exec: GraphExec, node: Node, params: *mut c_void, ctx: Ctx) => graph::set_params_in_context;
+                cuGraphExecMemsetNodeSetParams 10020 (exec: GraphExec, node: Node, params: *mut c_void, ctx: Ctx) => graph::set_params_in_context;
+                cuGraphExecHostNodeSetParams 10020 (exec: GraphExec, node: Node, params: *mut c_void) => graph::set_params;
+                cuGraphExecChildGraphNodeSetParams 11010 (exec: GraphExec, node: Node, child: *mut c_void) => graph::set_params;
+                cuGraphExecBatchMemOpNodeSetParams 11070 (exec: GraphExec, node: Node, params: *mut c_void) => graph::set_params;
+                cuGraphExecNodeSetParams 12020 (exec: GraphExec, node: Node, params: *mut c_void) => graph::set_params;
                 cuGraphExecDestroy 10000 (exec: GraphExec) => graph::exec_destroy;
                 cuGraphDestroy 10000 (graph: Graph) => pass;
                 cuDeviceGraphMemTrim 11040 (device: i32) => graph::trim;

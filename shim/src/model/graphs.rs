@@ -4,7 +4,6 @@
 use crate::model::cap::Growth;
 use crate::model::ledger::device_index;
 use crate::runtime::fallible::list_of;
-use crate::runtime::handle_set::HandleSet;
 use crate::runtime::hash_table::{KeyedSlot, NoMemory, Table, Value};
 use crate::runtime::lock::Lock;
 use std::sync::Arc;
@@ -158,8 +157,6 @@ pub struct Graphs {
     nodes: Lock<Table<KeyedSlot<NodeOrigin>>>,
     execs: Lock<Table<KeyedSlot<PlanReference>>>,
     devices: Box<[Memory]>,
-    /// Executable graphs that were launched before.
-    pub launched: HandleSet,
 }
 
 impl Default for Graphs {
@@ -171,7 +168,6 @@ impl Default for Graphs {
             nodes: Lock::default(),
             execs: Lock::default(),
             devices: (0..devices).map(|_| Memory::default()).collect(),
-            launched: HandleSet::default(),
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod attribution;
 pub mod cap;
 pub mod contexts;
 pub mod devices;
+pub mod executable_graphs;
 pub mod exports;
 pub mod graphs;
 pub mod imports;

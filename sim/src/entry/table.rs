@@ -311,6 +311,8 @@ table! {
     call 12000 cuGraphExecGetFlags(exec: Handle, out: Out<u64>) = launch::exec_flags;
     call 10020 cuGraphExecUpdate(exec: Handle, graph: Handle, node: Out<Handle>, out: Out<i32>) = launch::exec_update;
     call 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, info: Out<[u64; 3]>) = launch::exec_update_v2;
+    call 10010 cuGraphExecKernelNodeSetParams(exec: Handle, node: Handle, params: In<c_void>) = launch::set_params;
+    call 12000 cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, params: In<c_void>) = launch::set_params;
     call 11040 cuDeviceGraphMemTrim(device: i32) = launch::trim;
     call 11040 cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, out: Out<c_void>) = launch::get_attribute;
     call 11040 cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<c_void>) = launch::set_attribute;

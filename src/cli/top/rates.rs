@@ -35,7 +35,7 @@ impl Rate {
         let mut parts: BTreeMap<DeviceId, f64> = BTreeMap::new();
         let growing = |leak: &&_| is_growing(leak);
         for leak in found.leaks.iter().filter(growing) {
-            rate += leak.growth.as_ref().map_or(0.0, |growth| growth.bytes_per_second);
+            rate += leak.rate().unwrap_or(0.0);
             if let Some(left) = leak.exhausted_in_s {
                 *parts.entry(leak.device).or_default() += 1.0 / left.max(1e-3);
             }

@@ -108,6 +108,12 @@ pub struct LeakFacts {
     pub bytes: u64,
     pub count: u64,
     pub rate_bytes_per_s: Option<f64>,
+    /// Of memory that the driver holds for itself: `graphs`, `streams`, `modules`, or `unattributed`: by no known call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
+    /// Bytes of one executable graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each_bytes: Option<u64>,
     /// From the end of the trace until this leak alone fills the cap or the card.
     pub exhausted_in_s: Option<f64>,
     /// 0 to 1.
@@ -149,6 +155,9 @@ pub struct LeakProcessFacts {
     pub kept: Vec<KeptFacts>,
     /// Pools of frameworks whose blocks are not known, and free memory in pools.
     pub pooled: Vec<PooledFacts>,
+    /// Executable graphs that are kept, and are no leak.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_by_driver: Vec<HeldByDriverFacts>,
     pub suppressed: Vec<SuppressedFacts>,
 }
 
@@ -174,6 +183,16 @@ pub struct PooledFacts {
     pub free: bool,
     /// Not null: the pool grows.
     pub rate_bytes_per_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeldByDriverFacts {
+    /// `filling`: new ones come; `stopped`: no new ones; `reused`: they are launched again.
+    pub why: &'static str,
+    pub device: Option<u8>,
+    pub bytes: u64,
+    pub graphs: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -210,7 +229,9 @@ pub fn facts(found: &Leaks) -> Vec<LeakFacts> {
             device: ordinal(leak.device),
             bytes: leak.bytes,
             count: leak.count,
-            rate_bytes_per_s: leak.growth.as_ref().map(|growth| growth.bytes_per_second),
+            rate_bytes_per_s: leak.rate(),
+            driver_memory: leak.driver.map(|driver| driver.name()),
+            each_bytes: leak.driver.and_then(|driver| driver.each),
             exhausted_in_s: leak.exhausted_in_s,
             confidence: (leak.confidence * 1000.0).round() / 1000.0,
             stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
@@ -265,6 +286,16 @@ fn process_facts(found: &Leaks) -> LeakProcessFacts {
                 bytes: pooled.bytes,
                 free: pooled.free,
                 rate_bytes_per_s: pooled.bytes_per_second,
+            })
+            .collect(),
+        held_by_driver: found
+            .held_by_driver
+            .iter()
+            .map(|held| HeldByDriverFacts {
+                why: held.why.name(),
+                device: ordinal(held.device),
+                bytes: held.bytes,
+                graphs: held.graphs,
             })
             .collect(),
         suppressed: found

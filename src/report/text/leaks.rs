@@ -3,7 +3,7 @@
 use super::holders::{ListingOptions, lead_words, listed, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
+use crate::analysis::leaks::{HeldReason, KeptReason, Leak, Leaks, Verdict};
 use crate::analysis::{GroupBy, StackClassifier, pool_hint};
 use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
@@ -30,12 +30,13 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
             Some(frame) => lead_words(&classifier, leak.stack, frame, how),
             None => format!("? ({})", found.symbols.why_empty(leak.stack)),
         };
-        let rate = match &leak.growth {
-            Some(growth) => format!(", +{}/s", size(growth.bytes_per_second as u64)),
+        let rate = match leak.rate() {
+            Some(rate) => format!(", +{}/s", size(rate as u64)),
             None => String::new(),
         };
+        let of_driver = leak.driver.map_or(String::new(), |driver| format!(" {}", driver.name()));
         format!(
-            "leak on {} by {lead}: {}, {}{rate}, {} % sure",
+            "leak on {} by {lead}: {}{of_driver}, {}{rate}, {} % sure",
             gpu_name(leak.device),
             leak.verdict.name().replace('_', " "),
             size(leak.bytes),
@@ -116,21 +117,27 @@ fn leak_section(
         Verdict::NeverFreed => "NEVER FREED",
         Verdict::FreedAtEnd => "FREED ONLY AT THE END",
     };
+    let of_driver = leak.driver.map(|driver| format!(" {}", driver.name()));
+    let verdict = format!("{verdict}{}", of_driver.unwrap_or_default());
     let sure = (leak.confidence * 100.0).floor();
     let style = if leak.is_sure() { BAD } else { WARN };
     let piece = match leak.level {
+        Level::Driver if leak.driver.is_some() => "executable graph",
         Level::Driver => "allocation",
         Level::Tensor => "block",
     };
     let device = gpu_name(leak.device);
     let mut out =
-        format!("  {}  {}: {}", paint(style, verdict), device, paint(BOLD, &size(leak.bytes)),);
+        format!("  {}  {}: {}", paint(style, &verdict), device, paint(BOLD, &size(leak.bytes)),);
     // The count is 0 for the driver's own memory and for graphs: their allocations are not counted.
     if leak.count > 0 {
         out.push_str(&format!(" in {}", several(leak.count, piece)));
     }
-    if let Some(growth) = &leak.growth {
-        out.push_str(&format!(", +{}/s", size(growth.bytes_per_second as u64)));
+    if let Some(each) = leak.driver.and_then(|driver| driver.each) {
+        out.push_str(&format!(", {} each", size(each)));
+    }
+    if let Some(rate) = leak.rate() {
+        out.push_str(&format!(", +{}/s", size(rate as u64)));
     }
     if let Some(left) = leak.exhausted_in_s {
         let left = wording::age((left.min(1e10) * 1e9) as u64);
@@ -142,6 +149,9 @@ fn leak_section(
     let library = classifier.library_name(&roles).map(|name| format!("  ({})", clean(name)));
     let lead = match classifier.frame(leak.stack, roles.lead) {
         Some(frame) => lead_words(classifier, leak.stack, frame, how),
+        None if leak.driver.is_some_and(|driver| driver.cause.is_none()) => {
+            "in NVML's figure for the process, after no call that is followed".to_string()
+        }
         None => found.symbols.why_empty(leak.stack).to_string(),
     };
     out.push_str(&format!("    {}{}\n", paint(BOLD, &lead), library.unwrap_or_default()));
@@ -312,6 +322,18 @@ fn no_leak(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> 
             line = format!("{line}, which GROWS by {}/s: {hint}", size(rate as u64));
         }
         lines.push(line);
+    }
+    for held in &found.held_by_driver {
+        let why = match held.why {
+            HeldReason::Filling => "new ones still come: a cache that fills stops at some count",
+            HeldReason::Stopped => "no new ones: a cache that is full",
+            HeldReason::Reused => "launched again and again",
+        };
+        let graphs = several(held.graphs, "executable graph");
+        let roles = classifier.roles(held.stack);
+        let by = classifier.frame(held.stack, roles.lead).map(|frame| frame_words(frame, how));
+        let by = by.map(|by| format!(", by {by}")).unwrap_or_default();
+        lines.push(format!("{:>12}  {graphs}{by}: {why}", size(held.bytes)));
     }
     for suppressed in &found.suppressed {
         let (leaks, line) = (several(suppressed.leaks, "leak"), suppressed.line);

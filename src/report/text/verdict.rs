@@ -74,7 +74,7 @@ fn leak_verdict(found: &Leaks) -> Option<Verdict> {
     let first = sure.next()?;
     let classifier = StackClassifier::new(&found.symbols, &found.header);
     let line = oom::place(&classifier, first.stack).map(|place| {
-        let rate = first.growth.as_ref().map(|growth| growth.bytes_per_second as u64);
+        let rate = first.rate().map(|rate| rate as u64);
         let rate = rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate)));
         let verdict = first.verdict.name().replace('_', " ");
         let sure = (first.confidence * 100.0).floor();

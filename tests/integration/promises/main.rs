@@ -8,6 +8,7 @@ mod descriptors;
 mod driver_internal;
 mod elf_shapes;
 mod full_tables;
+mod graph_growth;
 mod graphs;
 mod host_functions;
 mod kill;

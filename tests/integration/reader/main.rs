@@ -6,6 +6,7 @@ mod endings;
 mod failed_ranks;
 mod given_files;
 mod golden;
+mod graph_leaks;
 mod holders;
 mod hostile_files;
 mod import_command;

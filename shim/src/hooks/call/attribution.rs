@@ -11,12 +11,14 @@ use crate::hooks::process::refresh::refresh_reserves;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::hooks::process::target::known_device;
-use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
+use crate::model::attribution::driver_internal::{
+    Attribution, DriverActivity, Followed, Originator,
+};
 use crate::model::contexts::Target;
 use vramtrace_format::{Cause, PoolId, StackId};
 
-/// Least time between two readings after calls that create events: programs create thousands, and on an
-/// H200 none took memory that could be measured.
+/// Least time between two readings after calls that create events or set parameters of nodes: programs make
+/// thousands, and on an H200 no event took memory that could be measured.
 const SELDOM_NS: u64 = 100_000_000;
 
 /// A call under way.
@@ -27,12 +29,12 @@ impl TrackedCall {
         TrackedCall(None)
     }
 
-    pub fn start(p: &'static Process, target: Target, doing: DriverActivity) -> TrackedCall {
+    pub fn start(p: &'static Process, target: Target, call: impl Into<Followed>) -> TrackedCall {
         if !NvmlReader::is_wanted(p) {
             return TrackedCall(None);
         }
         let device = known_device(p, target.device);
-        TrackedCall(device.and_then(|device| p.nvml.begin(p, device, doing)))
+        TrackedCall(device.and_then(|device| p.nvml.begin(p, device, call.into())))
     }
 
     /// Ends the tracking after the call. A call that failed may have taken memory too.
@@ -41,7 +43,7 @@ impl TrackedCall {
     }
 
     fn cause(&self) -> Cause {
-        self.0.as_ref().map_or(Cause::Other, |taking| taking.doing.cause())
+        self.0.as_ref().map_or(Cause::Other, |taking| taking.call.doing.cause())
     }
 
     /// As `end`, where only this call can have taken the bytes: `parts` splits them by cause.
@@ -76,7 +78,8 @@ impl TrackedCall {
                 Attribution::BySome(cause, bytes) => {
                     p.nvml.book(p, device, maker(cause, StackId(0), 0), bytes);
                 }
-                Attribution::Less(_) | Attribution::Nothing => {}
+                // The reading books these.
+                Attribution::ByOriginator(..) | Attribution::Less(_) | Attribution::Nothing => {}
             }
         };
         let began_ns = p.clock.now_ns();
@@ -99,11 +102,11 @@ pub fn watched(
     p: &'static Process,
     api: Api,
     target: Target,
-    doing: DriverActivity,
+    call: impl Into<Followed>,
     name: impl Fn() -> u32,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let watch = TrackedCall::start(p, target, doing);
+    let watch = TrackedCall::start(p, target, call);
     let result = real();
     watch.end(p, api, target, name);
     result
@@ -111,11 +114,11 @@ pub fn watched(
 
 /// As `watched`, for calls that programs make by the thousand: most are followed by no reading, and the
 /// next reading includes what they took.
-pub fn watched_seldom(
+pub fn watched_seldom<C: Into<Followed>>(
     p: &'static Process,
     api: Api,
     target: impl FnOnce() -> Target,
-    doing: DriverActivity,
+    call: impl FnOnce() -> C,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     if !NvmlReader::is_wanted(p) {
@@ -126,7 +129,7 @@ pub fn watched_seldom(
     if since < SELDOM_NS {
         return real();
     }
-    watched(p, api, target, doing, || 0, real)
+    watched(p, api, target, call(), || 0, real)
 }
 
 /// A call that maps or unmaps memory of another process or API.

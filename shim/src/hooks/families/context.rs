@@ -403,7 +403,7 @@ fn share_with(
     if result == CUDA_SUCCESS
         && let Some(target) = p.contexts.find(peer as u64)
     {
-        p.nvml.wait_for(target.device, DriverActivity::Sharing);
+        p.nvml.wait_for(target.device, DriverActivity::Sharing.into());
     }
     result
 }

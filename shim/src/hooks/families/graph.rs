@@ -5,7 +5,7 @@
 //! reservation grows at upload or first launch and stays until it is trimmed: that reservation is
 //! physical memory, and it is what a cap limits.
 
-use super::node::plan_of;
+use super::node::{node_count, plan_of};
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
@@ -13,23 +13,24 @@ use crate::driver::param::Out;
 use crate::hooks::call::accounting::{Request, Why, refuse};
 use crate::hooks::call::accounting::{freeing_site, refuse_at, site};
 use crate::hooks::call::after_call::unfollowed;
-use crate::hooks::call::attribution::{nameless, watched};
+use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::NO_TARGET;
 use crate::hooks::process::target::current_target;
-use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::cap::InFlight;
 use crate::model::contexts::Target;
+use crate::model::executable_graphs::{Instantiation, Launch};
 use crate::model::graphs::{Block, Origin, Plan};
 use crate::model::ledger::{Entry, Removed};
 use crate::runtime::fallible::{TryPush, vec_of};
 use crate::runtime::reserve;
-use core::ffi::c_char;
+use core::ffi::{c_char, c_void};
 use std::sync::Arc;
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
+use vramtrace_format::{Cause, DeviceId, Event, Kind, PoolId, Space};
 
 /// cuMemAllocAsync on a capturing stream: creates a node, and takes no memory yet.
 #[cold]
@@ -62,9 +63,48 @@ fn instantiate(
     exec: Out<GraphExec>,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    watched(p, api, current_target(p), DriverActivity::Graphs, nameless, || {
+    let target = current_target(p);
+    if p.trace_writer.is_silent() {
+        return watched(p, api, target, DriverActivity::Graphs, nameless, || {
+            instantiate_plan(p, api, graph, flags, exec, real)
+        });
+    }
+    let made = Instantiation {
+        context: target.context,
+        site: site(p, api, None, target, PoolId(0), 0),
+        stack: crate::hooks::process::stacks::stack(p),
+        nodes: node_count(graph),
+    };
+    let result = watched(p, api, target, charged_to(Some(made)), nameless, || {
         instantiate_plan(p, api, graph, flags, exec, real)
-    })
+    });
+    if result == CUDA_SUCCESS
+        && let Some(exec) = exec.get()
+    {
+        p.executable_graphs.made(exec as u64, made);
+        record_made(p, exec, made);
+    }
+    result
+}
+
+fn record_made(p: &'static Process, exec: GraphExec, made: Instantiation) {
+    let Instantiation { site, stack, nodes, .. } = made;
+    p.trace_writer.record(&Event::GraphMade { exec: exec as u64, nodes, site, stack });
+}
+
+/// A call for an executable graph: what the driver takes is charged to the call that instantiated it.
+fn charged_to(made: Option<Instantiation>) -> Followed {
+    let originator = made.map(|made| Originator {
+        context: made.context,
+        site: made.site,
+        stack: made.stack,
+        ..Originator::unnamed(Cause::Graphs)
+    });
+    Followed { doing: DriverActivity::Graphs, originator }
+}
+
+fn call_for(p: &'static Process, exec: GraphExec) -> Followed {
+    charged_to(p.executable_graphs.instantiation(exec as u64))
 }
 
 fn instantiate_plan(
@@ -184,7 +224,7 @@ pub fn upload(
     _stream: Stream,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
-    watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, || match plan {
+    watched(p, call.api, current_target(p), call_for(p, exec), nameless, || match plan {
         Some(plan) => with_memory(p, call.api, &plan, || call.forward()),
         None => call.forward(),
     })
@@ -205,14 +245,79 @@ pub fn launch(
         }
         _ => call.forward(),
     };
-    if p.graphs.launched.has(exec as usize) {
+    let kind = p.executable_graphs.launch(exec as u64);
+    if kind == Launch::Usual {
         return launch();
     }
-    let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, launch);
+    let result = watched(p, call.api, current_target(p), call_for(p, exec), nameless, launch);
     if result == CUDA_SUCCESS {
-        p.graphs.launched.add(exec as usize);
+        p.executable_graphs.was_launched(exec as u64, kind);
+        if kind != Launch::Updated {
+            let again = kind == Launch::Again;
+            p.trace_writer.record(&Event::GraphUsed { exec: exec as u64, again });
+        }
     }
     result
+}
+
+/// cuGraphExecUpdate: it may take memory, and so may the next launch.
+pub fn exec_update(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    exec: GraphExec,
+    _graph: Graph,
+    _error: Out<Node>,
+    _result: Out<i32>,
+) -> CUresult {
+    update(p, call, exec)
+}
+
+pub fn exec_update_v2(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    exec: GraphExec,
+    _graph: Graph,
+    _info: *mut c_void,
+) -> CUresult {
+    update(p, call, exec)
+}
+
+fn update(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
+    let real = || call.forward();
+    let result = watched(p, call.api, current_target(p), call_for(p, exec), nameless, real);
+    if result == CUDA_SUCCESS {
+        p.executable_graphs.updated(exec as u64);
+    }
+    result
+}
+
+/// cuGraphExecKernelNodeSetParams and its like. Programs call them for many nodes before each launch, so
+/// that a reading follows seldom.
+pub fn set_params(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    exec: GraphExec,
+    _node: Node,
+    _params: *mut c_void,
+) -> CUresult {
+    set(p, call, exec)
+}
+
+/// The same of a copy or a fill, which names a context.
+pub fn set_params_in_context(
+    p: &'static Process,
+    call: &Call<impl Function>,
+    exec: GraphExec,
+    _node: Node,
+    _params: *mut c_void,
+    _context: Ctx,
+) -> CUresult {
+    set(p, call, exec)
+}
+
+fn set(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
+    let (target, real) = (|| current_target(p), || call.forward());
+    watched_seldom(p, call.api, target, || call_for(p, exec), real)
 }
 
 /// A launch. First the ledger removes what the graph frees: blocks of other graphs, and, with the
@@ -279,13 +384,21 @@ fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
 
 pub fn exec_destroy(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
-    p.graphs.launched.remove(exec as usize);
+    let made = p.executable_graphs.ended(exec as u64);
+    if made.is_some() {
+        // Before the call: another thread's graph may get the same handle.
+        p.trace_writer.record(&Event::GraphEnded { exec: exec as u64 });
+    }
     let real = || call.forward();
-    let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, real);
-    if let Some(plan) = plan
-        && result != 0
-    {
-        p.graphs.instantiated(exec as u64, plan);
+    let result = watched(p, call.api, current_target(p), charged_to(made), nameless, real);
+    if result != CUDA_SUCCESS {
+        if let Some(plan) = plan {
+            p.graphs.instantiated(exec as u64, plan);
+        }
+        if let Some(made) = made {
+            p.executable_graphs.made(exec as u64, made);
+            record_made(p, exec, made);
+        }
     }
     result
 }

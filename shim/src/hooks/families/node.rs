@@ -106,6 +106,15 @@ const AUTO_FREE_ON_LAUNCH: u64 = 1;
 /// Depth of nested child graphs; deeper ones are not followed.
 const DEEPEST: u32 = 16;
 
+/// The nodes of a graph, without those of child graphs; 0 = not known.
+pub(in crate::hooks) fn node_count(graph: Graph) -> u32 {
+    let Some(get_nodes) = driver().graph_get_nodes.filter(|_| !graph.is_null()) else { return 0 };
+    let mut count = 0;
+    // SAFETY: the graph that the program instantiates; without a list, only the count is written.
+    let result = inside(|| unsafe { get_nodes(graph, null_mut(), &mut count) });
+    if result == 0 { u32::try_from(count).unwrap_or(u32::MAX) } else { 0 }
+}
+
 /// The allocation and free nodes of a graph, queried from the driver: captured ones, created ones, and
 /// those of child graphs.
 pub(in crate::hooks) fn plan_of(graph: Graph, flags: u64) -> Result<Plan, NoMemory> {

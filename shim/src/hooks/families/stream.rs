@@ -6,15 +6,18 @@ use crate::driver::cuda::{
     CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
 };
 use crate::driver::param::{In, Out};
+use crate::hooks::call::accounting::site;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
+use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, current_target};
-use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::stream_captures::Origin;
 use crate::runtime::thread_slot;
 use core::ffi::c_void;
+use vramtrace_format::{Cause, PoolId};
 
 /// The stream of a capture, with its context and thread. To be called before the capture begins: a
 /// query of a stream's context would invalidate it.
@@ -94,6 +97,20 @@ pub fn end_capture(
     p.stream_captures.end(origin, || is_capturing(stream, per_thread), || call.forward())
 }
 
+/// A new stream. Its line is taken before the call: programs make many in a row, and most are followed by
+/// no reading.
+fn made(p: &'static Process, call: &Call<impl Function>) -> CUresult {
+    let (target, real) = (current_target(p), || call.forward());
+    let originator = (!p.trace_writer.is_silent()).then(|| Originator {
+        context: target.context,
+        site: site(p, call.api, None, target, PoolId(0), 0),
+        stack: stack(p),
+        ..Originator::unnamed(Cause::Streams)
+    });
+    let followed = Followed { doing: DriverActivity::Streams, originator };
+    watched(p, call.api, target, followed, nameless, real)
+}
+
 /// cuStreamCreate.
 pub fn create(
     p: &'static Process,
@@ -101,8 +118,7 @@ pub fn create(
     _stream: Out<Stream>,
     _flags: u32,
 ) -> CUresult {
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+    made(p, call)
 }
 
 /// cuStreamCreateWithPriority.
@@ -113,8 +129,7 @@ pub fn create_with_priority(
     _flags: u32,
     _priority: i32,
 ) -> CUresult {
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+    made(p, call)
 }
 
 /// cuGreenCtxStreamCreate.
@@ -126,8 +141,7 @@ pub fn create_in_green(
     _flags: u32,
     _priority: i32,
 ) -> CUresult {
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
+    made(p, call)
 }
 
 /// cuEventCreate.
@@ -138,13 +152,13 @@ pub fn create_event(
     _flags: u32,
 ) -> CUresult {
     let real = || call.forward();
-    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
+    watched_seldom(p, call.api, || current_target(p), || DriverActivity::Streams, real)
 }
 
 /// cuEventDestroy.
 pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Event) -> CUresult {
     let real = || call.forward();
-    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
+    watched_seldom(p, call.api, || current_target(p), || DriverActivity::Streams, real)
 }
 
 /// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once. A capture

@@ -16,6 +16,7 @@ use crate::hooks::process::without_state;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
+use crate::model::executable_graphs::ExecutableGraphs;
 use crate::model::exports::Exports;
 use crate::model::graphs::Graphs;
 use crate::model::imports::Imports;
@@ -57,6 +58,7 @@ pub struct Process {
     pub cap: Cap,
     pub pools: Pools,
     pub graphs: Graphs,
+    pub executable_graphs: ExecutableGraphs,
     pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
     pub oom: OomReporter,
@@ -102,6 +104,7 @@ impl Process {
             cap: Cap::new(config.rules(), facts),
             pools: Pools::default(),
             graphs: Graphs::default(),
+            executable_graphs: ExecutableGraphs::default(),
             stream_captures: StreamCaptures::default(),
             torch_totals: TorchTotals::default(),
             oom: OomReporter::default(),

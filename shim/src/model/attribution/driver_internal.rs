@@ -5,6 +5,9 @@
 //!
 //! * Where calls of several kinds were in flight, or no reading followed one of them, the growth
 //!   gets the cause that all these kinds share, or [`Cause::Other`], and no call.
+//! * What the driver takes for an executable graph belongs to the call that instantiated it, whenever it
+//!   shows. Calls for graphs of one such call are not told apart: they have the same originator. Where
+//!   graphs of several could be meant, the growth gets the cause only.
 //! * Growth that shows after no such call stays unattributed, also later.
 //! * A call that is not followed (cuCtxSetCurrent) may take memory too. It shows as the next
 //!   followed call's, unless another reading comes between. (Measured: the driver takes such memory
@@ -107,12 +110,52 @@ impl Originator {
     }
 }
 
+/// A call that can make the driver take memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    pub doing: DriverActivity,
+    /// Who is charged, where that is known before the growth: the call that instantiated the graph.
+    pub originator: Option<Originator>,
+}
+
+impl From<DriverActivity> for Followed {
+    fn from(doing: DriverActivity) -> Followed {
+        Followed { doing, originator: None }
+    }
+}
+
+/// The originators of several calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Originators {
+    #[default]
+    NoCall,
+    One(Originator),
+    /// Several, or one that is not known.
+    Several,
+}
+
+impl Originators {
+    fn of(originator: Option<Originator>) -> Originators {
+        originator.map_or(Originators::Several, Originators::One)
+    }
+
+    fn and(self, other: Originators) -> Originators {
+        match (self, other) {
+            (Originators::NoCall, one) | (one, Originators::NoCall) => one,
+            (one, other) if one == other => one,
+            _ => Originators::Several,
+        }
+    }
+}
+
 /// The result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribution {
     Nothing,
     /// Growth, by the only call in progress.
     ByCall(u64),
+    /// Growth, by calls for graphs that this one instantiated.
+    ByOriginator(Originator, u64),
     /// Growth, by one or several of the calls in progress.
     BySome(Cause, u64),
     /// A decrease, to be subtracted from originators.
@@ -132,6 +175,11 @@ pub struct DriverInternal {
     overflowed: bool,
     /// Kinds of calls that no reading followed, or only one that was not exact.
     waiting: ActivitySet,
+    /// Their originators.
+    waiting_for: Originators,
+    /// The calls for graphs in progress, and their originators.
+    graph_calls: u32,
+    graph_originators: Originators,
 }
 
 impl DriverInternal {
@@ -143,8 +191,22 @@ impl DriverInternal {
         self.by_cause.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    pub fn wait(&mut self, doing: DriverActivity) {
-        self.waiting = self.waiting.with(doing);
+    pub fn wait(&mut self, call: Followed) {
+        self.waiting = self.waiting.with(call.doing);
+        self.waiting_for = self.waiting_for.and(Originators::of(call.originator));
+    }
+
+    /// A call for a graph begins.
+    pub fn graph_call_begins(&mut self, originator: Option<Originator>) {
+        self.graph_calls += 1;
+        self.graph_originators = self.graph_originators.and(Originators::of(originator));
+    }
+
+    pub fn graph_call_ends(&mut self) {
+        self.graph_calls = self.graph_calls.saturating_sub(1);
+        if self.graph_calls == 0 {
+            self.graph_originators = Originators::NoCall;
+        }
     }
 
     /// `hidden`: the bytes that a reading shows now. `own`: the call after which it was made; `others`:
@@ -152,7 +214,7 @@ impl DriverInternal {
     pub fn settle(
         &mut self,
         hidden: u64,
-        own: Option<DriverActivity>,
+        own: Option<Followed>,
         others: ActivitySet,
         exact: bool,
     ) -> Attribution {
@@ -163,25 +225,35 @@ impl DriverInternal {
         if wait {
             return Attribution::Nothing;
         }
+        let only_graphs = ActivitySet::default().with(DriverActivity::Graphs);
+        let originators = self.waiting_for.and(match others {
+            others if others.is_empty() => Originators::NoCall,
+            others if others == only_graphs => self.graph_originators,
+            _ => Originators::Several,
+        });
         self.settled = hidden;
-        self.waiting = match own {
-            _ if exact => ActivitySet::default(),
-            Some(doing) => self.waiting.with(doing),
-            None => self.waiting,
-        };
+        match own {
+            _ if exact => {
+                (self.waiting, self.waiting_for) = (ActivitySet::default(), Originators::NoCall);
+            }
+            Some(call) => self.wait(call),
+            None => {}
+        }
         if hidden > before {
             let grown = hidden - before;
-            return match own {
-                Some(_) if involved.is_empty() => Attribution::ByCall(grown),
-                Some(doing) => Attribution::BySome(involved.with(doing).common(), grown),
-                None if involved.is_empty() => Attribution::Nothing,
-                None => Attribution::BySome(involved.common(), grown),
+            let known = own.map_or(Originators::NoCall, |call| Originators::of(call.originator));
+            return match (own, originators.and(known)) {
+                (None, _) if involved.is_empty() => Attribution::Nothing,
+                (_, Originators::One(originator)) => Attribution::ByOriginator(originator, grown),
+                (Some(_), _) if involved.is_empty() => Attribution::ByCall(grown),
+                (Some(call), _) => Attribution::BySome(involved.with(call.doing).common(), grown),
+                (None, _) => Attribution::BySome(involved.common(), grown),
             };
         }
         // Unattributed bytes are subtracted first, unless this call frees its own.
         let surplus = self.named().saturating_sub(hidden);
         let given = match own {
-            Some(doing) => (before - hidden).min(self.of(doing.cause())).max(surplus),
+            Some(call) => (before - hidden).min(self.of(call.doing.cause())).max(surplus),
             None => surplus,
         };
         if given > 0 { Attribution::Less(given) } else { Attribution::Nothing }
@@ -210,17 +282,22 @@ impl DriverInternal {
         maker
     }
 
-    /// Subtracts `bytes`: from `cause` first, from an originator with exactly as many bytes first, from
-    /// the latest first. `report` is called for each originator that changes.
+    /// Subtracts `bytes`: from the call's own originator first, then from its cause, from an originator
+    /// with exactly as many bytes first, from the latest first. `report` is called for each originator
+    /// that changes.
     pub fn give_back(
         &mut self,
         bytes: u64,
-        cause: Option<Cause>,
+        call: Option<Followed>,
         mut report: impl FnMut(&Originator, u64),
     ) {
         let mut left = bytes;
         while left > 0 {
-            let rank = |maker: &Originator, held: u64| (Some(maker.cause) == cause, held == left);
+            let cause = call.map(|call| call.doing.cause());
+            let own = call.and_then(|call| call.originator);
+            let rank = |maker: &Originator, held: u64| {
+                (Some(*maker) == own, Some(maker.cause) == cause, held == left)
+            };
             let best = self
                 .makers
                 .iter()
@@ -265,6 +342,86 @@ mod tests {
 
     const NONE: ActivitySet = ActivitySet(0);
 
+    fn by(doing: DriverActivity) -> Option<Followed> {
+        Some(doing.into())
+    }
+
+    /// The call that instantiated a graph, by its stack.
+    fn line(stack: u32) -> Originator {
+        Originator { stack: StackId(stack), ..Originator::unnamed(Cause::Graphs) }
+    }
+
+    fn graph(stack: u32) -> Followed {
+        Followed { doing: DriverActivity::Graphs, originator: Some(line(stack)) }
+    }
+
+    #[test]
+    fn what_shows_late_belongs_to_the_line_that_instantiated_the_graph() {
+        let mut account = DriverInternal::default();
+        let late = account.settle(2, Some(graph(1)), NONE, true);
+        assert_eq!(late, Attribution::ByOriginator(line(1), 2));
+        // Calls that no reading followed, all for graphs of one line.
+        account.wait(graph(1));
+        account.wait(graph(1));
+        let late = account.settle(6, Some(graph(1)), NONE, true);
+        assert_eq!(late, Attribution::ByOriginator(line(1), 4));
+        account.wait(graph(1));
+        assert_eq!(account.settle(8, None, NONE, true), Attribution::ByOriginator(line(1), 2));
+        // An inexact reading leaves them for the next.
+        account.wait(graph(1));
+        account.settle(8, None, NONE, false);
+        assert_eq!(account.settle(9, None, NONE, true), Attribution::ByOriginator(line(1), 1));
+        assert_eq!(account.settle(10, None, NONE, true), Attribution::Nothing);
+    }
+
+    #[test]
+    fn graphs_of_several_lines_are_never_one_lines() {
+        let mut account = DriverInternal::default();
+        let graphs = |bytes| Attribution::BySome(Cause::Graphs, bytes);
+        account.wait(graph(1));
+        account.wait(graph(2));
+        assert_eq!(account.settle(2, None, NONE, true), graphs(2));
+        account.wait(graph(1));
+        assert_eq!(account.settle(4, Some(graph(2)), NONE, true), graphs(2));
+        // A graph whose line is not known.
+        account.wait(DriverActivity::Graphs.into());
+        assert_eq!(account.settle(6, Some(graph(1)), NONE, true), graphs(2));
+        account.wait(DriverActivity::Loading.into());
+        let other = account.settle(8, Some(graph(1)), NONE, true);
+        assert_eq!(other, Attribution::BySome(Cause::Other, 2));
+    }
+
+    #[test]
+    fn threads_that_capture_at_once_are_one_line_only_if_they_are() {
+        let graphs = NONE.with(DriverActivity::Graphs);
+        let mut account = DriverInternal::default();
+        let mut both = |own: u32, other: u32, hidden: u64| {
+            account.graph_call_begins(Some(line(own)));
+            account.graph_call_begins(Some(line(other)));
+            let found = account.settle(hidden, Some(graph(own)), graphs, true);
+            account.graph_call_ends();
+            account.graph_call_ends();
+            found
+        };
+        assert_eq!(both(1, 1, 2), Attribution::ByOriginator(line(1), 2));
+        assert_eq!(both(1, 2, 4), Attribution::BySome(Cause::Graphs, 2));
+        assert_eq!(both(2, 2, 6), Attribution::ByOriginator(line(2), 2), "the calls have ended");
+        let more = graphs.with(DriverActivity::Loading);
+        let found = account.settle(8, Some(graph(1)), more, true);
+        assert_eq!(found, Attribution::BySome(Cause::Other, 2));
+    }
+
+    #[test]
+    fn a_destroyed_graph_gives_back_its_own_lines_bytes() {
+        let mut account = DriverInternal::default();
+        account.add(line(1), 6);
+        account.add(line(2), 2);
+        let mut given_back = Vec::new();
+        account
+            .give_back(2, Some(graph(1)), |maker, bytes| given_back.push((maker.stack.0, bytes)));
+        assert_eq!(given_back, [(1, 2)]);
+    }
+
     fn maker(cause: Cause, context: u16) -> Originator {
         Originator { context: ContextId(context), ..Originator::unnamed(cause) }
     }
@@ -273,20 +430,20 @@ mod tests {
     fn what_shows_after_a_call_is_its_own() {
         let mut account = DriverInternal::default();
         assert_eq!(
-            account.settle(0, Some(DriverActivity::Loading), NONE, true),
+            account.settle(0, by(DriverActivity::Loading), NONE, true),
             Attribution::Nothing
         );
         assert_eq!(
-            account.settle(6, Some(DriverActivity::Loading), NONE, true),
+            account.settle(6, by(DriverActivity::Loading), NONE, true),
             Attribution::ByCall(6)
         );
         account.add(maker(Cause::Modules, 1), 6);
         assert_eq!(
-            account.settle(6, Some(DriverActivity::Streams), NONE, true),
+            account.settle(6, by(DriverActivity::Streams), NONE, true),
             Attribution::Nothing
         );
         assert_eq!(
-            account.settle(8, Some(DriverActivity::Streams), NONE, true),
+            account.settle(8, by(DriverActivity::Streams), NONE, true),
             Attribution::ByCall(2)
         );
     }
@@ -296,7 +453,7 @@ mod tests {
         let mut account = DriverInternal::default();
         assert_eq!(account.settle(10, None, NONE, true), Attribution::Nothing);
         assert_eq!(
-            account.settle(12, Some(DriverActivity::Launching), NONE, true),
+            account.settle(12, by(DriverActivity::Launching), NONE, true),
             Attribution::ByCall(2)
         );
         account.add(maker(Cause::Modules, 1), 2);
@@ -312,32 +469,32 @@ mod tests {
         // A reading by another thread during a call leaves the growth to that call.
         assert_eq!(account.settle(4, None, loading, true), Attribution::Nothing);
         assert_eq!(
-            account.settle(4, Some(DriverActivity::Loading), NONE, true),
+            account.settle(4, by(DriverActivity::Loading), NONE, true),
             Attribution::ByCall(4)
         );
-        let some = account.settle(5, Some(DriverActivity::Loading), loading, true);
+        let some = account.settle(5, by(DriverActivity::Loading), loading, true);
         assert_eq!(some, Attribution::BySome(Cause::Modules, 1));
-        let some = account.settle(7, Some(DriverActivity::Streams), loading, true);
+        let some = account.settle(7, by(DriverActivity::Streams), loading, true);
         assert_eq!(some, Attribution::BySome(Cause::Other, 2));
         let launching = NONE.with(DriverActivity::Launching);
-        let some = account.settle(9, Some(DriverActivity::Launching), launching, true);
+        let some = account.settle(9, by(DriverActivity::Launching), launching, true);
         assert_eq!(some, Attribution::BySome(Cause::Other, 2), "code or local memory");
     }
 
     #[test]
     fn what_waits_is_reported_by_the_next_reading() {
         let mut account = DriverInternal::default();
-        account.wait(DriverActivity::Streams);
+        account.wait(DriverActivity::Streams.into());
         assert_eq!(account.settle(2, None, NONE, true), Attribution::BySome(Cause::Streams, 2));
-        account.wait(DriverActivity::Streams);
-        account.wait(DriverActivity::Loading);
+        account.wait(DriverActivity::Streams.into());
+        account.wait(DriverActivity::Loading.into());
         assert_eq!(account.settle(4, None, NONE, true), Attribution::BySome(Cause::Other, 2));
-        account.wait(DriverActivity::Streams);
-        let some = account.settle(6, Some(DriverActivity::Sharing), NONE, true);
+        account.wait(DriverActivity::Streams.into());
+        let some = account.settle(6, by(DriverActivity::Sharing), NONE, true);
         assert_eq!(some, Attribution::BySome(Cause::Other, 2));
         // An allocation under way hid some of it.
         assert_eq!(
-            account.settle(6, Some(DriverActivity::Loading), NONE, false),
+            account.settle(6, by(DriverActivity::Loading), NONE, false),
             Attribution::Nothing
         );
         assert_eq!(account.settle(8, None, NONE, true), Attribution::BySome(Cause::Modules, 2));
@@ -354,15 +511,15 @@ mod tests {
         }
         // 8 are unknown; the unload gives back a module all the same.
         assert_eq!(
-            account.settle(16, Some(DriverActivity::Loading), NONE, true),
+            account.settle(16, by(DriverActivity::Loading), NONE, true),
             Attribution::Less(4)
         );
         let mut given_back = Vec::new();
-        account.give_back(4, Some(Cause::Modules), |maker, bytes| {
+        account.give_back(4, by(DriverActivity::Loading), |maker, bytes| {
             given_back.push((maker.name, bytes))
         });
         assert_eq!(given_back, [(4, 4)], "who took exactly so much");
-        account.give_back(100, Some(Cause::Modules), |maker, bytes| {
+        account.give_back(100, by(DriverActivity::Loading), |maker, bytes| {
             given_back.push((maker.name, bytes))
         });
         assert_eq!(given_back, [(4, 4), (6, 6), (2, 2)]);

@@ -88,6 +88,7 @@ impl SleepFindings {
                 exhausted_in_s: None,
                 shape: growing.rest.held,
                 because,
+                driver: None,
             });
         }
         more

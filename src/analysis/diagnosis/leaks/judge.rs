@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::asleep::SleepFindings;
+use super::driver_verdict;
 use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
 use super::headroom::headroom;
 use super::observer::{GrowthObserver, StackHistory};
@@ -146,7 +147,8 @@ pub(super) fn judge(
     least: u64,
 ) -> Leaks {
     let Subject { trace, header, running, definitions, sleeps } = subject;
-    let from_ns = observer.from_ns.unwrap_or(state.time_ns);
+    let from_ns = observer.from_ns.or(observer.driver.from_ns).unwrap_or(state.time_ns);
+    let of_driver = driver_verdict::judge(observer, state, &definitions, running);
     let judge = Judge::new(observer, state, &definitions, running, from_ns);
     // A stack by itself first.
     let mut found: Vec<JudgedLeak> = Vec::new();
@@ -173,6 +175,8 @@ pub(super) fn judge(
     let wanted: Vec<StackId> = wanted
         .chain(others.iter().filter(|(_, case, _)| rose(case)).map(|(_, case, _)| case.stack))
         .chain(sleeps.stacks())
+        .chain(of_driver.leaks.iter().map(|leak| leak.stack))
+        .chain(of_driver.held.iter().map(|held| held.stack))
         .collect();
     let symbols = Symbols::of(&definitions, &header, wanted);
     let classifier = StackClassifier::new(&symbols, &header);
@@ -201,10 +205,11 @@ pub(super) fn judge(
             *sums.bytes_per_second.get_or_insert(0.0) += rate;
         }
     };
-    for leak in found.into_iter().map(|one| one.leak).chain(asleep) {
+    for leak in found.into_iter().map(|one| one.leak).chain(asleep).chain(of_driver.leaks) {
         let (level, device) = (leak.level, leak.device);
-        if let Some(library) = pool_of(&classifier, level, leak.stack) {
-            let rate = leak.growth.as_ref().map(|growth| growth.bytes_per_second);
+        let of_pool = || pool_of(&classifier, level, leak.stack);
+        if let Some(library) = leak.driver.is_none().then(of_pool).flatten() {
+            let rate = leak.rate();
             pool(device, library, leak.bytes, rate);
         } else if leak.bytes < least.max(1) {
         } else if let Some(line) = rules.rule_for(symbols.stack(leak.stack)) {
@@ -267,6 +272,7 @@ pub(super) fn judge(
         peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
         kept: kept.into_values().collect(),
         pooled: pooled.into_values().collect(),
+        held_by_driver: of_driver.held,
         suppressed: suppressed.into_values().collect(),
         symbols,
         definitions,
@@ -412,6 +418,7 @@ impl<'a> Judge<'a> {
             exhausted_in_s: None,
             shape: case.history.time.clone(),
             because,
+            driver: None,
         }
     }
 

@@ -17,6 +17,8 @@
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
 //! * **Sleeps.** A program that unmaps its memory at times holds least while it sleeps: a line that holds
 //!   more at each of five sleeps leaks, also without a trend in the bins.
+//! * **The driver's own memory** (executable graphs, streams, code, bytes without a name) is judged by rules of its
+//!   own (`driver_verdict.rs`).
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
 //!   ever freed. 0.5 and more counts as a leak in CI. docs/leaks.md has the results for programs with
 //!   known answers.
@@ -26,6 +28,8 @@
 //! ```
 
 mod asleep;
+mod driver_held;
+mod driver_verdict;
 mod growth;
 mod headroom;
 mod judge;
@@ -40,7 +44,10 @@ mod verdict;
 
 pub use growth::{Growth, KeptReason};
 pub use suppress::{BadRule, Suppressions};
-pub use verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
+pub use verdict::{
+    DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed,
+    Verdict,
+};
 
 use std::collections::BTreeMap;
 

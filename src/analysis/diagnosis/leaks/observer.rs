@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped};
+use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took};
 
+use super::driver_held::DriverHeld;
 use super::series::Series;
 use crate::analysis::Level;
 use crate::analysis::sleeps::SleepsObserver;
-use crate::replay::{AllocCause, Asleep, DeviceState, FreeCause, Key, Live, Mapping, Observer};
+use crate::replay::{
+    AllocCause, Asleep, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping,
+    Observer, State,
+};
 
 /// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
 pub(super) const TIME_SHIFT: u32 = 12;
@@ -96,6 +100,7 @@ impl LastFrees {
 #[derive(Clone, Debug, Default)]
 pub struct GrowthObserver {
     pub sleeps: SleepsObserver,
+    pub driver: DriverHeld,
     pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,
     pub places: BTreeMap<(Level, DeviceId), LevelTotals>,
     /// Time of the first observed event: the first allocation, or the checkpoint where the history begins.
@@ -249,6 +254,19 @@ impl Observer for GrowthObserver {
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.sleeps.on_device_change(at, device, state);
+        self.driver.sampled(device, state);
+    }
+
+    fn on_took(&mut self, at: &Stamped, took: &Took) {
+        self.driver.took(at, took);
+    }
+
+    fn on_graph(&mut self, at: &Stamped, graph: &ExecGraph, change: GraphChange) {
+        self.driver.graph(at, graph, change);
+    }
+
+    fn on_resume(&mut self, at: &Stamped, state: &State) {
+        self.driver.resume(at, state);
     }
 
     /// Memory that is mapped again belongs to the stack that allocated it first.

@@ -37,6 +37,10 @@ impl Series {
         Series { shift, before: value, bins: Vec::new() }
     }
 
+    pub(super) fn shift(&self) -> u32 {
+        self.shift
+    }
+
     /// The value goes from `from` to `to`. A position before the last one counts as that.
     pub fn change(&mut self, position: u64, from: u64, to: u64) {
         self.coarsen(shift_for(position, self.shift));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vramtrace_format::{DeviceId, Header, StackId};
+use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
 use crate::analysis::Level;
@@ -56,9 +56,65 @@ pub struct Leak {
     /// Lowest live bytes in each bin of time.
     pub shape: Vec<u64>,
     pub because: LeakReason,
+    /// It is memory that the driver holds for itself.
+    pub driver: Option<DriverMemory>,
+}
+
+/// Memory that the driver holds for itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DriverMemory {
+    /// `None`: not attributed to any call.
+    pub cause: Option<Cause>,
+    /// Bytes of one executable graph.
+    pub each: Option<u64>,
+    pub bytes_per_second: f64,
+}
+
+impl DriverMemory {
+    /// The name in JSON and text.
+    pub fn name(&self) -> &'static str {
+        self.cause.map_or("unattributed", Cause::name)
+    }
+}
+
+/// Executable graphs that are kept, and are no leak.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeldByDriver {
+    pub device: DeviceId,
+    pub stack: StackId,
+    pub bytes: u64,
+    pub graphs: u64,
+    pub why: HeldReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldReason {
+    /// New ones are instantiated still; too few, too quick, or fewer and fewer.
+    Filling,
+    /// No new ones.
+    Stopped,
+    /// They are launched again.
+    Reused,
+}
+
+impl HeldReason {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            HeldReason::Filling => "filling",
+            HeldReason::Stopped => "stopped",
+            HeldReason::Reused => "reused",
+        }
+    }
 }
 
 impl Leak {
+    /// Bytes per second, while it grew.
+    pub fn rate(&self) -> Option<f64> {
+        let driver = self.driver.map(|driver| driver.bytes_per_second);
+        driver.or(self.growth.as_ref().map(|growth| growth.bytes_per_second))
+    }
+
     /// Whether it counts as a leak. Others are listed as faint signs, and fail no run.
     pub fn is_sure(&self) -> bool {
         self.confidence >= SURE
@@ -79,6 +135,11 @@ pub enum LeakReason {
     Sleeps { sleeps: u64, bytes_a_sleep: u64 },
     /// At its end the process freed the memory of `freed` of `held` stacks, and not of this one.
     OthersFreed { freed: u64, held: u64 },
+    /// Executable graphs that were launched and kept: `same` have as many nodes as another one, `again` were launched
+    /// after a later one was instantiated.
+    GraphsKept { same: u64, again: u64 },
+    /// The driver took memory so many times, at a steady pace, and gave none back.
+    DriverTook { times: u64 },
 }
 
 /// Held memory that is no leak, by reason.
@@ -136,6 +197,7 @@ pub struct Leaks {
     pub peaks: BTreeMap<DeviceId, u64>,
     pub kept: Vec<Kept>,
     pub pooled: Vec<Pooled>,
+    pub held_by_driver: Vec<HeldByDriver>,
     pub suppressed: Vec<Suppressed>,
     pub symbols: Symbols,
 }
@@ -147,5 +209,6 @@ impl Leaks {
         self.peaks.retain(|device, _| wanted(*device));
         self.kept.retain(|kept| wanted(kept.device));
         self.pooled.retain(|pooled| wanted(pooled.device));
+        self.held_by_driver.retain(|held| wanted(held.device));
     }
 }

@@ -4,7 +4,7 @@
 use crate::hooks::process::nvml_reading::reader::{DeviceReadings, NvmlReader};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
-use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, MOST};
+use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, Followed, MOST};
 use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
 use crate::model::devices::Device;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ fn always_read(doing: DriverActivity) -> bool {
 pub struct ActivityGuard {
     watched: &'static DeviceReadings,
     pub device: &'static Device,
-    pub doing: DriverActivity,
+    pub call: Followed,
 }
 
 /// The call after which a reading is made. `on_growth` attributes the growth: it may capture the stack
@@ -40,14 +40,17 @@ pub struct AttributedReading<'a> {
 
 impl Drop for ActivityGuard {
     fn drop(&mut self) {
-        self.watched.active[self.doing as usize].fetch_sub(1, Ordering::Relaxed);
+        self.watched.active[self.call.doing as usize].fetch_sub(1, Ordering::Relaxed);
+        if self.call.doing == DriverActivity::Graphs {
+            self.watched.account.lock().graph_call_ends();
+        }
     }
 }
 
 impl ActivityGuard {
     /// Other such calls that run at the same time.
     fn others(&self) -> ActivitySet {
-        self.watched.calls_in_progress(Some(self.doing))
+        self.watched.calls_in_progress(Some(self.call.doing))
     }
 }
 
@@ -71,35 +74,39 @@ impl NvmlReader {
         &'static self,
         p: &Process,
         device: &'static Device,
-        doing: DriverActivity,
+        call: Followed,
     ) -> Option<ActivityGuard> {
         if !NvmlReader::is_wanted(p) {
             return None;
         }
         let watched = self.devices.get(device.id.0 as usize)?;
+        let doing = call.doing;
         if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
             return None;
         }
+        if doing == DriverActivity::Graphs {
+            watched.account.lock().graph_call_begins(call.originator);
+        }
         watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
-        Some(ActivityGuard { watched, device, doing })
+        Some(ActivityGuard { watched, device, call })
     }
 
     /// Whether the time budget permits a reading after a call. If not, the next reading includes what
     /// the call took.
     pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
         let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
-        if always_read(taking.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
+        if always_read(taking.call.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
             return true;
         }
-        taking.watched.account.lock().wait(taking.doing);
+        taking.watched.account.lock().wait(taking.call);
         false
     }
 
     /// Notes a call whose effect may appear only at the next reading of this device, for example on a
     /// peer device.
-    pub fn wait_for(&self, device: DeviceId, doing: DriverActivity) {
+    pub fn wait_for(&self, device: DeviceId, call: Followed) {
         if let Some(watched) = self.devices.get(device.0 as usize) {
-            watched.account.lock().wait(doing);
+            watched.account.lock().wait(call);
         }
     }
 
@@ -133,7 +140,7 @@ impl NvmlReader {
         exact: bool,
         own: Option<AttributedReading<'_>>,
     ) -> bool {
-        let doing = own.as_ref().map(|own| own.taking.doing);
+        let call = own.as_ref().map(|own| own.taking.call);
         let showed = {
             let mut account = watched.account.lock();
             let others = match &own {
@@ -143,15 +150,16 @@ impl NvmlReader {
             // Without the bytes that contexts took when they were created.
             let contexts = p.contexts.bytes_on(device.id);
             let hidden = p.cap.outside(device.id).saturating_sub(contexts);
-            account.settle(hidden, doing, others, exact)
+            account.settle(hidden, call, others, exact)
         };
         match (showed, own) {
             (Attribution::Nothing, _) => return false,
             (Attribution::Less(bytes), _) => {
                 watched.change(p, device.id, |account, report| {
-                    account.give_back(bytes, doing.map(DriverActivity::cause), report);
+                    account.give_back(bytes, call, report);
                 });
             }
+            (Attribution::ByOriginator(maker, bytes), _) => self.book(p, device.id, maker, bytes),
             (_, Some(own)) => (own.on_growth)(showed),
             (Attribution::BySome(cause, bytes), None) => {
                 self.book(p, device.id, Originator::unnamed(cause), bytes);

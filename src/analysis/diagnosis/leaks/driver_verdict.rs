@@ -1,0 +1,295 @@
+//! Verdicts on what the driver holds for itself: executable graphs that are kept, streams and code that never stop to
+//! come, and bytes that have no name.
+//!
+//! A server that captures its graphs once, a cache that fills, and a compiler that loads code for each new shape grow
+//! too, and stop. So a graph counts as leaked only if it looks used up: it was launched at once, a graph with as many
+//! nodes was instantiated after it by the same stack, and it was never launched again. All other causes must grow at a
+//! steady pace, in many steps, with nothing given back.
+
+use vramtrace_format::{Cause, DeviceId, StackId};
+
+use super::driver_held::{DriverHeld, DriverHistory, GraphCounts, GraphHistory};
+use super::growth::{Axes, Left, Strength};
+use super::headroom::headroom;
+use super::observer::{GrowthObserver, TIME_SHIFT};
+use super::series::{Series, shift_for};
+use super::verdict::{DriverMemory, HeldByDriver, HeldReason, Leak, LeakReason, Verdict};
+use crate::analysis::Level;
+use crate::replay::State;
+use crate::trace::Definitions;
+
+/// Fewer kept graphs of one number of nodes are a cache that is cold. (Of a cache of 200 shapes in random order, one is
+/// launched again before 40 are made, in 98 of 100 runs.)
+const LEAST_SAME: u64 = 40;
+/// Graphs with ever other numbers of nodes, or steps of another cause: a compiler has fewer shapes.
+const LEAST_NEW: u64 = 256;
+/// Most graphs that were launched again, of all that are kept: one of so many. Below [`LEAST_SAME`] times this, none.
+const AGAIN_OF: u64 = 50;
+/// So many of 10 were launched at once.
+const AT_ONCE_OF_10: u64 = 9;
+/// Shorter bursts are a start, whatever they hold.
+const LEAST_SPAN_NS: u64 = 2_000_000_000;
+/// Time after the last event that counts as the process's end, as a part of the time before it.
+const TEARDOWN: f64 = 0.15;
+/// Fewer kept graphs are not mentioned.
+const MENTIONED: u64 = 8;
+/// Bytes without a name: the least growth, rises and observed time of a verdict.
+const UNNAMED_BYTES: u64 = 16 << 20;
+const UNNAMED_RISES: usize = 12;
+const UNNAMED_SPAN_NS: u64 = 30_000_000_000;
+
+#[derive(Default)]
+pub(super) struct Found {
+    pub leaks: Vec<Leak>,
+    pub held: Vec<HeldByDriver>,
+}
+
+struct Subject<'a> {
+    held: &'a DriverHeld,
+    state: &'a State,
+    definitions: &'a Definitions,
+    /// The last event that is no part of the process's end.
+    end_ns: u64,
+}
+
+pub(super) fn judge(
+    observer: &GrowthObserver,
+    state: &State,
+    definitions: &Definitions,
+    running: bool,
+) -> Found {
+    let held = &observer.driver;
+    let allocated = observer.places.values().map(|place| place.last_alloc_ns);
+    let made = held.graphs.values().map(|graphs| graphs.last_made_ns);
+    let took = held.holders.values().map(|history| history.last_ns);
+    let last = allocated.chain(made).chain(took).max().unwrap_or(0).min(state.time_ns);
+    let from = held.from_ns.unwrap_or(0).min(last);
+    let rest = (state.time_ns - last) as f64;
+    let is_end = !running && rest <= TEARDOWN * (last - from) as f64;
+    let end_ns = if is_end { last } else { state.time_ns };
+    let subject = Subject { held, state, definitions, end_ns };
+    let mut found = Found::default();
+    subject.graphs(&mut found);
+    subject.others(&mut found);
+    subject.unnamed(&mut found);
+    found
+}
+
+impl Subject<'_> {
+    fn graphs(&self, found: &mut Found) {
+        for ((device, stack), graphs) in &self.held.graphs {
+            let Some(bytes) = self.held.holders.get(&(*device, Cause::Graphs, *stack)) else {
+                continue;
+            };
+            let (until, counts) = graphs.before_end(self.end_ns);
+            let freed = graphs.counts.kept * 2 < counts.kept;
+            match self.growing(graphs, counts, until) {
+                Ok(()) => found.leaks.push(self.leak_of(*device, *stack, graphs, counts, bytes)),
+                Err(why) if graphs.counts.kept >= MENTIONED && !freed && bytes.bytes > 0 => {
+                    found.held.push(HeldByDriver {
+                        device: *device,
+                        stack: *stack,
+                        bytes: bytes.bytes,
+                        graphs: graphs.counts.kept,
+                        why,
+                    });
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn growing(
+        &self,
+        graphs: &GraphHistory,
+        counts: GraphCounts,
+        until_ns: u64,
+    ) -> Result<(), HeldReason> {
+        let length = until_ns.saturating_sub(graphs.first_ns);
+        let mut kept = shape(&graphs.time, length);
+        // The last bin has the first graphs that were destroyed at the end.
+        if graphs.counts != counts {
+            kept.pop();
+        }
+        let pace = Pace::of(kept);
+        if pace.last == 0 {
+            return Err(HeldReason::Stopped);
+        }
+        let same = counts.kept - counts.sizes.min(counts.kept);
+        let again = match counts.kept < 2 * LEAST_SAME {
+            true => counts.launched_again > 0,
+            false => counts.launched_again > counts.kept / AGAIN_OF,
+        };
+        if again {
+            return Err(HeldReason::Reused);
+        }
+        let at_once = counts.launched_at_once * 10 >= counts.kept.saturating_sub(1) * AT_ONCE_OF_10;
+        let enough = same + 1 >= LEAST_SAME || counts.kept > LEAST_NEW;
+        let long = graphs.last_made_ns.saturating_sub(graphs.first_ns) >= LEAST_SPAN_NS;
+        match at_once && enough && long && pace.is_steady() {
+            true => Ok(()),
+            false => Err(HeldReason::Filling),
+        }
+    }
+
+    fn leak_of(
+        &self,
+        device: DeviceId,
+        stack: StackId,
+        graphs: &GraphHistory,
+        counts: GraphCounts,
+        bytes: &DriverHistory,
+    ) -> Leak {
+        let freed = graphs.counts.kept * 2 < counts.kept;
+        let each = bytes.most / bytes.graphs_at_most.max(1);
+        let seconds = graphs.last_made_ns.saturating_sub(graphs.first_ns) as f64 / 1e9;
+        let rate = each as f64 * counts.kept.saturating_sub(1) as f64 / seconds.max(1e-9);
+        let same = counts.kept - counts.sizes.min(counts.kept);
+        self.leak(
+            device,
+            stack,
+            Leak {
+                verdict: if freed { Verdict::FreedAtEnd } else { Verdict::Growing },
+                bytes: if freed { bytes.most } else { bytes.bytes },
+                count: counts.kept,
+                allocations: graphs.made,
+                frees: graphs.made - graphs.counts.kept,
+                confidence: 1.0 - 4.0 / counts.kept.max(5) as f64,
+                because: LeakReason::GraphsKept { same, again: counts.launched_again },
+                shape: shape(&bytes.time, bytes.last_ns.saturating_sub(bytes.first_ns)),
+                ..empty()
+            },
+            DriverMemory { cause: Some(Cause::Graphs), each: Some(each), bytes_per_second: rate },
+        )
+    }
+
+    /// Streams, code, and graphs of several lines: a steady pace in many steps.
+    fn others(&self, found: &mut Found) {
+        for ((device, cause, stack), history) in &self.held.holders {
+            let judged = match cause {
+                Cause::Graphs => !self.held.graphs.contains_key(&(*device, *stack)),
+                Cause::Streams | Cause::Modules => true,
+                _ => false,
+            };
+            let length = self.end_ns.saturating_sub(history.first_ns);
+            let steady = Pace::of(shape(&history.time, length)).is_steady();
+            let long = length >= LEAST_SPAN_NS;
+            if !judged || history.taken <= LEAST_NEW || history.given > 0 || !steady || !long {
+                continue;
+            }
+            let seconds = history.last_ns.saturating_sub(history.first_ns) as f64 / 1e9;
+            let rate = history.bytes as f64 / seconds.max(1e-9);
+            found.leaks.push(self.leak(
+                *device,
+                *stack,
+                Leak {
+                    bytes: history.bytes,
+                    allocations: history.taken,
+                    confidence: 0.9,
+                    because: LeakReason::DriverTook { times: history.taken },
+                    shape: shape(&history.time, length),
+                    ..empty()
+                },
+                DriverMemory { cause: Some(*cause), each: None, bytes_per_second: rate },
+            ));
+        }
+    }
+
+    /// Bytes in NVML's figure that no call and no allocation explains.
+    fn unnamed(&self, found: &mut Found) {
+        for (device, history) in &self.held.unnamed {
+            let end_ns = history.last_ns.saturating_sub(history.first_ns);
+            let axes = Axes {
+                settled_ns: end_ns,
+                end_ns,
+                last_alloc_ns: end_ns,
+                events: history.samples,
+                all_events: history.samples,
+            };
+            let binned = axes.history(&history.time, &history.activity, end_ns);
+            let Ok(growth) = binned.growth(&axes, Left::AtMost(history.bytes)) else { continue };
+            let enough = growth.strength == Strength::Growing
+                && growth.rises >= UNNAMED_RISES
+                && growth.risen >= UNNAMED_BYTES
+                && end_ns >= UNNAMED_SPAN_NS
+                && Pace::of(shape(&history.time, end_ns)).is_steady();
+            if !enough {
+                continue;
+            }
+            let rate = growth.bytes_per_second;
+            found.leaks.push(self.leak(
+                *device,
+                StackId(0),
+                Leak {
+                    bytes: history.bytes,
+                    confidence: growth.tau * growth.straight.sqrt(),
+                    growth: Some(growth),
+                    because: LeakReason::Trend,
+                    shape: binned.time,
+                    ..empty()
+                },
+                DriverMemory { cause: None, each: None, bytes_per_second: rate },
+            ));
+        }
+    }
+
+    fn leak(&self, device: DeviceId, stack: StackId, leak: Leak, driver: DriverMemory) -> Leak {
+        let room = headroom(self.state, self.definitions, device);
+        let room = room.filter(|_| leak.verdict == Verdict::Growing);
+        let rate = driver.bytes_per_second;
+        let exhausted_in_s = room.filter(|_| rate > 0.0).map(|room| room as f64 / rate);
+        Leak { device, stack, exhausted_in_s, driver: Some(driver), ..leak }
+    }
+}
+
+/// A leak whose figures are to be filled in.
+fn empty() -> Leak {
+    Leak {
+        verdict: Verdict::Growing,
+        level: Level::Driver,
+        device: DeviceId::UNKNOWN,
+        stack: StackId(0),
+        stacks: 1,
+        bytes: 0,
+        count: 0,
+        allocations: 0,
+        frees: 0,
+        confidence: 0.0,
+        growth: None,
+        exhausted_in_s: None,
+        shape: Vec::new(),
+        because: LeakReason::Trend,
+        driver: None,
+    }
+}
+
+fn shape(time: &Series, length_ns: u64) -> Vec<u64> {
+    time.lowest(length_ns, shift_for(length_ns, TIME_SHIFT).max(time.shift()))
+}
+
+/// The growth in the quarters of a time: of the floor, the lowest value from each moment on.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    all: u64,
+    third: u64,
+    last: u64,
+}
+
+impl Pace {
+    /// Of the lowest values in equal parts of the time.
+    fn of(mut floor: Vec<u64>) -> Pace {
+        if floor.is_empty() {
+            return Pace { all: 0, third: 0, last: 0 };
+        }
+        for at in (1..floor.len()).rev() {
+            floor[at - 1] = floor[at - 1].min(floor[at]);
+        }
+        let at = |part: usize| floor[(floor.len() - 1) * part / 4];
+        Pace { all: at(4) - at(0), third: at(3) - at(2), last: at(4) - at(3) }
+    }
+
+    /// As much in the last quarter as in the third, or nearly; and the last half is no small rest.
+    fn is_steady(&self) -> bool {
+        self.last > 0 && self.last >= self.third / 5 * 3 && (self.third + self.last) >= self.all / 3
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory of executable graphs and streams: whenever it shows, it belongs to the line that made them.
+
+use serde_json::Value;
+use testkit::{Program, Run, Setup};
+
+const MIB: u64 = 1 << 20;
+
+fn run(name: &str, requests: u32, setup: Setup) -> Run {
+    let setup = setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_STACKS", "native");
+    let setup = setup.arg(name).arg(requests.to_string());
+    Program::c_with("graph_growth", &["-lpthread"]).run(setup).ok()
+}
+
+/// On the program's own clock: readings take no time, so none is left out.
+fn exact(name: &str, requests: u32) -> Run {
+    run(name, requests, Setup::simulated().preload().env("VRAMTRACE_TEST_CLOCK", "0"))
+}
+
+/// What the driver took: cause, function of the program (`None`: not known), bytes.
+fn taken(run: &Run) -> Vec<(String, Option<String>, u64)> {
+    let report = run.only_report();
+    let by = report["devices"][0]["driver_bytes_by"].as_array().unwrap().clone();
+    let function = |taken: &Value| {
+        let lines = ["leaking_line", "other_line", "leaking_stream"];
+        let frames = [&taken["lead"]["function"], &taken["caller"]["function"]];
+        let known = frames.into_iter().filter_map(Value::as_str);
+        known.into_iter().find(|name| lines.contains(name)).map(String::from)
+    };
+    by.iter()
+        .map(|taken| {
+            let cause = taken["cause"].as_str().unwrap().to_string();
+            (cause, function(taken), taken["bytes"].as_u64().unwrap())
+        })
+        .collect()
+}
+
+fn bytes(taken: &[(String, Option<String>, u64)], cause: &str, line: Option<&str>) -> u64 {
+    let those = taken.iter().filter(|(of, by, _)| of == cause && by.as_deref() == line);
+    those.map(|(_, _, bytes)| bytes).sum()
+}
+
+/// The driver's law of 60 graphs of 2,000 nodes is that of an H200: 306 MiB, here in whole pages.
+#[test]
+fn what_a_first_launch_takes_is_the_line_that_instantiated() {
+    let run = exact("kept", 60);
+    let taken = taken(&run);
+    assert_eq!(bytes(&taken, "graphs", Some("leaking_line")), 308 * MIB, "{taken:?}");
+    assert_eq!(taken.len(), 1, "{taken:?}");
+}
+
+/// Each reading waits 5 ms, so that most calls are followed by none.
+#[test]
+fn calls_that_no_reading_followed_are_one_lines_if_they_are() {
+    let slow = || Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow");
+    for (name, cause, line, requests) in
+        [("kept", "graphs", "leaking_line", 60), ("kept-streams", "streams", "leaking_stream", 100)]
+    {
+        let taken = taken(&run(name, requests, slow()));
+        let of_line = bytes(&taken, cause, Some(line));
+        let all: u64 = taken.iter().map(|(_, _, bytes)| bytes).sum();
+        assert!(of_line * 100 >= all * 95 && all > 40 * MIB, "{name}: {taken:?}");
+    }
+}
+
+/// Two threads that instantiate at different lines: what cannot be told apart has no line, and no line has
+/// more than its graphs take.
+#[test]
+fn threads_that_capture_at_once_never_get_the_others_bytes() {
+    for setup in [Setup::simulated(), Setup::simulated().env("VRAMTRACE_SIM_NVML", "slow")] {
+        let taken = taken(&run("threads", 0, setup.preload()));
+        let half = 154 * MIB;
+        for line in ["leaking_line", "other_line"] {
+            let bytes = bytes(&taken, "graphs", Some(line));
+            assert!(bytes <= half + 4 * MIB, "{line}: {taken:?}");
+        }
+        assert!(taken.iter().all(|(cause, _, _)| cause == "graphs"), "{taken:?}");
+    }
+}
+
+#[test]
+fn an_update_and_the_launch_after_it_are_the_same_line() {
+    let taken = taken(&exact("tokens", 10));
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert_eq!(bytes(&taken, "graphs", Some("leaking_line")), 52 * MIB, "{taken:?}");
+}
+
+#[test]
+fn a_destroyed_graph_gives_back_what_its_line_took() {
+    for name in ["list", "temporary"] {
+        let taken = taken(&exact(name, 30));
+        let left: u64 = taken.iter().map(|(_, _, bytes)| bytes).sum();
+        assert!(left <= 6 * MIB, "{name}: {taken:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Verdicts on the memory that the driver holds for itself, of programs with known answers. The table is in
+//! docs/leaks.md.
+
+use serde_json::Value;
+use testkit::{Program, Setup, vramtrace};
+
+const GRAPHS: Option<(&str, &str)> = Some(("growing", "graphs"));
+
+/// Program, requests, what it holds, the answer: verdict and memory.
+#[rustfmt::skip]
+const PROGRAMS: &[(&str, u32, &str, Option<(&str, &str)>)] = &[
+    ("kept", 50, "a graph a request", GRAPHS),
+    ("kept-shapes", 300, "a graph a request, each with another number of nodes", GRAPHS),
+    ("list", 60, "a graph a request, in a list that is dropped at the end", Some(("freed_at_end", "graphs"))),
+    ("tokens", 50, "a graph a request, updated and launched 20 times", GRAPHS),
+    ("kept-streams", 1100, "four streams a request", Some(("growing", "streams"))),
+    ("captures", 100, "67 graphs captured within a second, launched by chance", None),
+    ("captures-launched", 100, "the same, each launched once; then one of them", None),
+    ("captures-only", 0, "67 graphs captured in 20 s, and no more", None),
+    ("cache-40", 100, "a graph for each of 40 shapes that come by chance", None),
+    ("cache-200", 100, "a graph for each of 200 shapes that come by chance", None),
+    ("cache-of-nodes", 200, "the same, each with another number of nodes", None),
+    ("lru", 100, "the last 16 graphs", None),
+    ("temporary", 60, "a graph in each request, destroyed at its end", None),
+    ("updated", 60, "one graph, updated in each request", None),
+    ("warm-up", 60, "ten graphs at the first requests", None),
+    ("compiled", 300, "200 modules over the first part of the run", None),
+    ("stream-pool", 60, "a framework's 128 streams", None),
+];
+
+fn leaks(program: &Program, name: &str, requests: u32, clock: u32) -> Value {
+    let setup = Setup::simulated().preload().env("VRAMTRACE_STACKS", "native");
+    let setup =
+        setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_TEST_CLOCK", clock.to_string());
+    let run = program.run(setup.arg(name).arg(requests.to_string())).ok();
+    let output = vramtrace().args(["leaks", "--json"]).arg(run.only_trace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn names(leak: &Value, function: &str) -> bool {
+    leak["frames"].as_array().unwrap().iter().any(|frame| frame["function"] == function)
+}
+
+#[test]
+fn verdicts_on_programs_with_known_answers() {
+    let program = Program::c_with("graph_growth", &["-lpthread"]);
+    let documented = include_str!("../../../docs/leaks.md");
+    let mut wrong = String::new();
+    for (at, (name, requests, what, answer)) in PROGRAMS.iter().enumerate() {
+        // Every other one on a busy machine.
+        let found = leaks(&program, name, *requests, at as u32 % 2);
+        let all = found["leaks"].as_array().unwrap();
+        let right = match answer {
+            None => all.is_empty(),
+            Some((verdict, memory)) => {
+                let line = if *memory == "streams" { "leaking_stream" } else { "leaking_line" };
+                all.len() == 1
+                    && all[0]["verdict"] == *verdict
+                    && all[0]["driver_memory"] == *memory
+                    && all[0]["confidence"].as_f64().unwrap() >= 0.5
+                    && all[0]["evidence"].as_array().unwrap().len() >= 2
+                    && names(&all[0], line)
+            }
+        };
+        if !right {
+            wrong += &format!("{name}: {all:?}\n");
+        }
+        let printed =
+            answer.map_or("no leak".into(), |(verdict, memory)| format!("{verdict} {memory}"));
+        let row = format!("| {name} | {what} | {printed} |");
+        assert!(documented.contains(&row), "docs/leaks.md lacks: {row}");
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// 2,000 nodes take 2,674 B each in the simulated driver; a request takes 52 ms.
+#[test]
+fn size_and_rate_are_within_ten_percent() {
+    let program = Program::c_with("graph_growth", &["-lpthread"]);
+    let found = leaks(&program, "kept", 50, 0);
+    let leak = &found["leaks"][0];
+    let each = 2000.0 * 2674.0;
+    let near = |value: &Value, wanted: f64| (value.as_f64().unwrap() / wanted - 1.0).abs() < 0.1;
+    assert!(near(&leak["each_bytes"], each), "{leak:#}");
+    assert!(near(&leak["rate_bytes_per_s"], each / 0.052), "{leak:#}");
+    assert_eq!(leak["count"], 50);
+}
+
+/// A cache that fills is told from a leak at any moment of its life.
+#[test]
+fn a_cold_cache_is_no_leak_at_any_moment() {
+    let program = Program::c_with("graph_growth", &["-lpthread"]);
+    for requests in [45, 55, 70, 150] {
+        let found = leaks(&program, "cache-200", requests, 0);
+        assert!(found["leaks"].as_array().unwrap().is_empty(), "{requests}: {found:#}");
+        let held = &found["processes"][0]["held_by_driver"][0];
+        assert_eq!(held["why"], "reused", "{found:#}");
+    }
+}
