@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Outcome {
     let all: Vec<&Trace> = traces.iter().collect();
     let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
         let named = args.traces.get(index).filter(|_| traces.len() == args.traces.len());
-        let name = named.map_or_else(|| trace.path(), |path| path).display().to_string();
+        let name = named.map_or(trace.path(), PathBuf::as_path).display().to_string();
         Recording::read(&name, trace, device, &varied, &batches[index])
     };
     let recordings: Result<Vec<Recording>, _> =
