@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use vramtrace_format::{DeviceId, size};
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::fits::{
-    Answer, Batches, Card, Question, Recording, Varied, answer, card_named, card_names,
+    Answer, Batches, Card, LARGEST_BATCH, Question, Recording, Varied, answer, card_named,
+    card_names,
 };
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
@@ -81,8 +82,10 @@ pub fn run(args: Args) -> Outcome {
         ),
     };
     let card = args.card.as_deref().map(card).transpose()?;
-    if args.batch.contains(&0) {
-        return Err(Failure::new("--batch 0: give a batch of 1 or more"));
+    if let Some(batch) = args.batch.iter().find(|batch| !(1..=LARGEST_BATCH).contains(*batch)) {
+        return Err(Failure::new(format!(
+            "--batch {batch}: give a batch of 1 or more, up to {LARGEST_BATCH}"
+        )));
     }
     let marked = args.recorded.is_none();
     let traces =
@@ -95,7 +98,7 @@ pub fn run(args: Args) -> Outcome {
     let all: Vec<&Trace> = traces.iter().collect();
     let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
         let named = args.traces.get(index).filter(|_| traces.len() == args.traces.len());
-        let name = named.map_or_else(|| trace.path(), |path| path).display().to_string();
+        let name = named.map_or(trace.path(), PathBuf::as_path).display().to_string();
         Recording::read(&name, trace, device, &varied, &batches[index])
     };
     let recordings: Result<Vec<Recording>, _> =

@@ -1,11 +1,11 @@
 //! The answer: which batch fits on a card, under each setting of the allocator.
 
-use super::NotComparable;
 use super::cards::{Architecture, Card, architecture_of};
 use super::law::Bound;
 use super::margins::Margin;
 use super::recording::{Recording, Varied};
 use super::scaling::Scaling;
+use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::{Conf, ReplayOutcome};
 
 /// What is asked of the recordings.
@@ -163,9 +163,6 @@ impl SettingAnswer {
         (fails > self.fits + 1).then(|| (self.fits + 1, fails - 1))
     }
 }
-
-/// The largest batch that is tried.
-pub(super) const LARGEST_BATCH: u64 = 1 << 20;
 
 /// The run at a batch. `capacity`: bytes of a card for PyTorch and all else of the process.
 fn predict_batch(

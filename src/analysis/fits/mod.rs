@@ -6,6 +6,8 @@
 
 mod answer;
 mod cards;
+#[cfg(test)]
+mod hostile_tests;
 mod keys;
 mod law;
 mod margins;
@@ -26,6 +28,9 @@ pub use law::{Bound, Law, LawKind, Point};
 pub use marked::{MarkedTrace, marked_batches, marked_traces, suffices};
 pub use recording::{Batches, Recording, Varied};
 pub use scaling::{Scaling, Share};
+
+/// The largest batch that is read, asked for and tried.
+pub const LARGEST_BATCH: u64 = 1 << 20;
 
 /// Why traces tell nothing about other batches.
 #[derive(Clone, Debug, PartialEq, Eq)]

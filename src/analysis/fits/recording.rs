@@ -5,9 +5,9 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
-use super::NotComparable;
 use super::keys::{StackKey, stack_keys};
 use super::matching::Unpaired;
+use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
 use crate::analysis::whatif::{Recorded, Source, why_no_blocks};
@@ -208,6 +208,11 @@ fn stretches(
             )));
         }
     };
+    if let Some(batch) = named.iter().find(|batch| !(1..=LARGEST_BATCH).contains(*batch)) {
+        return Err(NotComparable(format!(
+            "{name}: {batch} is no batch: give numbers from 1 to {LARGEST_BATCH}"
+        )));
+    }
     let begins: Vec<u64> = (0..whole.len()).map(|index| begin(&whole, marks, index)).collect();
     let allocation_at = |offset: u64| {
         let before = |source: &Source| source.offset < offset;

@@ -66,6 +66,14 @@ impl<'r> Scaling<'r> {
                 if others.is_empty() { "its other steps".to_string() } else { others.join(", ") }
             )));
         }
+        let differs = |points: &Vec<Point>| points.iter().any(|it| it.bytes != points[0].bytes);
+        if recorded.len() > 1 && !points.iter().any(differs) {
+            return Err(NotComparable(format!(
+                "no block of {} has another size at another value: what was varied is the same in all, or \
+                 does not count for its memory",
+                base.name
+            )));
+        }
         let larger = recordings.iter().find(|other| {
             most(other) < most(&base)
                 && other.recorded.peak_allocated as f64 * PLAUSIBLE

@@ -13,7 +13,7 @@ const SEGMENT: u64 = 1 << 40;
 
 /// A training of a few layers. Its blocks are as large as its requests.
 #[derive(Clone, Debug)]
-struct Program {
+pub(super) struct Program {
     /// Bytes of each layer's activation, as a function of the batch.
     layers: Vec<fn(u64) -> u64>,
     weight: u64,
@@ -59,7 +59,7 @@ impl Written {
 
 impl Program {
     /// The trace of a run with a batch for each step.
-    fn run(&self, batches: &[u64], marked: bool) -> TraceBuilder {
+    pub(super) fn run(&self, batches: &[u64], marked: bool) -> TraceBuilder {
         let mut trace = TraceBuilder::new();
         let value = "expandable_segments:True".into();
         trace.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
@@ -112,14 +112,17 @@ impl Program {
     }
 }
 
-fn recording_of(builder: &TraceBuilder, batches: &Batches) -> Result<Recording, NotComparable> {
+pub(super) fn recording_of(
+    builder: &TraceBuilder,
+    batches: &Batches,
+) -> Result<Recording, NotComparable> {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
     Recording::read("a.vtrace", &trace, None, &Varied::default(), batches)
 }
 
-fn recorded(program: &Program, batch: u64) -> Recording {
+pub(super) fn recorded(program: &Program, batch: u64) -> Recording {
     recording_of(&program.run(&[batch; 3], true), &Batches::Marked).unwrap()
 }
 
