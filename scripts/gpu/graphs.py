@@ -28,7 +28,7 @@ def by_line(check, trace, file):
             for taken in device["driver_bytes_by"]:
                 if taken["cause"] != "graphs":
                     continue
-                frames = [taken.get("lead"), taken.get("caller")]
+                frames = [taken.get("caller"), taken.get("lead")]
                 line = next((f["line"] for f in frames if f and (f.get("file") or "").endswith(file)), None)
                 if line is None:
                     unknown += taken["bytes"] / MIB

@@ -4,11 +4,14 @@
 use serde_json::Value;
 use testkit::{Program, Setup, vramtrace};
 
-const GRAPHS: Option<(&str, &str)> = Some(("growing", "graphs"));
+/// Verdict and memory.
+type Answer = Option<(&'static str, &'static str)>;
+
+const GRAPHS: Answer = Some(("growing", "graphs"));
 
 /// Program, requests, what it holds, the answer: verdict and memory.
 #[rustfmt::skip]
-const PROGRAMS: &[(&str, u32, &str, Option<(&str, &str)>)] = &[
+const PROGRAMS: &[(&str, u32, &str, Answer)] = &[
     ("kept", 50, "a graph a request", GRAPHS),
     ("kept-shapes", 300, "a graph a request, each with another number of nodes", GRAPHS),
     ("list", 60, "a graph a request, in a list that is dropped at the end", Some(("freed_at_end", "graphs"))),
