@@ -1,22 +1,46 @@
 //! Whether an address can be read, without a fault.
 
-use core::ffi::{c_int, c_void};
+use crate::runtime::errno;
+use core::ffi::c_void;
 
-/// Whether the eight bytes at this address can be read, as far as the kernel tells. A system call: for cold paths.
+/// Whether the eight bytes at this address can be read. System calls: for cold paths.
 ///
-/// The kernel copies the new mask of `rt_sigprocmask` before it looks at what to do with it. An unknown `how` changes
-/// nothing: the error is EFAULT if the copy failed, else EINVAL. Containers allow this call, unlike process_vm_readv.
+/// The kernel copies them. Where that call is forbidden, as in some containers, the page is only known to exist, which a
+/// page without access does too. Valgrind answers the calls that other libraries use for this itself, with a crash or a
+/// warning.
 pub fn can_read_word(address: usize) -> bool {
-    const UNKNOWN_HOW: c_int = c_int::MAX;
-    let errno = crate::runtime::errno::get();
-    // SAFETY: the kernel reads at most a word at any address, and writes nothing.
-    let answer = unsafe {
-        let nothing = core::ptr::null_mut::<c_void>();
-        libc::syscall(libc::SYS_rt_sigprocmask, UNKNOWN_HOW, address as *const c_void, nothing, 8)
+    const WORD: usize = size_of::<u64>();
+    let kept = errno::get();
+    let mut word = 0u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: WORD };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: WORD };
+    let one = 1usize;
+    // SAFETY: there is room for what the kernel copies; it reads what it can. Made directly: a sanitizer's runtime has its
+    // own version of the C library's function, which does not work before it is initialized.
+    let read = unsafe {
+        let process = libc::syscall(libc::SYS_getpid);
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            process,
+            &raw const local,
+            one,
+            &raw const remote,
+            one,
+            0usize,
+        )
     };
-    let failed = answer != 0 && crate::runtime::errno::get() == libc::EFAULT;
-    crate::runtime::errno::set(errno);
-    address != 0 && !failed
+    let can = match read {
+        -1 if errno::get() != libc::EFAULT => exists(address & !4095),
+        read => read == WORD as i64,
+    };
+    errno::set(kept);
+    can
+}
+
+fn exists(page: usize) -> bool {
+    let mut residence = 0u8;
+    // SAFETY: asks for one page, with room for the answer.
+    unsafe { libc::syscall(libc::SYS_mincore, page, 1usize, &raw mut residence) == 0 }
 }
 
 #[cfg(test)]
@@ -24,7 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_exist_and_pages_that_cannot_be_read() {
+    fn pages_that_exist() {
+        let page = crate::runtime::hash_table::pages(4096).unwrap() as usize;
+        assert!(exists(page));
+        assert!(!exists(4096) && !exists(1 << 46));
+    }
+
+    #[test]
+    fn words_that_can_and_cannot_be_read() {
         let page = crate::runtime::hash_table::pages(2 * 4096).unwrap() as usize;
         assert!(can_read_word(page) && can_read_word(page + 4088));
         // SAFETY: our own page.
