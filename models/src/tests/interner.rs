@@ -18,7 +18,8 @@ type Interner = Arc<Lock<UnsafeCell<StackInterner>>>;
 /// The same as the recorder's `Capture::intern`: under the lock, with the definition written to a window.
 fn intern(interner: &Interner, fingerprint: u64, definitions: &Room) -> StackId {
     let frames = [Frame { address: fingerprint as usize, low: 0 }];
-    let stack = Stack { flags: StackFlags::default(), native: &frames, python: &[], joins: &[] };
+    let (flags, forward) = (StackFlags::default(), StackId(0));
+    let stack = Stack { flags, native: &frames, python: &[], joins: &[], forward };
     let define = |definition: &Definition| {
         let Definition::Stack { id, .. } = definition else { unreachable!("stacks alone") };
         let place = definitions.put(&Numbered::new(id.0.into(), 2), padding)?;
