@@ -133,12 +133,12 @@ fn the_documentation_is_the_table() {
 
 /// The functions of the driver and their classes.
 fn classified() -> Vec<(&'static str, &'static str)> {
-    let list = include_str!("../src/driver/functions.txt");
+    let list = include_str!("driver_functions.txt");
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
             [name, class] | [name, class, "measured"] => (name, class),
-            _ => panic!("functions.txt: {line}: want NAME CLASS, or NAME CLASS measured"),
+            _ => panic!("driver_functions.txt: {line}: want NAME CLASS, or NAME CLASS measured"),
         })
         .collect()
 }
@@ -169,6 +169,6 @@ fn each_function_of_the_driver_is_classified_as_the_table_says() {
     let exported: Vec<&str> = exported.filter(is_cuda).collect();
     assert!(exported.len() > 400);
     for name in exported.into_iter().chain(hooks.keys().copied()) {
-        assert!(classes.contains_key(name), "{name} is not in functions.txt");
+        assert!(classes.contains_key(name), "{name} is not in driver_functions.txt");
     }
 }

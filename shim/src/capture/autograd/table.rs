@@ -48,13 +48,11 @@ impl NodeTable {
             places if places.is_null() => self.make(),
             places => places,
         };
-        // SAFETY: null, or `NODES` places that stay.
-        let Some(place) = (unsafe { places.wrapping_add(index(thread, number)).as_ref() }) else {
-            return;
-        };
         if places.is_null() {
             return;
         }
+        // SAFETY: `NODES` places that stay.
+        let place = unsafe { &*places.add(index(thread, number)) };
         let known = place.key.load(Ordering::Relaxed);
         let taken = || {
             let order = Ordering::Relaxed;
