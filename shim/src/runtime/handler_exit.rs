@@ -79,8 +79,9 @@ pub unsafe fn keep(request: Request) {
 fn set_mask(new: Option<&[c_ulong; 16]>, old: Option<&mut [c_ulong; 16]>) {
     let new = new.map_or(core::ptr::null(), |mask| mask.as_ptr().cast());
     let old = old.map_or(core::ptr::null_mut(), |mask| mask.as_mut_ptr().cast());
+    // The thread's own, as by pthread_sigmask, which is not in the C library before glibc 2.32.
     // SAFETY: both are null or masks.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, new, old) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, new, old) };
 }
 
 /// Carries out the request that was kept.

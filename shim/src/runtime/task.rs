@@ -218,7 +218,9 @@ fn make_thread(memory: *mut u8, birth: &'static Birth) -> bool {
         }
         let attributes = attributes.as_mut_ptr();
         libc::mprotect(memory.cast(), GUARD, libc::PROT_NONE);
-        libc::pthread_attr_setstack(attributes, memory.cast(), STACK);
+        if libc::pthread_attr_setstack(attributes, memory.cast(), STACK) != 0 {
+            return false;
+        }
         let _blocked = SignalsBlocked::new();
         // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the
         // program's free().

@@ -17,6 +17,7 @@ mod neighbours;
 mod no_malloc;
 mod no_memory;
 mod odd_company;
+mod old_c_library;
 mod process_exit;
 mod recorder_cost;
 mod sanitizers;
