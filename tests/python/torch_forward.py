@@ -1,7 +1,7 @@
 # Makes nodes of an autograd graph through a stand-in of PyTorch's libtorch_cpu.so, and runs them on threads without
 # Python. Prints for each block the Python functions of the forward operation, innermost first: {"size", "forward"};
 # null: none is known. At the end the owners of each node.
-# torch_forward.py LIBTORCH_CPU
+# torch_forward.py LIBTORCH_CPU [oom]; oom: at the end the driver refuses a request, and the program fails by it.
 import ctypes, json, sys
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -84,3 +84,7 @@ for _ in range(70_000):
 backward(first, None)
 backward(last, ["linear"])
 print(json.dumps({"owners": [torch.owners(node) for node in (leaf, first, second, third, outer, inner)]}))
+if sys.argv[2:] == ["oom"]:
+    more = ctypes.c_uint64()
+    result = driver.cuMemAlloc_v2(ctypes.byref(more), ctypes.c_size_t(1 << 40))
+    raise MemoryError("CUDA out of memory: %d" % result)

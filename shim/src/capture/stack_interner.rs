@@ -40,6 +40,8 @@ pub struct StackInterner {
     /// Locations of the definitions of stacks and of code, indexed by id less 1.
     stack_places: Vec<DefinitionLocation>,
     code_places: Vec<DefinitionLocation>,
+    /// Stacks of PyTorch's backward pass with those of their forward operations, in the order of their ids.
+    forwards: Vec<(StackId, StackId)>,
     /// Room left for definitions.
     room: Option<u64>,
     full: StackId,
@@ -68,6 +70,12 @@ impl StackInterner {
     /// The location of a stack's definition.
     pub fn stack_location(&self, id: StackId) -> Option<DefinitionLocation> {
         self.stack_places.get((id.0 as usize).checked_sub(1)?).copied()
+    }
+
+    /// The stack of the forward operation of a stack in PyTorch's backward pass.
+    pub fn forward_of(&self, id: StackId) -> Option<StackId> {
+        let at = self.forwards.binary_search_by_key(&id.0, |(stack, _)| stack.0).ok()?;
+        Some(self.forwards[at].1)
     }
 
     /// The location of a code object's definition.
@@ -137,6 +145,7 @@ impl StackInterner {
         self.spend(8 * words);
         if stack.forward != StackId(0) {
             define(&Definition::Forward { stack: id, forward: stack.forward });
+            let _ = self.forwards.try_push((id, stack.forward));
             self.spend(8 * 3);
         }
         // Without host memory for the table the stack is written again the next time.
@@ -311,6 +320,8 @@ mod tests {
         library.stack(9, &stack(&frames), None, define);
         assert_eq!(library.stack(10, &backward, None, define).id, StackId(2));
         assert_eq!(library.stack(10, &backward, None, define).id, StackId(2));
+        let found = [1, 2, 3].map(|id| library.forward_of(StackId(id)));
+        assert_eq!(found, [None, Some(StackId(1)), None]);
         let written = written.into_inner();
         assert_eq!(written.len(), 3);
         let forward = Definition::Forward { stack: StackId(2), forward: StackId(1) };

@@ -158,10 +158,19 @@ impl<'a> Names<'a> {
     }
 
     /// `modeling_gpt2.py:1291 < train.py:41`: the innermost line outside of frameworks, and whose
-    /// line of the program led there.
+    /// line of the program led there. Of memory of PyTorch's backward pass: `loss.py:40 < train.py:41 (backward)`,
+    /// the line of the forward operation.
     pub fn place(&mut self, stack: StackId) -> Option<String> {
         let frames = self.frames(stack)?;
-        self.python_place(&frames.python).or_else(|| self.native_place(&frames.native))
+        self.python_place(&frames.python)
+            .or_else(|| self.forward_place(stack))
+            .or_else(|| self.native_place(&frames.native))
+    }
+
+    fn forward_place(&mut self, stack: StackId) -> Option<String> {
+        let forward = self.process.capture.interner().forward_of(stack)?;
+        let frames = self.frames(forward)?;
+        Some(format!("{} (backward)", self.python_place(&frames.python)?))
     }
 
     fn python_place(&mut self, frames: &[PythonFrame]) -> Option<String> {

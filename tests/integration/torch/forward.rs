@@ -131,3 +131,19 @@ fn reports_name_the_forward_line() {
     assert!(text.contains(" of torch_forward.py:44 < torch_forward.py:48"), "{text}");
     assert!(text.contains(" of torch_forward.py:52 < torch_forward.py:"), "{text}");
 }
+
+/// The message at the moment of the failure has the line, too.
+#[test]
+fn the_out_of_memory_message_names_the_forward_line() {
+    let Some((_, python)) = testkit::pythons().into_iter().next_back() else {
+        return testkit::skip("forward lines: no Python from 3.8 on");
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_forward.py");
+    let library = libraries().join("libtorch_cpu.so");
+    let setup = Setup::simulated().contradicts().preload().arg(script.display());
+    let run = Program(python).run(setup.arg(library.display()).arg("oom"));
+    let named = |line: &str| {
+        line.contains("torch_forward.py:44 < torch_forward.py:") && line.contains(" (backward) ")
+    };
+    assert!(run.stderr.lines().any(named), "{}", run.stderr);
+}
