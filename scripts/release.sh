@@ -112,6 +112,7 @@ release() { # release MACHINE
     python3 scripts/release/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
         "python/vramtrace/libvramtrace_sim.so" "$built/vramtrace"
     wheel=$(ls dist/*_"$machine".whl)
+    python3 scripts/release/wheel-paths.py "$wheel" .
     python3 scripts/release/wheel-contents.py "$wheel"
     size=$(stat -c %s "$wheel")
     [ "$size" -le 10000000 ] || { echo "release: $wheel has $size bytes: must be at most 10,000,000" >&2; exit 1; }
