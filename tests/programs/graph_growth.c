@@ -97,6 +97,33 @@ static void list(int requests) {
     while (used) destroy(slots[--used]);
 }
 
+/* The process goes on for a second with other work, then destroys all, as an interpreter does at its end. */
+static void kept_until_the_end(int requests) {
+    kept(requests);
+    pause_us(300000);
+    for (int n = 0; n < 20; n++) {
+        CUdeviceptr at;
+        clock_call(TAKE_US);
+        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 64 << 20));
+        pause_us(20000);
+        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at));
+    }
+    pause_us(230000);
+    while (used) {
+        destroy(slots[--used]);
+        pause_us(2000);
+    }
+    pause_us(700000);
+    MUST(CALL(cuDevicePrimaryCtxReset_v2, (int))(0));
+}
+
+/* The same graphs, destroyed before the program goes on for five times as long. */
+static void phase(int requests) {
+    kept(requests);
+    while (used) destroy(slots[--used]);
+    for (int n = 0; n < 5 * requests; n++) request();
+}
+
 /* A graph that is launched, and updated, many times in its request. */
 static void tokens(int requests) {
     for (int n = 0; n < requests; n++) {
@@ -268,6 +295,8 @@ static const struct {
     {"kept", kept},
     {"kept-shapes", kept_shapes},
     {"list", list},
+    {"kept-until-the-end", kept_until_the_end},
+    {"phase", phase},
     {"tokens", tokens},
     {"kept-streams", kept_streams},
     {"threads", threads},

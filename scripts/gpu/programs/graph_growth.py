@@ -6,9 +6,12 @@ captures  67 graphs within a second, then 300 requests that launch them
 cache     300 requests of 24 shapes: a graph for each, captured when the shape first comes
 last      120 requests; the last 8 graphs are kept
 
+`threads` also prints `CAPTURES TOGETHER ALONE`: how many captures ended while the other thread captured too, and how many not.
+`kept` prints `SPAN SECONDS`: from the first instantiation to the last.
 Prints `RESULT MIB RESERVED`: what the card has less of since the first graph, and what PyTorch reserved, in MiB.
 """
 import collections
+import concurrent.futures
 import random
 import sys
 import threading
@@ -19,6 +22,8 @@ import torch
 what = sys.argv[1]
 kept = []
 lock = threading.Lock()
+# Graphs under capture now; for each capture, how many there were at its end.
+capturing, under_way = set(), []
 
 
 def capture(x, kernels, pool):
@@ -26,6 +31,23 @@ def capture(x, kernels, pool):
     with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
         for _ in range(kernels):
             x.add_(1)
+    return graph
+
+
+def capture_beside(x, kernels, pool):
+    """As `capture`, while another thread captures: torch.cuda.graph() synchronizes the device, which is refused then."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        with lock:
+            capturing.add(id(graph))
+            # PyTorch keeps the graphs of its random generator in a set without a lock.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        for _ in range(kernels):
+            x.add_(1)
+        with lock:
+            under_way.append(len(capturing))
+            capturing.remove(id(graph))
+        graph.capture_end()
     return graph
 
 
@@ -40,33 +62,38 @@ def run():
     free = torch.cuda.mem_get_info()[0]
     pool = torch.cuda.graph_pool_handle()
     if what == "kept":
+        times = []
         for _ in range(60):
             graph = capture(x, 2000, pool)  # LINE
+            times.append(time.monotonic())
             graph.replay()
             kept.append(graph)
             torch.cuda.synchronize()
             time.sleep(0.05)
+        print("SPAN", times[-1] - times[0])
     elif what == "threads":
         def one(y, pool):
             for _ in range(30):
-                graph = capture(y, 2000, pool)  # ONE
+                graph = capture_beside(y, 2000, pool)  # ONE
                 graph.replay()
                 with lock:
                     kept.append(graph)
 
         def two(y, pool):
             for _ in range(30):
-                graph = capture(y, 2000, pool)  # TWO
+                graph = capture_beside(y, 2000, pool)  # TWO
                 graph.replay()
                 with lock:
                     kept.append(graph)
 
-        both = [
-            threading.Thread(target=work, args=(torch.zeros(1024, device="cuda"), torch.cuda.graph_pool_handle()))
-            for work in (one, two)
-        ]
-        [thread.start() for thread in both]
-        [thread.join() for thread in both]
+        works = [(work, torch.zeros(1024, device="cuda"), torch.cuda.graph_pool_handle()) for work in (one, two)]
+        torch.cuda.synchronize()
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            each = [threads.submit(*work) for work in works]
+            # An exception in a thread ends the program.
+            [thread.result() for thread in each]
+        together, alone = (sum(n > 1 for n in under_way), sum(n == 1 for n in under_way))
+        print("CAPTURES", together, alone)
     elif what == "captures":
         graphs = [capture(x, 100, pool) for _ in range(67)]  # LINE
         kept.extend(graphs)

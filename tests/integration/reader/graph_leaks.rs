@@ -14,9 +14,11 @@ const GRAPHS: Answer = Some(("growing", "graphs"));
 const PROGRAMS: &[(&str, u32, &str, Answer)] = &[
     ("kept", 50, "a graph a request", GRAPHS),
     ("kept-shapes", 300, "a graph a request, each with another number of nodes", GRAPHS),
-    ("list", 60, "a graph a request, in a list that is dropped at the end", Some(("freed_at_end", "graphs"))),
+    ("list", 60, "a graph a request, in a list that is dropped at the end", GRAPHS),
+    ("kept-until-the-end", 60, "a graph a request; then other work for a second, and all are destroyed", GRAPHS),
     ("tokens", 50, "a graph a request, updated and launched 20 times", GRAPHS),
     ("kept-streams", 1100, "four streams a request", Some(("growing", "streams"))),
+    ("phase", 60, "the same list, dropped before five times as many requests", None),
     ("captures", 100, "67 graphs captured within a second, launched by chance", None),
     ("captures-launched", 100, "the same, each launched once; then one of them", None),
     ("captures-only", 0, "67 graphs captured in 20 s, and no more", None),

@@ -19,6 +19,8 @@ pub struct DriverHistory {
     pub given: u64,
     pub first_ns: u64,
     pub last_ns: u64,
+    /// The last time that the driver took memory.
+    pub last_taken_ns: u64,
     /// The most bytes, and the executable graphs of the stack at that moment.
     pub most: u64,
     pub graphs_at_most: u64,
@@ -62,10 +64,20 @@ pub struct GraphHistory {
 }
 
 impl GraphHistory {
-    /// The counts before the frees at the process's end, and their time; now, where nothing was destroyed since the
-    /// last instantiation.
-    pub fn before_end(&self, now_ns: u64) -> (u64, GraphCounts) {
-        self.held.unwrap_or((now_ns, self.counts))
+    /// The counts at the end of the program's work: before the graphs that were destroyed then, if the work went on
+    /// for less than `rest_ns` after the first of them. The time is that of the first of them, or the end.
+    pub fn before_end(&self, end_ns: u64, rest_ns: u64) -> (u64, GraphCounts) {
+        match self.held {
+            Some((first_ns, counts)) if end_ns.saturating_sub(first_ns) <= rest_ns => {
+                (first_ns.min(end_ns), counts)
+            }
+            _ => (end_ns, self.counts),
+        }
+    }
+
+    /// From the first to the last instantiation.
+    pub fn span_ns(&self) -> u64 {
+        self.last_made_ns.saturating_sub(self.first_ns)
     }
 
     fn change(&mut self, time_ns: u64, before: u64) {
@@ -153,6 +165,7 @@ impl DriverHeld {
             given: 0,
             first_ns: at.time_ns,
             last_ns: at.time_ns,
+            last_taken_ns: at.time_ns,
             most: 0,
             graphs_at_most: 0,
             time: Series::new(TIME_SHIFT, 0),
@@ -160,7 +173,10 @@ impl DriverHeld {
         let before = history.bytes;
         history.bytes = before.saturating_add_signed(took.delta);
         match took.delta > 0 {
-            true => history.taken += 1,
+            true => {
+                history.taken += 1;
+                history.last_taken_ns = at.time_ns;
+            }
             false => history.given += 1,
         }
         history.last_ns = at.time_ns;

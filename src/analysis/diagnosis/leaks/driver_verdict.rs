@@ -29,8 +29,12 @@ const AGAIN_OF: u64 = 50;
 const AT_ONCE_OF_10: u64 = 9;
 /// Shorter bursts are a start, whatever they hold.
 const LEAST_SPAN_NS: u64 = 2_000_000_000;
-/// Time after the last event that counts as the process's end, as a part of the time before it.
+/// Time after the last event of work that counts as the process's end: as a part of the time before it, or no longer than
+/// an interpreter needs for its end. (On an H100 a program of PyTorch with 60 graphs needs 1.1 s.)
 const TEARDOWN: f64 = 0.15;
+const TEARDOWN_NS: u64 = 2_000_000_000;
+/// Growth of graphs has stopped if none was instantiated for one part in so many of the time in which they were.
+const STOPPED_PART: u64 = 4;
 /// Fewer kept graphs are not mentioned.
 const MENTIONED: u64 = 8;
 /// Bytes without a name: the least growth, rises and observed time of a verdict.
@@ -61,11 +65,12 @@ pub(super) fn judge(
     let held = &observer.driver;
     let allocated = observer.places.values().map(|place| place.last_alloc_ns);
     let made = held.graphs.values().map(|graphs| graphs.last_made_ns);
-    let took = held.holders.values().map(|history| history.last_ns);
+    let took = held.holders.values().map(|history| history.last_taken_ns);
     let last = allocated.chain(made).chain(took).max().unwrap_or(0).min(state.time_ns);
     let from = held.from_ns.unwrap_or(0).min(last);
-    let rest = (state.time_ns - last) as f64;
-    let is_end = !running && rest <= TEARDOWN * (last - from) as f64;
+    let rest = state.time_ns - last;
+    let is_short = rest <= TEARDOWN_NS || rest as f64 <= TEARDOWN * (last - from) as f64;
+    let is_end = !running && is_short;
     let end_ns = if is_end { last } else { state.time_ns };
     let subject = Subject { held, state, definitions, end_ns };
     let mut found = Found::default();
@@ -81,11 +86,11 @@ impl Subject<'_> {
             let Some(bytes) = self.held.holders.get(&(*device, Cause::Graphs, *stack)) else {
                 continue;
             };
-            let (until, counts) = graphs.before_end(self.end_ns);
-            let freed = graphs.counts.kept * 2 < counts.kept;
+            let rest_ns = graphs.span_ns() / STOPPED_PART;
+            let (until, counts) = graphs.before_end(self.end_ns, rest_ns);
             match self.growing(graphs, counts, until) {
                 Ok(()) => found.leaks.push(self.leak_of(*device, *stack, graphs, counts, bytes)),
-                Err(why) if graphs.counts.kept >= MENTIONED && !freed && bytes.bytes > 0 => {
+                Err(why) if graphs.counts.kept >= MENTIONED && bytes.bytes > 0 => {
                     found.held.push(HeldByDriver {
                         device: *device,
                         stack: *stack,
@@ -105,16 +110,16 @@ impl Subject<'_> {
         counts: GraphCounts,
         until_ns: u64,
     ) -> Result<(), HeldReason> {
-        let length = until_ns.saturating_sub(graphs.first_ns);
-        let mut kept = shape(&graphs.time, length);
-        // The last bin has the first graphs that were destroyed at the end.
+        let span_ns = graphs.span_ns();
+        if until_ns.saturating_sub(graphs.last_made_ns) > span_ns / STOPPED_PART {
+            return Err(HeldReason::Stopped);
+        }
+        let mut kept = shape(&graphs.time, span_ns);
+        // The last bin may have the first graphs that were destroyed at the end.
         if graphs.counts != counts {
             kept.pop();
         }
         let pace = Pace::of(kept);
-        if pace.last == 0 {
-            return Err(HeldReason::Stopped);
-        }
         let same = counts.kept - counts.sizes.min(counts.kept);
         let again = match counts.kept < 2 * LEAST_SAME {
             true => counts.launched_again > 0,
@@ -125,7 +130,7 @@ impl Subject<'_> {
         }
         let at_once = counts.launched_at_once * 10 >= counts.kept.saturating_sub(1) * AT_ONCE_OF_10;
         let enough = same + 1 >= LEAST_SAME || counts.kept > LEAST_NEW;
-        let long = graphs.last_made_ns.saturating_sub(graphs.first_ns) >= LEAST_SPAN_NS;
+        let long = span_ns >= LEAST_SPAN_NS;
         match at_once && enough && long && pace.is_steady() {
             true => Ok(()),
             false => Err(HeldReason::Filling),
@@ -142,14 +147,15 @@ impl Subject<'_> {
     ) -> Leak {
         let freed = graphs.counts.kept * 2 < counts.kept;
         let each = bytes.most / bytes.graphs_at_most.max(1);
-        let seconds = graphs.last_made_ns.saturating_sub(graphs.first_ns) as f64 / 1e9;
+        let seconds = graphs.span_ns() as f64 / 1e9;
         let rate = each as f64 * counts.kept.saturating_sub(1) as f64 / seconds.max(1e-9);
         let same = counts.kept - counts.sizes.min(counts.kept);
         self.leak(
             device,
             stack,
             Leak {
-                verdict: if freed { Verdict::FreedAtEnd } else { Verdict::Growing },
+                // The context's end destroys all of them in any case.
+                verdict: Verdict::Growing,
                 bytes: if freed { bytes.most } else { bytes.bytes },
                 count: counts.kept,
                 allocations: graphs.made,
