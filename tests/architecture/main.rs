@@ -28,6 +28,7 @@ const FORMAT: Layout = Layout {
         &[
             "atomics",
             "cells",
+            "cgroup",
             "error",
             "holes",
             "ids",
