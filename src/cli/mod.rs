@@ -23,6 +23,8 @@ mod import;
 mod leaks;
 mod level;
 mod man;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod moment;
 mod newest;
 mod oom;
@@ -124,6 +126,9 @@ enum Command {
     /// Which processes use the GPU, and which lines grow, shown live?
     #[cfg(feature = "top")]
     Top(top::Args),
+    /// How does Prometheus get the memory of every process and pod?
+    #[cfg(feature = "metrics")]
+    Metrics(metrics::Args),
     /// How do I change the limit of a running process?
     Cap(cap::Args),
     /// Who held the memory, as a tree of calls?
@@ -207,6 +212,8 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Ps(args) => ps::run(args),
         #[cfg(feature = "top")]
         Command::Top(args) => top::run(args),
+        #[cfg(feature = "metrics")]
+        Command::Metrics(args) => metrics::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),

@@ -15,7 +15,7 @@ use vramtrace_reader::analysis::{Level, StackClassifier};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::report::text::oom::place;
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::{Definitions, OpenError, Trace};
+use vramtrace_reader::trace::{Definitions, Trace};
 
 /// The lines of a device that grow, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -131,15 +131,13 @@ impl Follower for Observers {
 
 impl Followed {
     /// Reads what was written since the last time. The figures stay as they are if nothing was.
+    /// `None`: it could not be opened, or is the trace of another process.
     pub fn read(
         &mut self,
         path: &Path,
         is_its: impl FnOnce(&Header) -> bool,
-    ) -> Result<bool, Unread> {
-        let trace = Trace::open(path)?;
-        if !is_its(trace.header()) {
-            return Err(Unread::OfAnother);
-        }
+    ) -> Option<&TraceFigures> {
+        let trace = Trace::open(path).ok().filter(|trace| is_its(trace.header()))?;
         if self.header.uuid != trace.header().uuid {
             self.begin(trace.header());
         }
@@ -148,16 +146,11 @@ impl Followed {
             self.replay.read(&trace, &mut self.observers);
         }
         let state = self.replay.state();
-        if state.events == self.judged && state.events > 0 {
-            return Ok(false);
+        if state.events != self.judged || state.events == 0 {
+            self.judged = state.events;
+            self.figures = self.judge(&trace, state);
         }
-        self.judged = state.events;
-        self.figures = self.judge(&trace, state);
-        Ok(true)
-    }
-
-    pub fn figures(&self) -> &TraceFigures {
-        &self.figures
+        Some(&self.figures)
     }
 
     /// Live allocations that are held in memory for it.
@@ -200,20 +193,6 @@ impl Followed {
             }
         };
         self.observers.failures.0.iter().map(oom).collect()
-    }
-}
-
-/// Why a trace could not be read.
-#[derive(Debug)]
-pub enum Unread {
-    Open(OpenError),
-    /// The file is the trace of another process.
-    OfAnother,
-}
-
-impl From<OpenError> for Unread {
-    fn from(error: OpenError) -> Unread {
-        Unread::Open(error)
     }
 }
 

@@ -7,7 +7,7 @@ pub mod followed;
 pub mod group;
 #[cfg(feature = "metrics")]
 pub mod node;
-#[cfg(feature = "top")]
+#[cfg(any(feature = "metrics", feature = "top"))]
 pub mod owner;
 pub mod places;
 pub mod process;

@@ -42,7 +42,6 @@ pub struct NodeProcess {
     pub start_mono_ns: u64,
     /// When the figures were stored, ns since that start.
     pub updated_ns: u64,
-    pub group: Option<String>,
     pub devices: Vec<LiveDevice>,
     pub sites: Vec<LiveSite>,
     pub owner: LiveOwner,
@@ -169,7 +168,6 @@ fn figures(page: &PageFile, name: &PageName, user: u32) -> Result<NodeProcess, P
         trace: process.trace,
         start_mono_ns: process.start_mono_ns,
         updated_ns,
-        group: live.group(),
         devices,
         sites: live.sites().1,
         owner: live.owner(),

@@ -97,7 +97,7 @@ const READER: Layout = Layout {
         &["report", "export", "import"],
         &["live_processes"],
         &["launch"],
-        &["doctor"],
+        &["doctor", "metrics"],
         &["cli"],
     ],
     apart: &[],
