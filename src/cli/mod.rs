@@ -12,6 +12,8 @@ mod doctor;
 mod doctor_text;
 mod enable;
 mod env;
+#[cfg(feature = "metrics")]
+mod events;
 mod export;
 mod fits;
 mod flame;
@@ -129,6 +131,9 @@ enum Command {
     /// How does Prometheus get the memory of every process and pod?
     #[cfg(feature = "metrics")]
     Metrics(metrics::Args),
+    /// Which process started, ended, leaks, or is out of memory, as lines for a log?
+    #[cfg(feature = "metrics")]
+    Events(events::Args),
     /// How do I change the limit of a running process?
     Cap(cap::Args),
     /// Who held the memory, as a tree of calls?
@@ -214,6 +219,8 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Top(args) => top::run(args),
         #[cfg(feature = "metrics")]
         Command::Metrics(args) => metrics::run(args),
+        #[cfg(feature = "metrics")]
+        Command::Events(args) => events::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),

@@ -38,7 +38,9 @@ pub struct NodeProcess {
     pub state: LiveState,
     /// Path of the trace, as the process sees it; empty if there is none.
     pub trace: String,
-    /// When it started to use its GPU, CLOCK_MONOTONIC, ns.
+    /// When it started to use its GPU, CLOCK_REALTIME, ns.
+    pub start_unix_ns: u64,
+    /// The same by CLOCK_MONOTONIC.
     pub start_mono_ns: u64,
     /// When the figures were stored, ns since that start.
     pub updated_ns: u64,
@@ -166,6 +168,7 @@ fn figures(page: &PageFile, name: &PageName, user: u32) -> Result<NodeProcess, P
         pid: None,
         state: live.state().ok_or_else(|| page.unknown())?,
         trace: process.trace,
+        start_unix_ns: process.start_unix_ns,
         start_mono_ns: process.start_mono_ns,
         updated_ns,
         devices,

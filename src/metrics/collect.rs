@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use vramtrace_format::escape::Escape;
 use vramtrace_format::live::LiveState;
+use vramtrace_format::oom::Cause;
 use vramtrace_format::{DeviceId, LiveDevice, LiveOwner, uuid};
 use vramtrace_reader::analysis::roles::Role;
 
@@ -27,6 +28,8 @@ pub struct Found {
     pub problems: usize,
     pub answer: Option<Answer>,
     pub pass_cpu_s: f64,
+    /// Out-of-memory failures by cause, also of processes that have ended.
+    pub failures: BTreeMap<&'static str, u64>,
 }
 
 /// A process, its labels and its series.
@@ -193,6 +196,11 @@ pub fn node(found: &Found) -> Series {
     let mut series = Series::default();
     series.put(Family::PageProblems, "", "", found.problems as f64);
     series.put(Family::PassCpu, "", "", found.pass_cpu_s);
+    // From the beginning on, so that the first failure is an increase.
+    for cause in Cause::ALL {
+        let failures = found.failures.get(cause.name()).copied().unwrap_or(0);
+        series.put(Family::NodeOutOfMemory, "", cause.name(), failures as f64);
+    }
     let Some(answer) = &found.answer else { return series };
     series.put(Family::NvmlAge, "", "", Instant::now().duration_since(answer.at).as_secs_f64());
     for card in &answer.cards {

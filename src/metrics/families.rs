@@ -97,6 +97,8 @@ families! {
         "Age of the figures of the live page: they are stored while the process calls the driver";
     TraceAge: "vramtrace_trace_age", Some(Unit::Seconds), Gauge, Most, None,
         "Time since the last pass over the trace; absent before the first, and where the trace cannot be read";
+    NodeOutOfMemory: "vramtrace_node_out_of_memory", None, Counter, Sum, Some("cause"),
+        "Out-of-memory failures of this node that were found since the exporter started, also of processes that have ended";
     GpuUsed: "vramtrace_gpu_memory_used", Some(Unit::Bytes), Gauge, Sum, None,
         "Memory of the GPU that is in use, by NVML";
     GpuTotal: "vramtrace_gpu_memory_limit", Some(Unit::Bytes), Gauge, Sum, None,

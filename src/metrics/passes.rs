@@ -1,15 +1,16 @@
 //! A thread that reads what is new in the traces of running processes, at most once a minute each, and that takes at
 //! most a stated share of one CPU. It also finds what is slow to find of a process: its pid here and its cgroup.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vramtrace_format::{Header, cgroup};
+use vramtrace_format::{DeviceId, Header, cgroup};
+use vramtrace_reader::analysis::leaks::Verdict;
 use vramtrace_reader::files;
 
-use crate::live_processes::followed::{Followed, TraceFigures};
+use crate::live_processes::followed::{Followed, FoundLeak, FoundOom, TraceFigures};
 use crate::live_processes::node::{self, NodeProcess, ProcessKey};
 use crate::live_processes::places::Places;
 
@@ -31,11 +32,32 @@ pub struct Known {
     pub trace: Option<(Instant, Arc<TraceFigures>)>,
 }
 
+/// Something new in a trace.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub process: NodeProcess,
+    pub known: Known,
+    pub found: Found,
+}
+
+#[derive(Clone, Debug)]
+pub enum Found {
+    Oom(FoundOom),
+    Leak(FoundLeak),
+}
+
 #[derive(Default)]
 struct Shared {
     known: HashMap<ProcessKey, Known>,
     cpu_s: f64,
+    /// Out-of-memory failures of this node, also of processes that have ended.
+    failures: BTreeMap<&'static str, u64>,
+    /// What was not taken yet. `None`: nobody asks for them.
+    findings: Option<Vec<Finding>>,
 }
+
+/// Findings that wait to be taken.
+const MOST_FINDINGS: usize = 10_000;
 
 /// Handle of the thread. It ends with the process.
 #[derive(Clone, Default)]
@@ -44,9 +66,10 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// `every`: the time between two readings of one trace.
-    pub fn start(places: Places, every: Duration) -> Passes {
+    /// `every`: the time between two readings of one trace. `findings`: they are kept for [`Passes::take`].
+    pub fn start(places: Places, every: Duration, findings: bool) -> Passes {
         let passes = Passes::default();
+        passes.lock().findings = findings.then(Vec::new);
         let shared = passes.shared.clone();
         std::thread::spawn(move || {
             lower_priority();
@@ -63,11 +86,22 @@ impl Passes {
     /// Reads all traces now, in this thread.
     pub fn once(places: &Places) -> Passes {
         let passes = Passes::default();
+        passes.lock().findings = Some(Vec::new());
         let mut followers = Followers { every: Duration::ZERO, followed: HashMap::new() };
         for process in node::all(places).0 {
             followers.read(&process, &passes.shared);
         }
         passes
+    }
+
+    /// What was found since it was asked for last.
+    pub fn take(&self) -> Vec<Finding> {
+        self.lock().findings.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Out-of-memory failures by cause that were found so far, also of processes that have ended.
+    pub fn failures(&self) -> BTreeMap<&'static str, u64> {
+        self.lock().failures.clone()
     }
 
     pub fn known(&self, key: ProcessKey) -> Known {
@@ -105,24 +139,44 @@ fn cpu_s() -> f64 {
     }
 }
 
+/// A process whose trace is followed.
+struct Trace {
+    process: NodeProcess,
+    read: Instant,
+    followed: Followed,
+    /// Out-of-memory failures, and leaks by device, verdict and line, that were reported.
+    failures: usize,
+    leaks: HashSet<(DeviceId, Verdict, Option<String>)>,
+}
+
 struct Followers {
     every: Duration,
-    followed: HashMap<ProcessKey, (Instant, Followed)>,
+    followed: HashMap<ProcessKey, Trace>,
 }
 
 impl Followers {
     fn pass(&mut self, places: &Places, shared: &Mutex<Shared>) {
         let mut measured = Measured::start();
         let (processes, _) = node::all(places);
-        let lives = |key: &ProcessKey| processes.iter().any(|process| process.key == *key);
-        self.followed.retain(|key, _| lives(key));
-        locked(shared).known.retain(|key, _| lives(key));
+        let living: HashSet<ProcessKey> = processes.iter().map(|process| process.key).collect();
+        let ended = self.followed.keys().filter(|key| !living.contains(key));
+        for key in ended.copied().collect::<Vec<ProcessKey>>() {
+            // An out-of-memory is often the last that a process records.
+            if let Some(trace) = self.followed.get(&key) {
+                let process = NodeProcess { pid: None, ..trace.process.clone() };
+                self.read(&process, shared);
+            }
+            self.followed.remove(&key);
+            locked(shared).known.remove(&key);
+        }
         measured.rest(shared);
         for process in &processes {
-            let read = self.followed.get(&process.key).map(|(read, _)| read.elapsed());
+            let read = self.followed.get(&process.key).map(|trace| trace.read.elapsed());
             if read.is_none_or(|ago| ago >= self.every) {
                 self.read(process, shared);
                 measured.rest(shared);
+            } else if let Some(trace) = self.followed.get_mut(&process.key) {
+                trace.process = process.clone();
             }
         }
     }
@@ -134,23 +188,54 @@ impl Followers {
             let pid = process.pid.or_else(|| node::find_pid(key));
             Known { pid, cgroup: pid.and_then(cgroup_of), trace: None }
         });
-        let all: usize = self.followed.values().map(|(_, one)| one.live_allocations()).sum();
-        let (read, followed) =
-            self.followed.entry(key).or_insert((Instant::now(), Followed::default()));
-        *read = Instant::now();
-        if all <= MOST_ALLOCATIONS {
+        let all: usize = self.followed.values().map(|one| one.followed.live_allocations()).sum();
+        let trace = self.followed.entry(key).or_insert_with(|| Trace {
+            process: process.clone(),
+            read: Instant::now(),
+            followed: Followed::default(),
+            failures: 0,
+            leaks: HashSet::new(),
+        });
+        trace.read = Instant::now();
+        trace.process = process.clone();
+        if all > MOST_ALLOCATIONS {
+            // Its history would not fit; it is tried again when others have ended.
+            trace.followed = Followed::default();
+        } else if let Some(path) = trace_path(process, known.pid) {
             let is_its = |header: &Header| {
                 (header.pid, header.process_start_ticks) == (key.pid, key.start_ticks)
             };
-            let path = trace_path(process, known.pid);
-            if let Some(figures) = path.and_then(|path| followed.read(&path, is_its)) {
-                known.trace = Some((*read, Arc::new(figures.clone())));
+            if let Some(figures) = trace.followed.read(&path, is_its).cloned() {
+                known.trace = Some((trace.read, Arc::new(figures.clone())));
+                trace.report(&figures, &known, shared);
             }
-        } else {
-            // Its history would not fit; it is tried again when others have ended.
-            *followed = Followed::default();
         }
         locked(shared).known.insert(key, known);
+    }
+}
+
+impl Trace {
+    /// Reports what is new in the figures.
+    fn report(&mut self, figures: &TraceFigures, known: &Known, shared: &Mutex<Shared>) {
+        let mut found = Vec::new();
+        let mut shared = locked(shared);
+        for oom in figures.ooms.iter().skip(self.failures) {
+            *shared.failures.entry(oom.cause.name()).or_default() += 1;
+            found.push(Found::Oom(*oom));
+        }
+        self.failures = self.failures.max(figures.ooms.len());
+        for leak in &figures.leaks {
+            if self.leaks.insert((leak.device, leak.verdict, leak.line.clone())) {
+                found.push(Found::Leak(leak.clone()));
+            }
+        }
+        let Some(findings) = &mut shared.findings else { return };
+        let room = MOST_FINDINGS.saturating_sub(findings.len());
+        findings.extend(found.into_iter().take(room).map(|found| Finding {
+            process: self.process.clone(),
+            known: known.clone(),
+            found,
+        }));
     }
 }
 

@@ -28,7 +28,7 @@ impl Sources {
     /// Starts the threads.
     pub fn start() -> Sources {
         let places = Places::of_environment();
-        let passes = Passes::start(places.clone(), PASS_EVERY);
+        let passes = Passes::start(places.clone(), PASS_EVERY, false);
         Sources { places, passes, cards: Watch::start(), counters: Mutex::default() }
     }
 
@@ -54,6 +54,7 @@ impl Sources {
             problems: problems.len(),
             answer,
             pass_cpu_s: self.passes.cpu_s(),
+            failures: self.passes.failures(),
         };
         let processes = collect::processes(&found);
         let mut node = collect::node(&found);
