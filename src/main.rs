@@ -7,6 +7,8 @@ mod driver;
 mod error;
 mod launch;
 mod live_processes;
+#[cfg(feature = "metrics")]
+mod metrics;
 
 use std::process::ExitCode;
 

@@ -25,6 +25,17 @@ pub enum Cause {
 }
 
 impl Cause {
+    pub const ALL: [Cause; 8] = [
+        Cause::Fragmentation,
+        Cause::Cap,
+        Cause::BadCap,
+        Cause::Card,
+        Cause::Mps,
+        Cause::Cgroup,
+        Cause::Torch,
+        Cause::Unknown,
+    ];
+
     /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {

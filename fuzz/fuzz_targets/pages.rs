@@ -31,7 +31,8 @@ fn live(bytes: &[u8]) {
         words[word].store(fresh[word].load(Ordering::Relaxed), Ordering::Relaxed);
     }
     let page = LivePage::open(&words).expect("its beginning is right");
-    let _ = (page.process(), page.state(), page.group(), page.last_order());
+    let _ = (page.process(), page.state(), page.group(), page.last_order(), page.sites());
+    let (owner, escapes) = (page.owner(), page.escapes());
     let (_, devices) = page.devices();
     assert!(devices.len() <= LIVE_DEVICES);
     for ordinal in 0..=u8::MAX {
@@ -44,6 +45,10 @@ fn live(bytes: &[u8]) {
         (page.process().trace.as_str(), page.group().as_deref()),
         ("/tmp/a.vtrace", Some("group"))
     );
+    page.set_owner(&owner);
+    page.set_locked(true);
+    page.set_escapes(escapes);
+    assert_eq!((page.is_locked(), page.escapes(), page.owner().rank), (true, escapes, owner.rank));
     page.update(1, &devices);
     let mut filed = [0; FILED_WORDS];
     filed.iter_mut().zip(words.iter()).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));

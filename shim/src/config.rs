@@ -16,7 +16,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 18] = [
+pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -28,6 +28,7 @@ pub const KNOWN: [&str; 18] = [
     "VRAMTRACE_TENSORS",
     "VRAMTRACE_FORWARD",
     "VRAMTRACE_OOM_REPORT",
+    "VRAMTRACE_LIVE_DIR",
     "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
@@ -159,6 +160,8 @@ pub struct Config {
     pub test_clock: bool,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<PathBuf>,
+    /// `VRAMTRACE_LIVE_DIR`: the directory in which users have directories for their live pages.
+    pub live_directory: Option<PathBuf>,
     /// Lines for stderr, see [`Config::complain`].
     complaints: Vec<String>,
 }
@@ -178,6 +181,7 @@ impl Config {
     fn write_nothing(&mut self) {
         self.out = Out::Off;
         self.runtime_directory = None;
+        self.live_directory = None;
         if self.oom_report == OomReport::File {
             self.oom_report = OomReport::Stderr;
         }
@@ -209,6 +213,7 @@ impl Config {
             test_panic: None,
             test_clock: false,
             runtime_directory: None,
+            live_directory: None,
             complaints: Vec::new(),
         };
         for (name, value) in variables {
@@ -226,6 +231,7 @@ impl Config {
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
+                Some("VRAMTRACE_LIVE_DIR") => config.set_live_directory(value),
                 Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
@@ -269,6 +275,17 @@ impl Config {
                 return;
             }
         };
+    }
+
+    fn set_live_directory(&mut self, value: OsString) {
+        match value.as_bytes().first() {
+            Some(b'/') => self.live_directory = Some(value.into()),
+            None => {}
+            Some(_) => self.complaints.push(format!(
+                "VRAMTRACE_LIVE_DIR={}: is no absolute path; using the default",
+                value.display()
+            )),
+        }
     }
 
     fn set_max(&mut self, value: &OsStr) {

@@ -3,11 +3,12 @@
 use clap::Command;
 
 /// Headings, and the commands below each. A command that stands in none is listed under [`OTHER`].
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "env", "enable", "disable", "demo", "doctor"]),
     ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "top", "verify"]),
     ("Explain", &["oom", "leaks", "frag", "whatif", "fits"]),
     ("Limit", &["cap"]),
+    ("Watch", &["metrics", "events"]),
     ("Share", &["export", "pack", "import"]),
 ];
 const OTHER: &str = "Other";

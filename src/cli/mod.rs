@@ -12,6 +12,8 @@ mod doctor;
 mod doctor_text;
 mod enable;
 mod env;
+#[cfg(feature = "metrics")]
+mod events;
 mod export;
 mod fits;
 mod flame;
@@ -23,6 +25,8 @@ mod import;
 mod leaks;
 mod level;
 mod man;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod moment;
 mod newest;
 mod oom;
@@ -124,6 +128,12 @@ enum Command {
     /// Which processes use the GPU, and which lines grow, shown live?
     #[cfg(feature = "top")]
     Top(top::Args),
+    /// How does Prometheus get the memory of every process and pod?
+    #[cfg(feature = "metrics")]
+    Metrics(metrics::Args),
+    /// Which process started, ended, leaks, or is out of memory, as lines for a log?
+    #[cfg(feature = "metrics")]
+    Events(events::Args),
     /// How do I change the limit of a running process?
     Cap(cap::Args),
     /// Who held the memory, as a tree of calls?
@@ -207,6 +217,10 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Ps(args) => ps::run(args),
         #[cfg(feature = "top")]
         Command::Top(args) => top::run(args),
+        #[cfg(feature = "metrics")]
+        Command::Metrics(args) => metrics::run(args),
+        #[cfg(feature = "metrics")]
+        Command::Events(args) => events::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),

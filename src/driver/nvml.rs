@@ -1,7 +1,7 @@
 //! NVML: what `doctor` checks of it, and what `top` shows of the cards.
 
 mod calls;
-#[cfg(feature = "top")]
+#[cfg(any(feature = "metrics", feature = "top"))]
 pub mod cards;
 
 use self::calls::Calls;

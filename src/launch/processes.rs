@@ -1,15 +1,16 @@
 //! Reads processes from /proc. A process may end, or its files may be unreadable: the result is then `None` or
 //! empty.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use vramtrace_format::member::Member;
 use vramtrace_format::proc;
 use vramtrace_reader::files;
 
+use crate::live_processes::places::Places;
 use crate::live_processes::process::{has_page, proc_file};
 
 /// A process by pid and start time, which together are not reused.
@@ -92,11 +93,10 @@ pub fn mapped_files(pid: i32) -> Vec<PathBuf> {
 /// Whether the process has a live page in a directory of this user.
 pub fn has_live_page(process: Process) -> bool {
     let Process { pid, start_ticks } = process;
-    let runtime = variable(pid, "XDG_RUNTIME_DIR");
-    let runtime = runtime.as_deref().map(|directory| Path::new(OsStr::from_bytes(directory)));
+    let places = Places::from(|name| variable(pid, name).map(OsString::from_vec));
     // SAFETY: cannot fail.
     let user = unsafe { libc::getuid() };
-    has_page(&Member { pid: pid as u32, start_ticks, image: 0 }, user, runtime)
+    has_page(&Member { pid: pid as u32, start_ticks, image: 0 }, user, &places)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The directories of one user that hold pages. Each is checked: owned by the user, mode 0700, no symbolic link.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,6 +14,7 @@ use vramtrace_format::name::{PageName, Place};
 use vramtrace_reader::files::{Access, Directory};
 
 use super::PageProblem;
+use super::places::Places;
 use super::segment::{self, Segment};
 
 pub struct PageDirectory {
@@ -53,14 +54,40 @@ impl Listed {
 impl PageDirectory {
     /// The directories in which processes of this user put their pages. Those that are not there
     /// are left out.
-    pub fn all_of(owner: u32, runtime: Option<&Path>) -> Vec<Result<PageDirectory, PageProblem>> {
-        let own = runtime.map(|runtime| runtime.join("vramtrace"));
-        let places = own.into_iter().chain([PageDirectory::shared_path(owner)]);
+    pub fn all_of(owner: u32, places: &Places) -> Vec<Result<PageDirectory, PageProblem>> {
         let open = |path: PathBuf| match PageDirectory::open(&path, owner) {
             Err(PageProblem::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => None,
             other => Some(other),
         };
-        places.filter_map(open).collect()
+        places.of(owner).into_iter().filter_map(open).collect()
+    }
+
+    /// The user whose directory it is.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// At most this many live pages, wherever their processes are.
+    pub fn all_pages(&self, most: usize) -> Result<Vec<(String, PageName)>, PageProblem> {
+        let names = self.opened.names();
+        let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
+        let parsed = |file: OsString| {
+            let file = file.into_string().ok()?;
+            let name = PageName::parse(&file)?;
+            Some((file, name))
+        };
+        Ok(names.filter_map(parsed).take(most).collect())
+    }
+
+    /// The file of a page, which is the page or a copy of it.
+    pub fn file(&self, name: &str) -> Result<PageFile, PageProblem> {
+        self.page(name, false, Memory::Copy)
+    }
+
+    /// The page of the process in its segment. `None`: it cannot be attached from here.
+    pub fn segment(&self, name: &PageName) -> Option<PageFile> {
+        let id = name.segment(Namespaces::of_this_process())?;
+        self.attach(id, &name.to_string(), false).filter(|page| page.live_words().is_ok())
     }
 
     /// Where groups are, and the live pages of processes without a runtime directory.
@@ -266,6 +293,23 @@ impl PageFile {
                 stored.map_err(|error| PageProblem::Io(self.path.clone(), error))
             }
         }
+    }
+
+    /// Whether somebody holds the lock on the page's file. `None`: the system does not say, or it is a segment.
+    pub fn is_locked(&self) -> Option<bool> {
+        let (Memory::File(file) | Memory::Copy(file)) = &self.memory else { return None };
+        // SAFETY: a structure for which zeros are a value.
+        let mut found: libc::flock = unsafe { std::mem::zeroed() };
+        found.l_type = libc::F_WRLCK as i16;
+        // SAFETY: a structure of our own, and an open file.
+        let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut found) };
+        (asked == 0).then_some(found.l_type != libc::F_UNLCK as i16)
+    }
+
+    /// Length of the page's file. `None`: it is a segment.
+    pub fn bytes(&self) -> Option<u64> {
+        let (Memory::File(file) | Memory::Copy(file)) = &self.memory else { return None };
+        file.metadata().ok().map(|about| about.len())
     }
 
     /// Of an earlier version.

@@ -2,9 +2,14 @@
 //! their caps.
 
 mod directory;
+#[cfg(any(feature = "metrics", feature = "top"))]
+pub mod followed;
 pub mod group;
-#[cfg(feature = "top")]
+#[cfg(feature = "metrics")]
+pub mod node;
+#[cfg(any(feature = "metrics", feature = "top"))]
 pub mod owner;
+pub mod places;
 pub mod process;
 mod segment;
 

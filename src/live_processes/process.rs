@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use vramtrace_format::live::{LiveState, order};
@@ -12,6 +11,7 @@ use vramtrace_format::{LiveDevice, LivePage, LiveSite, proc, secrets};
 use vramtrace_reader::files;
 
 use super::directory::{Listed, PageFile};
+use super::places::Places;
 use super::{PageDirectory, PageProblem};
 
 /// The content of a live page.
@@ -33,8 +33,7 @@ pub struct LiveProcess {
 /// All recorded processes of this user, and the problems of pages that could not be read.
 pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    for directory in PageDirectory::all_of(user(), runtime.as_deref()) {
+    for directory in PageDirectory::all_of(user(), &Places::of_environment()) {
         match directory.and_then(|directory| in_directory(&directory, &mut problems)) {
             Ok(some) => found.extend(some),
             Err(problem) => problems.push(problem),
@@ -150,10 +149,10 @@ fn page_of(directory: &PageDirectory, process: &Member) -> Result<Option<PageFil
 }
 
 /// Whether a process has a page in one of the directories where it may be.
-pub fn has_page(process: &Member, owner: u32, runtime: Option<&Path>) -> bool {
+pub fn has_page(process: &Member, owner: u32, places: &Places) -> bool {
     let has =
         |directory: PageDirectory| page_of(&directory, process).is_ok_and(|page| page.is_some());
-    PageDirectory::all_of(owner, runtime).into_iter().flatten().any(has)
+    PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
 }
 
 /// Why the cap of a process cannot be changed.
@@ -177,12 +176,14 @@ impl ControlTarget {
             return Err(TargetError::NotYours(owner));
         }
         let environ = proc_file(pid, "environ");
-        let runtime = environ
-            .split(|byte| *byte == 0)
-            .find_map(|entry| entry.strip_prefix(b"XDG_RUNTIME_DIR="))
-            .map(|value| Path::new(std::ffi::OsStr::from_bytes(value)));
+        let variable = |name: &str| {
+            let mut entries = environ.split(|byte| *byte == 0);
+            let value = entries
+                .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+            Some(std::ffi::OsStr::from_bytes(value).to_owned())
+        };
         let mut problem = None;
-        for directory in PageDirectory::all_of(owner, runtime) {
+        for directory in PageDirectory::all_of(owner, &Places::from(variable)) {
             match directory.and_then(|directory| page_of(&directory, &member)) {
                 Ok(Some(page)) => return Ok(ControlTarget { pid, page }),
                 Ok(None) => {}

@@ -20,7 +20,7 @@ pub struct GrowingReplay {
 /// Follows a [`GrowingReplay`]: it gets new definitions before the events that refer to them.
 pub trait Follower {
     fn on_definitions(&mut self, definitions: &Definitions);
-    fn observer(&mut self) -> &mut impl Observer;
+    fn observer(&mut self) -> impl Observer;
 }
 
 impl GrowingReplay {
@@ -73,8 +73,8 @@ impl GrowingReplay {
                 if *missing {
                     self.replay.gap();
                 }
-                let observer = follower.observer();
-                self.replay.apply(&self.definitions, at, observer);
+                let mut observer = follower.observer();
+                self.replay.apply(&self.definitions, at, &mut observer);
                 observer.on_applied(at, &self.replay.state);
             }
         }
@@ -113,7 +113,7 @@ mod tests {
             self.definitions = definitions.stacks().ids().count();
         }
 
-        fn observer(&mut self) -> &mut impl Observer {
+        fn observer(&mut self) -> impl Observer {
             self
         }
     }

@@ -126,7 +126,7 @@ impl LiveSet {
     }
 
     /// Number of allocations, without blocks.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         memory().map(|space| self.spaces[space as usize].len()).sum()
     }
 

@@ -28,6 +28,7 @@ const FORMAT: Layout = Layout {
         &[
             "atomics",
             "cells",
+            "cgroup",
             "error",
             "holes",
             "ids",
@@ -96,7 +97,7 @@ const READER: Layout = Layout {
         &["report", "export", "import"],
         &["live_processes"],
         &["launch"],
-        &["doctor"],
+        &["doctor", "metrics"],
         &["cli"],
     ],
     apart: &[],

@@ -16,12 +16,14 @@
 //!  528..536  the name of the process's group (64 bytes)
 //!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the last applied order
 //!        10  call sites in use              11  time at which they were stored, ns since start
+//!   12, 13, 536..568, 640..720: who the page belongs to ([`super::live_owner`])
 //! 768..1280  16 devices of 32 words each
 //! 1280..1792 64 call sites of 8 words each ([`super::live_sites`])
 //! ```
 //!
-//! Version 2 has 12,288 bytes and no call sites (words 10, 11 and from 1280 on). Version 1 is a file of 8,192 bytes
-//! with 16 words for each device and without orders. Both are read.
+//! Version 3 does not say who the page belongs to. Version 2 has 12,288 bytes and no call sites either (words 10, 11
+//! and from 1280 on). Version 1 is a file of 8,192 bytes with 16 words for each device and without orders. All are
+//! read.
 //!
 //! A process that cannot attach the page writes its orders behind the copy in the page's file: for device 0 to 15
 //! number, cap, check, 0. The traced process reads them when it updates the copy.
@@ -33,9 +35,9 @@ use crate::uuid;
 /// Length of the page, and of its copy in a file, in bytes.
 pub const LIVE_BYTES: usize = 16384;
 pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
-pub const LIVE_VERSION: u32 = 3;
+pub const LIVE_VERSION: u32 = 4;
 /// Length in bytes of the pages of each version, from version 1 on.
-pub const BYTES_OF_VERSIONS: [usize; 3] = [8192, 12288, LIVE_BYTES];
+pub const BYTES_OF_VERSIONS: [usize; 4] = [8192, 12288, LIVE_BYTES, LIVE_BYTES];
 /// Devices beyond this number are not in the page; their figures are in the trace only.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");

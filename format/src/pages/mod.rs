@@ -3,6 +3,7 @@
 pub mod group;
 mod group_layout;
 pub mod live;
+pub mod live_owner;
 pub mod live_sites;
 pub mod member;
 pub mod name;

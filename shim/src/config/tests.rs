@@ -20,9 +20,11 @@ fn another_users_environment_limits_and_names_no_files() {
         ("VRAMTRACE_OUT", "/etc/cron.d/x"),
         ("VRAMTRACE_CAP", "8GiB"),
         ("XDG_RUNTIME_DIR", "/run/user/7"),
+        ("VRAMTRACE_LIVE_DIR", "/run/vramtrace"),
     ]);
     config.write_nothing();
     assert_eq!((config.out, config.runtime_directory), (Out::Off, None));
+    assert_eq!(config.live_directory, None);
     assert!(config.cap.unwrap().is_some());
     assert!(!is_privileged());
 }
@@ -41,7 +43,9 @@ fn what_is_understood() {
         ("VRAMTRACE_OOM_REPORT", "file"),
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("XDG_RUNTIME_DIR", "/run/user/7"),
+        ("VRAMTRACE_LIVE_DIR", "/run/vramtrace"),
     ]);
+    assert_eq!(config.live_directory, Some("/run/vramtrace".into()));
     assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
     assert_eq!(config.max, Some(64 << 20));
     assert!(matches!(config.cap, Ok(Some(_))));

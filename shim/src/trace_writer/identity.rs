@@ -23,7 +23,14 @@ pub struct Identity {
     pub rank: Option<u32>,
     pub local_rank: Option<u32>,
     pub world_size: Option<u32>,
+    /// The number of the job in the batch system; empty = none.
+    pub job: OsString,
+    /// The text of /proc/self/cgroup; empty = unknown.
+    pub cgroup: Vec<u8>,
 }
+
+/// The number of a job: of Slurm, PBS, LSF, Flux, Grid Engine.
+const JOBS: [&str; 5] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID"];
 
 impl Identity {
     /// Without a table the files of /proc are not read.
@@ -39,6 +46,8 @@ impl Identity {
             rank: number(&["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]),
             local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
             world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
+            job: JOBS.iter().find_map(|name| variable(name)).unwrap_or_default().into(),
+            cgroup: read(c"/proc/thread-self/cgroup").unwrap_or_default(),
         }
     }
 

@@ -6,7 +6,9 @@
 
 use super::TraceWriter;
 use super::identity::Identity;
+use super::live_lock::{self, LiveLock};
 use crate::runtime::directory;
+use crate::runtime::escapes::escapes;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::private_table::{self, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
@@ -20,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 use vramtrace_format::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveState};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
-use vramtrace_format::{LiveDevice, LivePage, LiveProcess, memory};
+use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveProcess, cgroup, memory};
 
 type Words = [AtomicU64; LIVE_WORDS];
 
@@ -31,6 +33,18 @@ pub struct PublishedPage {
     directory: CString,
     file: CString,
     path: CString,
+    lock: LiveLock,
+    /// Why it is not where `VRAMTRACE_LIVE_DIR` says.
+    pub elsewhere: Option<WrongDirectory>,
+}
+
+/// The directories that the environment names.
+#[derive(Clone, Debug, Default)]
+pub struct Directories {
+    /// `VRAMTRACE_LIVE_DIR`.
+    pub given: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime: Option<PathBuf>,
 }
 
 impl PublishedPage {
@@ -38,7 +52,7 @@ impl PublishedPage {
     /// it says what the user can correct.
     pub fn create(
         table: &Table,
-        runtime: Option<&Path>,
+        directories: &Directories,
         identity: &Identity,
         recorder: &TraceWriter,
         recording: bool,
@@ -47,11 +61,20 @@ impl PublishedPage {
         let namespaces = Namespaces::of_this_process();
         let place = Place::Segment { namespaces, id: segment };
         let name = PageName { pid: identity.pid, start_ticks: identity.start_ticks, place };
+        let announced = |directory: PathBuf| match announce(table, &directory, &name) {
+            Ok(()) => Ok(directory),
+            Err(what) => Err(WrongDirectory { path: directory, what }),
+        };
+        let given = directories.given.as_deref().map(|given| announced(of_user(given)));
+        let (in_given, elsewhere) = match given {
+            Some(Ok(directory)) => (Some(directory), None),
+            Some(Err(wrong)) => (None, Some(wrong)),
+            None => (None, None),
+        };
         let mut wrong = None;
-        let directory = places(runtime).into_iter().find(|directory| {
-            let announced = announce(table, directory, &name);
-            let path = directory.clone();
-            announced.map_err(|what| wrong = Some(WrongDirectory { path, what })).is_ok()
+        let directory = in_given.or_else(|| {
+            let places = places(directories.runtime.as_deref()).into_iter();
+            places.map(announced).find_map(|place| place.map_err(|why| wrong = Some(why)).ok())
         });
         let directory =
             directory.ok_or_else(|| wrong.filter(|wrong| wrong.what.is_correctable()))?;
@@ -63,7 +86,10 @@ impl PublishedPage {
             path: c_string(&directory.join(&file))?,
             directory: c_string(&directory)?,
             file: CString::new(file).map_err(|_| None)?,
+            lock: LiveLock::new(),
+            elsewhere,
         };
+        live.page.set_owner(&live_owner(identity));
         live.page.set_state(match recording {
             true => LiveState::Loaded,
             false => LiveState::NotRecording,
@@ -86,6 +112,7 @@ impl PublishedPage {
     }
 
     pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) {
+        self.page.set_escapes(escapes());
         self.page.update(now_ns, devices);
     }
 
@@ -107,6 +134,8 @@ impl PublishedPage {
         if !is_plain_and_closed(file.number()) {
             return;
         }
+        // Before the contents, which say so.
+        self.page.set_locked(self.lock.hold(&file));
         let mut orders = [0u64; FILED_WORDS];
         let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
         let page = self.words.as_ptr().cast();
@@ -175,6 +204,20 @@ fn live_process(identity: &Identity, recorder: &TraceWriter) -> LiveProcess {
     }
 }
 
+fn live_owner(identity: &Identity) -> LiveOwner {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let path = identity.executable.as_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let groups = text(&identity.cgroup);
+    LiveOwner {
+        executable: text(name),
+        job: text(identity.job.as_bytes()),
+        rank: identity.rank,
+        cgroup: cgroup::path(&groups).unwrap_or_default().into(),
+        host: text(identity.host.as_bytes()),
+    }
+}
+
 /// Whether writing this many bytes would not raise SIGXFSZ.
 fn may_write(bytes: u64) -> bool {
     // SAFETY: a struct of our own.
@@ -194,6 +237,11 @@ fn is_plain_and_closed(file: i32) -> bool {
             && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
             && (stat.st_mode & 0o077 == 0 || libc::fchmod(file, 0o600) == 0)
     }
+}
+
+/// The directory of this user in one that users share, as [`memory::directory`] is in /dev/shm.
+fn of_user(directory: &Path) -> PathBuf {
+    directory.join(memory::name(secure_dir::user()))
 }
 
 fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
@@ -220,7 +268,7 @@ fn announce(table: &Table, directory: &Path, name: &PageName) -> Result<(), Wron
     let made = secure_dir::c_string(name.to_string().as_bytes())
         .and_then(|file| make(table, &directory, &file));
     if made.is_ok() {
-        remove_stale(&directory, name);
+        remove_stale(table, &directory, name);
     }
     made
 }
@@ -232,17 +280,42 @@ fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
     secure_dir::open(table, directory, file, flags).map(drop)
 }
 
+/// Files of other namespaces whose locks are looked at.
+const LOOKED_AT: usize = 256;
+
+/// Whether a page's file is of a version that has the lock, and says that its process holds it.
+pub fn says_locked(file: &Opened) -> bool {
+    let words: Words = [const { AtomicU64::new(0) }; LIVE_WORDS];
+    // SAFETY: room for as many bytes; the words are this function's own.
+    let read = unsafe { system::pread(file.number(), words.as_ptr() as *mut u8, LIVE_BYTES, 0) };
+    read == LIVE_BYTES as isize && LivePage::open(&words).is_some_and(|page| page.is_locked())
+}
+
 /// Removes pages of processes that have exited, and of this process before an exec. Those of other
 /// namespaces stay, unless their process has certainly exited.
 #[allow(clippy::disallowed_methods)] // in a task
-fn remove_stale(directory: &Opened, own: &PageName) {
+fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
     let here = Namespaces::to_look_from();
+    let mut looked_at = 0;
+    let mut is_unlocked = |file: &CStr, name: &PageName| {
+        let is_of_others = !name.same_pids(here) && name.segment(here).is_none();
+        if !is_of_others || name.place == Place::File || looked_at == LOOKED_AT {
+            return false;
+        }
+        looked_at += 1;
+        let opened = secure_dir::open(table, directory, file, libc::O_RDONLY);
+        opened.is_ok_and(|opened| live_lock::has_ended(&opened))
+    };
     directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
         let before_exec = name != *own
             && name.same_pids(here)
             && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
-        if name != *own && (before_exec || name.is_stale(here, segment::is_removed)) {
+        if name == *own {
+            return;
+        }
+        let is_stale = before_exec || name.is_stale(here, segment::is_removed);
+        if is_stale || is_unlocked(file, &name) {
             let _ = secure_dir::remove(directory, file);
         }
     });

@@ -10,6 +10,7 @@ mod forked_child;
 mod grid;
 mod identity;
 pub mod live;
+mod live_lock;
 pub mod maintenance;
 mod means;
 mod name;
@@ -42,7 +43,7 @@ use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::Maintenance;
 use failure::Failure;
 use identity::Identity;
-use live::PublishedPage;
+use live::{Directories, PublishedPage};
 use means::Means;
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -93,7 +94,7 @@ pub struct TraceWriter {
     /// The name of the group that the process shares a cap with.
     group: Option<String>,
     max: Option<u64>,
-    runtime_directory: Option<PathBuf>,
+    directories: Directories,
     means: Means,
     /// 0 = unknown.
     driver_version: AtomicU32,
@@ -132,7 +133,10 @@ impl TraceWriter {
             out: config.out.clone(),
             group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
             max: config.max,
-            runtime_directory: config.runtime_directory.clone(),
+            directories: Directories {
+                given: config.live_directory.clone(),
+                runtime: config.runtime_directory.clone(),
+            },
             means: Means::ALL,
             driver_version: AtomicU32::new(0),
         }
@@ -143,8 +147,8 @@ impl TraceWriter {
         self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
         let made = private_table::run(|table| {
-            let runtime = self.runtime_directory.as_deref();
-            PublishedPage::create(table, runtime, self.identify(Some(table)), self, recording)
+            let identity = self.identify(Some(table));
+            PublishedPage::create(table, &self.directories, identity, self, recording)
         });
         let page = match made {
             Ok(Ok(page)) => Some(page),
@@ -160,6 +164,11 @@ impl TraceWriter {
                 None
             }
         };
+        if let Some(wrong) = page.as_ref().and_then(|page| page.elsewhere.as_ref()) {
+            log::line(format_args!(
+                "VRAMTRACE_LIVE_DIR: {wrong}; the live page is where it would be without the variable"
+            ));
+        }
         if let (Some(live), Some(group)) = (&page, &self.group) {
             live.page().set_group(group);
         }

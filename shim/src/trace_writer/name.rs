@@ -97,6 +97,8 @@ mod tests {
             rank: Some(3),
             local_rank: None,
             world_size: None,
+            job: OsString::new(),
+            cgroup: Vec::new(),
         }
     }
 

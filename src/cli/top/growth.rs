@@ -106,7 +106,7 @@ impl Follower for Roles {
         }
     }
 
-    fn observer(&mut self) -> &mut impl Observer {
+    fn observer(&mut self) -> impl Observer {
         self.learner.observer()
     }
 }

@@ -1,12 +1,13 @@
 //! What the memory of a process is for, and how full its segments are.
 
+use std::collections::BTreeMap;
+
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
-use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::Space;
-use vramtrace_reader::analysis::roles::{Role, RoleLearner};
-use vramtrace_reader::analysis::{Level, What, each_piece};
-use vramtrace_reader::replay::{Key, State};
+use rustc_hash::FxHashSet;
+use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
+use vramtrace_reader::analysis::{Level, each_piece};
+use vramtrace_reader::replay::{BlockAt, Key, SegmentAt, State};
 use vramtrace_reader::units::size;
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -65,83 +66,42 @@ impl Inside {
     }
 }
 
-/// An allocation: its key, and when it was made.
-type Name = (Key, u64);
-
-/// What is live at the moment. Roles are found later and looked up by the name of the allocation.
-#[derive(Default)]
-struct Seen {
-    pieces: Vec<(Option<Name>, What, u64)>,
-    segments: Vec<(Segment, Vec<Name>)>,
-    names: FxHashSet<Name>,
-}
-
-impl Seen {
-    fn of(state: &State) -> Seen {
-        let mut seen = Seen::default();
-        each_piece(state, Level::of(state), &mut |piece| {
-            let name = piece.allocation.map(|(key, live)| (key, live.time_ns));
-            seen.pieces.push((name, piece.what, piece.held.bytes));
-            seen.names.extend(name);
-        });
-        for segment in state.segments() {
-            let names = segment.blocks.iter().map(|block| (key(block.address), block.live.time_ns));
-            let names = names.collect();
-            let block = |at, bytes| Block { at, bytes, role: Role::Unknown };
-            let blocks = segment.blocks.iter();
-            let blocks = blocks.map(|one| block(one.address - segment.start, one.bytes)).collect();
-            let (address, bytes, asleep) = (segment.start, segment.bytes, segment.paused);
-            seen.segments.push((Segment { address, bytes, asleep, blocks }, names));
-        }
-        seen
-    }
-}
-
-fn key(block: u64) -> Key {
-    Key { space: Space::Block, number: block }
-}
-
 /// Roles and segments in a state. `learner` has followed the replay to it.
 pub fn of(state: &State, learner: &RoleLearner) -> Inside {
-    let seen = Seen::of(state);
-    let mut live: FxHashMap<Name, Role> = FxHashMap::default();
-    learner.live(&mut |of| {
-        let name = (of.key, of.live.time_ns);
-        if seen.names.contains(&name) {
-            live.insert(name, of.role);
+    let now = RolesNow::new(learner);
+    let mut sums = [0u64; Role::ALL.len()];
+    // In the order of keys and times.
+    let mut named: BTreeMap<(Key, u64), (u64, Role)> = BTreeMap::new();
+    each_piece(state, Level::of(state), &mut |piece| {
+        let (role, bytes) = (now.of_piece(&piece), piece.held.bytes);
+        sums[role.index()] = sums[role.index()].saturating_add(bytes);
+        if let Some((key, live)) = piece.allocation.filter(|_| bytes > 0) {
+            let of = named.entry((key, live.time_ns)).or_insert((0, role));
+            of.0 = of.0.saturating_add(bytes);
         }
     });
-    let role = |name: &Name| live.get(name).copied().unwrap_or(Role::Unknown);
-    let mut sums = [0u64; Role::ALL.len()];
-    for (name, what, bytes) in &seen.pieces {
-        let role = match what {
-            What::Free => Role::FreeCache,
-            _ => name.as_ref().map_or(Role::Unknown, role),
-        };
-        sums[role.index()] = sums[role.index()].saturating_add(*bytes);
-    }
     let mut roles: Vec<(Role, u64)> = Role::ALL.into_iter().zip(sums).collect();
     roles.retain(|(_, bytes)| *bytes > 0);
     roles.sort_by_key(|(role, bytes)| (std::cmp::Reverse(*bytes), *role));
-    let mut segments: Vec<Segment> = Vec::new();
-    for (mut segment, names) in seen.segments {
-        for (block, name) in segment.blocks.iter_mut().zip(&names) {
-            block.role = role(name);
-        }
-        segments.push(segment);
-    }
+    let segment = |segment: SegmentAt| {
+        let block = |one: &BlockAt| Block {
+            at: one.address - segment.start,
+            bytes: one.bytes,
+            role: now.of(Key::block(one.address), one.live),
+        };
+        let blocks = segment.blocks.iter().map(block).collect();
+        let (address, bytes, asleep) = (segment.start, segment.bytes, segment.paused);
+        Segment { address, bytes, asleep, blocks }
+    };
+    let mut segments: Vec<Segment> = state.segments().into_iter().map(segment).collect();
     segments.sort_by_key(|segment| (std::cmp::Reverse(segment.free()), segment.address));
     let more_segments = segments.len().saturating_sub(MOST);
     let mut allocations = Vec::new();
     if segments.is_empty() {
-        let mut named: Vec<(Name, u64)> = Vec::new();
-        let pieces = seen.pieces.iter().filter(|(_, _, bytes)| *bytes > 0);
-        named.extend(pieces.filter_map(|(name, _, bytes)| Some((name.as_ref().copied()?, *bytes))));
-        named.sort_unstable();
         let mut at = 0u64;
-        for (name, bytes) in &named {
-            allocations.push(Block { at, bytes: *bytes, role: role(name) });
-            at = at.saturating_add(*bytes);
+        for (bytes, role) in named.into_values() {
+            allocations.push(Block { at, bytes, role });
+            at = at.saturating_add(bytes);
         }
     }
     segments.truncate(MOST);

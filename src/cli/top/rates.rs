@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::Level;
-use vramtrace_reader::analysis::leaks::{GrowthObserver, Leaks, Suppressions, Verdict, Watched};
+use vramtrace_reader::analysis::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer};
 use vramtrace_reader::trace::{Definitions, OpenError, Trace};
 
 use super::background::Background;
+use crate::live_processes::followed::growth_by_device;
 use crate::live_processes::process::LiveProcess;
 
 /// What the verdicts on a process say.
@@ -30,28 +30,15 @@ pub enum Rate {
 impl Rate {
     /// The lines with the verdict GROWING together; of several devices the one that is full first.
     pub fn of(found: &Leaks) -> Rate {
-        let mut rate = 0.0;
-        // Of each device the part of its room that a second takes.
-        let mut parts: BTreeMap<DeviceId, f64> = BTreeMap::new();
-        let growing = |leak: &&_| is_growing(leak);
-        for leak in found.leaks.iter().filter(growing) {
-            rate += leak.rate().unwrap_or(0.0);
-            if let Some(left) = leak.exhausted_in_s {
-                *parts.entry(leak.device).or_default() += 1.0 / left.max(1e-3);
-            }
-        }
-        match found.leaks.iter().any(|leak| is_growing(&leak)) {
-            false => Rate::None,
-            true => Rate::Growing {
-                bytes_per_s: rate,
-                full_in_s: parts.into_values().map(|part| 1.0 / part).reduce(f64::min),
+        let devices = growth_by_device(found);
+        match devices.is_empty() {
+            true => Rate::None,
+            false => Rate::Growing {
+                bytes_per_s: devices.values().map(|growth| growth.bytes_per_s).sum(),
+                full_in_s: devices.values().filter_map(|growth| growth.full_in_s).reduce(f64::min),
             },
         }
     }
-}
-
-fn is_growing(leak: &&vramtrace_reader::analysis::leaks::Leak) -> bool {
-    leak.verdict == Verdict::Growing && leak.is_sure() && leak.growth.is_some()
 }
 
 /// The history of a growing trace. Each reading goes on where the last one ended.
@@ -70,7 +57,7 @@ struct Observed(GrowthObserver);
 impl Follower for Observed {
     fn on_definitions(&mut self, _definitions: &Definitions) {}
 
-    fn observer(&mut self) -> &mut impl Observer {
+    fn observer(&mut self) -> impl Observer {
         &mut self.0
     }
 }

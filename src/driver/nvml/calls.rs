@@ -129,7 +129,7 @@ impl Calls {
         };
         let ask = find("v3").or_else(|| find("v2"))?;
         // SAFETY: the list has room for as many as the count says.
-        listed(|count, list| unsafe { ask(handle, count, list) })
+        listed(|count, list| unsafe { ask(handle, count, list) }).ok()
     }
 }
 
@@ -141,20 +141,22 @@ pub fn text(ask: impl FnOnce(*mut c_char, c_uint) -> c_int) -> (c_int, String) {
     (result, String::from_utf8_lossy(written).into_owned())
 }
 
-/// A list of NVML: the count goes in as room and comes out as the number of entries. `None`: an error.
-pub fn listed<T: Clone + Default>(ask: impl Fn(*mut c_uint, *mut T) -> c_int) -> Option<Vec<T>> {
+/// A list of NVML: the count goes in as room and comes out as the number of entries. `Err`: NVML's error.
+pub fn listed<T: Clone + Default>(
+    ask: impl Fn(*mut c_uint, *mut T) -> c_int,
+) -> Result<Vec<T>, c_int> {
     let mut list = vec![T::default(); 64];
     for _ in 0..3 {
         let mut count = list.len() as c_uint;
         match ask(&mut count, list.as_mut_ptr()) {
             0 => {
                 list.truncate(count as usize);
-                return Some(list);
+                return Ok(list);
             }
             // Between two calls there may be more.
             INSUFFICIENT_SIZE => list.resize((count as usize + 16).clamp(64, MOST), T::default()),
-            _ => break,
+            error => return Err(error),
         }
     }
-    None
+    Err(INSUFFICIENT_SIZE)
 }

@@ -11,7 +11,11 @@ use super::calls::{Calls, Handle, listed, text};
 
 type TextOf = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
 type UtilizationOf = unsafe extern "C" fn(Handle, *mut Utilization) -> c_int;
+type MigModeOf = unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> c_int;
 type SamplesOf = unsafe extern "C" fn(Handle, *mut Sample, *mut c_uint, c_ulonglong) -> c_int;
+
+/// NVML has no sample of any process since that time.
+const NOT_FOUND: c_int = 6;
 
 /// nvmlUtilization_t, percent.
 #[repr(C)]
@@ -44,6 +48,8 @@ pub struct CardFacts {
     pub used: u64,
     /// Percent of the last sample period in which a kernel ran.
     pub utilization: Option<u32>,
+    /// NVML gives samples of processes, and one without a sample used no time. False with MIG.
+    pub tells_utilization: bool,
     /// By pid in NVML's pid namespace.
     pub processes: BTreeMap<u32, CardProcess>,
 }
@@ -94,6 +100,7 @@ impl Cards {
             total: memory.total.saturating_sub(memory.reserved),
             used: memory.used,
             utilization: self.utilization(handle),
+            tells_utilization: false,
             processes: BTreeMap::new(),
         };
         for kind in ["Compute", "Graphics"] {
@@ -124,14 +131,26 @@ impl Cards {
         (result == 0).then_some(found.gpu)
     }
 
+    /// Whether the card is divided (MIG): then samples are not those of processes.
+    fn is_mig(&self, handle: Handle) -> bool {
+        let (mut current, mut pending) = (0, 0);
+        // SAFETY: the type of the function, and variables of our own.
+        let result = unsafe {
+            let ask = self.calls.get::<MigModeOf>("nvmlDeviceGetMigMode").ok();
+            ask.map(|ask| ask(handle, &mut current, &mut pending))
+        };
+        result == Some(0) && current != 0
+    }
+
     fn add_samples(&mut self, handle: Handle, card: &mut CardFacts) {
         // SAFETY: the type of the function.
         let ask = unsafe { self.calls.get::<SamplesOf>("nvmlDeviceGetProcessUtilization") };
         let Ok(ask) = ask else { return };
         let since_us = self.sampled_us.get(&card.index).copied().unwrap_or(0);
         // SAFETY: the list has room for as many as the count says.
-        let samples: Option<Vec<Sample>> =
+        let samples: Result<Vec<Sample>, c_int> =
             listed(|count, list| unsafe { ask(handle, list, count, since_us) });
+        card.tells_utilization = matches!(samples, Ok(_) | Err(NOT_FOUND)) && !self.is_mig(handle);
         let mut samples = samples.unwrap_or_default();
         samples.sort_by_key(|sample| sample.time_us);
         let now = Instant::now();

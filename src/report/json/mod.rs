@@ -3,6 +3,7 @@
 pub mod damage;
 pub mod diff;
 mod driver_own;
+pub mod event;
 pub mod fits;
 pub mod frag;
 pub mod holders;

@@ -14,7 +14,11 @@ const NO_CAP: u64 = u64::MAX;
 
 /// The words of a page as this version of the library wrote it, of this very process: two devices.
 fn page(version: u64, me: &Member) -> Vec<u64> {
-    let (length, device_words) = if version == 1 { (8192, 16) } else { (12288, 32) };
+    let (length, device_words) = match version {
+        1 => (8192, 16),
+        2 => (12288, 32),
+        _ => (16384, 32),
+    };
     let mut words = vec![0; length / 8];
     words[0] = u64::from_le_bytes(*b"vtlive\0\0");
     words[1] = version | 2 << 32;
@@ -25,7 +29,7 @@ fn page(version: u64, me: &Member) -> Vec<u64> {
     let path = b"/home/me/run/t.vtrace";
     words[7] = path.len() as u64;
     put_text(&mut words[16..], path);
-    if version == 2 {
+    if version >= 2 {
         put_text(&mut words[528..], b"two-services");
     }
     for (index, [ordinal, live]) in [[0, 7 * MIB], [3, 9 * MIB]].into_iter().enumerate() {
@@ -40,6 +44,10 @@ fn page(version: u64, me: &Member) -> Vec<u64> {
                 // Refused by a cap that only warns, the card, its UUID, whether the cap warns.
                 let uuid = [0x0706_0504_0302_0100, 0x0F0E_0D0C_0B0A_0908 + index as u64];
                 words[at + 12..at + 17].copy_from_slice(&[5, 1 << 30, uuid[0], uuid[1], 0]);
+                if version == 3 {
+                    // Nothing is free in a cache, all is resident, nothing is paused.
+                    words[at + 17..at + 20].copy_from_slice(&[0, live, 0]);
+                }
             }
         }
     }
@@ -74,7 +82,7 @@ fn check_ps(memory: &SharedMemory, version: u64, pid: u32) {
     let mine: Vec<&Value> = processes.iter().filter(|process| process["pid"] == pid).collect();
     let [mine] = mine[..] else { panic!("version {version}: {processes:#?}") };
     assert_eq!(mine["trace"], "/home/me/run/t.vtrace");
-    assert_eq!(mine["group"], if version == 2 { json!("two-services") } else { Value::Null });
+    assert_eq!(mine["group"], if version >= 2 { json!("two-services") } else { Value::Null });
     assert_eq!((&mine["updated_at_s"], &mine["sites"]), (&json!(5.0), &json!([])));
     assert_eq!(mine["devices"].as_array().unwrap().len(), 2, "version {version}");
     for (device, [ordinal, live]) in
@@ -91,8 +99,8 @@ fn check_ps(memory: &SharedMemory, version: u64, pid: u32) {
             ("allocations", json!(10)),
             ("refused_by_cap", json!(1)),
             ("refused_by_driver", json!(2)),
-            ("would_have_refused", json!(if version == 2 { 5 } else { 0 })),
-            ("total_bytes", json!(if version == 2 { 1 << 30 } else { 0 })),
+            ("would_have_refused", json!(if version >= 2 { 5 } else { 0 })),
+            ("total_bytes", json!(if version >= 2 { 1 << 30 } else { 0 })),
             // They knew nothing of memory that sleeps: all that is live is on the card.
             ("resident_bytes", json!(live)),
             ("paused_bytes", json!(0)),
@@ -109,7 +117,7 @@ fn check_ps(memory: &SharedMemory, version: u64, pid: u32) {
 
 /// This process stands for one of an earlier version: one page at a time.
 #[test]
-fn ps_reads_the_pages_of_the_two_versions_before() {
+fn ps_reads_the_pages_of_the_versions_before() {
     let (memory, directory) = (SharedMemory::new(), directory());
     let me = Member::of_this_process().unwrap();
     let pid = me.pid.to_string();
@@ -139,23 +147,25 @@ fn ps_reads_the_pages_of_the_two_versions_before() {
         assert_eq!(left, [true; 2], "version {version}");
     }
 
-    // Later ones of version 2: the page is a segment, found by the name of its file.
+    // Later ones of version 2, and version 3: the page is a segment, found by the name of its file.
     let here = Namespaces::of_this_process();
-    let segment = SharedSegment::new(&page(2, &me));
-    let name = format!("{}.{}.{}.{}.{}", me.pid, me.start_ticks, here.pid, here.ipc, segment.id);
-    let file = directory.join(name);
-    write(&file, &page(2, &me));
-    check_ps(&memory, 2, me.pid);
-    let (status, out, wrong) = memory.command(&[], &order);
-    assert_eq!(status, 0, "{wrong}");
-    assert!(out.contains("next CUDA call"), "{out}");
-    assert_eq!((segment.word(577), segment.word(576)), (512 * MIB, segment.word(9)));
-    // Its process lives: a later version takes no such page away, whatever its length.
-    drop(InteractiveProgram::start(Setup::simulated().preload()));
-    assert!(file.exists(), "a process that starts removed the page of one that runs");
-    check_ps(&memory, 2, me.pid);
-    // It is gone with its segment.
-    drop(segment);
-    drop(InteractiveProgram::start(Setup::simulated().preload()));
-    assert!(!file.exists());
+    for version in [2, 3] {
+        let segment = SharedSegment::new(&page(version, &me));
+        let place = format!("{}.{}.{}", here.pid, here.ipc, segment.id);
+        let file = directory.join(format!("{}.{}.{place}", me.pid, me.start_ticks));
+        write(&file, &page(version, &me));
+        check_ps(&memory, version, me.pid);
+        let (status, out, wrong) = memory.command(&[], &order);
+        assert_eq!(status, 0, "{wrong}");
+        assert!(out.contains("next CUDA call"), "{out}");
+        assert_eq!((segment.word(577), segment.word(576)), (512 * MIB, segment.word(9)));
+        // Its process lives: a later version takes no such page away, whatever its length.
+        drop(InteractiveProgram::start(Setup::simulated().preload()));
+        assert!(file.exists(), "a process that starts removed the page of one that runs");
+        check_ps(&memory, version, me.pid);
+        // It is gone with its segment.
+        drop(segment);
+        drop(InteractiveProgram::start(Setup::simulated().preload()));
+        assert!(!file.exists());
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::runtime::segment::Segment;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicU64;
 use vramtrace_format::LivePage;
@@ -59,7 +60,7 @@ fn own_file(directory: &Path) -> PathBuf {
 
 fn in_runtime(runtime: &Path) -> impl FnOnce(&mut TraceWriter) {
     let runtime = runtime.to_path_buf();
-    move |recorder| recorder.runtime_directory = Some(runtime)
+    move |recorder| recorder.directories.runtime = Some(runtime)
 }
 
 #[test]
@@ -177,4 +178,86 @@ fn a_directory_of_others_is_not_used() {
     linked.start();
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     linked.end(&Fake::default());
+}
+
+/// Whether somebody holds a lock on a file.
+fn is_locked(file: &Path) -> bool {
+    let file = std::fs::File::open(file).unwrap();
+    // SAFETY: a structure for which zeros are a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as i16;
+    // SAFETY: a structure of our own.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) }, 0);
+    lock.l_type != libc::F_UNLCK as i16
+}
+
+#[test]
+fn the_file_is_locked_for_as_long_as_the_process_lives_and_not_by_its_children() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("locked")) else { return };
+    let directory = runtime.path().join("vramtrace");
+    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
+    recorder.start();
+    let file = own_file(&directory);
+    assert!(is_locked(&file) && copied(&file).is_locked() && open(&file).is_locked());
+    let fake = Fake::default();
+    let copy_again = |address| {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        fake.allocate(recorder, address, 1 << 20, site(recorder, 0));
+    };
+    // A file that is made again is locked again.
+    let maps = || std::fs::read_to_string("/proc/self/maps").unwrap();
+    let place = directory.to_str().unwrap();
+    let mapped = || maps().lines().filter(|line| line.contains(place)).count();
+    for address in [1 << 24, 1 << 25] {
+        std::fs::remove_file(&file).unwrap();
+        copy_again(address);
+        assert!(is_locked(&file) && copied(&file).is_locked());
+        assert_eq!(mapped(), 1, "the one before is not kept");
+    }
+    let in_child = testkit::in_child(|| mapped() == 0);
+    assert_eq!(in_child, Ok(true), "a child would keep the lock");
+    let owner = copied(&file).owner();
+    let test = std::env::current_exe().unwrap();
+    assert_eq!(Some(&*owner.executable), test.file_name().unwrap().to_str());
+    recorder.end(&fake);
+}
+
+#[test]
+fn files_of_ended_processes_in_other_namespaces_go_by_their_lock() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("unlocked")) else { return };
+    let given = runtime.path().join(vramtrace_format::memory::name(testkit::user()));
+    std::fs::create_dir(&given).unwrap();
+    std::fs::set_permissions(&given, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let name = |pid| {
+        let place = Place::Segment { namespaces: Namespaces { pid: 1, ipc: 1 }, id: Some(1) };
+        given.join(PageName { pid, start_ticks: 77, place }.to_string())
+    };
+    let write = |file: &Path, locked: bool| {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.try_into().unwrap();
+        LivePage::begin(&words, &vramtrace_format::LiveProcess::default()).set_locked(locked);
+        let word = |word: &AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed).to_ne_bytes();
+        std::fs::write(file, words.iter().flat_map(word).collect::<Vec<u8>>()).unwrap();
+    };
+    let (living, unknown, ended, empty) = (name(7), name(8), name(9), name(10));
+    write(&living, true);
+    write(&unknown, false);
+    write(&ended, true);
+    std::fs::write(&empty, "").unwrap();
+    let lock = std::fs::File::options().write(true).open(&living).unwrap();
+    // SAFETY: a structure for which zeros are a value.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = libc::F_WRLCK as i16;
+    // SAFETY: a structure of our own.
+    assert_eq!(unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_OFD_SETLK, &whole) }, 0);
+    let place = runtime.path().to_path_buf();
+    let recorder = recorder(traces.path(), "unlimited", |recorder| {
+        recorder.directories.given = Some(place);
+    });
+    recorder.start();
+    let own = own_file(&given);
+    recorder.end(&Fake::default());
+    assert!(!own.exists());
+    let left = [living, unknown, ended, empty].map(|file| file.exists());
+    assert_eq!(left, [true, true, false, true]);
 }

@@ -20,6 +20,7 @@ fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> Cards {
         total: 80 * GIB,
         used: 45 * GIB,
         utilization: Some(87),
+        tells_utilization: true,
         processes: processes.iter().map(process).collect(),
     }])
 }

@@ -1,0 +1,148 @@
+//! Who a live page belongs to, as the process itself knows it, for a reader in another container: there its pid and
+//! its /proc mean nothing. Since version 4.
+//!
+//! ```text
+//! word  12  bit 0: the process holds a lock on the page's file; bits 8 to 15: events after which driver calls may
+//!           bypass the recorder ([`crate::escape::Escape`])
+//!       13  rank + 1; 0 = none
+//! 536..552  name of the executable      552..568  job: the number that the batch system gives
+//! 640..704  the path of the cgroup      704..720  host
+//! ```
+//!
+//! Texts are UTF-8 with zeros behind it, cut at a character if they are too long.
+
+use super::live::LivePage;
+
+/// The oldest version that has these words.
+const SINCE: u32 = 4;
+const FLAGS: usize = 12;
+const RANK: usize = 13;
+const LOCKED: u64 = 1;
+const ESCAPES_SHIFT: u32 = 8;
+/// First word and length, in words, of the texts.
+const EXECUTABLE: (usize, usize) = (536, 16);
+const JOB: (usize, usize) = (552, 16);
+const CGROUP: (usize, usize) = (640, 64);
+const HOST: (usize, usize) = (704, 16);
+
+/// What a process says of itself. Empty texts: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveOwner {
+    /// The last part of the path.
+    pub executable: String,
+    /// The number of the job in the batch system.
+    pub job: String,
+    pub rank: Option<u32>,
+    /// The path in the hierarchy that limits memory. A container with a cgroup namespace of its own sees `/`.
+    pub cgroup: String,
+    pub host: String,
+}
+
+impl LivePage<'_> {
+    pub fn set_owner(&self, owner: &LiveOwner) {
+        self.set(RANK, owner.rank.map_or(0, |rank| u64::from(rank) + 1));
+        self.put_text(EXECUTABLE, &owner.executable);
+        self.put_text(JOB, &owner.job);
+        self.put_text(CGROUP, &owner.cgroup);
+        self.put_text(HOST, &owner.host);
+    }
+
+    /// Empty for a page of versions 1 to 3.
+    pub fn owner(&self) -> LiveOwner {
+        if self.version() < SINCE {
+            return LiveOwner::default();
+        }
+        LiveOwner {
+            executable: self.text(EXECUTABLE),
+            job: self.text(JOB),
+            rank: self.get(RANK).checked_sub(1).and_then(|rank| u32::try_from(rank).ok()),
+            cgroup: self.text(CGROUP),
+            host: self.text(HOST),
+        }
+    }
+
+    /// Says whether the process holds a lock on the page's file, for as long as it lives.
+    pub fn set_locked(&self, yes: bool) {
+        let flags = self.get(FLAGS) & !LOCKED;
+        self.set(FLAGS, flags | u64::from(yes));
+    }
+
+    /// Whether the lock on the page's file tells that the process lives. False for pages of versions 1 to 3.
+    pub fn is_locked(&self) -> bool {
+        self.version() >= SINCE && self.get(FLAGS) & LOCKED != 0
+    }
+
+    /// Stores the events after which driver calls may bypass the recorder: bits of [`crate::escape::Escape`].
+    pub fn set_escapes(&self, escapes: u8) {
+        let flags = self.get(FLAGS) & !(0xFF << ESCAPES_SHIFT);
+        self.set(FLAGS, flags | u64::from(escapes) << ESCAPES_SHIFT);
+    }
+
+    /// Bits of [`crate::escape::Escape`]; 0 for a page of versions 1 to 3.
+    pub fn escapes(&self) -> u8 {
+        if self.version() < SINCE { 0 } else { (self.get(FLAGS) >> ESCAPES_SHIFT) as u8 }
+    }
+
+    fn put_text(&self, (at, words): (usize, usize), text: &str) {
+        let most = words * 8;
+        let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+        let bytes = &text.as_bytes()[..end.unwrap_or(0)];
+        for index in 0..words {
+            let mut word = [0; 8];
+            let part = bytes.get(index * 8..).unwrap_or_default();
+            let part = &part[..part.len().min(8)];
+            word[..part.len()].copy_from_slice(part);
+            self.set(at + index, u64::from_le_bytes(word));
+        }
+    }
+
+    fn text(&self, (at, words): (usize, usize)) -> String {
+        let bytes = (at..at + words).flat_map(|word| self.get(word).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::pages::live::{LIVE_WORDS, LiveDevice, LiveProcess};
+
+    #[test]
+    fn the_owner_comes_back_and_long_texts_are_cut_at_a_character() {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+        assert_eq!((page.owner(), page.is_locked(), page.escapes()), Default::default());
+        let owner = LiveOwner {
+            executable: "python3.12".into(),
+            job: "4711".into(),
+            rank: Some(0),
+            cgroup: format!("/kubepods/{}", "x".repeat(502)),
+            host: format!("x{}", "é".repeat(100)),
+        };
+        page.set_group(&"g".repeat(64));
+        page.set_owner(&owner);
+        page.set_escapes(0xFF);
+        page.set_locked(true);
+        page.set_escapes(0x81);
+        let host = format!("x{}", "é".repeat(63));
+        assert_eq!(page.owner(), LiveOwner { host, ..owner.clone() });
+        assert_eq!((page.is_locked(), page.escapes()), (true, 0x81));
+        page.set_locked(false);
+        assert_eq!((page.is_locked(), page.escapes()), (false, 0x81));
+        assert_eq!(page.group(), Some("g".repeat(64)), "the words before");
+        assert_eq!(page.ordered(15), None, "orders");
+        page.update(5, &[LiveDevice::default(); 16]);
+        assert_eq!(page.owner().cgroup, owner.cgroup);
+        // A shorter text leaves nothing of the one before.
+        page.set_owner(&LiveOwner { executable: "sh".into(), ..LiveOwner::default() });
+        assert_eq!(page.owner(), LiveOwner { executable: "sh".into(), ..LiveOwner::default() });
+        // Version 3 has other contents there.
+        words[1].store(3u64.to_le(), Ordering::Relaxed);
+        page.set_locked(true);
+        assert_eq!((page.owner(), page.is_locked(), page.escapes()), Default::default());
+    }
+}

@@ -1,0 +1,214 @@
+//! What the growing trace of a running process says: roles, leak verdicts, growth, out-of-memory failures. Each
+//! reading goes on where the last one ended.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+use vramtrace_format::oom::{Cause, Figures, OtherLimit};
+use vramtrace_format::{DeviceId, Header, PostMortem, StackId, Stamped};
+use vramtrace_reader::analysis::leaks::{
+    GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
+};
+use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
+use vramtrace_reader::analysis::{Level, StackClassifier};
+use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
+use vramtrace_reader::report::text::oom::place;
+use vramtrace_reader::symbols::Symbols;
+use vramtrace_reader::trace::{Definitions, Trace};
+
+/// The lines of a device that grow, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Growth {
+    pub bytes_per_s: f64,
+    /// Seconds until the cap or the card is full at this rate. `None`: its size is not known.
+    pub full_in_s: Option<f64>,
+}
+
+/// The lines with the verdict GROWING, summed for each device.
+pub fn growth_by_device(found: &Leaks) -> BTreeMap<DeviceId, Growth> {
+    let mut all: BTreeMap<DeviceId, Growth> = BTreeMap::new();
+    for leak in found.leaks.iter().filter(|leak| is_growing(leak)) {
+        let growth = all.entry(leak.device).or_default();
+        growth.bytes_per_s += leak.rate().unwrap_or(0.0);
+        // The parts of the room that a second takes add up.
+        let part = |left: f64| 1.0 / left.max(1e-3);
+        let parts = [growth.full_in_s, leak.exhausted_in_s].into_iter().flatten().map(part);
+        growth.full_in_s = parts.reduce(|a, b| a + b).map(|sum| 1.0 / sum);
+    }
+    all
+}
+
+fn is_growing(leak: &Leak) -> bool {
+    leak.verdict == Verdict::Growing && leak.is_sure() && leak.growth.is_some()
+}
+
+/// A leak as an event names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundLeak {
+    pub device: DeviceId,
+    pub verdict: Verdict,
+    pub bytes: u64,
+    pub bytes_per_s: Option<f64>,
+    pub full_in_s: Option<f64>,
+    /// The line that holds it, with the program's line that called it. `None`: the trace has no frames.
+    pub line: Option<String>,
+}
+
+/// An out-of-memory as the recorder found it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FoundOom {
+    /// Since the start of the trace.
+    pub time_ns: u64,
+    pub device: DeviceId,
+    pub cause: Cause,
+    pub size: u64,
+    pub counted: u64,
+    pub limit: u64,
+}
+
+/// What the trace says, as far as it is read.
+#[derive(Clone, Debug, Default)]
+pub struct TraceFigures {
+    /// Live bytes by role, by [`Role::index`].
+    pub roles: BTreeMap<DeviceId, [u64; Role::ALL.len()]>,
+    pub growth: BTreeMap<DeviceId, Growth>,
+    /// Of a confidence that counts as a leak.
+    pub leaks: Vec<FoundLeak>,
+    pub ooms: Vec<FoundOom>,
+}
+
+/// A trace that is followed.
+#[derive(Default)]
+pub struct Followed {
+    header: Header,
+    replay: GrowingReplay,
+    observers: Observers,
+    /// Events at the last verdicts.
+    judged: u64,
+    figures: TraceFigures,
+}
+
+#[derive(Default)]
+struct Observers {
+    growth: GrowthObserver,
+    failures: PostMortems,
+    roles: RoleLearner,
+    header: Header,
+    /// The stacks that `roles` has.
+    known: FxHashSet<StackId>,
+}
+
+#[derive(Default)]
+struct PostMortems(Vec<(u64, PostMortem)>);
+
+/// Failures of one process that are kept. Each is a series of refused requests.
+const MOST_FAILURES: usize = 1000;
+
+impl Observer for PostMortems {
+    fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+        if self.0.len() < MOST_FAILURES {
+            self.0.push((at.time_ns, *post_mortem));
+        }
+    }
+}
+
+impl Follower for Observers {
+    fn on_definitions(&mut self, definitions: &Definitions) {
+        let new = definitions.stacks().ids().filter(|stack| !self.known.contains(stack));
+        let new: Vec<StackId> = new.collect();
+        if !new.is_empty() {
+            let symbols = Symbols::of(definitions, &self.header, new.iter().copied());
+            self.roles.add_stacks(definitions, &symbols, &new);
+            self.known.extend(new);
+        }
+    }
+
+    fn observer(&mut self) -> impl Observer {
+        ((&mut self.growth, &mut self.failures), self.roles.observer())
+    }
+}
+
+impl Followed {
+    /// Reads what was written since the last time. The figures stay as they are if nothing was.
+    /// `None`: it could not be opened, or is the trace of another process.
+    pub fn read(
+        &mut self,
+        path: &Path,
+        is_its: impl FnOnce(&Header) -> bool,
+    ) -> Option<&TraceFigures> {
+        let trace = Trace::open(path).ok().filter(|trace| is_its(trace.header()))?;
+        if self.header.uuid != trace.header().uuid {
+            self.begin(trace.header());
+        }
+        if !self.replay.read(&trace, &mut self.observers) {
+            self.begin(trace.header());
+            self.replay.read(&trace, &mut self.observers);
+        }
+        let state = self.replay.state();
+        if state.events != self.judged || state.events == 0 {
+            self.judged = state.events;
+            self.figures = self.judge(&trace, state);
+        }
+        Some(&self.figures)
+    }
+
+    /// Live allocations that are held in memory for it.
+    pub fn live_allocations(&self) -> usize {
+        self.replay.state().live.len()
+    }
+
+    fn begin(&mut self, header: &Header) {
+        let observers = Observers { header: header.clone(), ..Observers::default() };
+        *self = Followed { header: header.clone(), observers, ..Followed::default() };
+    }
+
+    fn judge(&self, trace: &Trace, state: &State) -> TraceFigures {
+        let definitions = self.replay.definitions();
+        let watched = Watched::new(self.observers.growth.clone(), Level::of(state));
+        let mut rests = watched.rests();
+        trace.visit(definitions, &mut [&mut rests]);
+        let rules = Suppressions::default();
+        let found = watched.judge(trace, definitions.clone(), state, rests, &rules, 0);
+        TraceFigures {
+            roles: RolesNow::new(&self.observers.roles).sums(state).into_iter().collect(),
+            growth: growth_by_device(&found),
+            leaks: leaks(&found),
+            ooms: self.ooms(definitions),
+        }
+    }
+
+    fn ooms(&self, definitions: &Definitions) -> Vec<FoundOom> {
+        let other = OtherLimit::of(|name| definitions.setting(name));
+        let oom = |(time_ns, found): &(u64, PostMortem)| {
+            let free = found.cache.map_or(0, |cache| cache.free());
+            let figures = Figures::of(found, free).with_other_limit(other);
+            FoundOom {
+                time_ns: *time_ns,
+                device: found.device,
+                cause: figures.cause(),
+                size: found.size,
+                counted: found.counted,
+                limit: found.limit,
+            }
+        };
+        self.observers.failures.0.iter().map(oom).collect()
+    }
+}
+
+fn leaks(found: &Leaks) -> Vec<FoundLeak> {
+    let sure = || found.leaks.iter().filter(|leak| leak.is_sure());
+    if sure().next().is_none() {
+        return Vec::new();
+    }
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let leak = |leak: &Leak| FoundLeak {
+        device: leak.device,
+        verdict: leak.verdict,
+        bytes: leak.bytes,
+        bytes_per_s: leak.rate(),
+        full_in_s: leak.exhausted_in_s,
+        line: place(&classifier, leak.stack),
+    };
+    sure().map(leak).collect()
+}

@@ -1,0 +1,215 @@
+//! What changed between two looks at the processes, and what passes over traces found, as events.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use vramtrace_format::live::LiveState;
+use vramtrace_format::{DeviceId, LiveDevice};
+use vramtrace_reader::report::json::event::{EventFacts, EventKind, SCHEMA};
+use vramtrace_reader::units::{clean, count, limit, size};
+
+use super::labels;
+use super::passes::{Finding, Found, Known};
+use crate::live_processes::node::{NodeProcess, ProcessKey};
+
+/// The state at the last look.
+#[derive(Default)]
+pub struct Changes {
+    before: HashMap<ProcessKey, NodeProcess>,
+}
+
+impl Changes {
+    /// The events since the last look. At the first look every process has just started.
+    pub fn look(
+        &mut self,
+        processes: Vec<NodeProcess>,
+        known: impl Fn(ProcessKey) -> Known,
+    ) -> Vec<EventFacts> {
+        let now = Timestamp::now();
+        let mut events = Vec::new();
+        let mut before = std::mem::take(&mut self.before);
+        for process in &processes {
+            let known = known(process.key);
+            match before.remove(&process.key) {
+                None => {
+                    let started = timestamp(process.start_unix_ns);
+                    let event = facts(process, &known, started, EventKind::ProcessStarted, None);
+                    events.push(EventFacts { message: "started".into(), ..event });
+                    events.extend(between(&unused(process), process, &known, now));
+                }
+                Some(before) => events.extend(between(&before, process, &known, now)),
+            }
+        }
+        let mut ended: Vec<NodeProcess> = before.into_values().collect();
+        ended.sort_by_key(|process| process.key);
+        for process in &ended {
+            let event = facts(process, &known(process.key), now, EventKind::ProcessEnded, None);
+            events.push(EventFacts { message: "ended".into(), ..event });
+        }
+        self.before = processes.into_iter().map(|process| (process.key, process)).collect();
+        events
+    }
+}
+
+/// A process when it has just started: with its caps, and no refusal.
+fn unused(process: &NodeProcess) -> NodeProcess {
+    let devices = process.devices.iter().map(|device| LiveDevice {
+        refused_by_cap: 0,
+        refused_by_driver: 0,
+        ..*device
+    });
+    NodeProcess { devices: devices.collect(), ..process.clone() }
+}
+
+fn between(
+    before: &NodeProcess,
+    process: &NodeProcess,
+    known: &Known,
+    now: Timestamp,
+) -> Vec<EventFacts> {
+    let mut events = Vec::new();
+    let stopped = |process: &NodeProcess| process.state == LiveState::NotRecording;
+    if stopped(process) && !stopped(before) && !process.trace.is_empty() {
+        let event = facts(process, known, now, EventKind::RecorderStopped, None);
+        let message = "recording ended; the program goes on".into();
+        events.push(EventFacts { message, ..event });
+    }
+    let of_before: BTreeMap<u8, &LiveDevice> =
+        before.devices.iter().map(|device| (device.ordinal, device)).collect();
+    for device in &process.devices {
+        let was = of_before.get(&device.ordinal).copied();
+        if let Some(was) = was.filter(|was| was.cap != device.cap) {
+            let event = facts(process, known, now, EventKind::CapChanged, Some(device));
+            let text = |cap: Option<u64>| cap.map_or("none".into(), limit);
+            events.push(EventFacts {
+                cap_before: was.cap,
+                cap_now: device.cap,
+                message: format!("cap {}, before {}", text(device.cap), text(was.cap)),
+                ..event
+            });
+        }
+        let refused = |by: &'static str, now_are: u64, were: Option<u64>| {
+            let refusals = now_are.saturating_sub(were.unwrap_or(0));
+            (refusals > 0).then_some((by, refusals))
+        };
+        for (by, refusals) in [
+            refused("cap", device.refused_by_cap, was.map(|was| was.refused_by_cap)),
+            refused("driver", device.refused_by_driver, was.map(|was| was.refused_by_driver)),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            let event = facts(process, known, now, EventKind::Refused, Some(device));
+            events.push(EventFacts {
+                refusals: Some(refusals),
+                refused_by: Some(by),
+                message: format!("refused by the {by}: {}", count(refusals)),
+                ..event
+            });
+        }
+    }
+    events
+}
+
+/// The event of what a pass found.
+pub fn of_finding(finding: &Finding) -> EventFacts {
+    let Finding { process, known, found } = finding;
+    let device = |id: DeviceId| process.devices.iter().find(|device| device.ordinal == id.0);
+    match found {
+        Found::Oom(oom) => {
+            let at = timestamp(process.start_unix_ns.saturating_add(oom.time_ns));
+            let event = facts(process, known, at, EventKind::OutOfMemory, device(oom.device));
+            let limit_of = Some(oom.limit).filter(|limit| *limit > 0);
+            EventFacts {
+                usage: Some(oom.counted),
+                limit: limit_of.or(event.limit),
+                utilization: ratio(oom.counted, limit_of.or(event.limit)),
+                cause: Some(oom.cause.name()),
+                requested: Some(oom.size),
+                message: format!(
+                    "out of memory: {}; {} requested, {} in use",
+                    oom.cause.name(),
+                    size(oom.size),
+                    size(oom.counted)
+                ),
+                ..event
+            }
+        }
+        Found::Leak(leak) => {
+            let event =
+                facts(process, known, Timestamp::now(), EventKind::Leak, device(leak.device));
+            let line = leak.line.as_deref().map(clean);
+            EventFacts {
+                verdict: Some(leak.verdict.name()),
+                held: Some(leak.bytes),
+                bytes_per_second: leak.bytes_per_s,
+                exhaustion_s: leak.full_in_s,
+                message: format!(
+                    "{}: {} held by {}",
+                    leak.verdict.name(),
+                    size(leak.bytes),
+                    line.as_deref().unwrap_or("(no frames)")
+                ),
+                line,
+                ..event
+            }
+        }
+    }
+}
+
+fn timestamp(unix_ns: u64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default()
+}
+
+fn ratio(usage: u64, limit: Option<u64>) -> Option<f64> {
+    limit.map(|limit| usage as f64 / limit.max(1) as f64)
+}
+
+/// What all events say.
+fn facts(
+    process: &NodeProcess,
+    known: &Known,
+    time: Timestamp,
+    event: EventKind,
+    device: Option<&LiveDevice>,
+) -> EventFacts {
+    let group = labels::group(&process.owner, known.cgroup.as_deref());
+    let size_of =
+        |device: &LiveDevice| device.cap.or(Some(device.total_bytes).filter(|bytes| *bytes > 0));
+    let limit = device.and_then(size_of);
+    EventFacts {
+        schema: SCHEMA,
+        time: format!("{time:.3}"),
+        event,
+        severity: match event {
+            EventKind::ProcessStarted | EventKind::ProcessEnded | EventKind::CapChanged => "info",
+            EventKind::Refused | EventKind::Leak | EventKind::RecorderStopped => "warning",
+            EventKind::OutOfMemory => "error",
+        },
+        host: labels::label(&process.owner.host),
+        pid: process.pid.or(known.pid),
+        pid_inside: process.key.pid,
+        user: process.key.user,
+        executable: group.executable,
+        job: group.job,
+        rank: group.rank,
+        pod: group.pod,
+        container: group.container,
+        device: device.map(labels::device),
+        usage: device.map(|device| device.counted),
+        limit,
+        utilization: device.and_then(|device| ratio(device.counted, limit)),
+        cap_before: None,
+        cap_now: None,
+        refusals: None,
+        refused_by: None,
+        cause: None,
+        requested: None,
+        verdict: None,
+        line: None,
+        held: None,
+        bytes_per_second: None,
+        exhaustion_s: None,
+        message: String::new(),
+    }
+}

@@ -1,0 +1,126 @@
+//! The metrics: name, type, unit, meaning, and how series are merged. docs/metrics.md has the same table.
+
+use prometheus_client::registry::Unit;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Gauge,
+    /// Its name in the text ends in `_total`.
+    Counter,
+}
+
+/// How the values of several series become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    Sum,
+    Most,
+    Least,
+}
+
+/// A metric. Sizes are bytes, times are seconds.
+#[derive(Debug)]
+pub struct About {
+    /// Without the unit.
+    pub name: &'static str,
+    pub unit: Option<Unit>,
+    pub kind: Kind,
+    pub merge: Merge,
+    /// The label that only this metric has.
+    pub label: Option<&'static str>,
+    pub help: &'static str,
+}
+
+macro_rules! families {
+    ($($family:ident: $name:literal, $unit:expr, $kind:ident, $merge:ident, $label:expr, $help:literal;)*) => {
+        /// The metrics, in the order of the text.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Family {
+            $($family,)*
+        }
+
+        impl Family {
+            #[cfg(test)]
+            pub const ALL: &[Family] = &[$(Family::$family),*];
+
+            pub fn about(self) -> About {
+                match self {
+                    $(Family::$family => About {
+                        name: $name,
+                        unit: $unit,
+                        kind: Kind::$kind,
+                        merge: Merge::$merge,
+                        label: $label,
+                        help: $help,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+families! {
+    Used: "vramtrace_memory_used", Some(Unit::Bytes), Gauge, Sum, None,
+        "Memory of the device that the processes have, as the cap counts it";
+    Cap: "vramtrace_memory_cap", Some(Unit::Bytes), Gauge, Sum, None,
+        "Cap of the processes that have one";
+    CapRatio: "vramtrace_memory_cap_ratio", None, Gauge, Most, None,
+        "Used memory divided by the cap, of the process that is nearest to its cap";
+    Peak: "vramtrace_memory_peak", Some(Unit::Bytes), Gauge, Sum, None,
+        "Most memory that each process had allocated at once";
+    CacheFree: "vramtrace_memory_cache_free", Some(Unit::Bytes), Gauge, Sum, None,
+        "Free bytes in the segments of a framework's cache, as of its last report";
+    Library: "vramtrace_library_memory", Some(Unit::Bytes), Gauge, Sum, Some("library"),
+        "Memory by the library that made the request";
+    Role: "vramtrace_role_memory", Some(Unit::Bytes), Gauge, Sum, Some("role"),
+        "Memory by its purpose, as of the last pass over the trace";
+    Refusals: "vramtrace_refusals", None, Counter, Sum, Some("by"),
+        "Requests for memory that were refused by the cap or by the driver";
+    OutOfMemory: "vramtrace_out_of_memory", None, Counter, Sum, Some("cause"),
+        "Out-of-memory failures by cause, as of the last pass over the trace";
+    Leaks: "vramtrace_leaks", None, Gauge, Sum, Some("verdict"),
+        "Leaks by verdict, as of the last pass over the trace";
+    Growth: "vramtrace_growth_bytes_per_second", None, Gauge, Sum, None,
+        "Growth of the lines with the verdict growing, as of the last pass over the trace";
+    Exhaustion: "vramtrace_exhaustion", Some(Unit::Seconds), Gauge, Least, None,
+        "Time from the last pass over the trace until the cap or the card is full at the rate of the lines with the verdict growing";
+    CapNotInForce: "vramtrace_cap_not_in_force", None, Gauge, Sum, Some("reason"),
+        "Processes with a cap that does not refuse every request above it";
+    Idle: "vramtrace_idle", Some(Unit::Seconds), Gauge, Least, None,
+        "Time for which NVML has shown no utilization of a process that holds memory; absent where it is not known";
+    IdleKnown: "vramtrace_idle_known", None, Gauge, Least, None,
+        "1 where NVML tells the utilization of the processes, else 0";
+    Processes: "vramtrace_processes", None, Gauge, Sum, None,
+        "Recorded processes that live";
+    RecorderStopped: "vramtrace_recorder_stopped", None, Gauge, Sum, None,
+        "Processes whose recording ended before they did";
+    PageAge: "vramtrace_page_age", Some(Unit::Seconds), Gauge, Most, None,
+        "Age of the figures of the live page: they are stored while the process calls the driver";
+    TraceAge: "vramtrace_trace_age", Some(Unit::Seconds), Gauge, Most, None,
+        "Time since the last pass over the trace; absent before the first, and where the trace cannot be read";
+    NodeOutOfMemory: "vramtrace_node_out_of_memory", None, Counter, Sum, Some("cause"),
+        "Out-of-memory failures of this node that were found since the exporter started, also of processes that have ended";
+    GpuUsed: "vramtrace_gpu_memory_used", Some(Unit::Bytes), Gauge, Sum, None,
+        "Memory of the GPU that is in use, by NVML";
+    GpuTotal: "vramtrace_gpu_memory_limit", Some(Unit::Bytes), Gauge, Sum, None,
+        "Memory of the GPU, by NVML";
+    Untraced: "vramtrace_untraced_memory", Some(Unit::Bytes), Gauge, Sum, None,
+        "Memory of the GPU in use, by NVML, less that of the recorded processes";
+    NvmlAge: "vramtrace_nvml_age", Some(Unit::Seconds), Gauge, Most, None,
+        "Time since NVML answered; absent if it never did";
+    PageProblems: "vramtrace_page_problems", None, Gauge, Sum, None,
+        "Live pages that could not be read";
+    Folded: "vramtrace_processes_folded", None, Gauge, Sum, None,
+        "Processes that are in the series with the labels other, because of the limit of series";
+    PassCpu: "vramtrace_pass_cpu", Some(Unit::Seconds), Counter, Sum, None,
+        "CPU time of the passes over traces";
+}
+
+impl About {
+    /// The name of its series.
+    #[cfg(test)]
+    pub fn full_name(&self) -> String {
+        let unit = self.unit.as_ref().map(|unit| format!("_{}", unit.as_str()));
+        let end = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{}{}{end}", self.name, unit.unwrap_or_default())
+    }
+}
