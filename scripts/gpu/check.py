@@ -35,6 +35,7 @@ roles   the roles of blocks (weights, gradients, ...) compared with programs tha
 forward the forward lines of memory that backward allocates, compared with PyTorch's own tracebacks
 fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; other
         estimators; caps at which the batches that `vramtrace fits` names are run; only if named
+fits_fresh  the same tables for 16 further models, four runs at a time, within FITS_SECONDS (default 420); only if named
 suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
 
 Exit status: 0 no FAIL, 1 a line says FAIL, 2 unknown part.
@@ -441,6 +442,13 @@ def section_fits():
         print(f"SKIP fits: no {missing}")
         return
     fits.section(sys.modules[__name__])
+
+
+def section_fits_fresh():
+    if missing := have("torch", "transformers", "torchvision"):
+        print(f"SKIP fits_fresh: no {missing}")
+        return
+    fits.section_fresh(sys.modules[__name__])
 
 
 def section_story():

@@ -14,8 +14,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NEEDS = {"kitsune": "kitsune", "vram_check": "vram_check", "accelerate": "accelerate"}
 # Of these cuDNN chooses the algorithm anew at each batch.
-CONVOLUTIONAL = {"mobilenet", "densenet", "efficientnet", "convnext-channels-last", "vgg", "unet", "resnet50"}
+CONVOLUTIONAL = {"mobilenet", "densenet", "efficientnet", "convnext-channels-last", "vgg", "unet", "resnet50", "resnext", "regnet", "shufflenet", "resnet18-autocast"}
 GOAL = 95.0
+# Of runs in rows of 60 a correct interval of 95 % holds at least 55 in 92 of 100 tries.
+ROW_GOAL = 100 * 55 / 60
 
 
 def peaks_of(runs):
@@ -37,13 +39,19 @@ def predicted(bin_dir, runs, model, recorded, setting, batches):
 
 
 def tables(bin_dir, runs):
-    """Prints both tables; returns the share of the allocated peaks inside of their intervals, per cent."""
+    """Prints both tables; returns for each of their rows whether the peaks are inside of their intervals."""
     peaks, inside, widths, errors, outside = peaks_of(runs), collections.defaultdict(list), collections.defaultdict(list), collections.defaultdict(list), []
     for (model, setting), by_batch in sorted(peaks.items()):
-        recorded = sorted(peaks[model, ""])[:2]
+        recorded = sorted(int(file.name.split("_b")[-1].split(".")[0]) for file in runs.glob(f"{model}_b*.vtrace.gz"))
+        if len(recorded) < 2:
+            print(f"{model}: not counted, {len(recorded)} recorded runs")
+            continue
         others = [batch for batch in sorted(by_batch) if batch not in recorded]
         said = predicted(bin_dir, runs, model, recorded, setting, others) if others else {}
         for batch in others:
+            if by_batch[batch].get("retries"):
+                print(f"{model} {setting or 'default'} {batch}: not counted, the run met its limit")
+                continue
             for kind in ("allocated", "reserved"):
                 true, interval = by_batch[batch][kind], said[batch][f"peak_{kind}"]
                 row = (kind, setting or "default", "convolutional" if model in CONVOLUTIONAL else "others")
@@ -71,8 +79,19 @@ def tables(bin_dir, runs):
     for (tool, kind, setting), of in errors.items():
         if not setting:
             print(f"| {tool} | {kind} | {len(of)} | {statistics.median(of):.2f} % | {max(of):.1f} % | {sum(one <= 2 for one in of)} |")
-    allocated = [one for (kind, *_), all_of in inside.items() if kind == "allocated" for one in all_of]
-    return 100 * sum(allocated) / len(allocated)
+    return inside
+
+
+def section_fresh(check):
+    """The models of FRESH, on which no constant was set: each row of the table must hold, reserved peaks too."""
+    import fits_runs
+
+    os.environ.setdefault("FITS_SECONDS", "420")
+    runs = check.LOGS / "fits-fresh"
+    fits_runs.main(check.BIN, runs, "fresh", 4)
+    for row, of in sorted(tables(check.BIN, runs).items()):
+        share = 100 * sum(of) / len(of)
+        print(f"{' '.join(row)}: {sum(of)} of {len(of)} inside, {share:.1f} % " + ("ok" if share >= ROW_GOAL else check.fail("")))
 
 
 def section(check):
@@ -87,7 +106,9 @@ def section(check):
         print(f"SKIP fits {name}: not installed")
     if tools:
         subprocess.run([sys.executable, str(HERE / "fits_peers.py"), str(runs / "peers.jsonl")], stderr=subprocess.DEVNULL)
-    share = tables(check.BIN, runs)
+    inside = tables(check.BIN, runs)
+    allocated = [one for (kind, *_), of in inside.items() if kind == "allocated" for one in of]
+    share = 100 * sum(allocated) / max(len(allocated), 1)
     print(f"\nallocated peaks inside of their intervals: {share:.1f} % " + ("ok" if share >= GOAL - 5 else check.fail("")))
     recorded = check.LOGS / "fits-development"
     os.environ["FITS_SETTINGS"] = "default"

@@ -1,10 +1,14 @@
 """fits_runs.py BIN_DIR OUT_DIR SET [AT_ONCE]: runs programs/batches.py, each model at each of its batches in a
 process of its own, AT_ONCE processes at a time (default 5).
 
-SET is `development` or `unseen`, or names of models with commas. The first two batches are also recorded, as
+SET is `development`, `unseen` or `fresh`, or names of models with commas. The first two batches are also recorded, as
 OUT_DIR/MODEL_bBATCH.vtrace.gz; `peaks.jsonl` has PyTorch's peaks of the runs that were not recorded, under the
 settings of FITS_SETTINGS (words; default: `default expandable_segments:True`).
+
+Each run may take 1/AT_ONCE of the card. FITS_SECONDS bounds the whole: no run is started later. The batches of all
+models are run in turn, so that what has run by then has as many of each.
 """
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +24,9 @@ SETTINGS = os.environ.get("FITS_SETTINGS", "default expandable_segments:True").s
 
 
 def recorded(bin_dir, out, model, batch):
+    if time.time() > float(os.environ.get("BATCHES_DEADLINE", "inf")):
+        print(f"recorded {model} {batch}: not run, FITS_SECONDS have passed", flush=True)
+        return
     trace = out / f"{model}_b{batch}.vtrace"
     command = [str(bin_dir / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, str(PROGRAM), model, str(batch), str(out / "recorded.jsonl")]
     log = trace.with_suffix(".log")
@@ -33,7 +40,8 @@ def recorded(bin_dir, out, model, batch):
 
 
 def bare(out, models, setting, at_once):
-    lines = "".join(f"{model} {batch}\n" for model, (_, sizes) in models.items() for batch in sizes)
+    turns = itertools.zip_longest(*([(model, batch) for batch in sizes] for model, (_, sizes) in models.items()))
+    lines = "".join(f"{model} {batch}\n" for turn in turns for model, batch in filter(None, turn))
     env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF="" if setting == "default" else setting)
     command = [sys.executable, str(PROGRAM), "--each", str(at_once), str(out / "peaks.jsonl")]
     ended = subprocess.run(command, env=env, input=lines, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -45,9 +53,11 @@ def main(bin_dir, out, names, at_once=5):
     import batches
 
     out.mkdir(parents=True, exist_ok=True)
-    sets = {"development": batches.DEVELOPMENT, "unseen": batches.UNSEEN}
-    models = sets.get(names) or {name: batches.MODELS[name] for name in names.split(",")}
+    models = batches.SETS.get(names) or {name: batches.MODELS[name] for name in names.split(",")}
     began = time.time()
+    os.environ["BATCHES_FRACTION"] = f"{0.96 / at_once:.3f}"
+    if "FITS_SECONDS" in os.environ:
+        os.environ["BATCHES_DEADLINE"] = str(began + float(os.environ["FITS_SECONDS"]))
     with ThreadPoolExecutor(at_once) as pool:
         both = [(model, batch) for model, (_, sizes) in models.items() for batch in sizes[:2]]
         list(pool.map(lambda run: recorded(bin_dir, out, *run), both))

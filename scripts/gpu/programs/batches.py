@@ -2,16 +2,20 @@
 batches.py --each N FILE: the same for each line `MODEL BATCH` of standard input, N at a time, each in a process that
 is forked after the imports and before CUDA is used.
 
-Prints `PEAK {...}`: PyTorch's peaks in bytes, allocated and reserved; appends the same line to FILE. Ends with
-status 3 if PyTorch is out of memory. BATCH may be a list, "6,6,4": the batch of each step. Each step is an NVTX
-range `batch=N`.
+Prints `PEAK {...}`: PyTorch's peaks in bytes, allocated and reserved, and how often it freed its cache to serve a
+request; appends the same line to FILE. Ends with status 3 if PyTorch is out of memory. BATCH may be a list, "6,6,4":
+the batch of each step. Each step is an NVTX range `batch=N`.
 
-The models of DEVELOPMENT were used to write `vramtrace fits`; those of UNSEEN only to measure how often its
-intervals hold.
+The models of DEVELOPMENT were used to write `vramtrace fits`. UNSEEN measured how often its intervals hold; the part
+for fragmentation was then set on its reserved peaks. FRESH measures those: no constant was set on it.
+
+BATCHES_FRACTION=0.25      the part of the card that PyTorch may take (default: all)
+BATCHES_DEADLINE=SECONDS   the Unix time after which --each starts no further process
 """
 import json
 import os
 import sys
+import time
 from types import SimpleNamespace
 
 import torch
@@ -188,6 +192,58 @@ def swin(t):
     return t.SwinForImageClassification(t.SwinConfig(num_labels=1000))
 
 
+def bloom(t):
+    return t.BloomForCausalLM(t.BloomConfig(vocab_size=WORDS * 4, hidden_size=768, n_layer=8, n_head=12))
+
+
+def phi(t):
+    config = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=12)
+    return t.PhiForCausalLM(t.PhiConfig(vocab_size=WORDS * 4, **config))
+
+
+def gemma(t):
+    config = dict(hidden_size=640, intermediate_size=2560, num_hidden_layers=8, num_attention_heads=8, head_dim=80)
+    return t.GemmaForCausalLM(t.GemmaConfig(vocab_size=48000, num_key_value_heads=1, **config))
+
+
+def mistral(t):
+    config = dict(hidden_size=768, intermediate_size=2304, num_hidden_layers=10, num_attention_heads=12)
+    return t.MistralForCausalLM(t.MistralConfig(vocab_size=32000, num_key_value_heads=4, **config))
+
+
+def stablelm(t):
+    config = dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=10, num_attention_heads=12)
+    return t.StableLmForCausalLM(t.StableLmConfig(vocab_size=WORDS * 4, num_key_value_heads=12, **config))
+
+
+def gpt_neo(t):
+    config = dict(hidden_size=768, num_layers=8, num_heads=12, attention_types=[[["global", "local"], 4]])
+    return t.GPTNeoForCausalLM(t.GPTNeoConfig(vocab_size=WORDS * 4, **config))
+
+
+def gptj(t):
+    return t.GPTJForCausalLM(t.GPTJConfig(vocab_size=WORDS * 4, n_embd=768, n_layer=8, n_head=12, rotary_dim=32))
+
+
+def albert(t):
+    config = dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
+    return t.AlbertForMaskedLM(t.AlbertConfig(**config))
+
+
+def bart(t):
+    config = dict(d_model=768, encoder_layers=4, decoder_layers=4, encoder_ffn_dim=3072, decoder_ffn_dim=3072)
+    heads = dict(encoder_attention_heads=12, decoder_attention_heads=12)
+    return t.BartForConditionalGeneration(t.BartConfig(vocab_size=WORDS * 4, **config, **heads))
+
+
+def beit(t):
+    return t.BeitForImageClassification(t.BeitConfig(num_labels=1000))
+
+
+def deit(t):
+    return t.DeiTForImageClassification(t.DeiTConfig(num_labels=1000))
+
+
 def of_transformers(make):
     import transformers
 
@@ -233,11 +289,35 @@ UNSEEN = {
     "unet": (unet, (4, 6, 9, 12, 16, 20, 24)),
     "perceptron": (perceptron, (8, 12, 18, 24, 32, 40, 48)),
 }
-MODELS = {**DEVELOPMENT, **UNSEEN}
+FRESH = {
+    "bloom": (lambda: language(bloom, 384), (3, 5, 7, 9, 12, 15, 18)),
+    "phi": (lambda: language(phi, 320), (4, 6, 9, 12, 15, 18, 22)),
+    "gemma": (lambda: language(gemma, 320), (3, 5, 7, 9, 11, 14, 17)),
+    "mistral-autocast": (lambda: language(mistral, 448, autocast=torch.bfloat16), (3, 5, 7, 10, 13, 16, 20)),
+    "stablelm-checkpointed": (lambda: language(stablelm, 384, checkpointed=True), (4, 6, 9, 12, 16, 20, 24)),
+    "gpt-neo": (lambda: language(gpt_neo, 320), (4, 6, 9, 12, 15, 18, 21)),
+    "gptj": (lambda: language(gptj, 320), (4, 6, 9, 12, 15, 18, 21)),
+    "electra": (lambda: language(lambda t: t.ElectraForMaskedLM(t.ElectraConfig()), 320), (4, 6, 9, 14, 19, 24, 32)),
+    "albert-autocast": (lambda: language(albert, 256, autocast=torch.bfloat16), (6, 9, 14, 20, 26, 32, 40)),
+    "bart": (lambda: language(bart, 320), (4, 6, 9, 12, 16, 20, 24)),
+    "beit": (lambda: images(of_transformers(beit), 224, optimizer=adamw), (8, 12, 18, 24, 32, 40, 48)),
+    "deit-autocast": (
+        lambda: images(of_transformers(deit), 224, optimizer=adamw, autocast=torch.bfloat16),
+        (8, 12, 18, 24, 32, 40, 48),
+    ),
+    "resnext": (lambda: images(torchvision("resnext50_32x4d"), 224), (12, 18, 27, 36, 48, 60, 72)),
+    "regnet": (lambda: images(torchvision("regnet_y_1_6gf"), 224), (12, 18, 27, 36, 48, 60, 72)),
+    "shufflenet": (lambda: images(torchvision("shufflenet_v2_x1_0"), 224), (24, 36, 54, 72, 96, 120, 144)),
+    "resnet18-autocast": (lambda: images(torchvision("resnet18"), 224, autocast=torch.float16), (24, 36, 54, 72, 96, 120, 144)),
+}
+SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "fresh": FRESH}
+MODELS = {**DEVELOPMENT, **UNSEEN, **FRESH}
 
 
 def main(name, batches, file):
     torch.manual_seed(0)
+    if part := os.environ.get("BATCHES_FRACTION"):
+        torch.cuda.set_per_process_memory_fraction(float(part))
     step = MODELS[name][0]()
     sizes = [int(batch) for batch in batches.split(",")]
     for batch in sizes * 3 if len(sizes) == 1 else sizes:
@@ -248,7 +328,9 @@ def main(name, batches, file):
         torch.cuda.nvtx.range_pop()
     torch.cuda.synchronize()
     setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    peak = {"model": name, "batch": batches, "setting": setting, "allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+    peaks = {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+    retries = torch.cuda.memory_stats()["num_alloc_retries"]
+    peak = {"model": name, "batch": batches, "setting": setting, **peaks, "retries": retries}
     print("PEAK", json.dumps(peak), flush=True)
     if file:
         with open(file, "a") as out:
@@ -269,10 +351,13 @@ def each(at_once, file):
     import transformers  # noqa: F401
     from transformers import models  # noqa: F401
 
-    running = {}
+    running, deadline = {}, float(os.environ.get("BATCHES_DEADLINE", "inf"))
     for line in sys.stdin.read().splitlines():
         while len(running) >= at_once:
             ended(running)
+        if time.time() > deadline:
+            print(f"{line}: not run, BATCHES_DEADLINE has passed: no status", flush=True)
+            continue
         pid = os.fork()
         if pid == 0:
             code = 1
