@@ -284,11 +284,17 @@ fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
 const LOOKED_AT: usize = 256;
 
 /// Whether a page's file is of a version that has the lock, and says that its process holds it.
-pub fn says_locked(file: &Opened) -> bool {
+fn says_locked(file: &Opened) -> bool {
     let words: Words = [const { AtomicU64::new(0) }; LIVE_WORDS];
     // SAFETY: room for as many bytes; the words are this function's own.
     let read = unsafe { system::pread(file.number(), words.as_ptr() as *mut u8, LIVE_BYTES, 0) };
     read == LIVE_BYTES as isize && LivePage::open(&words).is_some_and(|page| page.is_locked())
+}
+
+/// Whether the process of a page's file has certainly ended: the page says that its process holds the lock, and
+/// nobody does.
+fn has_ended(file: &Opened) -> bool {
+    live_lock::is_locked(file) == Some(false) && says_locked(file)
 }
 
 /// Removes pages of processes that have exited, and of this process before an exec. Those of other
@@ -304,7 +310,7 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
         }
         looked_at += 1;
         let opened = secure_dir::open(table, directory, file, libc::O_RDONLY);
-        opened.is_ok_and(|opened| live_lock::has_ended(&opened))
+        opened.is_ok_and(|opened| has_ended(&opened))
     };
     directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
