@@ -284,7 +284,7 @@ fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
 const LOOKED_AT: usize = 256;
 
 /// Whether a page's file is of a version that has the lock, and says that its process holds it.
-pub fn says_locked(file: &Opened) -> bool {
+fn says_locked(file: &Opened) -> bool {
     let words: Words = [const { AtomicU64::new(0) }; LIVE_WORDS];
     // SAFETY: room for as many bytes; the words are this function's own.
     let read = unsafe { system::pread(file.number(), words.as_ptr() as *mut u8, LIVE_BYTES, 0) };
@@ -304,7 +304,9 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
         }
         looked_at += 1;
         let opened = secure_dir::open(table, directory, file, libc::O_RDONLY);
-        opened.is_ok_and(|opened| live_lock::has_ended(&opened))
+        let has_ended =
+            |opened: Opened| live_lock::is_locked(&opened) == Some(false) && says_locked(&opened);
+        opened.is_ok_and(has_ended)
     };
     directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };

@@ -65,7 +65,7 @@ fn whole_file() -> libc::flock {
 }
 
 /// Whether somebody holds a lock; this process does so by another description. `None`: the system has no such locks.
-fn is_locked(file: &Opened) -> Option<bool> {
+pub fn is_locked(file: &Opened) -> Option<bool> {
     let mut found = whole_file();
     // SAFETY: a structure of our own. The C library's wrapper of fcntl may be the program's.
     let asked =
@@ -79,10 +79,4 @@ fn lock(file: &Opened) -> bool {
     unsafe {
         libc::syscall(libc::SYS_fcntl, file.number(), libc::F_OFD_SETLK, &raw const wanted) == 0
     }
-}
-
-/// Whether the process of a page's file has certainly ended: the page says that its process holds the lock, and
-/// nobody does.
-pub fn has_ended(file: &Opened) -> bool {
-    is_locked(file) == Some(false) && super::live::says_locked(file)
 }
