@@ -54,7 +54,9 @@ pub fn run(args: Args) -> Outcome {
     changes.look(node::all(&places).0, |key| passes.known(key));
     loop {
         std::thread::sleep(LOOK);
-        let mut events = changes.look(node::all(&places).0, |key| passes.known(key));
+        let processes = node::all(&places).0;
+        passes.saw(&processes);
+        let mut events = changes.look(processes, |key| passes.known(key));
         let is_new = |event: &EventFacts| {
             event.event != EventKind::OutOfMemory
                 || event.time.parse::<jiff::Timestamp>().is_ok_and(|at| at >= began)

@@ -33,7 +33,7 @@ pub fn run(args: Args) -> Outcome {
         return Ok(DONE);
     };
     let listener = Listener::bind(&address).map_err(|error| not_bound(&address, &error))?;
-    message(&format!("metrics at {}", listener.address(&address)));
+    message(format!("metrics at {}", listener.address(&address)));
     listener.serve(Sources::start())
 }
 

@@ -153,9 +153,10 @@ impl Followed {
         Some(&self.figures)
     }
 
-    /// Live allocations that are held in memory for it.
+    /// Live allocations and blocks that are held in memory for it.
     pub fn live_allocations(&self) -> usize {
-        self.replay.state().live.len()
+        let live = &self.replay.state().live;
+        live.len() + live.blocks().count()
     }
 
     fn begin(&mut self, header: &Header) {

@@ -216,3 +216,62 @@ fn innermost_pid(pid: u32) -> Option<u32> {
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     pids.split_whitespace().next_back()?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use proptest::prelude::*;
+    use vramtrace_format::live::{LIVE_DEVICES, LIVE_VERSION};
+
+    use super::*;
+
+    /// A page that begins as one of this process, with any contents behind.
+    fn page(version: u32, length: usize, words: &[(usize, u64)]) -> Vec<u8> {
+        let me = proc::Stat::of_this_process().unwrap();
+        let mut bytes = vec![0; length];
+        let magic = u64::from_le_bytes(*b"vtlive\0\0");
+        let own = [magic, u64::from(version) | 3 << 32, u64::from(me.pid), me.start_ticks];
+        for (at, word) in words.iter().copied().chain(own.into_iter().enumerate()) {
+            if let Some(place) = bytes.get_mut(at * 8..at * 8 + 8) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn any_page_is_read_or_a_problem(
+            version in 0..LIVE_VERSION + 2,
+            length in prop_oneof![Just(8192usize), Just(12288), Just(16384), 0..40_000usize],
+            words in prop::collection::vec((2..2048usize, any::<u64>()), 0..200),
+            own in any::<bool>(),
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o700)).unwrap();
+            let here = Namespaces::of_this_process();
+            let me = proc::Stat::of_this_process().unwrap();
+            // Of this namespace; and of another, in which only the lock tells.
+            let namespace = if own { here.pid } else { 1 };
+            let file = place.path().join(format!("{}.{}.{namespace}.1.-", me.pid, me.start_ticks));
+            std::fs::write(&file, page(version, length, &words)).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+            let directory = PageDirectory::open(place.path(), user()).unwrap();
+            let (mut found, mut problems) = (Vec::new(), Vec::new());
+            in_directory(&directory, &mut found, &mut problems).unwrap();
+            prop_assert!(found.len() + problems.len() <= 1);
+            for process in &found {
+                prop_assert!((1..=LIVE_VERSION).contains(&version) && own);
+                prop_assert!(process.devices.len() <= LIVE_DEVICES);
+                prop_assert_eq!(process.pid, Some(me.pid));
+                prop_assert!(process.owner.cgroup.len() <= 3 * 512, "not valid UTF-8: 3 bytes for one");
+            }
+            // A whole page of this process is read, whatever its figures are.
+            let ended = words.iter().any(|(at, _)| *at < 4 || *at == 6 || *at == 7 || *at == 12);
+            if own && version == LIVE_VERSION && length == 16384 && !ended {
+                prop_assert_eq!(found.len(), 1);
+            }
+        }
+    }
+}

@@ -124,3 +124,32 @@ impl About {
         format!("{}{}{end}", self.name, unit.unwrap_or_default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table has each metric, in this order, as it is exported.
+    #[test]
+    fn the_document_lists_each_metric() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .filter(|line| line.starts_with("| `vramtrace_"))
+            .map(|line| line.split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+            .collect();
+        let expected = Family::ALL.iter().map(|family| {
+            let about = family.about();
+            let kind = if about.kind == Kind::Counter { "counter" } else { "gauge" };
+            let merge = match about.merge {
+                Merge::Sum => "sum",
+                Merge::Most => "most",
+                Merge::Least => "least",
+            };
+            [about.full_name(), kind.into(), about.label.unwrap_or("").into(), merge.into()]
+        });
+        let found = rows.iter().map(|row| [row[1], row[2], row[4], row[5]].map(String::from));
+        assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}

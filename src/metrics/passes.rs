@@ -1,6 +1,7 @@
 //! A thread that reads what is new in the traces of running processes, at most once a minute each, and that takes at
 //! most a stated share of one CPU. It also finds what is slow to find of a process: its pid here and its cgroup.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use crate::live_processes::places::Places;
 /// The part of one CPU that the thread takes.
 const SHARE: f64 = 0.05;
 /// Between two looks for processes.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 /// Live allocations of all followed traces together: their histories are held in memory.
 const MOST_ALLOCATIONS: usize = 400_000;
 
@@ -54,6 +55,8 @@ struct Shared {
     failures: BTreeMap<&'static str, u64>,
     /// What was not taken yet. `None`: nobody asks for them.
     findings: Option<Vec<Finding>>,
+    /// Processes that others saw since the last pass: one that ends before the next is read all the same.
+    seen: HashMap<ProcessKey, NodeProcess>,
 }
 
 /// Findings that wait to be taken.
@@ -92,6 +95,12 @@ impl Passes {
             followers.read(&process, &passes.shared);
         }
         passes
+    }
+
+    /// These processes live, or did a moment ago.
+    pub fn saw(&self, processes: &[NodeProcess]) {
+        let processes = processes.iter().map(|process| (process.key, process.clone()));
+        self.lock().seen.extend(processes);
     }
 
     /// What was found since it was asked for last.
@@ -142,7 +151,8 @@ fn cpu_s() -> f64 {
 /// A process whose trace is followed.
 struct Trace {
     process: NodeProcess,
-    read: Instant,
+    /// `None`: not yet.
+    read: Option<Instant>,
     followed: Followed,
     /// Out-of-memory failures, and leaks by device, verdict and line, that were reported.
     failures: usize,
@@ -159,6 +169,13 @@ impl Followers {
         let mut measured = Measured::start();
         let (processes, _) = node::all(places);
         let living: HashSet<ProcessKey> = processes.iter().map(|process| process.key).collect();
+        let seen = std::mem::take(&mut locked(shared).seen);
+        for process in seen.into_values().chain(processes.iter().cloned()) {
+            match self.followed.entry(process.key) {
+                Entry::Occupied(mut there) => there.get_mut().process = process,
+                Entry::Vacant(place) => drop(place.insert_entry(Trace::of(process))),
+            }
+        }
         let ended = self.followed.keys().filter(|key| !living.contains(key));
         for key in ended.copied().collect::<Vec<ProcessKey>>() {
             // An out-of-memory is often the last that a process records.
@@ -171,12 +188,10 @@ impl Followers {
         }
         measured.rest(shared);
         for process in &processes {
-            let read = self.followed.get(&process.key).map(|trace| trace.read.elapsed());
-            if read.is_none_or(|ago| ago >= self.every) {
+            let read = self.followed.get(&process.key).and_then(|trace| trace.read);
+            if read.is_none_or(|read| read.elapsed() >= self.every) {
                 self.read(process, shared);
                 measured.rest(shared);
-            } else if let Some(trace) = self.followed.get_mut(&process.key) {
-                trace.process = process.clone();
             }
         }
     }
@@ -189,15 +204,9 @@ impl Followers {
             Known { pid, cgroup: pid.and_then(cgroup_of), trace: None }
         });
         let all: usize = self.followed.values().map(|one| one.followed.live_allocations()).sum();
-        let trace = self.followed.entry(key).or_insert_with(|| Trace {
-            process: process.clone(),
-            read: Instant::now(),
-            followed: Followed::default(),
-            failures: 0,
-            leaks: HashSet::new(),
-        });
-        trace.read = Instant::now();
-        trace.process = process.clone();
+        let trace = self.followed.entry(key).or_insert_with(|| Trace::of(process.clone()));
+        let now = Instant::now();
+        trace.read = Some(now);
         if all > MOST_ALLOCATIONS {
             // Its history would not fit; it is tried again when others have ended.
             trace.followed = Followed::default();
@@ -206,7 +215,7 @@ impl Followers {
                 (header.pid, header.process_start_ticks) == (key.pid, key.start_ticks)
             };
             if let Some(figures) = trace.followed.read(&path, is_its).cloned() {
-                known.trace = Some((trace.read, Arc::new(figures.clone())));
+                known.trace = Some((now, Arc::new(figures.clone())));
                 trace.report(&figures, &known, shared);
             }
         }
@@ -215,6 +224,11 @@ impl Followers {
 }
 
 impl Trace {
+    fn of(process: NodeProcess) -> Trace {
+        let followed = Followed::default();
+        Trace { process, read: None, followed, failures: 0, leaks: HashSet::new() }
+    }
+
     /// Reports what is new in the figures.
     fn report(&mut self, figures: &TraceFigures, known: &Known, shared: &Mutex<Shared>) {
         let mut found = Vec::new();

@@ -46,6 +46,7 @@ impl Sources {
         // One at a time: the counters go from one look to the next.
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let (processes, problems) = node::all(&self.places);
+        self.passes.saw(&processes);
         let answer = self.cards.latest();
         let known = processes.iter().map(|process| self.passes.known(process.key)).collect();
         let found = Found {

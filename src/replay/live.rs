@@ -125,6 +125,10 @@ impl LiveSet {
         self.spaces.iter_mut().for_each(FxHashMap::clear);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Number of allocations, without blocks.
     pub fn len(&self) -> usize {
         memory().map(|space| self.spaces[space as usize].len()).sum()

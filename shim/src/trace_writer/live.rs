@@ -291,12 +291,6 @@ fn says_locked(file: &Opened) -> bool {
     read == LIVE_BYTES as isize && LivePage::open(&words).is_some_and(|page| page.is_locked())
 }
 
-/// Whether the process of a page's file has certainly ended: the page says that its process holds the lock, and
-/// nobody does.
-fn has_ended(file: &Opened) -> bool {
-    live_lock::is_locked(file) == Some(false) && says_locked(file)
-}
-
 /// Removes pages of processes that have exited, and of this process before an exec. Those of other
 /// namespaces stay, unless their process has certainly exited.
 #[allow(clippy::disallowed_methods)] // in a task
@@ -310,7 +304,9 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
         }
         looked_at += 1;
         let opened = secure_dir::open(table, directory, file, libc::O_RDONLY);
-        opened.is_ok_and(|opened| has_ended(&opened))
+        let has_ended =
+            |opened: Opened| live_lock::is_locked(&opened) == Some(false) && says_locked(&opened);
+        opened.is_ok_and(has_ended)
     };
     directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };

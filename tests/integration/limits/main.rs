@@ -6,6 +6,7 @@ mod earlier_pages;
 mod groups;
 mod hammer;
 mod hostile_pages;
+mod metrics;
 mod namespaces;
 mod odd_processes;
 mod oom_command;

@@ -1,0 +1,477 @@
+//! `vramtrace metrics` and `events`: the figures of running processes, in other namespaces too, until they end; bad
+//! pages, clients and addresses.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testkit::{InteractiveProgram, Setup, SharedMemory, skip_here, vramtrace};
+
+const MIB: f64 = 1048576.0;
+
+/// A job that no other test has: root sees the processes of all tests.
+fn job(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+fn command(memory: &SharedMemory, args: &[&str]) -> Command {
+    let mut command = Command::new(vramtrace().get_program());
+    command.args(args).env("XDG_RUNTIME_DIR", &memory.0).env_remove("VRAMTRACE_LIVE_DIR");
+    command
+}
+
+/// The series of a job: name and labels without those of the process, and the value.
+fn of_job(text: &str, job: &str) -> BTreeMap<String, f64> {
+    let label = format!("job=\"{job}\"");
+    let lines = text.lines().filter(|line| !line.starts_with('#') && line.contains(&label));
+    let series = lines.map(|line| {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap();
+        let own = ["by=", "role=", "cause=", "reason=", "verdict=", "library="];
+        let labels = labels.trim_end_matches('}').split(',');
+        let labels: Vec<&str> =
+            labels.filter(|label| own.iter().any(|own| label.starts_with(own))).collect();
+        (format!("{name}{{{}}}", labels.join(",")), value.parse().unwrap())
+    });
+    series.collect()
+}
+
+/// `vramtrace metrics --listen`, until it is dropped.
+struct Exporter {
+    child: Child,
+    address: String,
+}
+
+impl Exporter {
+    fn start(memory: &SharedMemory, listen: &str, sim: &[(&str, &str)]) -> Exporter {
+        let mut child = command(memory, &["metrics", "--listen", listen])
+            .envs(sim.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit("metrics at ").next().unwrap().to_string();
+        Exporter { child, address }
+    }
+
+    fn port(&self) -> String {
+        let host = self.address.strip_prefix("http://").unwrap();
+        host.strip_suffix("/metrics").unwrap().to_string()
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.port()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        // The answer may come, and the connection end, before all is sent.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn scrape(&self) -> String {
+        let answer = self.ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        let (_, text) = answer.split_once("\r\n\r\n").unwrap();
+        text.to_string()
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `ask` says within 30 s, once `done` says that it is right.
+#[track_caller]
+fn eventually<T: std::fmt::Debug>(mut ask: impl FnMut() -> T, done: impl Fn(&T) -> bool) -> T {
+    let began = Instant::now();
+    loop {
+        let found = ask();
+        if done(&found) {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "{found:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_process_is_exported_with_its_labels_and_ends_with_it() {
+    let (memory, job) = (SharedMemory::new(), job("labels"));
+    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "3");
+    let mut process = InteractiveProgram::start(setup);
+    assert_eq!((process.result("a 100"), process.result("a 3000")), (0, 2));
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(process.result("a 1"), 0);
+    let (status, text, err) = memory.command(&[], &["metrics"]);
+    assert_eq!(status, 0, "{err}");
+    assert!(text.ends_with("# EOF\n"));
+    let line = text.lines().find(|line| line.contains(&job)).unwrap();
+    for label in ["rank=\"3\"", "executable=\"interactivec", "device=\"GPU-", "pod=\"\""] {
+        assert!(line.contains(label), "{label} in {line}");
+    }
+    assert!(!text.contains("pid=") && !line.contains(&process.pid().to_string()), "{line}");
+    let series = of_job(&text, &job);
+    // The driver gives 2 MiB for one.
+    let live = 102.0 * MIB;
+    for (name, value) in [
+        ("vramtrace_memory_cap_bytes{}", 2048.0 * MIB),
+        ("vramtrace_memory_peak_bytes{}", live),
+        ("vramtrace_refusals_total{by=\"cap\"}", 1.0),
+        ("vramtrace_refusals_total{by=\"driver\"}", 0.0),
+        ("vramtrace_role_memory_bytes{role=\"unknown\"}", 101.0 * MIB),
+        ("vramtrace_processes{}", 1.0),
+        ("vramtrace_recorder_stopped{}", 0.0),
+    ] {
+        assert_eq!(series.get(name), Some(&value), "{name} of {series:#?}");
+    }
+    let used = series["vramtrace_memory_used_bytes{}"];
+    assert!(used > live && used < live + 1024.0 * MIB, "with its context: {used}");
+    assert_eq!(series["vramtrace_memory_cap_ratio{}"], used / (2048.0 * MIB));
+    let libraries = series.iter().filter(|(name, _)| name.starts_with("vramtrace_library"));
+    assert_eq!(libraries.map(|(_, bytes)| bytes).sum::<f64>(), live);
+    assert!(!series.contains_key("vramtrace_idle_seconds{}"), "NVML was not asked: unknown");
+
+    // Two with the same labels are one series; what one had counted stays when it ends.
+    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "3");
+    let second = InteractiveProgram::start(setup);
+    let sums = || {
+        let series = of_job(&exporter.scrape(), &job);
+        let of = |name: &str| series.get(name).copied();
+        (of("vramtrace_processes{}"), of("vramtrace_refusals_total{by=\"cap\"}"))
+    };
+    assert_eq!(sums(), (Some(2.0), Some(1.0)));
+    process.kill();
+    assert_eq!(sums(), (Some(1.0), Some(1.0)), "the next scrape knows");
+    drop(second);
+    assert_eq!(sums(), (None, None));
+}
+
+#[test]
+fn a_recorder_that_stopped_and_a_cap_that_warns_are_told() {
+    let (memory, job) = (SharedMemory::new(), job("stopped"));
+    let setup = memory.setup().cap("1GiB").env("VRAMTRACE_CAP_MODE", "warn");
+    let mut process = InteractiveProgram::start(setup.env("SLURM_JOB_ID", &job));
+    assert_eq!(process.result("a 2000"), 0, "a cap that warns grants it");
+    // The trace goes away: recording ends.
+    std::fs::remove_file(&process.traces()[0]).unwrap();
+    let text = eventually(
+        || {
+            assert_eq!(process.result("c 1"), 0);
+            memory.command(&[], &["metrics"]).1
+        },
+        |text| of_job(text, &job).get("vramtrace_recorder_stopped{}") == Some(&1.0),
+    );
+    let series = of_job(&text, &job);
+    assert_eq!(series["vramtrace_cap_not_in_force{reason=\"warns\"}"], 1.0);
+}
+
+/// Namespaces in which a process may be, as of a pod beside the exporter's.
+const APART: [&str; 5] = ["unshare", "--pid", "--ipc", "--fork", "--mount-proc"];
+
+/// Without the right to make namespaces, a user namespace gives it.
+fn apart() -> Option<Vec<&'static str>> {
+    let with_user: Vec<&str> =
+        [&["unshare", "--user", "--map-root-user"][..], &APART[1..]].concat();
+    [APART.to_vec(), with_user].into_iter().find(|launcher| {
+        let ran = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
+        ran.is_ok_and(|ran| ran.status.success())
+    })
+}
+
+#[test]
+fn a_process_of_other_namespaces_is_exported_until_it_is_killed() {
+    let Some(launcher) = apart() else {
+        return skip_here("the kernel refuses pid and ipc namespaces, also in a user namespace");
+    };
+    let (memory, job) = (SharedMemory::new(), job("apart"));
+    // As pods share it: not the runtime directory of anybody.
+    let given = memory.0.join("given");
+    std::fs::DirBuilder::new().mode(0o777).create(&given).unwrap();
+    let setup = || {
+        let setup = Setup::simulated().preload().env("SLURM_JOB_ID", &job);
+        setup.env("VRAMTRACE_LIVE_DIR", given.as_os_str()).cap("2GiB").through(&launcher)
+    };
+    let mut process = InteractiveProgram::start(setup());
+    assert_eq!((process.result("a 100"), process.result("a 3000")), (0, 2));
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(process.result("a 1"), 0);
+    let page = given.join(format!("vramtrace-{}", testkit::user()));
+    assert_eq!(std::fs::read_dir(&page).unwrap().count(), 1);
+
+    let look = |launcher: &[&str]| {
+        let mut words: Vec<std::ffi::OsString> = launcher.iter().map(Into::into).collect();
+        words.extend([vramtrace().get_program().to_owned(), "metrics".into()]);
+        let mut look = Command::new(&words[0]);
+        look.args(&words[1..]).env("VRAMTRACE_LIVE_DIR", &given).env_remove("XDG_RUNTIME_DIR");
+        let ran = look.output().unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        of_job(&String::from_utf8_lossy(&ran.stdout), &job)
+    };
+    // From here, and from a third place, as the agent of a node or a sidecar is.
+    for from in [&[][..], &launcher] {
+        let series = look(from);
+        assert_eq!(series.get("vramtrace_memory_peak_bytes{}"), Some(&(102.0 * MIB)), "{series:?}");
+        assert_eq!(series.get("vramtrace_refusals_total{by=\"cap\"}"), Some(&1.0));
+        assert_eq!(series.get("vramtrace_processes{}"), Some(&1.0));
+    }
+    let mut command = Command::new(vramtrace().get_program());
+    command.args(["metrics", "--listen", "127.0.0.1:0"]).env("VRAMTRACE_LIVE_DIR", &given);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit("metrics at ").next().unwrap().to_string();
+    let exporter = Exporter { child, address };
+    assert_eq!(of_job(&exporter.scrape(), &job)["vramtrace_processes{}"], 1.0);
+    // SAFETY: a process of the test's own: all of the namespace dies with it.
+    unsafe { libc::kill(child_of(process.pid()), libc::SIGKILL) };
+    let killed = Instant::now();
+    eventually(|| of_job(&exporter.scrape(), &job).len(), |count| *count == 0);
+    assert!(killed.elapsed() < Duration::from_secs(60));
+    assert_eq!(look(&launcher).len(), 0);
+    // Its file is removed by the next process that starts there.
+    let _next = InteractiveProgram::start(setup());
+    assert_eq!(std::fs::read_dir(&page).unwrap().count(), 1);
+}
+
+/// The pid, here, of what `unshare --fork` started.
+fn child_of(pid: u32) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
+#[test]
+fn processes_that_come_and_go_leave_each_scrape_whole() {
+    let (memory, job) = (SharedMemory::new(), job("comes"));
+    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let stays = InteractiveProgram::start(memory.setup().env("SLURM_JOB_ID", format!("{job}-x")));
+    std::thread::scope(|scope| {
+        let come_and_go = scope.spawn(|| {
+            for _ in 0..12 {
+                let setup = memory.setup().env("SLURM_JOB_ID", &job);
+                InteractiveProgram::start(setup).kill();
+            }
+        });
+        while !come_and_go.is_finished() {
+            let text = exporter.scrape();
+            assert_eq!(of_job(&text, &format!("{job}-x"))["vramtrace_processes{}"], 1.0);
+        }
+    });
+    assert_eq!(of_job(&exporter.scrape(), &job).len(), 0);
+    drop(stays);
+}
+
+#[test]
+fn bad_pages_are_counted_and_the_others_exported() {
+    let (memory, job) = (SharedMemory::new(), job("bad"));
+    let process = InteractiveProgram::start(memory.setup().env("SLURM_JOB_ID", &job));
+    let directory = memory.0.join("vramtrace");
+    let write = |name: &str, bytes: &[u8], mode: u32| {
+        let file = directory.join(name);
+        std::fs::write(&file, bytes).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let whole = std::fs::read(&memory.pages()[0]).unwrap();
+    // Names of processes in another namespace, which only the page can tell to live.
+    let name = |pid: u32| format!("{pid}.7.1.1.5");
+    write(&name(1), &[0xFF; 16384], 0o600);
+    write(&name(2), &whole[..9000], 0o600);
+    write(&name(3), &whole, 0o666);
+    std::os::unix::fs::symlink("/dev/zero", directory.join(name(4))).unwrap();
+    // The page of another process: it says that it is locked, and is not.
+    write(&name(5), &whole, 0o600);
+    write(&name(6), b"", 0o600);
+    let grows = directory.join(name(7));
+    write(&name(7), &whole, 0o600);
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::File::options().write(true).open(&grows).unwrap();
+            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+                for length in [0, 100, 8192, 16384, 1 << 40] {
+                    file.set_len(length).unwrap();
+                }
+            }
+        });
+        let looks = std::panic::catch_unwind(|| {
+            for _ in 0..10 {
+                let (status, text, err) = memory.command(&["timeout", "60"], &["metrics"]);
+                assert_eq!(status, 0, "{err}");
+                assert_eq!(of_job(&text, &job)["vramtrace_processes{}"], 1.0);
+                let problems =
+                    text.lines().find(|line| line.starts_with("vramtrace_page_problems"));
+                let problems: f64 = problems.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+                assert!(problems >= 2.0, "the open file and the link: {problems}");
+            }
+        });
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(looks.is_ok());
+    });
+    drop(process);
+}
+
+#[test]
+fn addresses_and_clients() {
+    let memory = SharedMemory::new();
+    let refused = |listen: &str| {
+        let (status, _, err) = memory.command(&["timeout", "20"], &["metrics", "--listen", listen]);
+        assert_eq!(status, 2, "{err}");
+        err
+    };
+    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let port = exporter.port();
+    assert!(port.starts_with("127.0.0.1:"), "{port}");
+    let err = refused(&port);
+    let number = port.rsplit(':').next().unwrap();
+    assert!(err.contains(&format!("--listen {port}: port {number} is in use")), "{err}");
+    assert!(refused("nowhere").contains("127.0.0.1:9477"));
+    assert!(refused("unix:/no/such/directory/socket").contains("/no/such/directory/socket"));
+
+    let status = |request: &str| exporter.ask(request).chars().skip(9).take(3).collect::<String>();
+    let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n";
+    assert_eq!(status(&format!("{get}\r\n")), "200");
+    assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), "404");
+    assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405");
+    assert_eq!(status(&format!("{get}{}", "x".repeat(100_000))), "431");
+    assert_eq!(status("\u{16}\u{3}\u{1}"), "400");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0\r\n\r\n";
+    assert!(exporter.ask(&format!("{get}{accept}")).ends_with("# EOF\n"));
+    let head = exporter.ask("HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+    // Clients that send nothing take all places, for 10 s at most; others are told to come again.
+    let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&port).unwrap()).collect();
+    eventually(|| status(&format!("{get}\r\n")), |status| status == "503");
+    let began = Instant::now();
+    eventually(|| status(&format!("{get}\r\n")), |status| status == "200");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    drop(silent);
+
+    let socket = memory.0.join("metrics.sock");
+    let listen = format!("unix:{}", socket.display());
+    let ask = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(format!("{get}\r\n").as_bytes()).unwrap();
+        std::io::read_to_string(stream).unwrap()
+    };
+    let local = Exporter::start(&memory, &listen, &[]);
+    assert!(ask().starts_with("HTTP/1.1 200"));
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    // Somebody listens there: it stays his.
+    assert!(refused(&listen).contains("in use"));
+    drop(local);
+    // What a killed exporter left is taken over; a file is not.
+    let _again = Exporter::start(&memory, &listen, &[]);
+    assert!(ask().starts_with("HTTP/1.1 200"));
+    let file = memory.0.join("notes");
+    std::fs::write(&file, "mine").unwrap();
+    assert!(refused(&format!("unix:{}", file.display())).contains("notes"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn nvml_gives_untraced_memory_and_idle_holders() {
+    let (memory, job) = (SharedMemory::new(), job("idle"));
+    let state = memory.0.join("state");
+    let state = state.to_str().unwrap();
+    let setup = memory.setup().env("VRAMTRACE_SIM_STATE", state).env("SLURM_JOB_ID", &job);
+    let mut process = InteractiveProgram::start(setup);
+    assert_eq!(process.result("a 1000"), 0);
+    let libraries = testkit::sim_dir();
+    let sim = |nvml| {
+        let library = libraries.to_str().unwrap();
+        let devices = ("VRAMTRACE_SIM", "1x24GiB");
+        [
+            devices,
+            ("VRAMTRACE_SIM_STATE", state),
+            ("VRAMTRACE_SIM_NVML", nvml),
+            ("LD_LIBRARY_PATH", library),
+        ]
+    };
+    for (nvml, known) in [("busy:0", true), ("busy:50", true), ("absent", false)] {
+        let exporter = Exporter::start(&memory, "127.0.0.1:0", &sim(nvml));
+        let text = eventually(
+            || exporter.scrape(),
+            |text| {
+                let series = of_job(text, &job);
+                let asked = text.contains("vramtrace_nvml_age_seconds");
+                asked == known && (!known || series.contains_key("vramtrace_trace_age_seconds{}"))
+            },
+        );
+        let series = of_job(&text, &job);
+        assert_eq!(series["vramtrace_idle_known{}"], f64::from(u8::from(known)), "{nvml}: {text}");
+        assert_eq!(series.contains_key("vramtrace_idle_seconds{}"), known, "{nvml}");
+        assert_eq!(text.contains("vramtrace_untraced_memory_bytes"), known);
+    }
+}
+
+#[test]
+fn events_follow_a_process_to_its_end() {
+    let (memory, job) = (SharedMemory::new(), job("events"));
+    let mut follow =
+        command(&memory, &["events", "--follow", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let follow = Exporter { child: follow, address: String::new() };
+    let (send, events) = std::sync::mpsc::channel::<Value>();
+    let wanted = job.clone();
+    let reader = std::thread::spawn(move || {
+        for line in lines {
+            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if event["job"] == *wanted && send.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    // The first look is over.
+    std::thread::sleep(Duration::from_secs(1));
+    let next = |kind: &str| {
+        let event = events.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(
+            (&event["schema"], &event["event"]),
+            (&"vramtrace.event/1".into(), &kind.into())
+        );
+        event
+    };
+    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "0");
+    let mut process = InteractiveProgram::start(setup);
+    let started = next("process_started");
+    assert_eq!((&started["pid"], &started["rank"]), (&process.pid().into(), &"0".into()));
+    assert_eq!(process.result("a 100"), 0);
+    let pid = process.pid().to_string();
+    assert_eq!(memory.command(&[], &["cap", "--pid", &pid, "3GiB"]).0, 0);
+    assert_eq!(process.result("c 1"), 0);
+    let changed = next("cap_changed");
+    let gib = |n: u64| Value::from(n << 30);
+    assert_eq!((&changed["cap_before"], &changed["cap_now"]), (&gib(2), &gib(3)));
+    assert_eq!(changed["hw.gpu.memory.limit"], gib(3));
+    assert_eq!(process.result("a 4000"), 2);
+    let refused = next("refused");
+    assert_eq!((&refused["refusals"], &refused["refused_by"]), (&1.into(), &"cap".into()));
+    // So far, of those that run: the same, in words.
+    let (status, text, err) = memory.command(&[], &["events"]);
+    assert_eq!(status, 0, "{err}");
+    let mine: Vec<&str> = text.lines().filter(|line| line.contains(&job)).collect();
+    assert!(mine.len() == 2 && mine[0].contains("process_started"), "{text}");
+    assert!(mine[1].contains("refused by the cap: 1"), "{text}");
+    // Its end: out of memory, since the last request was refused.
+    process.end();
+    let mut last = [events.recv_timeout(Duration::from_secs(30)).unwrap(), {
+        events.recv_timeout(Duration::from_secs(30)).unwrap()
+    }];
+    last.sort_by_key(|event| event["event"].to_string());
+    assert_eq!(last[0]["event"], "out_of_memory");
+    assert_eq!((&last[0]["cause"], &last[0]["severity"]), (&"cap".into(), &"error".into()));
+    assert_eq!(last[0]["requested"], 4000u64 << 20);
+    assert_eq!(last[1]["event"], "process_ended");
+    drop(follow);
+    reader.join().unwrap();
+}
