@@ -157,8 +157,8 @@ fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<V
     let index = index(handle)?;
     let list = devices()?.shared.processes(index);
     fail_late()?;
-    if is_set_to("slow") {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+    if let Some(delay) = delay() {
+        std::thread::sleep(delay);
     }
     // As seen from a container: other numbers than the processes know themselves by.
     let beside = if is_set_to("strangers") { 1 << 22 } else { 0 };
@@ -176,9 +176,20 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
 
 /// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do;
 /// `no-figures` where it knows no memory by process, as on WSL2; `slow` as with many processes on a
-/// device.
+/// device, `slow:US` with a time in microseconds.
 fn is_set_to(how: &str) -> bool {
     std::env::var_os("VRAMTRACE_SIM_NVML").is_some_and(|value| value == how)
+}
+
+/// What a list takes.
+fn delay() -> Option<std::time::Duration> {
+    let setting = std::env::var("VRAMTRACE_SIM_NVML").ok()?;
+    let us = match setting.split_once(':') {
+        None if setting == "slow" => 5000,
+        Some(("slow", us)) => us.parse().ok()?,
+        _ => return None,
+    };
+    Some(std::time::Duration::from_micros(us))
 }
 
 /// `hangs:N` and `lost:N`: N lists are given, then the calls hang or fail.

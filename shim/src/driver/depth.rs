@@ -188,6 +188,13 @@ impl Guard {
     }
 }
 
+/// Whether this thread's outermost hook is timed.
+pub fn is_outermost_sampled() -> bool {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &*slot() };
+    slot.state >= ONE && slot.outermost.mark.is_multiple_of(SAMPLED_ONE_OF)
+}
+
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {

@@ -82,7 +82,6 @@ impl TrackedCall {
                 Attribution::ByOriginator(..) | Attribution::Less(_) | Attribution::Nothing => {}
             }
         };
-        let began_ns = p.clock.now_ns();
         let own = AttributedReading { taking, on_growth: &mut on_growth };
         // During a stream capture the driver is called only where necessary.
         let asks = !p.stream_captures.any();
@@ -91,8 +90,7 @@ impl TrackedCall {
                 refresh_reserves(p, device);
             }
         };
-        p.nvml.read(p, taking.device, reserves, Some(own));
-        p.nvml.spent(p.clock.now_ns().saturating_sub(began_ns));
+        p.nvml.read_within_budget(p, taking.device, reserves, Some(own));
     }
 }
 

@@ -177,6 +177,9 @@ pub struct DriverInternal {
     waiting: ActivitySet,
     /// Their originators.
     waiting_for: Originators,
+    /// The originator of the last call, and how many calls in a row had it.
+    last: Option<Originator>,
+    in_a_row: u32,
     /// The calls for graphs in progress, and their originators.
     graph_calls: u32,
     graph_originators: Originators,
@@ -194,6 +197,25 @@ impl DriverInternal {
     pub fn wait(&mut self, call: Followed) {
         self.waiting = self.waiting.with(call.doing);
         self.waiting_for = self.waiting_for.and(Originators::of(call.originator));
+    }
+
+    /// The number of calls up to this one, in a row, that had its originator.
+    pub fn in_a_row(&mut self, call: Followed) -> u32 {
+        let same = call.originator.is_some() && call.originator == self.last;
+        self.in_a_row = if same { self.in_a_row.saturating_add(1) } else { 1 };
+        self.last = call.originator;
+        self.in_a_row
+    }
+
+    /// Whether a call waits for a reading.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether all calls that wait have one originator, which is not this call's: what they took can be told apart
+    /// from what it takes only before it begins.
+    pub fn waits_for_other(&self, call: Followed) -> bool {
+        matches!(self.waiting_for, Originators::One(maker) if call.originator != Some(maker))
     }
 
     /// A call for a graph begins.

@@ -10,10 +10,17 @@ use crate::model::devices::Device;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
 
-/// Readings after calls may take this long in all, and after that a fixed share of the process's life:
-/// NVML is slow where many processes share a GPU.
-const GRACE_NS: u64 = 100_000_000;
+/// Without a cap all readings, and under a cap those after calls, may take this long in all and a fixed share of the
+/// process's life: NVML is slow where many processes share a GPU. (A reading takes 0.2 to 0.8 ms on an H100.) The first
+/// few may take longer: at the start most of the driver's memory comes.
+const ADVANCE_NS: u64 = 30_000_000;
+const FIRST_READINGS: u64 = 40;
+const ADVANCE_OF_FIRST_NS: u64 = 100_000_000;
 const SHARE: u64 = 1000;
+/// After the first calls of one originator in a row a reading follows at most in so many times the duration of one. The
+/// next reading shows what they took together.
+const SPACING: u64 = 200;
+const FIRST_IN_A_ROW: u32 = 16;
 
 /// Whether a call is measured even without NVML: contexts and limits are then charged by the device's
 /// used bytes, or by a forecast.
@@ -55,6 +62,13 @@ impl ActivityGuard {
 }
 
 impl DeviceReadings {
+    /// Whether the last reading is younger than `times` its duration.
+    fn was_read_within(&self, times: u64, now_ns: u64) -> bool {
+        let (read_ns, duration_ns) =
+            (self.read_ns.load(Ordering::Relaxed), self.read_duration_ns.load(Ordering::Relaxed));
+        read_ns != 0 && now_ns.saturating_sub(read_ns) < duration_ns.saturating_mul(times)
+    }
+
     /// The kinds of the calls in progress; one call of the kind `except` is not counted.
     fn calls_in_progress(&self, except: Option<DriverActivity>) -> ActivitySet {
         DriverActivity::ALL.into_iter().fold(ActivitySet::default(), |calls, doing| {
@@ -84,6 +98,9 @@ impl NvmlReader {
         if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
             return None;
         }
+        if watched.account.lock().waits_for_other(call) && self.is_within_budget(p) {
+            self.read_within_budget(p, device, || (), None);
+        }
         if doing == DriverActivity::Graphs {
             watched.account.lock().graph_call_begins(call.originator);
         }
@@ -91,15 +108,50 @@ impl NvmlReader {
         Some(ActivityGuard { watched, device, call })
     }
 
-    /// Whether the time budget permits a reading after a call. If not, the next reading includes what
-    /// the call took.
+    /// Whether a reading follows a call. If not, the next reading includes what the call took.
     pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
-        let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
-        if always_read(taking.call.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
+        if always_read(taking.call.doing) {
+            return true;
+        }
+        let in_a_row = taking.watched.account.lock().in_a_row(taking.call);
+        let is_soon = in_a_row > FIRST_IN_A_ROW
+            && !p.cap.is_set()
+            && taking.watched.was_read_within(SPACING, p.clock.now_ns());
+        if !is_soon && self.is_within_budget(p) {
             return true;
         }
         taking.watched.account.lock().wait(taking.call);
         false
+    }
+
+    /// Whether calls wait for a reading that may be made now.
+    pub(super) fn is_awaited(&self, p: &Process, watched: &DeviceReadings, now_ns: u64) -> bool {
+        !watched.was_read_within(SPACING, now_ns)
+            && watched.account.lock().waits()
+            && self.is_within_budget(p)
+    }
+
+    pub(super) fn is_within_budget(&self, p: &Process) -> bool {
+        let advance_ns = match self.readings.load(Ordering::Relaxed) < FIRST_READINGS {
+            true => ADVANCE_OF_FIRST_NS,
+            false => ADVANCE_NS,
+        };
+        let allowed_ns = advance_ns.saturating_add(p.clock.now_ns() / SHARE);
+        self.spent_ns.load(Ordering::Relaxed) <= allowed_ns
+    }
+
+    /// A reading whose time counts.
+    pub fn read_within_budget(
+        &self,
+        p: &Process,
+        device: &Device,
+        reserves: impl Fn(),
+        own: Option<AttributedReading<'_>>,
+    ) {
+        let began_ns = p.clock.now_ns();
+        self.read(p, device, reserves, own);
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        self.spent_ns.fetch_add(p.clock.now_ns().saturating_sub(began_ns), Ordering::Relaxed);
     }
 
     /// Notes a call whose effect may appear only at the next reading of this device, for example on a
@@ -108,10 +160,6 @@ impl NvmlReader {
         if let Some(watched) = self.devices.get(device.0 as usize) {
             watched.account.lock().wait(call);
         }
-    }
-
-    pub fn spent(&self, ns: u64) {
-        self.spent_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// The time of the device's last reading.

@@ -10,9 +10,9 @@
 //! own pids), only two things are charged: contexts, by the growth of the device's used bytes during
 //! their creation, and cuCtxSetLimit, by its forecast.
 //!
-//! Readings after calls take 0.1 s in all and then at most 1/1,000 of the process's life, since NVML
-//! is slow where many processes share a GPU ([`activity`]). The next reading shows what an omitted
-//! one would have shown.
+//! Without a cap readings take 30 ms in all (the first 40 up to 0.1 s) and at most 1/1,000 of the process's life
+//! ([`activity`]): NVML is slow where many processes share a GPU. Under a cap that holds for those after calls, and the others take at most a twentieth. The
+//! next reading shows what an omitted one would have shown.
 
 pub mod activity;
 pub mod reader;
@@ -24,6 +24,7 @@ use crate::hooks::process::nvml_reading::reader::{NvmlReader, pid};
 use crate::hooks::process::state::Process;
 use crate::model::attribution::unattributed::{AccountedBytes, Bounds};
 use crate::model::devices::Device;
+use crate::runtime::clock;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{DeviceId, Event, Kind, Sample};
 
@@ -35,9 +36,9 @@ const CLAIM_NS: u64 = 10_000_000_000;
 /// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
 const RESTED_NS: u64 = 10_000_000;
 const MUCH: u64 = 16 << 20;
-/// Without a cap readings take at most one part in so many of the time, and of a time in which much
-/// changes: where many processes share a GPU, NVML is slow.
-const COST_SHARE: u64 = 200;
+/// Without a cap readings take at most one part in so many of the time; of a time in which much changes more, within the
+/// budget.
+const COST_SHARE: u64 = 1000;
 const COST_SHARE_MOVED: u64 = 20;
 /// Before a refusal the figure is read again, unless the last reading is younger than this, or younger
 /// than ten times a reading's duration: a program that retries in a loop must not be slowed down.
@@ -87,7 +88,7 @@ impl NvmlReader {
     }
 
     /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
-    /// hook, outside all locks. Reads if the live bytes changed much, or after some time.
+    /// hook, outside all locks. Reads if the live bytes changed much, if calls wait for a reading, or after some time.
     pub fn now_and_then(&self, p: &Process) {
         if p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
             return;
@@ -100,9 +101,11 @@ impl NvmlReader {
         let requested = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
         let idle = rested >= RESTED_NS.max(duration.saturating_mul(COST_SHARE));
-        let busy = moved >= MUCH && rested >= duration.saturating_mul(COST_SHARE_MOVED);
-        if requested || idle || busy {
-            self.read(p, device, || (), None);
+        let busy = moved >= MUCH
+            && rested >= duration.saturating_mul(COST_SHARE_MOVED)
+            && self.is_within_budget(p);
+        if requested || idle || busy || self.is_awaited(p, watched, now) {
+            self.read_within_budget(p, device, || (), None);
         }
     }
 
@@ -169,10 +172,23 @@ impl NvmlReader {
         reserves: impl Fn(),
         own: Option<AttributedReading<'_>>,
     ) {
-        reserves();
         if !NvmlReader::is_wanted(p) {
+            reserves();
             return;
         }
+        let began_ns = clock::mono_ns();
+        self.read_wanted(p, device, reserves, own);
+        p.cost.add_reading(clock::elapsed_ns(began_ns));
+    }
+
+    fn read_wanted(
+        &self,
+        p: &Process,
+        device: &Device,
+        reserves: impl Fn(),
+        own: Option<AttributedReading<'_>>,
+    ) {
+        reserves();
         let before = accounted(p, device.id);
         let began_ns = p.clock.now_ns();
         let figure = match self.handle_of(device) {

@@ -26,7 +26,8 @@ pub struct NvmlReader {
     /// When the next reading is due under a cap; 0 = now, with or without one.
     pub(super) next_ns: AtomicU64,
     pub(super) turn: AtomicU8,
-    /// What readings after calls have taken so far.
+    /// The readings whose time counts, and what they have taken so far.
+    pub(super) readings: AtomicU64,
     pub(super) spent_ns: AtomicU64,
     pub(super) devices: [DeviceReadings; DEVICES],
 }
@@ -57,6 +58,7 @@ impl Default for NvmlReader {
             looked: AtomicBool::new(false),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
+            readings: AtomicU64::new(0),
             spent_ns: AtomicU64::new(0),
             devices: std::array::from_fn(|_| DeviceReadings::default()),
         }

@@ -35,6 +35,21 @@ fn what_shows_late_belongs_to_the_line_that_instantiated_the_graph() {
 }
 
 #[test]
+fn calls_of_one_line_in_a_row_are_counted_until_another_comes() {
+    let mut account = DriverInternal::default();
+    assert_eq!([graph(1), graph(1), graph(2)].map(|call| account.in_a_row(call)), [1, 2, 1]);
+    let unknown = Followed::from(DriverActivity::Loading);
+    assert_eq!([unknown, unknown, graph(2)].map(|call| account.in_a_row(call)), [1, 1, 1]);
+    // What waits is told apart from another line's by a reading before that line's call.
+    assert!(!account.waits() && !account.waits_for_other(graph(1)));
+    account.wait(graph(1));
+    assert!(account.waits() && !account.waits_for_other(graph(1)));
+    assert!(account.waits_for_other(graph(2)) && account.waits_for_other(unknown));
+    account.wait(graph(2));
+    assert!(!account.waits_for_other(graph(1)), "they cannot be told apart any more");
+}
+
+#[test]
 fn graphs_of_several_lines_are_never_one_lines() {
     let mut account = DriverInternal::default();
     let graphs = |bytes| Attribution::BySome(Cause::Graphs, bytes);
