@@ -15,4 +15,5 @@ mod reported_memory;
 mod secure_directories;
 mod services;
 mod swallowed;
+mod switch;
 mod top;
