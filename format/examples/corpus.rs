@@ -102,6 +102,7 @@ fn events() -> Vec<Event> {
         Event::GraphMade { exec: 1 << 40, nodes: 2000, site, stack },
         Event::GraphUsed { exec: 1 << 40, again: true },
         Event::GraphEnded { exec: 1 << 40 },
+        Event::Recording { on: false, by: SwitchedBy::Order },
         Event::Took(Took { delta: -5, cause: Cause::LocalMemory, ..took }),
         Event::Mark { name: 1, mark: Mark::Push },
         Event::Counters(counters),

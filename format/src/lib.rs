@@ -71,6 +71,7 @@ pub mod error;
 pub mod escape;
 pub mod header;
 pub mod holes;
+pub mod host_switch;
 pub mod ids;
 pub mod kind;
 pub mod layers;
@@ -102,6 +103,7 @@ pub use kind::{Kind, Space};
 pub use pages::live::{LiveDevice, LivePage, LiveProcess};
 pub use pages::live_owner::LiveOwner;
 pub use pages::live_sites::{LIVE_SITES, LiveSite};
+pub use pages::live_switch;
 pub use pages::{group, live, member, name};
 pub use read::damage::{Damage, DamageKind};
 pub use read::definitions::Definitions;
@@ -115,7 +117,7 @@ pub use record::definition::{Definition, Join, NativeName, PoolOrigin, PythonFra
 pub use record::event::{Event, Stamped};
 pub use record::values::{
     Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, OomEvidence, PostMortem, Refused,
-    RefusedBy, Sample, StopReason, SummaryHolder, SummaryMoment, Took,
+    RefusedBy, Sample, StopReason, SummaryHolder, SummaryMoment, SwitchedBy, Took,
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};

@@ -16,7 +16,7 @@ use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, Holdings, Level, Moment};
-use crate::replay::{DeviceState, RecorderCost, State, Stop, Until, Visitor};
+use crate::replay::{DeviceState, OffSpan, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
 
@@ -108,12 +108,14 @@ pub struct NamedHoldings {
 }
 
 /// How a trace ends.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
+    /// When the recording was switched off.
+    pub off: Vec<OffSpan>,
     /// The time and memory that the recorder took, by its last record.
     pub recorder_cost: Option<RecorderCost>,
     /// Time of the last event.
@@ -164,6 +166,7 @@ impl Process {
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             stopped: whole.state.stopped,
+            off: whole.state.off.clone(),
             recorder_cost: whole.state.recorder_cost,
             last_ns: whole.state.time_ns,
             events: whole.state.events,

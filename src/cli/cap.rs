@@ -11,7 +11,7 @@ use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
 use crate::live_processes::PageProblem;
 use crate::live_processes::group::Group;
-use crate::live_processes::process::{ControlTarget, TargetError};
+use crate::live_processes::process::ControlTarget;
 
 #[derive(clap::Args)]
 #[command(
@@ -42,7 +42,7 @@ pub struct Args {
 
 /// How long the command waits for the process to apply the limit. A process that makes CUDA calls applies it
 /// at the next one; an idle process does not.
-const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(50);
+pub const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub fn run(args: Args) -> Outcome {
     let limit = match args.limit.as_str() {
@@ -151,20 +151,7 @@ fn set_process_limit(
     named: Option<&DeviceOption>,
     limit: Option<Limit>,
 ) -> Result<String, Failure> {
-    let target = ControlTarget::find(pid).map_err(|missing| {
-        Failure::new(match missing {
-            TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
-            TargetError::NotYours(owner) => format!(
-                "--pid {pid}: it belongs to user {owner}; only that user and root can change \
-                 its limits"
-            ),
-            TargetError::NotTraced => format!(
-                "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
-                 ps` lists the recorded processes"
-            ),
-            TargetError::Problem(problem) => problem.to_string(),
-        })
-    })?;
+    let target = ControlTarget::find(pid).map_err(|missing| Failure::new(missing.message(pid)))?;
     let process = target.state()?;
     let known = process.devices.iter().map(|device| DeviceUse {
         number: device.ordinal.into(),

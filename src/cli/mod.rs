@@ -34,6 +34,7 @@ mod output;
 mod pack;
 mod page;
 mod ps;
+mod record;
 mod report;
 mod run;
 mod run_fix;
@@ -136,6 +137,8 @@ enum Command {
     Events(events::Args),
     /// How do I change the limit of a running process?
     Cap(cap::Args),
+    /// How do I switch the recording of a running process off and on?
+    Record(record::Args),
     /// Who held the memory, as a tree of calls?
     Tree(tree::Args),
     /// Is a trace consistent: do its events, sums and addresses agree?
@@ -222,6 +225,7 @@ fn dispatch(cli: Cli) -> Outcome {
         #[cfg(feature = "metrics")]
         Command::Events(args) => events::run(args),
         Command::Cap(args) => cap::run(args),
+        Command::Record(args) => record::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),

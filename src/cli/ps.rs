@@ -6,6 +6,7 @@ use vramtrace_format::uuid;
 use vramtrace_reader::report::json::ps::{
     GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
+use vramtrace_reader::report::json::recording_off;
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
 use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
@@ -88,6 +89,7 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
     LiveProcessFacts {
         pid: process.pid,
         command: process.command.clone(),
+        recording_off_by: process.off_by.iter().map(|by| recording_off::name(*by)).collect(),
         trace: (!process.trace.is_empty()).then(|| process.trace.clone()),
         group: process.group.clone(),
         updated_at_s: process.updated_ns as f64 / 1e9,
@@ -126,8 +128,9 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
     table.head(&["pid", "device", "live", "peak", "counted", "cap", "refused", "command"]);
     for process in processes {
         let note = match process.state {
-            LiveState::Loaded | LiveState::Recording => String::new(),
-            _ => " (not recorded)".into(),
+            _ if !process.off_by.is_empty() => " (recording off)",
+            LiveState::Loaded | LiveState::Recording => "",
+            _ => " (not recorded)",
         };
         let group =
             process.group.as_ref().map(|name| format!(" [{}]", clean(name))).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 pub mod coverage;
 pub mod machine;
+pub mod recording;
 pub mod usage;
 
 use std::ffi::{OsStr, OsString};
@@ -17,6 +18,7 @@ use crate::launch::elf::{self, Executable};
 use crate::launch::library;
 use coverage::Coverage;
 use machine::{Access, DeviceNode, Machine};
+use recording::Switches;
 use usage::DriverUsage;
 use vramtrace_reader::units::{several, size};
 
@@ -37,6 +39,7 @@ pub struct Findings {
     pub driver: Result<DriverFound, String>,
     pub nvml: Result<Nvml, String>,
     pub machine: Machine,
+    pub switches: Switches,
     pub shim: Result<ShimFound, String>,
     pub cap: Option<CapFound>,
     /// What LD_PRELOAD names already, each with what keeps the loader from taking it.
@@ -88,6 +91,7 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
         }),
         nvml: nvml::ask().map_err(|error| error.to_string()),
         machine: machine::look(),
+        switches: recording::look(),
         preload: library::preloaded(),
         shim: find_shim(),
         driver,
@@ -151,6 +155,7 @@ impl Findings {
         if let Err(why) = &self.shim {
             problems.push(format!("no recorder: {why}"));
         }
+        problems.extend(self.switches.problems());
         for (path, why) in &self.preload {
             if let Some(why) = why {
                 problems.push(format!(
@@ -210,6 +215,7 @@ impl Findings {
         if let Ok(driver) = &self.driver {
             notes.extend(self.machine.runtime_too_new(driver.version));
         }
+        notes.extend(self.switches.notes());
         notes
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Timeline<'a, 't, S: Sink> {
     counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
     host_pinned: u64,
     phases: Open,
+    /// The recording is switched off.
+    off: bool,
     /// The wanted part has begun: what comes is drawn at once.
     drawing: bool,
     /// Latest time drawn.
@@ -102,6 +104,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             counters: FxHashMap::default(),
             host_pinned: 0,
             phases: Open::default(),
+            off: false,
             drawing: window.from_ns.is_none(),
             failed: None,
         }
@@ -125,6 +128,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             for (name, of) in self.phases.take() {
                 self.draw_phase(Edge::End, name, of);
             }
+            self.draw_off(Edge::End);
         }
         self.failed.map_or(Ok(()), Err)
     }
@@ -163,6 +167,16 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
         for (name, of) in self.phases.ranges().to_vec() {
             self.draw_phase(Edge::Begin, name, of);
+        }
+        self.draw_off(Edge::Begin);
+    }
+
+    /// While the recording is switched off, a range says so.
+    fn draw_off(&mut self, what: Edge) {
+        if self.off {
+            let phase = ExportedPhase { what, name: "recording off", id: u32::MAX, tid: None };
+            let now = self.now_ns;
+            self.draw(|sink| sink.phase(now, &phase));
         }
     }
 
@@ -430,6 +444,19 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         for device in state.devices.keys() {
             self.count(Some(*device), Counter::Paused, state.space.asleep_on(*device));
         }
+    }
+
+    fn on_recording(&mut self, at: &Stamped, on: bool) {
+        let drawing = self.advance(at);
+        if on == self.off && drawing {
+            if !on {
+                self.close_all(self.now_ns, SliceEnd::Lost);
+            }
+            // Drawn while it is off.
+            self.off = true;
+            self.draw_off(if on { Edge::End } else { Edge::Begin });
+        }
+        self.off = !on;
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {

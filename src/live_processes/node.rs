@@ -36,6 +36,8 @@ pub struct NodeProcess {
     /// In the pid namespace of this process. `None`: not known without a search of /proc.
     pub pid: Option<u32>,
     pub state: LiveState,
+    /// The recording is switched off.
+    pub is_switched_off: bool,
     /// Path of the trace, as the process sees it; empty if there is none.
     pub trace: String,
     /// When it started to use its GPU, CLOCK_REALTIME, ns.
@@ -167,6 +169,7 @@ fn figures(page: &PageFile, name: &PageName, user: u32) -> Result<NodeProcess, P
         key: ProcessKey { user, pid: name.pid, start_ticks: name.start_ticks, pid_namespace },
         pid: None,
         state: live.state().ok_or_else(|| page.unknown())?,
+        is_switched_off: !live.off_by().is_empty(),
         trace: process.trace,
         start_unix_ns: process.start_unix_ns,
         start_mono_ns: process.start_mono_ns,

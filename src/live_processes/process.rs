@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use vramtrace_format::live::{LiveState, order};
 use vramtrace_format::member::Member;
-use vramtrace_format::{LiveDevice, LivePage, LiveSite, proc, secrets};
+use vramtrace_format::{LiveDevice, LivePage, LiveSite, SwitchedBy, live_switch, proc, secrets};
 use vramtrace_reader::files;
 
 use super::directory::{Listed, PageFile};
@@ -20,6 +20,8 @@ pub struct LiveProcess {
     pub pid: u32,
     pub command: String,
     pub state: LiveState,
+    /// Who has switched the recording off; empty: nobody.
+    pub off_by: Vec<SwitchedBy>,
     /// Path of the trace; empty if the process records none.
     pub trace: String,
     /// When the figures were stored, ns since the start.
@@ -104,6 +106,7 @@ impl LiveProcess {
             pid,
             command: command(pid),
             state: live.state().ok_or_else(|| page.unknown())?,
+            off_by: live.off_by(),
             trace: process.trace,
             updated_ns,
             group: live.group(),
@@ -134,7 +137,13 @@ pub fn command(pid: u32) -> String {
     secrets::mask(words.map(|word| String::from_utf8_lossy(word).into_owned())).join(" ")
 }
 
-/// A recorded process whose cap can be changed.
+/// Orders need different numbers; 0 means no order.
+fn order_number() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64 | 1
+}
+
+/// A recorded process that takes orders.
 pub struct ControlTarget {
     pid: u32,
     page: PageFile,
@@ -155,7 +164,7 @@ pub fn has_page(process: &Member, owner: u32, places: &Places) -> bool {
     PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
 }
 
-/// Why the cap of a process cannot be changed.
+/// Why a process takes no orders from this user.
 pub enum TargetError {
     NoSuchProcess,
     /// The process belongs to the user with this id.
@@ -163,6 +172,24 @@ pub enum TargetError {
     /// It runs without the recorder, or has not used CUDA yet.
     NotTraced,
     Problem(PageProblem),
+}
+
+impl TargetError {
+    /// For the user who named the process by `--pid`.
+    pub fn message(&self, pid: u32) -> String {
+        match self {
+            TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
+            TargetError::NotYours(owner) => format!(
+                "--pid {pid}: it belongs to user {owner}; only that user and root can change \
+                 its limits and its recording"
+            ),
+            TargetError::NotTraced => format!(
+                "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
+                 ps` lists the recorded processes"
+            ),
+            TargetError::Problem(problem) => problem.to_string(),
+        }
+    }
 }
 
 impl ControlTarget {
@@ -200,9 +227,7 @@ impl ControlTarget {
 
     /// Stores an order for another cap of a device, bytes; `None` removes the cap. False: the ordinal is too large.
     pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<bool, PageProblem> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Orders need different numbers; 0 means no order.
-        let number = now.as_nanos() as u64 | 1;
+        let number = order_number();
         if self.page.is_copy() {
             return self.order_by_file(ordinal, cap, number);
         }
@@ -213,6 +238,29 @@ impl ControlTarget {
         }
         let Some(words) = order(ordinal, cap, number) else { return Ok(false) };
         words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
+    }
+
+    /// Stores an order that switches the recording.
+    pub fn switch(&self, on: bool) -> Result<(), PageProblem> {
+        let number = order_number();
+        let words = self.page.live_words()?;
+        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
+        if self.page.is_copy() {
+            let filed = live.filed_switch(on, number).ok_or_else(|| self.page.unknown())?;
+            let (at, words) = filed;
+            let mut places = (at..).step_by(8).zip(words);
+            return places.try_for_each(|(at, word)| self.page.store(at, word));
+        }
+        if !live.accepts_switch() {
+            return Err(self.page.unknown());
+        }
+        let mut words = live_switch::switch_order(on, number).into_iter();
+        words.try_for_each(|(at, word)| self.page.store(at, word))
+    }
+
+    /// Waits for the process to apply the order to the recording. False: it made no CUDA call within `wait`.
+    pub fn has_switched(&self, wait: Duration) -> Result<bool, PageProblem> {
+        self.applied_within(wait, |live| live.is_switch_applied())
     }
 
     /// Stores the order in the page's file. The process reads it when it next writes the file.
@@ -236,6 +284,14 @@ impl ControlTarget {
 
     /// Waits for the process to apply the order. False: it made no CUDA call within `wait`.
     pub fn obeys(&self, ordinal: u8, wait: Duration) -> Result<bool, PageProblem> {
+        self.applied_within(wait, |live| live.ordered(ordinal).is_none())
+    }
+
+    fn applied_within(
+        &self,
+        wait: Duration,
+        is_applied: impl Fn(&LivePage) -> bool,
+    ) -> Result<bool, PageProblem> {
         if self.is_apart() {
             return Ok(false);
         }
@@ -243,7 +299,7 @@ impl ControlTarget {
         loop {
             let words = self.page.live_words()?;
             let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-            if live.ordered(ordinal).is_none() {
+            if is_applied(&live) {
                 return Ok(true);
             }
             if started.elapsed() >= wait {

@@ -62,7 +62,9 @@ fn monotonic_ns() -> u64 {
 
 fn of_page(process: &NodeProcess, now_ns: u64, series: &mut Series) {
     series.put(Family::Processes, "", "", 1.0);
-    let has_stopped = process.state == LiveState::NotRecording && !process.trace.is_empty();
+    let has_stopped = process.state == LiveState::NotRecording
+        && !process.is_switched_off
+        && !process.trace.is_empty();
     series.put(Family::RecorderStopped, "", "", f64::from(u8::from(has_stopped)));
     // The clock of another machine's page, or a damaged one.
     let age_ns = now_ns.saturating_sub(process.start_mono_ns.saturating_add(process.updated_ns));

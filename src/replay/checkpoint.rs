@@ -104,6 +104,7 @@ impl Replay {
     fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
         self.state.certainty = Certainty::Resuming { checkpoint };
         self.state.history_from_ns = at.time_ns;
+        self.state.history_after_off = self.gap_by_switch;
         self.state.forget_live();
         self.read_back_pools.clear();
         self.read_back_graphs.clear();

@@ -59,17 +59,18 @@ pub use in_use::{CacheInUse, InUse};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
-pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, State, Stop};
+pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt, State, Stop};
 pub use trace::{Progress, ReplayResult, Until, Visitor};
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
-    ContextId, DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason,
+    ContextId, DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason, SwitchedBy,
 };
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
 use mapping::FreedReservations;
+use state::OFF_SPANS_KEPT;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: i32 = 2;
@@ -91,6 +92,8 @@ pub struct Replay {
     /// The recorder could not erase old events: only checkpoints and totals follow, and each checkpoint
     /// replaces the state.
     checkpoints_only: bool,
+    /// The latest events are missing because the recording was switched off.
+    gap_by_switch: bool,
 }
 
 impl Replay {
@@ -112,6 +115,7 @@ impl Replay {
         if self.state.live_is_known() && self.state.events > 0 {
             self.state.known_until_ns = Some(self.state.time_ns);
         }
+        self.gap_by_switch = false;
         self.state.certainty = Certainty::Lost;
         self.state.events_at_gap = self.state.events;
         self.unsure_peaks.clear();
@@ -218,6 +222,7 @@ impl Replay {
                     self.gap();
                 }
             }
+            Event::Recording { on, by } => self.switched(at, on, by, observer),
             Event::Ended => self.state.ended_ns = Some(at.time_ns),
             Event::Drift { .. } => self.state.inconsistencies.by_recorder += 1,
             Event::PassedThrough { api } => {
@@ -299,6 +304,30 @@ impl Replay {
             Event::ExitStatus { status } => observer.on_exit_status(at, status),
             Event::Anchor => {}
         }
+    }
+
+    /// The recording was switched off or on.
+    fn switched(&mut self, at: &Stamped, on: bool, by: SwitchedBy, observer: &mut impl Observer) {
+        let time_ns = at.time_ns;
+        let spans = &mut self.state.off;
+        let is_full = spans.len() == OFF_SPANS_KEPT;
+        match (on, spans.last_mut()) {
+            (true, Some(last)) => {
+                last.until_ns.get_or_insert(time_ns);
+                last.until_end |= by == SwitchedBy::End;
+            }
+            // Switched off again without a record of the switch on, which was erased.
+            (false, Some(last)) if last.until_ns.is_none() => {}
+            (false, _) if !is_full => {
+                spans.push(OffSpan { from_ns: time_ns, until_ns: None, by, until_end: false });
+            }
+            _ => {}
+        }
+        if !on {
+            self.gap();
+            self.gap_by_switch = true;
+        }
+        observer.on_recording(at, on);
     }
 
     fn device(&mut self, id: DeviceId) -> &mut DeviceState {

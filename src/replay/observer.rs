@@ -118,6 +118,8 @@ observer! {
     fn on_exit_status(at: &Stamped, status: i32);
     /// This event changed a sum of the device. Called after `on_alloc` and `on_free`.
     fn on_device_change(at: &Stamped, device: DeviceId, state: &DeviceState);
+    /// The recording was switched off, or on: between the two, events are missing.
+    fn on_recording(at: &Stamped, on: bool);
     /// Events are missing here: what is live is not known until the next checkpoint, which lists it
     /// again. Every allocation so far is forgotten without an `on_free`.
     fn on_history_gap(at: &Stamped);

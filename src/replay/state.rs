@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, ThreadId};
+use vramtrace_format::{
+    ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, SwitchedBy, ThreadId,
+};
 
 use super::cache::CacheState;
 use super::device::DeviceState;
@@ -74,6 +76,20 @@ pub struct Stop {
     pub errno: i32,
 }
 
+/// A time in which the recording was switched off: events are missing, the cap went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffSpan {
+    pub from_ns: u64,
+    /// `None`: to the end of the trace.
+    pub until_ns: Option<u64>,
+    pub by: SwitchedBy,
+    /// The recording went on because the process ended.
+    pub until_end: bool,
+}
+
+/// The number of spans that are kept.
+pub const OFF_SPANS_KEPT: usize = 1024;
+
 /// The recorder's cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecorderCost {
@@ -133,6 +149,8 @@ pub struct State {
     pub certainty: Certainty,
     /// Events before this are missing from the file (0: none are).
     pub history_from_ns: u64,
+    /// They are missing because the recording was switched off, not because they were erased.
+    pub history_after_off: bool,
     /// The last time before the latest missing events at which the live set was known.
     pub known_until_ns: Option<u64>,
     /// `events` at the latest missing events.
@@ -156,6 +174,8 @@ pub struct State {
     pub last_refusals: VecDeque<RefusalAt>,
     pub recorder_cost: Option<RecorderCost>,
     pub stopped: Option<Stop>,
+    /// When the recording was switched off, in order: the first [`OFF_SPANS_KEPT`] times.
+    pub off: Vec<OffSpan>,
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
     /// Ids of the functions that the process called and the recorder only counts.

@@ -1,10 +1,10 @@
 //! Names and formatted figures that several reports use.
 
-use vramtrace_format::{Cause, DeviceId, PoolId, StopReason};
+use vramtrace_format::{Cause, DeviceId, PoolId, StopReason, SwitchedBy};
 
-use crate::replay::{InUse, Live, Stop};
+use crate::replay::{InUse, Live, OffSpan, Stop};
 use crate::trace::{Definitions, DeviceInfo};
-use crate::units::gib;
+use crate::units::{gib, seconds, several};
 
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
@@ -33,6 +33,41 @@ pub fn stop_text(stop: &Stop) -> String {
             format!("{reason} ({text})")
         }
     }
+}
+
+/// What switched the recording off.
+pub fn switched_by(by: SwitchedBy) -> &'static str {
+    match by {
+        SwitchedBy::Order => "vramtrace record",
+        SwitchedBy::HostFile => "the file that switches it off on the host",
+        SwitchedBy::End => "the end of the process",
+    }
+}
+
+/// How many times without recording are listed.
+const OFF_LISTED: usize = 3;
+
+/// The times in which the recording was switched off, and what that means.
+pub fn off_lines(off: &[OffSpan], running: bool) -> Vec<String> {
+    let line = |span: &OffSpan| {
+        let until = match (span.until_ns, running) {
+            (Some(until), _) => format!("to {}", seconds(until)),
+            (None, true) => "on, and is off".to_string(),
+            (None, false) => "to the end".to_string(),
+        };
+        let end = if span.until_end { ", the end" } else { "" };
+        let by = switched_by(span.by);
+        format!("the recording was off from {} {until}{end} ({by})", seconds(span.from_ns))
+    };
+    let mut lines: Vec<String> = off.iter().take(OFF_LISTED).map(line).collect();
+    if let Some(more) = off.len().checked_sub(OFF_LISTED + 1) {
+        let more = several(more as u64 + 1, "time");
+        lines.push(format!("  and {more} more"));
+    }
+    if !lines.is_empty() {
+        lines.push("  events of that time are missing; its totals and refusals are counted, and a cap went on".into());
+    }
+    lines
 }
 
 /// What the headline of a process's memory counts.

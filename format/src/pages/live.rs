@@ -17,6 +17,7 @@
 //!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the last applied order
 //!        10  call sites in use              11  time at which they were stored, ns since start
 //!   12, 13, 536..568, 640..720: who the page belongs to ([`super::live_owner`])
+//!  720..724  the switch of the recording ([`super::live_switch`])
 //! 768..1280  16 devices of 32 words each
 //! 1280..1792 64 call sites of 8 words each ([`super::live_sites`])
 //! ```
@@ -43,13 +44,13 @@ pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
 const PATH_AT: usize = 16;
 const PATH_BYTES: usize = 4096;
-const LAST_ORDER: usize = 9;
+pub(super) const LAST_ORDER: usize = 9;
 const GROUP_AT: usize = 528;
 const GROUP_WORDS: usize = 8;
 const ORDERS_AT: usize = 576;
-const ORDER_WORDS: usize = 4;
-/// Length of the orders behind the copy of a page in its file, in words.
-pub const FILED_WORDS: usize = ORDER_WORDS * LIVE_DEVICES;
+pub(super) const ORDER_WORDS: usize = 4;
+/// Length of the orders behind the copy of a page in its file, in words: for each device, and for the recording.
+pub const FILED_WORDS: usize = ORDER_WORDS * (LIVE_DEVICES + 1);
 const DEVICES_AT: usize = 768;
 const DEVICE_WORDS: usize = 32;
 /// Words of a device that [`LiveDevice`] fills.
@@ -146,6 +147,10 @@ impl<'m> LivePage<'m> {
 
     pub fn version(&self) -> u32 {
         self.get(1) as u32
+    }
+
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[at]
     }
 
     pub(super) fn get(&self, at: usize) -> u64 {
@@ -303,7 +308,9 @@ impl<'m> LivePage<'m> {
     /// Copies orders from the page's file to the page: `words` follow the copy of the page there. Orders with a wrong
     /// check, and those older than the one in the page, are ignored.
     pub fn take_filed(&self, words: &[u64; FILED_WORDS]) {
-        for (ordinal, filed) in words.chunks_exact(ORDER_WORDS).enumerate() {
+        let (devices, switch) = words.split_at(ORDER_WORDS * LIVE_DEVICES);
+        self.take_filed_switch(switch);
+        for (ordinal, filed) in devices.chunks_exact(ORDER_WORDS).enumerate() {
             let (ordinal, number, cap) = (ordinal as u8, filed[0], filed[1]);
             let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
             if number > self.get(at) && filed[2] == self.check(ordinal, number, cap) {
@@ -331,7 +338,7 @@ impl<'m> LivePage<'m> {
     }
 
     /// The check of an order in the file: it covers the process, the device, the number and the cap.
-    fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
+    pub(super) fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
         let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), ordinal.into(), number, cap];
         words.into_iter().fold(0, |check: u64, word| {
             (check.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)

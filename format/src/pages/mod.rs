@@ -5,5 +5,6 @@ mod group_layout;
 pub mod live;
 pub mod live_owner;
 pub mod live_sites;
+pub mod live_switch;
 pub mod member;
 pub mod name;

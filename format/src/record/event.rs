@@ -8,7 +8,7 @@
 use super::event_macro::events;
 use super::values::{
     Alloc, BlockChange, Counters, Drift, Mark, PostMortem, Refused, Sample, StopReason,
-    SummaryHolder, Took,
+    SummaryHolder, SwitchedBy, Took,
 };
 use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
@@ -396,6 +396,13 @@ events! {
     0x4B GraphEnded {
         exec: u64 = word,
     } => opens_file: false, is_total: false;
+
+    /// The recording was switched off (`on` false) or on. Between the two, events are missing; the ledger and the cap go
+    /// on. A checkpoint follows after it was switched on.
+    0x4C Recording {
+        on: bool = small,
+        by: SwitchedBy = small,
+    } => opens_file: false, is_total: true;
 
     /// A driver function was called whose memory is not recorded: a pass-through function of family L, or an unknown
     /// one whose name looks like an allocation. Written at most once for each function.

@@ -372,6 +372,18 @@ numbered_enum! {
 }
 
 numbered_enum! {
+    /// What switches the recording off or on.
+    pub enum SwitchedBy {
+        /// `vramtrace record`.
+        Order = 1,
+        /// The file of the host or of the user ([`crate::host_switch`]).
+        HostFile = 2,
+        /// The end of the process: what is live then is recorded, although the recording was off.
+        End = 3,
+    }
+}
+
+numbered_enum! {
     /// An inconsistency in the ledger.
     pub enum Drift {
         /// An allocation at a live address: the earlier allocation is taken as freed.

@@ -111,6 +111,11 @@ impl PublishedPage {
         self.page.set_state(if yes { LiveState::Recording } else { LiveState::NotRecording });
     }
 
+    /// The recorder will record from the first allocation on.
+    pub fn loaded(&self) {
+        self.page.set_state(LiveState::Loaded);
+    }
+
     pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) {
         self.page.set_escapes(escapes());
         self.page.update(now_ns, devices);

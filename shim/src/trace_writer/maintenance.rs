@@ -2,7 +2,8 @@
 //! checkpoints, the live page, and once a second writing windows to the trace.
 
 use super::live::PublishedPage;
-use super::{RUNNING, SILENT, TOTALS, TraceWriter};
+use super::switch::Switch;
+use super::{PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::ledger::Cursor;
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
@@ -85,8 +86,9 @@ pub struct Maintenance {
     copies: Copies,
     /// When the next checkpoint is due in a trace that only keeps totals.
     totals_due_ns: u64,
-    /// A checkpoint is due, because earlier parts of the file were lost.
-    cut: bool,
+    /// A checkpoint is due, because earlier events are not in the file.
+    pub(super) cut: bool,
+    pub(super) switch: Switch,
 }
 
 /// How many more times the live page may be copied; replenished over time.
@@ -114,7 +116,7 @@ struct Running {
 }
 
 impl Maintenance {
-    pub fn new(max: Option<u64>) -> Maintenance {
+    pub(super) fn new(max: Option<u64>, switch: Switch) -> Maintenance {
         Maintenance {
             max,
             last_id: 0,
@@ -128,6 +130,7 @@ impl Maintenance {
             copies: Copies { left: COPIES_MOST, earned_ns: 0, every_ns: COPY_EVERY_NS },
             totals_due_ns: 0,
             cut: false,
+            switch,
         }
     }
 
@@ -186,6 +189,7 @@ impl TraceWriter {
         self.behind.load(Ordering::Relaxed)
             || self.state.load(Ordering::Relaxed) == TOTALS
             || thread_slot::last_ns() >= self.write_due_ns.load(Ordering::Relaxed)
+            || thread_slot::last_ns() >= self.switch_due_ns.load(Ordering::Relaxed)
     }
 
     /// Does the work that is due. `end`: the process ends, so everything is done now.
@@ -196,6 +200,7 @@ impl TraceWriter {
         let maintenance = &mut *guard;
         let mut copied = false;
         let now_ns = self.clock.now_ns();
+        self.follow_switch(maintenance, view, now_ns, end);
         let state = self.state.load(Ordering::Acquire);
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
         let sequence = trace.map(|trace| trace.sequence());
@@ -218,7 +223,8 @@ impl TraceWriter {
             (maintenance.noted, maintenance.figures_due_ns) =
                 (sequence, maintenance.next_figures(now_ns));
         }
-        let written = trace.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
+        let kept = trace.or(self.trace().filter(|_| state == PAUSED));
+        let written = kept.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
         if written.is_some() {
             self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         }
@@ -333,7 +339,7 @@ impl TraceWriter {
 
     /// Records the totals of all devices, and updates which windows must be kept; also records the
     /// caps, so that a punched trace has them too.
-    fn note(&self, view: &impl ProcessView, counters: &[Counters], sequence: u64) {
+    pub(super) fn note(&self, view: &impl ProcessView, counters: &[Counters], sequence: u64) {
         for one in counters {
             self.record(&Event::Counters(*one));
             view.limits(DeviceId(one.device), &mut |event| self.record(event));
@@ -372,6 +378,11 @@ impl TraceWriter {
             self.record(event);
         });
         maintenance.running = Some(Running { cursor: Cursor::new(id), records });
+    }
+
+    /// Writes the rest of a checkpoint that is being written.
+    pub(super) fn finish_checkpoint(&self, maintenance: &mut Maintenance, view: &impl ProcessView) {
+        self.slice(maintenance, view, usize::MAX);
     }
 
     fn slice(&self, maintenance: &mut Maintenance, view: &impl ProcessView, budget: usize) {

@@ -18,6 +18,7 @@ mod named_file;
 mod opening;
 mod retention;
 mod slots;
+mod switch;
 mod tail;
 mod tail_place;
 mod trace;
@@ -48,6 +49,7 @@ use means::Means;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use switch::Switch;
 use trace::Trace;
 use vramtrace_format::{
     Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
@@ -60,6 +62,8 @@ const RUNNING: u32 = 1;
 const TOTALS: u32 = 2;
 /// Off from the start, or stopped by a failure.
 const SILENT: u32 = 3;
+/// Switched off: events are not appended, the ledger goes on. See [`switch`].
+const PAUSED: u32 = 4;
 
 /// Most events that are kept for a file that may never open; at more it opens. Definitions are as many as
 /// the tables of what they define have.
@@ -78,6 +82,8 @@ pub struct TraceWriter {
     due_ns: AtomicU64,
     /// When windows are next to be written to the trace. Never while there is no trace.
     write_due_ns: AtomicU64,
+    /// When the switch is next to be read.
+    switch_due_ns: AtomicU64,
     /// The line about a truncated trace was printed.
     cut_reported: AtomicBool,
     /// The line about threads without a number was printed.
@@ -122,12 +128,16 @@ impl TraceWriter {
             behind: AtomicBool::new(false),
             due_ns: AtomicU64::new(0),
             write_due_ns: AtomicU64::new(u64::MAX),
+            switch_due_ns: AtomicU64::new(0),
             cut_reported: AtomicBool::new(false),
             threads_reported: AtomicBool::new(false),
             left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
-            maintenance: Lock::new(Maintenance::new(config.max)),
+            maintenance: Lock::new(Maintenance::new(
+                config.max,
+                Switch::new(config.runtime_directory.as_deref()),
+            )),
             live: AtomicPtr::new(null_mut()),
             identity: AtomicPtr::new(null_mut()),
             out: config.out.clone(),
@@ -175,6 +185,7 @@ impl TraceWriter {
         if let Some(live) = page {
             self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
         }
+        self.begin_switched();
     }
 
     /// The clock of the events.
@@ -368,6 +379,15 @@ impl TraceWriter {
         known.map(Identity::header).unwrap_or_default()
     }
 
+    /// Whether definitions are kept for a file that is not open yet.
+    fn is_unopened(&self) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            UNOPENED => true,
+            PAUSED => self.trace().is_none(),
+            _ => false,
+        }
+    }
+
     #[inline]
     fn trace(&self) -> Option<&'static Trace> {
         // SAFETY: null, or made by `open` and never freed.
@@ -430,7 +450,7 @@ impl DefinitionSink for TraceWriter {
     /// Whether events are written, now or when the file opens.
     #[inline]
     fn is_recording(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != SILENT
+        self.state.load(Ordering::Relaxed) < SILENT
     }
 
     /// As [`TraceWriter::define`]: where it stands, for [`TraceWriter::look_up`]. `None`: nothing is
@@ -439,9 +459,9 @@ impl DefinitionSink for TraceWriter {
         let now_ns = self.clock.now_ns();
         // The thread has no number before its first event; definitions do not need one.
         let thread = thread_slot::number(self.owner()).unwrap_or_default();
-        if self.state.load(Ordering::Acquire) == UNOPENED {
+        if self.is_unopened() {
             let mut pending = self.pending.lock();
-            if self.state.load(Ordering::Acquire) == UNOPENED {
+            if self.is_unopened() {
                 if pending.definitions.try_push(definition.clone()).is_err() {
                     reserve::ran_out();
                 }

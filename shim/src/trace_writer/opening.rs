@@ -44,11 +44,16 @@ impl TraceWriter {
             }
             return false;
         }
+        self.open_now(time_ns);
+        self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// Opens the file, unless it is open.
+    pub(super) fn open_now(&self, now_ns: u64) {
         let pending = self.pending.lock();
         if self.state.load(Ordering::Acquire) == UNOPENED {
-            own_stack::run(|| uncancelled(|| self.open(pending, time_ns)));
+            own_stack::run(|| uncancelled(|| self.open(pending, now_ns)));
         }
-        self.state.load(Ordering::Acquire) == RUNNING
     }
 
     /// So many events were kept that the file is opened for them.

@@ -6,7 +6,7 @@ use std::fmt;
 use vramtrace_format::{DeviceId, Stamped};
 
 use crate::analysis::Moment;
-use crate::replay::{Observer, State, Until};
+use crate::replay::{Observer, OffSpan, State, Until};
 use crate::trace::{Definitions, Trace};
 use crate::units::{seconds, size};
 
@@ -20,6 +20,8 @@ pub struct UnknownMoment {
     pub next: Option<ResumePoint>,
     /// The limit of the file in bytes. `None`: no limit, so the events are damaged.
     pub max_bytes: Option<u64>,
+    /// The recording was switched off then.
+    pub off: Option<OffSpan>,
 }
 
 /// The first moment after missing events at which all live memory is known: a whole checkpoint.
@@ -58,7 +60,9 @@ pub fn knowledge(
         return Knowledge::Unsure;
     }
     let max_bytes = trace.header().max_bytes;
-    Knowledge::NotKnown(UnknownMoment { asked_ns, until_ns: state.known_until_ns, next, max_bytes })
+    let off = state.off.last().filter(|span| span.until_ns.is_none()).copied();
+    let until_ns = state.known_until_ns;
+    Knowledge::NotKnown(UnknownMoment { asked_ns, until_ns, next, max_bytes, off })
 }
 
 /// The first whole checkpoint at or after a time. Reads the trace once more.
@@ -89,12 +93,15 @@ impl Observer for FirstResume {
 
 impl fmt::Display for UnknownMoment {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "what was live at {} is not in the file: its events ", seconds(self.asked_ns))?;
+        write!(f, "what was live at {} is not in the file: ", seconds(self.asked_ns))?;
         match self.max_bytes {
-            Some(most) => {
-                write!(f, "were erased to bound the file (VRAMTRACE_MAX={})", size(most))?
-            }
-            None => write!(f, "are damaged")?,
+            _ if self.off.is_some() => write!(f, "the recording was switched off")?,
+            Some(most) => write!(
+                f,
+                "its events were erased to bound the file (VRAMTRACE_MAX={})",
+                size(most)
+            )?,
+            None => write!(f, "its events are damaged")?,
         }
         if let Some(until) = self.until_ns {
             write!(f, "; all is known up to {}", seconds(until))?;

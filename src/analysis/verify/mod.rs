@@ -94,7 +94,7 @@ fn missing(state: &State) -> Vec<String> {
     match state.certainty {
         Certainty::Whole => {}
         Certainty::Resumed => lines.push(
-            "events are missing (erased for VRAMTRACE_MAX, or damaged): memory that was live then \
+            "events are missing (erased for VRAMTRACE_MAX, not recorded while the recording was off, or damaged): memory that was live then \
              was checked from the next checkpoint on, and frees of unknown memory were not checked",
         ),
         Certainty::Lost | Certainty::Resuming { .. } => lines.push(

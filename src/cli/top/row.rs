@@ -72,6 +72,8 @@ pub enum Tracing {
     Recorded,
     /// Its cap holds, and nothing is recorded.
     NotRecorded,
+    /// The recording is switched off.
+    SwitchedOff,
     /// NVML lists it, and it has no live page.
     Untraced,
     /// As untraced, of another user: whether that user records it is not known here.
@@ -128,6 +130,7 @@ impl Row {
             rank,
             command: script(&clean(&process.command)),
             tracing: match process.state {
+                _ if !process.off_by.is_empty() => Tracing::SwitchedOff,
                 LiveState::Loaded | LiveState::Recording => Tracing::Recorded,
                 _ => Tracing::NotRecorded,
             },
@@ -145,7 +148,7 @@ impl Row {
     }
 
     pub fn has_page(&self) -> bool {
-        matches!(self.tracing, Tracing::Recorded | Tracing::NotRecorded)
+        matches!(self.tracing, Tracing::Recorded | Tracing::NotRecorded | Tracing::SwitchedOff)
     }
 
     pub fn device_names(&self) -> String {
@@ -161,6 +164,7 @@ impl Row {
     pub fn full_name(&self) -> String {
         match self.tracing {
             Tracing::Recorded => self.command.clone(),
+            Tracing::SwitchedOff => format!("{} (recording off)", self.command),
             Tracing::NotRecorded => format!("{} (not recorded)", self.command),
             Tracing::Untraced => format!("{} (not traced)", self.command),
             Tracing::OfOthers => format!("{} (of another user)", self.command),

@@ -243,6 +243,7 @@ impl State {
         match tracing {
             _ if self.traces.contains_key(&pid) => None,
             Tracing::Recorded | Tracing::NotRecorded => Some("the process records nothing".into()),
+            Tracing::SwitchedOff => Some("its recording is off".into()),
             Tracing::Untraced => Some(
                 "it runs without the recorder: start it by `vramtrace run` to see its lines".into(),
             ),

@@ -58,6 +58,7 @@ pub(super) fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> Live
         pid,
         command: command.into(),
         state: LiveState::Recording,
+        off_by: Vec::new(),
         trace: format!("/nowhere/{pid}.vtrace"),
         updated_ns: 1,
         group: None,

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::recording_off::{OffFacts, off_facts};
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, Suppressions};
@@ -150,6 +151,9 @@ pub struct LeakProcessFacts {
     pub until_s: f64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
+    /// When the recording was switched off; absent where it never was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recording_off: Vec<OffFacts>,
     pub live_is_known: bool,
     /// Memory that is held and is no leak.
     pub kept: Vec<KeptFacts>,
@@ -260,6 +264,7 @@ fn process_facts(found: &Leaks) -> LeakProcessFacts {
         warm_up_until_s: at(found.warm_ns),
         until_s: at(found.until_ns),
         beginning_lost: found.beginning_lost,
+        recording_off: off_facts(&found.off),
         live_is_known: found.live_is_known,
         kept: found
             .kept

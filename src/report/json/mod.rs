@@ -14,6 +14,7 @@ pub mod phases;
 pub mod process;
 pub mod ps;
 pub mod ranks;
+pub mod recording_off;
 pub mod run;
 #[cfg(test)]
 mod schemas;

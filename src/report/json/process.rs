@@ -9,6 +9,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
+use super::recording_off::{OffFacts, off_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
@@ -47,6 +48,9 @@ pub struct ProcessFacts {
     /// False: events are missing and no complete checkpoint follows: live figures may be wrong.
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
+    /// When the recording was switched off; absent where it never was.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recording_off: Vec<OffFacts>,
     pub events: u64,
     /// What the recorder cost the process; absent where the trace does not contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,6 +284,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             .stopped
             .as_ref()
             .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: wording::stop_text(stop) }),
+        recording_off: off_facts(&process.ending.off),
         events: process.ending.events,
         recorder: process.ending.recorder_cost.map(|cost| RecorderFacts {
             in_calls_s: (cost.calls > 0).then(|| seconds(cost.in_hooks_ns())),

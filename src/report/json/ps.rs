@@ -19,6 +19,8 @@ pub struct LiveProcessFacts {
     pub command: String,
     /// Null: the process does not record.
     pub trace: Option<String>,
+    /// What has switched the recording off: `record`, `host_file`. Empty where nothing has.
+    pub recording_off_by: Vec<&'static str>,
     pub group: Option<String>,
     /// When the figures were stored, in seconds since the start of the process.
     pub updated_at_s: f64,

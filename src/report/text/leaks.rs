@@ -86,6 +86,7 @@ fn head(found: &Leaks) -> String {
     let mut warn = |text: String| {
         out.push_str(&format!("  {} {text}\n", paint(WARN, "!")));
     };
+    wording::off_lines(&found.off, found.running).into_iter().for_each(&mut warn);
     if found.beginning_lost {
         warn(format!(
             "the file's history begins at {}: what is older counts as there from the beginning",

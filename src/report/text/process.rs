@@ -137,6 +137,11 @@ fn ended(process: &Process) -> (String, anstyle::Style) {
     match (process.ending.ended_ns, process.running) {
         (Some(_), _) => ("in order".into(), PLAIN),
         (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
+        (None, false) if process.ending.off.last().is_some_and(|off| off.until_ns.is_none()) => {
+            let text =
+                "NOT in order: killed, crashed or left by _exit, while the recording was off";
+            (text.into(), WARN)
+        }
         (None, false) => {
             let text = "NOT in order: killed, crashed or left by _exit; all up to then is here";
             (text.into(), WARN)
@@ -153,7 +158,8 @@ fn warnings(process: &Process) -> String {
         lines.push(format!("recording stopped at {}: {reason}", seconds(stop.time_ns)));
         lines.push("  what came later is not in the file; a cap went on".into());
     }
-    if state.history_from_ns > 0 {
+    lines.extend(wording::off_lines(&process.ending.off, process.running));
+    if state.history_from_ns > 0 && !state.history_after_off {
         lines.push(format!(
             "the file's history begins at {}: earlier events were erased to bound its size;",
             seconds(state.history_from_ns)

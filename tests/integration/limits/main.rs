@@ -16,4 +16,5 @@ mod reported_memory;
 mod secure_directories;
 mod services;
 mod swallowed;
+mod switch;
 mod top;

@@ -78,12 +78,18 @@ impl InteractiveProgram {
         self.scratch.traces()
     }
 
-    /// Lets the program end, and returns its report.
+    /// Lets the program end, whether it has recorded anything or not.
     #[track_caller]
-    pub fn end(&mut self) -> serde_json::Value {
+    pub fn finish(&mut self) {
         self.orders = None;
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {}", self.stderr());
+    }
+
+    /// Lets the program end, and returns its report.
+    #[track_caller]
+    pub fn end(&mut self) -> serde_json::Value {
+        self.finish();
         let report = crate::report(&self.traces());
         report["processes"][0].clone()
     }

@@ -15,7 +15,6 @@
 //! * Stacks are Python frames where Python runs and native ones elsewhere (backward, NCCL); both with
 //!   `VRAMTRACE_TENSORS=full`.
 
-use crate::capture::definitions::DefinitionSink;
 use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
 use crate::hooks::process::oom_sources::sources;
@@ -55,7 +54,7 @@ pub fn memory(
     let Some(device) = device(word) else { return };
     p.usage.count(api);
     let key = at as u64;
-    if key != 0 && size != 0 && p.trace_writer.is_recording() {
+    if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
             block_allocated(p, api, device, key, size as u64);
         } else {

@@ -5,7 +5,7 @@ use super::entry::EntrySlot;
 use super::totals::Step;
 use super::{Entry, Ledger, Sink};
 use crate::model::ledger::entry;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use vramtrace_format::Space;
 
 impl Ledger {
@@ -22,7 +22,7 @@ impl Ledger {
             return;
         }
         self.awaited.note_allocation(entry);
-        let epoch = self.epoch.load(Relaxed);
+        let epoch = self.epoch.load(Acquire);
         if inner.put(entry, epoch, 0) {
             let peak = self.totals(entry.device).epoch_for(entry.kind, true);
             inner.site_add(entry.maker(), Step::Allocated, entry.size, epoch, peak);

@@ -31,7 +31,9 @@ use crate::model::sites::is_shared;
 use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
 use crate::runtime::lock::Lock;
 use shard::{Inner, Shard};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 use totals::{DeviceTotals, KINDS, KindSum, Step};
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
@@ -187,7 +189,8 @@ impl Ledger {
             inner = shard.lock();
         }
         self.awaited.note_allocation(entry);
-        let epoch = self.epoch.load(Relaxed);
+        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
+        let epoch = self.epoch.load(Acquire);
         Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
     }
 

@@ -7,6 +7,7 @@ use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
 use crate::analysis::Level;
+use crate::replay::OffSpan;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -186,6 +187,8 @@ pub struct Leaks {
     pub from_ns: u64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
+    /// When the recording was switched off. Growth is judged from the last of these times on.
+    pub off: Vec<OffSpan>,
     /// False: events are missing and no checkpoint follows.
     pub live_is_known: bool,
     /// End of the warm-up.
