@@ -31,6 +31,7 @@ const FORMAT: Layout = Layout {
             "cgroup",
             "error",
             "holes",
+            "host_switch",
             "ids",
             "kind",
             "lines",

@@ -2,7 +2,7 @@
 //! checkpoints, the live page, and once a second writing windows to the trace.
 
 use super::live::PublishedPage;
-use super::switch::Switch;
+use super::switch_state::Switch;
 use super::{PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::ledger::Cursor;
 use crate::runtime::private_table::{self, NoTask, Table};

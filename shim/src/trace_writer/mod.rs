@@ -19,6 +19,7 @@ mod opening;
 mod retention;
 mod slots;
 mod switch;
+mod switch_state;
 mod tail;
 mod tail_place;
 mod trace;
@@ -49,7 +50,7 @@ use means::Means;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use switch::Switch;
+use switch_state::Switch;
 use trace::Trace;
 use vramtrace_format::{
     Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
@@ -136,7 +137,7 @@ impl TraceWriter {
             pending: Lock::new(Pending::default()),
             maintenance: Lock::new(Maintenance::new(
                 config.max,
-                Switch::new(config.runtime_directory.as_deref()),
+                Switch::new(config.runtime_directory.as_deref(), UNOPENED),
             )),
             live: AtomicPtr::new(null_mut()),
             identity: AtomicPtr::new(null_mut()),

@@ -9,81 +9,15 @@
 //! the recording goes on, so that the trace has what was live then.
 
 use super::maintenance::{Maintenance, ProcessView};
+use super::switch_state::Switch;
 use super::{PAUSED, RUNNING, TOTALS, TraceWriter, UNOPENED};
 use crate::runtime::fallible::TryPush;
-use crate::runtime::log;
 use crate::runtime::reserve;
-use crate::runtime::secure_dir;
-use crate::runtime::system;
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::atomic::Ordering;
-use vramtrace_format::host_switch::{self, HOST_FILE, NoSwitch};
 use vramtrace_format::{Event, SwitchedBy};
 
 /// Time between two readings of the files: with the time of a call they are followed within a second.
 const READ_EVERY_NS: u64 = 500_000_000;
-
-pub struct Switch {
-    /// The file of the host, and that of the user.
-    files: [Option<CString>; 2],
-    by_order: bool,
-    by_file: bool,
-    /// The state to which the recording returns.
-    before: u32,
-    ended: bool,
-    /// The line about a file that does not count was printed.
-    reported: bool,
-}
-
-impl Switch {
-    /// `runtime`: the runtime directory, as the environment names it.
-    pub fn new(runtime: Option<&Path>) -> Switch {
-        let user = runtime.filter(|path| path.is_absolute()).map(host_switch::of_user);
-        let file = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
-        Switch {
-            files: [file(Path::new(HOST_FILE)), user.as_deref().and_then(file)],
-            by_order: false,
-            by_file: false,
-            before: UNOPENED,
-            ended: false,
-            reported: false,
-        }
-    }
-
-    /// Reads the files. A system call for each.
-    fn read_files(&mut self) {
-        let said: [Option<Result<(), NoSwitch>>; 2] =
-            std::array::from_fn(|index| said_by(self.files[index].as_deref()?));
-        self.by_file = said.contains(&Some(Ok(())));
-        for (file, said) in self.files.iter().zip(said) {
-            if let (Some(file), Some(Err(why)), false) = (file, said, self.reported) {
-                self.reported = true;
-                log::line(format_args!(
-                    "{}: {why}; it does not switch the recording off",
-                    file.to_string_lossy()
-                ));
-            }
-        }
-    }
-
-    fn off_by(&self) -> Option<SwitchedBy> {
-        match (self.by_order, self.by_file) {
-            (true, _) => Some(SwitchedBy::Order),
-            (false, true) => Some(SwitchedBy::HostFile),
-            (false, false) => None,
-        }
-    }
-}
-
-/// `None`: there is no such file. No link is followed.
-fn said_by(file: &CStr) -> Option<Result<(), NoSwitch>> {
-    // SAFETY: a struct of our own, for which zeros are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    (system::stat_of_name(libc::AT_FDCWD, file, &mut stat) == 0)
-        .then(|| host_switch::check(stat.st_mode, stat.st_uid, secure_dir::user()))
-}
 
 impl TraceWriter {
     /// At the start, when the live page is there: a file may have switched the recording off already.
