@@ -17,7 +17,7 @@ use crate::live_processes::process::{ControlTarget, LiveProcess};
         allocated while it was off has no stack. The processes that it starts are not switched. A \
         user can switch their processes; root those of all. For all processes of a host: create \
         the file /etc/vramtrace/off, or for those of one user $XDG_RUNTIME_DIR/vramtrace/off, and \
-        remove it again; processes follow within a second in which they make CUDA calls.",
+        remove it again; processes follow within a second in which they allocate or free.",
     after_help = "Examples:\n  \
         vramtrace record off --pid 4711\n  \
         vramtrace record on --pid 4711"

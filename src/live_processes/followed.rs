@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rustc_hash::FxHashSet;
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
-use vramtrace_format::{DeviceId, Header, PostMortem, StackId, Stamped};
+use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
 use vramtrace_reader::analysis::leaks::{
     GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
 };
@@ -14,7 +13,6 @@ use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
 use vramtrace_reader::analysis::{Level, StackClassifier};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::report::text::oom::place;
-use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::{Definitions, Trace};
 
 /// The lines of a device that grow, together.
@@ -95,8 +93,6 @@ struct Observers {
     failures: PostMortems,
     roles: RoleLearner,
     header: Header,
-    /// The stacks that `roles` has.
-    known: FxHashSet<StackId>,
 }
 
 #[derive(Default)]
@@ -115,13 +111,7 @@ impl Observer for PostMortems {
 
 impl Follower for Observers {
     fn on_definitions(&mut self, definitions: &Definitions) {
-        let new = definitions.stacks().ids().filter(|stack| !self.known.contains(stack));
-        let new: Vec<StackId> = new.collect();
-        if !new.is_empty() {
-            let symbols = Symbols::of(definitions, &self.header, new.iter().copied());
-            self.roles.add_stacks(definitions, &symbols, &new);
-            self.known.extend(new);
-        }
+        self.roles.add_new_stacks(definitions, &self.header);
     }
 
     fn observer(&mut self) -> impl Observer {

@@ -275,6 +275,14 @@ NEVER static CUstream leaking_stream(void) {
     return stream;
 }
 
+/* Graphs of two lines in turn, with little time between them. */
+static void alternate(int requests) {
+    for (int n = 0; n < requests; n++) {
+        launch(slots[used++] = n % 2 ? leaking_line(NODES) : other_line(NODES));
+        pause_us(2000);
+    }
+}
+
 /* Four streams a request that stay. */
 static void kept_streams(int requests) {
     for (int n = 0; n < requests; n++) {
@@ -315,6 +323,7 @@ static const struct {
     {"tokens", tokens},
     {"kept-streams", kept_streams},
     {"threads", threads},
+    {"alternate", alternate},
     {"captures", captures},
     {"captures-launched", captures_launched},
     {"captures-only", captures_only},

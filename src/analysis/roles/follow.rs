@@ -7,7 +7,7 @@
 use std::borrow::Borrow;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Kind, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{Header, Kind, Space, StackId, Stamped, ThreadId};
 
 use super::Role;
 use super::learned::{Learned, Site};
@@ -108,9 +108,15 @@ impl RoleLearner {
         &mut self.follower
     }
 
-    /// Adds stacks that the trace got meanwhile. `symbols` must name them.
-    pub fn add_stacks(&mut self, definitions: &Definitions, symbols: &Symbols, new: &[StackId]) {
-        self.follower.classes.add(definitions, symbols, new);
+    /// Adds the stacks that a growing trace got since the last call.
+    pub fn add_new_stacks(&mut self, definitions: &Definitions, header: &Header) {
+        let classes = &mut self.follower.classes;
+        let new = definitions.stacks().ids().filter(|stack| !classes.has(*stack));
+        let new: Vec<StackId> = new.collect();
+        if !new.is_empty() {
+            let symbols = Symbols::of(definitions, header, new.iter().copied());
+            classes.add(definitions, &symbols, &new);
+        }
     }
 
     /// Calls `found` for every live allocation, with its role if the trace ended here.

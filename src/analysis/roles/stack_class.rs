@@ -92,7 +92,12 @@ impl StackClasses {
             }
             Some(of(frames.iter().map(|index| marks[*index as usize])))
         };
-        self.by.extend(new.iter().filter_map(|id| Some((*id, class(*id)?))));
+        self.by.extend(new.iter().map(|id| (*id, class(*id).unwrap_or_default())));
+    }
+
+    /// Whether the stack was classified.
+    pub(super) fn has(&self, stack: StackId) -> bool {
+        self.by.contains_key(&stack)
     }
 
     pub(in crate::analysis) fn get(&self, stack: StackId) -> StackClass {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{Header, StackId};
+use rustc_hash::FxHashMap;
+use vramtrace_format::Header;
 use vramtrace_reader::analysis::roles::RoleLearner;
 use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
@@ -91,19 +91,11 @@ pub(super) struct GrowingTrace {
 struct Roles {
     learner: RoleLearner,
     header: Header,
-    /// The stacks that it knows.
-    known: FxHashSet<StackId>,
 }
 
 impl Follower for Roles {
     fn on_definitions(&mut self, definitions: &Definitions) {
-        let new = definitions.stacks().ids().filter(|stack| !self.known.contains(stack));
-        let new: Vec<StackId> = new.collect();
-        if !new.is_empty() {
-            let symbols = Symbols::of(definitions, &self.header, new.iter().copied());
-            self.learner.add_stacks(definitions, &symbols, &new);
-            self.known.extend(new);
-        }
+        self.learner.add_new_stacks(definitions, &self.header);
     }
 
     fn observer(&mut self) -> impl Observer {
