@@ -132,7 +132,7 @@ enum Command {
     /// How does Prometheus get the memory of every process and pod?
     #[cfg(feature = "metrics")]
     Metrics(metrics::Args),
-    /// Which process started, ended, leaks, or is out of memory, as lines for a log?
+    /// Which processes start, end, leak or fail, as lines for a log?
     #[cfg(feature = "metrics")]
     Events(events::Args),
     /// How do I change the limit of a running process?
