@@ -446,13 +446,6 @@ fn events_follow_a_process_to_its_end() {
     let started = next("process_started");
     assert_eq!((&started["pid"], &started["rank"]), (&process.pid().into(), &"0".into()));
     assert_eq!(process.result("a 100"), 0);
-    let pid = process.pid().to_string();
-    assert_eq!(memory.command(&[], &["cap", "--pid", &pid, "3GiB"]).0, 0);
-    assert_eq!(process.result("c 1"), 0);
-    let changed = next("cap_changed");
-    let gib = |n: u64| Value::from(n << 30);
-    assert_eq!((&changed["cap_before"], &changed["cap_now"]), (&gib(2), &gib(3)));
-    assert_eq!(changed["hw.gpu.memory.limit"], gib(3));
     assert_eq!(process.result("a 4000"), 2);
     let refused = next("refused");
     assert_eq!((&refused["refusals"], &refused["refused_by"]), (&1.into(), &"cap".into()));
@@ -462,7 +455,17 @@ fn events_follow_a_process_to_its_end() {
     let mine: Vec<&str> = text.lines().filter(|line| line.contains(&job)).collect();
     assert!(mine.len() == 2 && mine[0].contains("process_started"), "{text}");
     assert!(mine[1].contains("refused by the cap: 1"), "{text}");
+    // A change is seen between two looks: the refusal shows that the first cap was.
+    let pid = process.pid().to_string();
+    assert_eq!(memory.command(&[], &["cap", "--pid", &pid, "3GiB"]).0, 0);
+    assert_eq!(process.result("c 1"), 0);
+    let changed = next("cap_changed");
+    let gib = |n: u64| Value::from(n << 30);
+    assert_eq!((&changed["cap_before"], &changed["cap_now"]), (&gib(2), &gib(3)));
+    assert_eq!(changed["hw.gpu.memory.limit"], gib(3));
     // Its end: out of memory, since the last request was refused.
+    assert_eq!(process.result("a 4000"), 2);
+    next("refused");
     process.end();
     let mut last = [events.recv_timeout(Duration::from_secs(30)).unwrap(), {
         events.recv_timeout(Duration::from_secs(30)).unwrap()
