@@ -1,60 +1,24 @@
 """The measurement of metrics-bench.sh."""
-import atexit
 import http.client
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from recorded_processes import ROOT, RecordedProcesses, ready, tell
+
 BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
 COUNT, RUNS = int(sys.argv[1]), int(sys.argv[2])
 SCRAPES = 100
 MOST_MS, MOST_MIB = 50, 64
-work = Path(tempfile.mkdtemp(prefix="vramtrace-bench-"))
-atexit.register(shutil.rmtree, work, ignore_errors=True)
-pages = Path(tempfile.mkdtemp(prefix="vramtrace-pages-", dir="/dev/shm"))
-atexit.register(shutil.rmtree, pages, ignore_errors=True)
-started = []
-atexit.register(lambda: [process.kill() for process in started])
-sim = work / "sim"
-sim.mkdir()
-for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-    (sim / name).symlink_to(BIN / "libvramtrace_sim.so")
-program = work / "interactive"
-subprocess.run(
-    ["gcc", "-std=gnu11", "-O1", "-o", program, ROOT / "tests/programs/interactive.c", "-ldl", "-lpthread"], check=True
-)
-clean = {name: value for name, value in os.environ.items() if not name.startswith("VRAMTRACE_")}
-clean.update(LD_LIBRARY_PATH=str(sim), VRAMTRACE_SIM="1x24GiB", XDG_RUNTIME_DIR=str(pages))
+node = RecordedProcesses(BIN)
 
-
-def recorded(rank):
-    environment = dict(
-        clean, LD_PRELOAD=str(BIN / "libvramtrace.so"), RANK=str(rank), SLURM_JOB_ID="4711", VRAMTRACE_CAP="20GiB"
-    )
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    process = subprocess.Popen([program], env=environment, cwd=work, **pipes)
-    started.append(process)
-    return process
-
-
-def tell(process, order):
-    process.stdin.write(order + "\n")
-    process.stdin.flush()
-    return process.stdout.readline()
-
-
-processes = [recorded(rank) for rank in range(COUNT)]
+processes = [node.recorded("4711", rank, VRAMTRACE_CAP="20GiB") for rank in range(COUNT)]
 for process in processes:
-    assert process.stdout.readline() == "ready\n"
+    ready(process)
     # A hundred blocks that stay, and four thousand events.
-    for _ in range(100):
-        tell(process, "a 2")
-    tell(process, "c 2000")
+    tell(process, *["a 2"] * 100, "c 2000")
 
 
 def status(pid, name):
@@ -76,13 +40,11 @@ def scrape(port):
 
 
 within = True
-print(f"| run | processes | series | bytes | scrape, median ms | 99 % | slowest | memory, MiB | of it anonymous | CPU of the passes, s |")
+print("| run | processes | series | bytes | scrape, median ms | 99 % | slowest | memory, MiB | of it anonymous | CPU of the passes, s |")
 print("|---|---|---|---|---|---|---|---|---|---|")
 for run in range(1, RUNS + 1):
-    exporter = subprocess.Popen(
-        [BIN / "vramtrace", "metrics", "--listen", "127.0.0.1:0"], env=clean, stderr=subprocess.PIPE, text=True
-    )
-    started.append(exporter)
+    listen = ("--listen", "127.0.0.1:0")
+    exporter = node.start(BIN / "vramtrace", "metrics", *listen, stderr=subprocess.PIPE, text=True)
     port = int(exporter.stderr.readline().strip().removesuffix("/metrics").rsplit(":", 1)[1])
     # Until each trace was read once.
     began = time.time()

@@ -1,5 +1,4 @@
 """The checks of test-prometheus.sh."""
-import atexit
 import json
 import os
 import re
@@ -8,22 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from recorded_processes import ROOT, RecordedProcesses, ready, tell
+
 BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "debug")
 EXAMPLES = ROOT / "examples" / "prometheus"
-work = Path(tempfile.mkdtemp(prefix="vramtrace-prometheus-"))
-atexit.register(shutil.rmtree, work, ignore_errors=True)
-pages = Path(tempfile.mkdtemp(prefix="vramtrace-pages-", dir="/dev/shm"))
-atexit.register(shutil.rmtree, pages, ignore_errors=True)
-started = []
-atexit.register(lambda: [process.kill() for process in started])
 wrong = []
 
 
@@ -47,59 +40,22 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def start(*words, **options):
-    process = subprocess.Popen([str(word) for word in words], **options)
-    started.append(process)
-    return process
-
-
 def get(url, **headers):
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
         return answer.read().decode()
 
 
 prometheus, promtool = need("prometheus"), need("promtool")
-sim = work / "sim"
-sim.mkdir()
-for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-    (sim / name).symlink_to(BIN / "libvramtrace_sim.so")
-clean = {name: value for name, value in os.environ.items() if not name.startswith("VRAMTRACE_")}
-clean.update(
-    LD_LIBRARY_PATH=str(sim),
-    VRAMTRACE_SIM="1x24GiB",
-    VRAMTRACE_SIM_STATE=str(work / "state"),
-    VRAMTRACE_SIM_NVML="busy:0",
-    XDG_RUNTIME_DIR=str(pages),
-)
-subprocess.run(
-    ["gcc", "-std=gnu11", "-O1", "-o", work / "interactive", ROOT / "tests/programs/interactive.c", "-ldl", "-lpthread"],
-    check=True,
-)
-
-
-def recorded(job, rank, **more):
-    """A recorded process that obeys its stdin."""
-    environment = dict(clean, LD_PRELOAD=str(BIN / "libvramtrace.so"), SLURM_JOB_ID=job, RANK=str(rank), **more)
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    process = start(work / "interactive", env=environment, cwd=work, **pipes)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def tell(process, *orders):
-    for order in orders:
-        process.stdin.write(order + "\n")
-        process.stdin.flush()
-        process.stdout.readline()
-
-
+node = RecordedProcesses(BIN, VRAMTRACE_SIM_NVML="busy:0")
+node.environment["VRAMTRACE_SIM_STATE"] = str(node.work / "state")
 exporter_port, prometheus_port = free_port(), free_port()
-processes = [recorded("4711", rank, VRAMTRACE_CAP="4GiB") for rank in range(2)]
-processes.append(recorded("4712", 0, VRAMTRACE_CAP="1GiB", VRAMTRACE_CAP_MODE="warn"))
+processes = [node.recorded("4711", rank, VRAMTRACE_CAP="4GiB") for rank in range(2)]
+processes.append(node.recorded("4712", 0, VRAMTRACE_CAP="1GiB", VRAMTRACE_CAP_MODE="warn"))
 for process in processes:
+    ready(process)
     tell(process, "a 1500")
 tell(processes[0], "a 4000")
-start(BIN / "vramtrace", "metrics", "--listen", f"127.0.0.1:{exporter_port}", env=clean, stderr=subprocess.DEVNULL)
+node.start(BIN / "vramtrace", "metrics", "--listen", f"127.0.0.1:{exporter_port}", stderr=subprocess.DEVNULL)
 url = f"http://127.0.0.1:{exporter_port}/metrics"
 for _ in range(100):
     try:
@@ -121,13 +77,13 @@ check("promtool check config", ran.returncode == 0, ran.stdout + ran.stderr)
 
 config = (EXAMPLES / "prometheus.yaml").read_text()
 config = config.replace("127.0.0.1:9477", f"127.0.0.1:{exporter_port}").replace("scrape_interval: 15s", "scrape_interval: 1s\n  evaluation_interval: 1s")
-(work / "prometheus.yaml").write_text(config)
-shutil.copy(EXAMPLES / "rules.yaml", work / "rules.yaml")
-log = open(work / "prometheus.log", "w")
-start(
+(node.work / "prometheus.yaml").write_text(config)
+shutil.copy(EXAMPLES / "rules.yaml", node.work / "rules.yaml")
+log = open(node.work / "prometheus.log", "w")
+node.start(
     prometheus,
-    f"--config.file={work / 'prometheus.yaml'}",
-    f"--storage.tsdb.path={work / 'data'}",
+    f"--config.file={node.work / 'prometheus.yaml'}",
+    f"--storage.tsdb.path={node.work / 'data'}",
     f"--web.listen-address=127.0.0.1:{prometheus_port}",
     stdout=log,
     stderr=log,
