@@ -32,12 +32,22 @@ for directory in "$first" "$second"; do
     (cd "$directory" && scripts/release.sh --no-advisories "$machine") >"$work/log" 2>&1 || { tail -30 "$work/log" >&2; exit 2; }
     sums "$directory" >"$work/sums.$(basename "$directory")"
 done
-compared=("$work/sums.directory")
+failed=0
+# same SUMS WHERE: says whether these are the bytes of the first build.
+same() {
+    if diff "$work/sums.a" "$1" >&2; then
+        say "the same bytes in $2"
+    else
+        failed=1
+    fi
+}
+same "$work/sums.directory" "$second"
 number=0
 for root in "$@"; do
     [ -x "$root/usr/bin/python3" ] || { echo "release: $root has no Python: must be a Debian system" >&2; exit 2; }
     number=$((number + 1))
-    inside=/build/$number
+    inside=/build/vramtrace-$$-$number
+    trap 'rm -rf "$work" "${root:?}$inside"' EXIT
     say "$root: $(sed -n 's/^PRETTY_NAME=//p' "$root/etc/os-release")"
     copy "$root$inside"
     cargo_home=${CARGO_HOME:-$HOME/.cargo} rustup_home=${RUSTUP_HOME:-$HOME/.rustup}
@@ -56,15 +66,9 @@ for root in "$@"; do
     ' - "$root" "$inside" "$cargo_home" "$rustup_home" "$machine" >"$work/log" 2>&1 && ok=1
     [ -n "$ok" ] || { tail -30 "$work/log" >&2; exit 2; }
     sums "$root$inside" >"$work/sums.root$number"
-    compared+=("$work/sums.root$number")
+    same "$work/sums.root$number" "$root"
     rm -rf "${root:?}$inside"
 done
-failed=0
-for other in "${compared[@]}"; do
-    if ! diff "$work/sums.a" "$other" >&2; then
-        failed=1
-    fi
-done
 grep -v ' ./files/' "$work/sums.a"
-[ $failed = 0 ] && echo "release: the same bytes in $((1 + ${#compared[@]})) builds"
+[ $failed = 0 ] && echo "release: the same bytes in $((2 + number)) builds"
 exit $failed
