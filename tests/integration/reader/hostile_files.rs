@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -25,40 +26,52 @@ struct Ended {
     memory: u64,
 }
 
+/// Starts a command, and writes the most memory that it had, in KiB, to the file of the first argument. The
+/// kernel gives a process the peak of the one that started it (`exec` keeps it), and the test process may have
+/// taken hundreds of MiB: so a small process starts the command.
+const MEASURED: &str = "import os, signal, sys
+child = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ, setsigdef=[signal.SIGPIPE])
+_, status, usage = os.wait4(child, 0)
+with open(sys.argv[1], 'w') as file: file.write(str(usage.ru_maxrss))
+code = os.waitstatus_to_exitcode(status)
+if code < 0: os.kill(os.getpid(), -code)
+os._exit(code)";
+
 /// Runs a command that must end by itself.
 #[track_caller]
-#[allow(clippy::zombie_processes, reason = "wait4 waits for it, and says how much memory it had")]
-fn ends(command: &mut Command) -> Ended {
+fn ends(command: &Command) -> Ended {
     let directory = Scratch::new();
     let file = |name: &str| File::create(directory.0.join(name)).unwrap();
-    command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
-    let mut child = command.spawn().unwrap();
+    let mut measured = Command::new("python3");
+    measured.args(["-S", "-c", MEASURED]).arg(directory.0.join("memory"));
+    measured.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => measured.env(name, value),
+            None => measured.env_remove(name),
+        };
+    }
+    measured.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+    measured.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).process_group(0);
+    let mut child = measured.spawn().unwrap();
     let started = Instant::now();
-    let (mut status, mut usage) = (0, no_usage());
-    // SAFETY: a child of this process, and room for its status and usage.
-    while unsafe { libc::wait4(child.id() as i32, &mut status, libc::WNOHANG, &mut usage) } == 0 {
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
         if started.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
+            // SAFETY: ends the group of this child, which has not been waited for.
+            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
             child.wait().unwrap();
             panic!("{command:?} does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
+    };
     let text = |name: &str| {
         String::from_utf8_lossy(&std::fs::read(directory.0.join(name)).unwrap()).into_owned()
     };
-    let status = std::os::unix::process::ExitStatusExt::from_raw(status);
-    Ended {
-        status,
-        stdout: text("out"),
-        stderr: text("err"),
-        memory: usage.ru_maxrss as u64 * 1024,
-    }
-}
-
-fn no_usage() -> libc::rusage {
-    // SAFETY: plain numbers.
-    unsafe { std::mem::zeroed() }
+    let memory = text("memory").parse::<u64>().expect("the memory of the command") * 1024;
+    Ended { status, stdout: text("out"), stderr: text("err"), memory }
 }
 
 fn command(words: &str, scratch: &Scratch) -> Ended {
