@@ -65,7 +65,10 @@ impl Escape {
             Escape::Setuid => {
                 "is setuid, setgid or has file capabilities: the loader ignores LD_PRELOAD for it"
             }
-            Escape::OtherMachine => "is not a 64-bit program of this machine: it is not seen",
+            Escape::OtherMachine => {
+                "is not a 64-bit program of this machine: its loader prints `cannot be preloaded \
+                 (wrong ELF class): ignored`, and it runs without the recorder and the cap"
+            }
             Escape::AddressSanitizer => {
                 "is built with AddressSanitizer, which must come first: set \
                  LD_PRELOAD=libasan.so (gcc -print-file-name=libasan.so) before this command"

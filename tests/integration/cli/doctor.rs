@@ -1,5 +1,6 @@
 //! `vramtrace doctor` and `vramtrace demo` over the simulated driver.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -207,6 +208,20 @@ fn a_command_that_cannot_be_reached_is_a_problem() {
     let output = doctor(&scratch, &["--json", "--", "./s"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(json(&output)["command"]["escapes"][0], "static");
+}
+
+/// The header of a 32-bit program, which this kernel does not start.
+#[test]
+fn the_line_of_the_loader_for_a_32_bit_program_is_explained() {
+    let scratch = Scratch::new();
+    let program = scratch.0.join("old");
+    std::fs::write(&program, [&b"\x7fELF\x01\x01\x01"[..], &[0; 57]].concat()).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let output = doctor(&scratch, &["--json", "--", "./old"]);
+    assert_eq!(json(&output)["command"]["escapes"][0], "other-machine");
+    let output = doctor(&scratch, &["--full", "--", "./old"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("(wrong ELF class): ignored"), "{text}");
 }
 
 #[test]
