@@ -188,10 +188,7 @@ pub fn warm() {
 /// Whether this address lies in this library.
 pub fn is_ours(address: usize) -> bool {
     static OURS: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let handle_at = |address: usize| {
-        let object = elf::object_at(address)?;
-        NonZeroUsize::new(object.handle() as usize)
-    };
+    let handle_at = |address: usize| NonZeroUsize::new(elf::handle_at(address) as usize);
     let ours = OURS.get_or_try_init(|| handle_at(find as *const () as usize).ok_or(()));
     ours.is_ok() && handle_at(address) == ours.ok()
 }

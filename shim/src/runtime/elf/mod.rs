@@ -45,13 +45,22 @@ pub struct Object {
 
 /// The object in which an address lies.
 pub fn object_at(address: usize) -> Option<Object> {
+    // SAFETY: the loader's record of an object that contains code or data in use.
+    unsafe { Object::linked(record_at(address)) }
+}
+
+/// The handle of that object; NULL: none. Unlike [`object_at`] it reads no table and makes no system call.
+pub fn handle_at(address: usize) -> *mut c_void {
+    record_at(address).cast()
+}
+
+fn record_at(address: usize) -> *mut LinkMap {
     let mut info = core::mem::MaybeUninit::uninit();
     let mut map: *mut LinkMap = null_mut();
     // SAFETY: both answers have room; the function accepts any address.
     let found =
         unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
-    // SAFETY: the loader returned this record, of an object that contains code or data in use.
-    if found == 0 { None } else { unsafe { Object::linked(map) } }
+    if found == 0 { null_mut() } else { map }
 }
 
 impl Object {
@@ -107,7 +116,7 @@ impl Object {
     }
 
     pub fn contains(&self, address: usize) -> bool {
-        object_at(address).is_some_and(|other| other.map == self.map)
+        core::ptr::eq(record_at(address), self.map)
     }
 
     /// Path as it was loaded; empty for the program itself.
