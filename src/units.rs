@@ -18,6 +18,22 @@ pub fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
 
+/// `12.31 GiB ± 0.20`: an estimate with its standard error, in the same unit. Without an error as [`size`].
+pub fn estimate(bytes: u64, error: u64) -> String {
+    let text = size(bytes);
+    if error == 0 {
+        return text;
+    }
+    let unit = match text.rsplit(' ').next() {
+        Some("KiB") => 1u64 << 10,
+        Some("MiB") => 1 << 20,
+        Some("GiB") => 1 << 30,
+        Some("TiB") => 1 << 40,
+        _ => return format!("{text} ± {error}"),
+    };
+    format!("{text} ± {:.2}", error as f64 / unit as f64)
+}
+
 /// `1500 MiB`, `14.44 GiB`: a limit, as it was given.
 pub fn limit(bytes: u64) -> String {
     AsGiven(bytes).to_string()

@@ -68,7 +68,8 @@ impl Ledger {
     fn change(&mut self, alloc: &Alloc, came: bool, time_ns: u64) {
         let of_framework = alloc.space == Space::Block;
         let joins_peak = came && of_framework && std::mem::take(&mut self.awaits_block);
-        let change = Change { bytes: alloc.size, came, epoch: self.epoch, joins_peak };
+        let (bytes, number, epoch) = (alloc.size, 1, self.epoch);
+        let change = Change { bytes, number, came, epoch, joins_peak };
         self.stacks.entry((alloc.stack, of_framework)).or_default().apply(change);
         if of_framework {
             return;

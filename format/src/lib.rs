@@ -85,6 +85,8 @@ pub mod policy;
 pub mod proc;
 pub mod read;
 pub mod record;
+pub mod recordspec;
+pub mod sampling;
 pub mod secrets;
 pub mod shown;
 pub mod size;

@@ -24,6 +24,8 @@ pub fn is_held(kind: Kind) -> bool {
 pub struct Change {
     /// Bytes that were allocated or freed.
     pub bytes: u64,
+    /// Number of allocations: 1, or more where samples stand for others.
+    pub number: u64,
     /// True: an allocation. False: a free.
     pub came: bool,
     /// The number of the device's highest peak so far.
@@ -48,7 +50,7 @@ impl AtPeak {
         if self.epoch != change.epoch {
             (self.peak, self.epoch) = (self.now, change.epoch);
         }
-        let step = [change.bytes, 1];
+        let step = [change.bytes, change.number];
         let add = |sums: &mut [u64; 2]| {
             for (sum, by) in sums.iter_mut().zip(step) {
                 *sum = if change.came { sum.saturating_add(by) } else { sum.saturating_sub(by) };
@@ -96,7 +98,7 @@ mod tests {
     use crate::ids::{DeviceId, StackId};
 
     fn change(bytes: u64, came: bool, epoch: u32) -> Change {
-        Change { bytes, came, epoch, joins_peak: false }
+        Change { bytes, number: 1, came, epoch, joins_peak: false }
     }
 
     #[test]

@@ -9,6 +9,7 @@ cap     fills the card under VRAMTRACE_CAP=8GiB until a request is refused; NVML
 cost    time of an allocation and its free, without and with the preload, on 1 and 8 threads
 stacks  GPT-2 training: the holders that call stacks name (nccl: whether NCCL is named)
 steps   time of a step of GPT-2: without the recorder, with it, and with PyTorch's own memory history
+sampled text generation with samples of the blocks: the ratio of time with its 95 % interval, processor time, memory
 tensors PyTorch's blocks: their number and totals compared with PyTorch's figures and its profiler, and the bytes
         without a name at the peak of a training run (for their cost see steps)
 truth   NVML's figure for each client as a sum of named parts
@@ -60,6 +61,7 @@ import marks
 import oom
 import per_tensor
 import roles
+import sampled
 import sleep
 import stacks
 import story
@@ -72,7 +74,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -357,6 +359,13 @@ def section_steps():
         print(f"SKIP steps: no {missing}")
         return
     stacks.steps(BIN, PROGRAMS / "steps.py", environment, TRACES, LOGS, fail)
+
+
+def section_sampled():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP sampled: no {missing}")
+        return
+    sampled.section(sys.modules[__name__])
 
 
 def section_tensors():

@@ -12,11 +12,12 @@ use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapError, CapSpec, Limit};
 use vramtrace_format::outspec;
 use vramtrace_format::policy::{self, GroupError, GroupSpec, Mode, OomReport};
+use vramtrace_format::recordspec::{self, OVERHEAD_DEFAULT, Recording};
 use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 19] = [
+pub const KNOWN: [&str; 21] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -27,6 +28,8 @@ pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
     "VRAMTRACE_FORWARD",
+    "VRAMTRACE_RECORD",
+    "VRAMTRACE_OVERHEAD",
     "VRAMTRACE_OOM_REPORT",
     "VRAMTRACE_LIVE_DIR",
     "VRAMTRACE_LIB",
@@ -151,6 +154,10 @@ pub struct Config {
     pub tensors: Tensors,
     /// `VRAMTRACE_FORWARD`: whether memory of PyTorch's backward pass gets the stack of the forward operation.
     pub forward: bool,
+    /// `VRAMTRACE_RECORD`.
+    pub recording: Recording,
+    /// `VRAMTRACE_OVERHEAD`: above this share of the threads' time, in millionths, fewer samples are taken.
+    pub overhead: u32,
     pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
@@ -208,6 +215,8 @@ impl Config {
             stacks: Stacks::default(),
             tensors: Tensors::Python,
             forward: true,
+            recording: Recording::Full,
+            overhead: OVERHEAD_DEFAULT,
             oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
@@ -230,6 +239,8 @@ impl Config {
                 }
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
+                Some("VRAMTRACE_RECORD") => config.set_recording(&value),
+                Some("VRAMTRACE_OVERHEAD") => config.set_overhead(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some("VRAMTRACE_LIVE_DIR") => config.set_live_directory(value),
                 Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
@@ -407,6 +418,29 @@ impl Config {
                 .complaints
                 .push(format!("VRAMTRACE_FORWARD={text}: is not on or off; using the default")),
         }
+    }
+
+    fn set_recording(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match recordspec::recording(&text) {
+            Ok(recording) => self.recording = recording,
+            Err(_) if text.is_empty() => {}
+            Err(why) => self.complaints.push(format!("VRAMTRACE_RECORD={text}: {why}; using full")),
+        }
+    }
+
+    fn set_overhead(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match recordspec::overhead(&text) {
+            Ok(overhead) => self.overhead = overhead,
+            Err(_) if text.is_empty() => {}
+            Err(why) => self.complaints.push(format!("VRAMTRACE_OVERHEAD={text}: {why}; using 2%")),
+        }
+    }
+
+    /// Whether samples of PyTorch's blocks are recorded.
+    pub fn samples_blocks(&self) -> bool {
+        self.recording == Recording::Sampled && self.tensors != Tensors::Off && self.out != Out::Off
     }
 
     /// Whether the forward operations of PyTorch's autograd nodes are kept. Both kinds of stacks are needed for it.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 
 use vramtrace_format::policy::{self, Mode, OomReport};
-use vramtrace_format::{capspec, stackspec};
+use vramtrace_format::{capspec, recordspec, stackspec};
 
 use super::gate::{self, Gate};
 use super::run_fix::{self, Fix};
@@ -66,6 +66,14 @@ pub struct Args {
     /// to record no blocks [env: VRAMTRACE_TENSORS]
     #[arg(long, value_name = "STACKS")]
     tensors: Option<String>,
+    /// Record samples of PyTorch's blocks, by their bytes, and exact totals: for programs that stay on; driver memory is
+    /// recorded whole [env: VRAMTRACE_RECORD=sampled]
+    #[arg(long, conflicts_with = "fix")]
+    sampled: bool,
+    /// With --sampled: above this share of a thread's time fewer samples are taken, e.g. 2%
+    /// [env: VRAMTRACE_OVERHEAD]
+    #[arg(long, value_name = "PERCENT")]
+    overhead: Option<String>,
     /// Have TensorFlow and JAX take each tensor from the driver, so that each has its line (sets
     /// TF_GPU_ALLOCATOR and XLA_PYTHON_CLIENT_ALLOCATOR); it costs speed
     #[arg(long)]
@@ -129,6 +137,12 @@ pub fn run(args: Args) -> Outcome {
         })?,
         setting("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| {
             stackspec::tensors(text).map(drop)
+        })?,
+        setting("--sampled", "VRAMTRACE_RECORD", args.sampled.then(|| "sampled".into()), |text| {
+            recordspec::recording(text).map(drop)
+        })?,
+        setting("--overhead", "VRAMTRACE_OVERHEAD", args.overhead, |text| {
+            recordspec::overhead(text).map(drop)
         })?,
         setting("--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, |text| {
             OomReport::parse(text).map(drop)

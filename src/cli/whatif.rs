@@ -5,7 +5,8 @@ use std::time::Duration;
 use vramtrace_format::size;
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::whatif::{
-    Capacity, GRID, Origin, Prediction, Recorded, capacities_of, predict, why_no_blocks,
+    Capacity, GRID, NOT_OF_SAMPLES, Origin, Prediction, Recorded, capacities_of, predict,
+    why_no_blocks,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::whatif::report;
@@ -85,6 +86,9 @@ pub fn run(args: Args) -> Outcome {
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
     for input in &inputs {
         let (definitions, _) = input.trace.definitions();
+        if definitions.samples_blocks() {
+            return Err(Failure::new(format!("{}: {NOT_OF_SAMPLES}", input.name)));
+        }
         let devices = Recorded::of(&input.trace, &definitions);
         if devices.is_empty() {
             message(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));

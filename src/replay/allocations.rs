@@ -1,8 +1,7 @@
 //! Allocations and frees of one event: the live set and the sums of its device.
 
-use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, Space, Stamped};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, Space, Stamped, sampling};
 
-use super::live::sample_weight;
 use super::state::HostSums;
 use super::{AllocCause, Certainty, FreeCause, Key, Live, Observer, Replay, add};
 use crate::trace::Definitions;
@@ -88,7 +87,7 @@ impl Replay {
             },
             device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
             references: 1,
-            weight: sample_weight(alloc.size, rate),
+            weight: sampling::weight(alloc.size, rate),
         }
     }
 

@@ -29,6 +29,7 @@ impl Replay {
         let device = state.devices.entry(live.device).or_default();
         let grown = placed.grown;
         let sums = &mut device.cache;
+        sums.sampled |= state.sampling.is_some();
         sums.add_block(live.weigh(live.size), live.weigh(1), !placed.known);
         sums.paused = sums.paused.saturating_add(placed.paused);
         sums.reserve(grown.into());
@@ -223,13 +224,24 @@ impl Replay {
         observer.on_block_change(at, address, change);
     }
 
-    pub(super) fn cache_state(&mut self, device: DeviceId, reported: ReportedTotals) {
+    pub(super) fn cache_state(
+        &mut self,
+        at: &Stamped,
+        device: DeviceId,
+        reported: ReportedTotals,
+        observer: &mut impl Observer,
+    ) {
+        let sampled = self.state.sampling.is_some();
         let known =
             self.state.certainty == Certainty::Whole || self.state.certainty == Certainty::Resumed;
         let sums = &mut self.device(device).cache;
+        sums.sampled |= sampled;
         match known {
             true => sums.take_reported(reported),
             false => sums.reported_by_torch = Some(reported),
+        }
+        if sampled && known {
+            self.notify_device_change(at, device, observer);
         }
     }
 

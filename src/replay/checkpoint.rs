@@ -94,6 +94,10 @@ impl Replay {
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
                 self.unsure_peaks.clear();
+                // Of samples the framework's last figure is what is known.
+                for device in self.state.devices.values_mut() {
+                    device.cache.resume_reported();
+                }
                 observer.on_resume(at, &self.state);
             }
             _ => {}

@@ -3,8 +3,8 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::physical;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
+use vramtrace_format::{physical, sampling};
 
 /// The key of a live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,10 +61,12 @@ impl Live {
 
     /// A figure of this allocation, times the number of allocations that it represents.
     pub fn weigh(&self, figure: u64) -> u64 {
-        match self.is_sample() {
-            true => (figure as f64 * self.weight).round() as u64,
-            false => figure,
-        }
+        sampling::weigh(figure, self.weight)
+    }
+
+    /// What it adds to the variance of a sum of a figure; 0 for an allocation that stands for itself only.
+    pub fn variance(&self, figure: u64) -> f64 {
+        sampling::variance(figure, self.weight)
     }
 
     pub fn is_sample(&self) -> bool {
@@ -76,13 +78,6 @@ impl Live {
     pub fn same_birth(&self, time_ns: u64) -> bool {
         self.time_ns >> 6 == time_ns >> 6
     }
-}
-
-/// The number of allocations that a recorded one of `size` bytes represents, where one allocation was
-/// recorded for every `rate` bytes on average. 1 for a rate of 0: all were recorded.
-pub fn sample_weight(size: u64, rate: u64) -> f64 {
-    let part = -(-(size as f64) / rate as f64).exp_m1();
-    if rate == 0 || part <= 0.0 { 1.0 } else { 1.0 / part }
 }
 
 /// All spaces but that of blocks, which are parts of other entries.
@@ -167,17 +162,15 @@ impl LiveSet {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use vramtrace_format::sampling::weight;
 
     #[test]
     fn samples_stand_for_as_many_as_their_chance_says() {
-        assert_eq!(sample_weight(512, 0), 1.0);
-        assert_eq!(sample_weight(0, 512), 1.0, "of nothing there is no chance");
         let rate = 512 << 10;
         // A size equal to the rate is recorded with 1 - 1/e.
-        assert!((sample_weight(rate, rate) - 1.0 / (1.0 - (-1.0f64).exp())).abs() < 1e-12);
+        assert!((weight(rate, rate) - 1.0 / (1.0 - (-1.0f64).exp())).abs() < 1e-12);
         // Small ones count for the rate in bytes, large ones for themselves.
-        let bytes = |size: u64| sample_weight(size, rate) * size as f64;
+        let bytes = |size: u64| weight(size, rate) * size as f64;
         assert!((bytes(16) / rate as f64 - 1.0).abs() < 1e-4);
         assert!((bytes(64 << 20) / (64u64 << 20) as f64 - 1.0).abs() < 1e-12);
     }

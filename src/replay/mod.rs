@@ -59,7 +59,8 @@ pub use in_use::{CacheInUse, InUse};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
-pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt, State, Stop};
+pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt};
+pub use state::{Sampling, State, Stop};
 pub use trace::{Progress, ReplayResult, Until, Visitor};
 
 use rustc_hash::FxHashSet;
@@ -150,10 +151,8 @@ impl Replay {
         self.state.time_ns = self.state.time_ns.max(at.time_ns);
         match at.event {
             Event::CacheState { device, allocated, reserved } => {
-                self.cache_state(
-                    device,
-                    ReportedTotals { time_ns: at.time_ns, allocated, reserved },
-                );
+                let reported = ReportedTotals { time_ns: at.time_ns, allocated, reserved };
+                self.cache_state(at, device, reported, observer);
             }
             Event::CacheOom { device, size, allocated, reserved, stack } => {
                 self.on_cache_oom(at, device, size, (allocated, reserved), stack, observer);
@@ -166,7 +165,16 @@ impl Replay {
                 observer.on_share(at, address, stack, segment);
             }
             Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, 0, observer),
+            Event::Sampling { rate, least, cost, bound } => {
+                let sampling = self.state.sampling.get_or_insert_default();
+                sampling.note(rate, least, (cost, bound));
+            }
+            Event::BlockCounts { device, live, allocations, peak } => {
+                self.state.sampling.get_or_insert_default();
+                self.device(device).cache.take_counts(live, allocations, peak);
+            }
             Event::SampledAlloc { rate, alloc } => {
+                self.state.sampling.get_or_insert_default();
                 self.alloc(definitions, at, &alloc, rate, observer);
             }
             Event::Free { key, space, .. } => {

@@ -112,6 +112,25 @@ impl RecorderCost {
     }
 }
 
+/// Samples of a framework's blocks were recorded, not all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampling {
+    /// Bytes for each sample on average: now, at the start, and at most. 0: not known.
+    pub rate: u64,
+    pub least: u64,
+    pub most: u64,
+    /// The recorder's share of the threads' time when it was last measured, and the bound of it, in millionths.
+    pub cost: u32,
+    pub bound: u32,
+}
+
+impl Sampling {
+    pub(super) fn note(&mut self, rate: u64, least: u64, (cost, bound): (u32, u32)) {
+        let most = self.most.max(rate);
+        *self = Sampling { rate, least, most, cost, bound };
+    }
+}
+
 /// Contradictions in the trace. All zero in a sound one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistencies {
@@ -173,6 +192,8 @@ pub struct State {
     pub first_refusals: Vec<RefusalAt>,
     pub last_refusals: VecDeque<RefusalAt>,
     pub recorder_cost: Option<RecorderCost>,
+    /// `None`: all blocks are recorded.
+    pub sampling: Option<Sampling>,
     pub stopped: Option<Stop>,
     /// When the recording was switched off, in order: the first [`OFF_SPANS_KEPT`] times.
     pub off: Vec<OffSpan>,

@@ -2,9 +2,9 @@
 
 use vramtrace_format::{Cause, DeviceId, PoolId, StopReason, SwitchedBy};
 
-use crate::replay::{InUse, Live, OffSpan, Stop};
+use crate::replay::{InUse, Live, OffSpan, State, Stop};
 use crate::trace::{Definitions, DeviceInfo};
-use crate::units::{gib, seconds, several};
+use crate::units::{gib, seconds, several, size};
 
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
@@ -46,6 +46,30 @@ pub fn switched_by(by: SwitchedBy) -> &'static str {
 
 /// How many times without recording are listed.
 const OFF_LISTED: usize = 3;
+
+/// That samples were recorded, how many, and what that means. Empty where all blocks were.
+pub fn sampling_lines(state: &State) -> Vec<String> {
+    let Some(sampling) = state.sampling else { return Vec::new() };
+    let mut lines = vec![match sampling.rate {
+        0 => "samples of PyTorch's blocks were recorded;".to_string(),
+        rate => format!(
+            "samples of PyTorch's blocks were recorded, one for each {} of blocks on average;",
+            size(rate)
+        ),
+    }];
+    lines
+        .push("  totals are exact, bytes of its lines are estimates ± their standard error".into());
+    if sampling.most > sampling.least {
+        let share = |millionths: u32| f64::from(millionths) / 1e4;
+        lines.push(format!(
+            "  fewer than the one for {} of the start: the recorder took {:.2} % of the time, above {} %",
+            size(sampling.least),
+            share(sampling.cost),
+            share(sampling.bound),
+        ));
+    }
+    lines
+}
 
 /// The times in which the recording was switched off, and what that means.
 pub fn off_lines(off: &[OffSpan], running: bool) -> Vec<String> {

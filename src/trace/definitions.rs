@@ -178,6 +178,11 @@ impl Definitions {
         self.setting(IMPORT)
     }
 
+    /// Whether samples of PyTorch's blocks were recorded, not all.
+    pub fn samples_blocks(&self) -> bool {
+        self.setting("VRAMTRACE_RECORD") == Some("sampled")
+    }
+
     /// Are the events' times real? Where not, no moment can be asked for in seconds.
     pub fn has_times(&self) -> bool {
         self.setting(IMPORT_TIMES) != Some(NO_TIMES)

@@ -404,6 +404,30 @@ events! {
         by: SwitchedBy = small,
     } => opens_file: false, is_total: true;
 
+    /// Of a framework's blocks samples are recorded, from here on with this rate ([`Event::SampledAlloc`]). Written at the
+    /// start, at each change, and in each window. Driver memory is recorded whole.
+    0x50 Sampling {
+        /// In bytes.
+        rate: u64 = word,
+        /// The rate of the start, which is not gone below.
+        least: u64 = word,
+        /// The recorder's share of the time of the threads, as measured before, in millionths; 0: not measured yet.
+        cost: u32 = high,
+        /// The bound of it: above, the recorder takes fewer samples.
+        bound: u32 = low,
+    } => opens_file: false, is_total: true;
+
+    /// Exact figures of a framework's blocks where samples are recorded. Those that were freed: `allocations` less
+    /// `live`.
+    0x51 BlockCounts {
+        device: DeviceId = small,
+        /// Blocks that are allocated now.
+        live: u64 = word,
+        allocations: u64 = word,
+        /// The highest bytes in blocks so far, as the framework counts them.
+        peak: u64 = word,
+    } => opens_file: false, is_total: true;
+
     /// A driver function was called whose memory is not recorded: a pass-through function of family L, or an unknown
     /// one whose name looks like an allocation. Written at most once for each function.
     0x3B PassedThrough {

@@ -97,6 +97,8 @@ fn what_is_not_understood_is_said_with_what_would_be_right() {
         ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
         ("VRAMTRACE_TENSORS", "native", "full"),
         ("VRAMTRACE_FORWARD", "no", "on or off"),
+        ("VRAMTRACE_RECORD", "some", "full or sampled"),
+        ("VRAMTRACE_OVERHEAD", "2", "percentage"),
         ("VRAMTRACE_OOM_REPORT", "stdout", "stderr, file or off"),
         ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
         ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),

@@ -30,6 +30,8 @@ struct Slot {
     in_driver: bool,
     /// A signal handler wants to leave the outermost hook, at the hook's end.
     is_requested: bool,
+    /// When the thread's last timed hook ended; 0: there was none.
+    timed_ns: u64,
 }
 
 const ONE: u64 = 4;
@@ -186,6 +188,12 @@ impl Guard {
     pub fn is_sampled(&self) -> bool {
         self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
     }
+}
+
+/// Notes the end of this thread's timed hook. Returns that of the one before; 0: there was none.
+pub fn timed(now_ns: u64) -> u64 {
+    // SAFETY: this thread's own.
+    core::mem::replace(unsafe { &mut (*slot()).timed_ns }, now_ns)
 }
 
 /// Whether this thread's outermost hook is timed.

@@ -1,6 +1,7 @@
 //! The model of the process's GPU memory. Nothing here calls the driver or names a CUDA type.
 
 pub mod attribution;
+pub mod block_sampling;
 pub mod cap;
 pub mod contexts;
 pub mod devices;

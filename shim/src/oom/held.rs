@@ -6,7 +6,7 @@ use crate::model::ledger::Entry;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
-use vramtrace_format::{DeviceId, Kind, Space, StackId, physical};
+use vramtrace_format::{DeviceId, Kind, Space, StackId, physical, sampling};
 
 /// With more blocks than this, blocks are not examined one by one.
 const BLOCKS_MOST: usize = 4 << 20;
@@ -95,7 +95,9 @@ pub fn look(p: Sources, device: DeviceId) -> Live {
             let paused = overlap(&live.unbacked, entry.key, entry.size);
             live.paused = live.paused.saturating_add(paused);
             if let Ok((bytes, count)) = live.by_stack.get_or_insert(entry.stack, (0, 0)) {
-                (*bytes, *count) = (bytes.saturating_add(entry.size - paused), *count + 1);
+                let weight = sampling::weight(entry.size, entry.rate());
+                *bytes = bytes.saturating_add(sampling::weigh(entry.size - paused, weight));
+                *count += sampling::weigh(1, weight);
             }
             live.too_many |= live.blocks.len() >= BLOCKS_MOST
                 || live.blocks.try_push((entry.key, entry.size)).is_err();
@@ -149,7 +151,8 @@ impl Live {
     /// blocks in them. `most`: stacks of blocks that are kept.
     pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool, most: usize) -> Held {
         let paused = self.paused();
-        let holes = self.find_holes(p, of_cache);
+        // Between samples there are other blocks.
+        let holes = self.find_holes(p, of_cache).filter(|_| !p.config.samples_blocks());
         let is_fixed = |other: &Other| {
             let range = other.key..other.key.saturating_add(other.size);
             other.held && (other.space == Space::Vmm || p.exports.any_in(range))

@@ -10,7 +10,7 @@ use super::matching::Unpaired;
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
-use crate::analysis::whatif::{Recorded, Source, why_no_blocks};
+use crate::analysis::whatif::{NOT_OF_SAMPLES, Recorded, Source, why_no_blocks};
 use crate::replay::Observer;
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -99,6 +99,9 @@ impl Recording {
         batches: &Batches,
     ) -> Result<Recording, NotComparable> {
         let (definitions, _) = trace.definitions();
+        if definitions.samples_blocks() {
+            return Err(NotComparable(format!("{name}: {NOT_OF_SAMPLES}")));
+        }
         let mut devices = Recorded::with_sources(trace, &definitions);
         if devices.is_empty() {
             return Err(NotComparable(format!("{name}: {}", why_no_blocks(&definitions))));

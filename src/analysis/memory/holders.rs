@@ -45,6 +45,8 @@ pub struct Holder {
     pub unmapped: u64,
     /// The call that brought memory back after it had been unmapped.
     pub brought_back_by: Option<StackId>,
+    /// The standard error of `bytes`, where they are estimated from samples of blocks; else 0.
+    pub error: u64,
     /// Number of different stacks.
     pub stacks: u64,
     /// The stack with the most bytes. Reports show its frames for all.
@@ -360,6 +362,7 @@ impl<'s> StackClassifier<'s> {
                 paused: held.paused,
                 unmapped: held.unmapped,
                 brought_back_by: held.brought_back_by,
+                error: held.error(),
                 stacks,
                 stack,
                 library: self.library_name(&roles).map(str::to_string),

@@ -16,7 +16,7 @@ use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
 /// Memory that one stack holds on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
@@ -29,15 +29,23 @@ pub struct Held {
     pub unmapped: u64,
     /// The call that brought memory back after it had been unmapped.
     pub brought_back_by: Option<StackId>,
+    /// The variance of `bytes`, where they are estimated from samples of blocks; else 0.
+    pub variance: f64,
 }
 
 impl Held {
+    /// The standard error of `bytes`, in bytes.
+    pub fn error(&self) -> u64 {
+        self.variance.sqrt() as u64
+    }
+
     pub fn add(&mut self, other: Held) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
         self.paused = self.paused.saturating_add(other.paused);
         self.unmapped = self.unmapped.saturating_add(other.unmapped);
         self.brought_back_by = self.brought_back_by.or(other.brought_back_by);
+        self.variance += other.variance;
     }
 }
 
@@ -271,10 +279,13 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
                     What::Block,
                     key,
                     live,
-                    Held { bytes, count: 1, ..Held::default() },
+                    sampled(live, Held { bytes, count: 1, ..Held::default() }),
                 ));
             }
         }
+    }
+    if level == Level::Tensor {
+        free_beside_samples(state, take);
     }
     let owned = Owned::of(state);
     for (key, live) in state.live.iter().filter(|(_, live)| live.is_device_memory()) {
@@ -340,15 +351,41 @@ fn pieces_of(
             paused: block.paused,
             unmapped: 0,
             brought_back_by: woken.map(|woken| woken.by),
+            variance: 0.0,
         };
+        let held = sampled(block.live, held);
         let piece = Piece::of(What::Block, Key::block(block.address), block.live, held);
         take(Piece { device, ..piece });
         rest = rest.saturating_sub(bytes);
         paused = paused.saturating_sub(block.paused);
     }
-    if rest > 0 || paused > 0 {
+    let is_sampled = state.devices.get(&device).is_some_and(|device| device.cache.sampled);
+    if (rest > 0 || paused > 0) && !is_sampled {
         let held = Held { bytes: rest, count: 1, paused, ..Held::default() };
         take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
+    }
+}
+
+/// Where samples of blocks are recorded, the free bytes of all segments of a device are known, but not those of one.
+fn free_beside_samples(state: &State, take: &mut dyn FnMut(Piece)) {
+    for (&device, of) in &state.devices {
+        let cache = &of.cache;
+        let (bytes, paused) = (cache.free_resident(), cache.free() - cache.free_resident());
+        if cache.sampled && (bytes > 0 || paused > 0) {
+            let held = Held { bytes, count: 1, paused, ..Held::default() };
+            take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
+        }
+    }
+}
+
+/// The figures of all blocks that this one stands for.
+fn sampled(live: &Live, held: Held) -> Held {
+    Held {
+        bytes: live.weigh(held.bytes),
+        count: live.weigh(held.count),
+        paused: live.weigh(held.paused),
+        variance: live.variance(held.bytes),
+        ..held
     }
 }
 

@@ -32,7 +32,7 @@ pub fn holders(classifier: &StackClassifier, held: &HeldByRole, level: Level) ->
         let roles = classifier.roles_at(stack, level);
         let library = classifier.library_name(&roles).map(str::to_string);
         let (lead, caller) = (roles.lead, roles.caller);
-        let Held { bytes, count, paused, unmapped, brought_back_by } = held;
+        let Held { bytes, count, paused, unmapped, brought_back_by, .. } = held;
         let of_cache = level == Level::Tensor;
         let holder = Holder {
             device,
@@ -41,6 +41,7 @@ pub fn holders(classifier: &StackClassifier, held: &HeldByRole, level: Level) ->
             paused,
             unmapped,
             brought_back_by,
+            error: held.error(),
             stacks,
             stack,
             library,

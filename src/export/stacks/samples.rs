@@ -20,7 +20,7 @@ pub struct ProcessStacks {
     pub not_known: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StackSample {
     pub device: DeviceId,
     pub stack: StackId,

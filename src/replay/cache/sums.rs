@@ -57,6 +57,9 @@ pub struct CacheSums {
     pub allocations: u64,
     pub frees: u64,
     pub reported_by_torch: Option<ReportedTotals>,
+    /// Samples of the blocks are recorded: `allocated` is the framework's own figure, as of its last record, and `blocks`,
+    /// `allocations` and `frees` are the recorder's counts.
+    pub sampled: bool,
     /// How often the framework's own totals differed from these.
     pub disagreements: u64,
     /// Requests on which the framework gave up.
@@ -111,8 +114,10 @@ impl CacheSums {
     }
 
     pub(in crate::replay) fn add_block(&mut self, size: u64, number: u64, outside: bool) {
-        self.allocated = self.allocated.saturating_add(size);
-        self.blocks = self.blocks.saturating_add(number);
+        if !self.sampled {
+            self.allocated = self.allocated.saturating_add(size);
+            self.blocks = self.blocks.saturating_add(number);
+        }
         if outside {
             self.outside = self.outside.saturating_add(size);
         }
@@ -120,9 +125,11 @@ impl CacheSums {
 
     /// `outside`, `paused`: bytes of it that were in no segment, and that had no memory below them.
     pub(in crate::replay) fn remove_block(&mut self, live: &Live, outside: u64, paused: u64) {
-        self.allocated = self.allocated.saturating_sub(live.weigh(live.size));
+        if !self.sampled {
+            self.allocated = self.allocated.saturating_sub(live.weigh(live.size));
+            self.blocks = self.blocks.saturating_sub(live.weigh(1));
+        }
         self.paused = self.paused.saturating_sub(paused);
-        self.blocks = self.blocks.saturating_sub(live.weigh(1));
         self.outside = self.outside.saturating_sub(live.weigh(outside));
     }
 
@@ -148,7 +155,25 @@ impl CacheSums {
         }
     }
 
+    /// Where samples are recorded, a checkpoint gives no bytes in blocks.
+    pub(in crate::replay) fn resume_reported(&mut self) {
+        if let Some(reported) = self.reported_by_torch.filter(|_| self.sampled) {
+            self.allocated = reported.allocated;
+        }
+    }
+
+    /// Takes exact counts where samples are recorded. `peak`: the most bytes that were in blocks.
+    pub(in crate::replay) fn take_counts(&mut self, live: u64, allocations: u64, peak: u64) {
+        self.sampled = true;
+        (self.blocks, self.allocations) = (live, allocations);
+        self.frees = allocations.saturating_sub(live);
+        self.peak_allocated.bytes = self.peak_allocated.bytes.max(peak);
+    }
+
     pub(in crate::replay) fn take_reported(&mut self, reported_by_torch: ReportedTotals) {
+        if self.sampled {
+            self.allocated = reported_by_torch.allocated;
+        }
         // Where driver memory is not known, neither is what is reserved.
         let reserved_differs = self.outside == 0 && reported_by_torch.reserved != self.reserved;
         self.disagreements +=

@@ -95,6 +95,9 @@ impl MomentFacts {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderFacts {
     pub bytes: u64,
+    /// The standard error of `bytes`, which samples of blocks estimate; absent where they are exact.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub error_bytes: u64,
     pub count: u64,
     /// Bytes without physical memory: it was unmapped and may be mapped again. Not in `bytes`.
     #[serde(skip_serializing_if = "is_zero")]
@@ -185,6 +188,7 @@ fn holder_facts(
     let symbols = classifier.symbols;
     HolderFacts {
         bytes: holder.bytes,
+        error_bytes: holder.error,
         count: holder.count,
         paused_bytes: holder.paused,
         unmapped_bytes: holder.unmapped,

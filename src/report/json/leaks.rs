@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::is_zero;
 use super::recording_off::{OffFacts, off_facts};
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
@@ -107,6 +108,10 @@ pub struct LeakFacts {
     pub device: Option<u8>,
     /// Live at the end; for `freed_at_end`, before that.
     pub bytes: u64,
+    /// The standard error of `bytes`, which samples of blocks estimate; absent where they are exact.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub error_bytes: u64,
+    /// Of samples of blocks those that were recorded; so are `allocations` and `frees`.
     pub count: u64,
     pub rate_bytes_per_s: Option<f64>,
     /// Of memory that the driver holds for itself: `graphs`, `streams`, `modules`, or `unattributed`: by no known call.
@@ -232,6 +237,7 @@ pub fn facts(found: &Leaks) -> Vec<LeakFacts> {
             level: leak.level.name(),
             device: ordinal(leak.device),
             bytes: leak.bytes,
+            error_bytes: leak.error,
             count: leak.count,
             rate_bytes_per_s: leak.rate(),
             driver_memory: leak.driver.map(|driver| driver.name()),

@@ -55,6 +55,9 @@ pub struct ProcessFacts {
     /// What the recorder cost the process; absent where the trace does not contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorder: Option<RecorderFacts>,
+    /// Samples of PyTorch's blocks were recorded: holders of them are estimates. Absent where all were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingFacts>,
     /// The moment of the figures below: the end, unless another was requested.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
@@ -68,6 +71,19 @@ pub struct ProcessFacts {
     /// Contradictions between events; all 0 in a sound trace.
     pub inconsistencies: InconsistencyFacts,
     pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SamplingFacts {
+    /// Bytes of blocks for each sample on average: at the moment of the figures, at the start, and at most.
+    pub rate_bytes: u64,
+    pub least_rate_bytes: u64,
+    pub highest_rate_bytes: u64,
+    /// The recorder's share of the time of the program's threads when it was last measured (0: it was not yet), and the
+    /// bound above which it takes fewer samples.
+    pub cost_share: f64,
+    pub bound_share: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -293,6 +309,13 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             timed_one_of: cost.one_of,
             written_bytes: cost.bytes,
             stacks: cost.stacks,
+        }),
+        sampling: state.sampling.map(|sampling| SamplingFacts {
+            rate_bytes: sampling.rate,
+            least_rate_bytes: sampling.least,
+            highest_rate_bytes: sampling.most,
+            cost_share: f64::from(sampling.cost) / 1e6,
+            bound_share: f64::from(sampling.bound) / 1e6,
         }),
         at_s: seconds(state.time_ns),
         devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),

@@ -26,6 +26,7 @@ pub struct TorchFacts {
     /// 1 - peak allocated / peak reserved.
     pub fragmentation: Option<f64>,
     pub free_in_segments_bytes: u64,
+    /// 0 where samples of the blocks were recorded.
     pub largest_free_block_bytes: u64,
     pub segments: u64,
     /// Segments with a single block that takes less than half of the segment.
@@ -83,7 +84,7 @@ pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Op
         peak_reserved_at_s: s(cache.peak_reserved.time_ns),
         fragmentation: cache.fragmentation(),
         free_in_segments_bytes: cache.free(),
-        largest_free_block_bytes: counts.largest_hole,
+        largest_free_block_bytes: counts.largest_hole.unwrap_or(0),
         segments: counts.segments,
         segments_held_by_one_block: counts.held_by_one,
         blocks: cache.blocks,

@@ -10,10 +10,10 @@ use crate::analysis::{
     bytes_on, pool_hint,
 };
 use crate::replay::{InUse, Peak};
-use crate::report::wording::{gpu_name, headline};
+use crate::report::wording::{self, gpu_name, headline};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 use crate::trace::is_this_host;
-use crate::units::{clean, count, seconds, several, shorten, size};
+use crate::units::{clean, count, estimate, seconds, several, shorten, size};
 
 /// The most characters of a function's name. Names in C++ and Rust may have thousands.
 const FUNCTION_WIDTH: usize = 70;
@@ -56,6 +56,9 @@ pub fn listing(
     out.push_str(&without_holders(holdings, how.when));
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
+    }
+    for line in wording::sampling_lines(&process.state) {
+        out.push_str(&paint(DIM, &format!("{line}\n")));
     }
     out.push_str(&problems_of(who, &process.header));
     out
@@ -123,6 +126,9 @@ pub fn listing_by_role(
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
+    for line in wording::sampling_lines(&process.state) {
+        out.push_str(&paint(DIM, &format!("{line}\n")));
+    }
     out.push_str(&problems_of(who, &process.header));
     out
 }
@@ -144,7 +150,7 @@ fn role_table(
         };
         table.styled([
             (role.name().into(), BOLD),
-            (size(holder.bytes), PLAIN),
+            (estimate(holder.bytes, holder.error), PLAIN),
             (format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64), PLAIN),
             (count(holder.count), PLAIN),
             (if *role == Role::FreeCache { String::new() } else { lead }, PLAIN),
@@ -188,7 +194,7 @@ pub(super) fn table(
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         };
         table.styled([
-            (size(holder.bytes), PLAIN),
+            (estimate(holder.bytes, holder.error), PLAIN),
             (share, PLAIN),
             (count(holder.count), PLAIN),
             (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),

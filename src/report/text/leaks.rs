@@ -10,7 +10,7 @@ use crate::report::leak_evidence::evidence;
 use crate::report::names;
 use crate::report::wording::{self, gpu_name};
 use crate::trace::process_name as process;
-use crate::units::{clean, count, seconds, several, size};
+use crate::units::{clean, count, estimate, seconds, several, size};
 
 /// `rank 2, pid 4711`.
 pub fn process_name(found: &Leaks) -> String {
@@ -39,7 +39,7 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
             "leak on {} by {lead}: {}{of_driver}, {}{rate}, {} % sure",
             gpu_name(leak.device),
             leak.verdict.name().replace('_', " "),
-            size(leak.bytes),
+            estimate(leak.bytes, leak.error),
             (leak.confidence * 100.0).floor(),
         )
     };
@@ -87,6 +87,12 @@ fn head(found: &Leaks) -> String {
         out.push_str(&format!("  {} {text}\n", paint(WARN, "!")));
     };
     wording::off_lines(&found.off, found.running).into_iter().for_each(&mut warn);
+    if found.definitions.samples_blocks() {
+        warn(
+            "samples of PyTorch's blocks were recorded: bytes of its lines are estimates ±".into(),
+        );
+        warn("  their standard error, numbers of blocks are those of the recorded ones".into());
+    }
     if found.beginning_lost {
         warn(format!(
             "the file's history begins at {}: what is older counts as there from the beginning",
@@ -128,8 +134,12 @@ fn leak_section(
         Level::Tensor => "block",
     };
     let device = gpu_name(leak.device);
-    let mut out =
-        format!("  {}  {}: {}", paint(style, &verdict), device, paint(BOLD, &size(leak.bytes)),);
+    let mut out = format!(
+        "  {}  {}: {}",
+        paint(style, &verdict),
+        device,
+        paint(BOLD, &estimate(leak.bytes, leak.error))
+    );
     // The count is 0 for the driver's own memory and for graphs: their allocations are not counted.
     if leak.count > 0 {
         out.push_str(&format!(" in {}", several(leak.count, piece)));

@@ -158,6 +158,7 @@ fn warnings(process: &Process) -> String {
         lines.push(format!("recording stopped at {}: {reason}", seconds(stop.time_ns)));
         lines.push("  what came later is not in the file; a cap went on".into());
     }
+    lines.extend(wording::sampling_lines(state));
     lines.extend(wording::off_lines(&process.ending.off, process.running));
     if state.history_from_ns > 0 && !state.history_after_off {
         lines.push(format!(

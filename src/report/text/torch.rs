@@ -42,19 +42,19 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     let counts = SegmentCounts::of(process, id);
     let mut out = format!("\n{}", table.render());
     let mut say = |style, text: String| out.push_str(&format!("    {}\n", paint(style, &text)));
-    say(
-        PLAIN,
-        format!(
-            "{} in {}, the largest hole {}{}",
-            several(cache.blocks, "block"),
-            several(counts.segments, "segment"),
-            size(counts.largest_hole),
+    let inside = match counts.largest_hole {
+        None => "; which memory is free between them was not recorded".to_string(),
+        Some(hole) => format!(
+            ", the largest hole {}{}",
+            size(hole),
             match counts.held_by_one {
                 0 => String::new(),
                 n => format!("; {} for one small block", several(n, "segment")),
             }
         ),
-    );
+    };
+    let (blocks, segments) = (several(cache.blocks, "block"), several(counts.segments, "segment"));
+    say(PLAIN, format!("{blocks} in {segments}{inside}"));
     if let Some(part) = cache.fragmentation() {
         say(
             PLAIN,

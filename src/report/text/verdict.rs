@@ -6,7 +6,7 @@ use crate::analysis::{GroupBy, Holdings, Process, StackClassifier};
 use crate::report::shell::quoted;
 use crate::report::wording::{gpu_name, headline};
 use crate::symbols::FREE_CACHE;
-use crate::units::{gib, seconds, several, size};
+use crate::units::{estimate, gib, seconds, several, size};
 
 /// How a process ended. A worse finding is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -153,5 +153,6 @@ fn largest_holder(process: &Process, held: &Holdings, when: &str) -> Option<Stri
         .filter(|other| other.device == holder.device)
         .fold(0, |sum, other| sum.saturating_add(other.bytes));
     let share = 100.0 * holder.bytes as f64 / all.max(1) as f64;
-    Some(format!("{place} held {} {when} ({share:.0} %)", size(holder.bytes)))
+    let bytes = estimate(holder.bytes, holder.error);
+    Some(format!("{place} held {bytes} {when} ({share:.0} %)"))
 }

@@ -5,6 +5,7 @@ mod blocks;
 mod blocks_export;
 mod forward;
 mod frag;
+mod sampled;
 mod sleeping;
 mod sleeping_commands;
 mod snapshot_export;

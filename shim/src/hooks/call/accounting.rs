@@ -224,6 +224,11 @@ pub(in crate::hooks) fn take<A: Account>(
         return result;
     }
     p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    if let Some(sampling) = &p.block_sampling
+        && entry.space == Space::Device
+    {
+        sampling.memory_came(entry.device, entry.key, entry.size);
+    }
     account.recorded(entry.time_ns);
     result
 }

@@ -20,6 +20,7 @@ use crate::hooks::call::accounting::site;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::Process;
+use crate::model::block_sampling::{BlockSampling, Chosen};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_totals::CacheTotals;
@@ -54,27 +55,107 @@ pub fn memory(
     let Some(device) = device(word) else { return };
     p.usage.count(api);
     let key = at as u64;
+    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    if let Some(sampling) = &p.block_sampling {
+        return sampled(p, sampling, api, device, (key, size), totals);
+    }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, key, size as u64);
-        } else {
-            block_freed(p, key);
+            block_allocated(p, api, device, key, size as u64, 0);
+        } else if !block_freed(p, key) {
+            // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
+            p.torch_totals.unknown_free();
         }
     }
-    report(p, device, allocated as u64, reserved as u64);
+    report(p, device, totals);
+}
+
+/// As [`memory`] where samples are recorded. `block`: its address and size.
+#[inline]
+fn sampled(
+    p: &'static Process,
+    sampling: &'static BlockSampling,
+    api: Api,
+    device: DeviceId,
+    (key, size): (u64, i64),
+    totals: CacheTotals,
+) {
+    if key != 0 && size != 0 {
+        let mut chosen = Chosen::No;
+        if size > 0 {
+            chosen = sampling.allocated(device, key, size as u64);
+        } else {
+            sampling.freed(device);
+        }
+        if chosen != Chosen::No || sampling.may_be_recorded(key) {
+            record_sample(p, sampling, api, device, (key, size), chosen, totals);
+        }
+    }
+    sampling.note(device, totals.allocated);
+    if p.torch_totals.update(device, totals) {
+        record_totals(p, device, totals);
+        p.trace_writer.record(&sampling.counts(device));
+    }
+}
+
+/// A block that is recorded begins or ends; or, if there is one at an address that is given out again, its end was not reported.
+#[cold]
+fn record_sample(
+    p: &'static Process,
+    sampling: &'static BlockSampling,
+    api: Api,
+    device: DeviceId,
+    (key, size): (u64, i64),
+    chosen: Chosen,
+    totals: CacheTotals,
+) {
+    if p.trace_writer.is_silent() {
+        return;
+    }
+    let ended = sampling.may_be_recorded(key) && block_freed(p, key);
+    if ended {
+        sampling.is_removed(key);
+    }
+    match chosen {
+        Chosen::No if !ended => return,
+        Chosen::No => {}
+        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
+        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
+    }
+    if chosen != Chosen::No {
+        sampling.is_recorded(key);
+    }
+    // The samples do not give the totals.
+    record_totals(p, device, totals);
+    if sampling.are_counts_due(device) {
+        p.trace_writer.record(&sampling.counts(device));
+    }
 }
 
 /// Stores the totals that the call reports, and records them if that is due.
 #[inline]
-fn report(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
-    if p.torch_totals.update(device, CacheTotals { allocated, reserved }) {
-        p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
+fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) {
+    if p.torch_totals.update(device, totals) {
+        record_totals(p, device, totals);
     }
 }
 
-/// Enters a new block in the ledger, and records it.
+#[cold]
+fn record_totals(p: &'static Process, device: DeviceId, totals: CacheTotals) {
+    let CacheTotals { allocated, reserved } = totals;
+    p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
+}
+
+/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`].
 #[inline]
-fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
+fn block_allocated(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    key: u64,
+    size: u64,
+    sampled: u8,
+) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
@@ -85,20 +166,27 @@ fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, si
             .site(device, api as u16, || site(p, api, Some(Kind::Block), target, PoolId(0), 0)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
+        sampled,
         ..Entry::new(Kind::Block, key, size, device)
     };
     p.ledger.insert_block(&p.trace_writer, &entry);
-    p.trace_writer.record_alloc(entry.time_ns, &entry.alloc());
+    match entry.rate() {
+        0 => p.trace_writer.record_alloc(entry.time_ns, &entry.alloc()),
+        rate => {
+            let event = Event::SampledAlloc { rate, alloc: entry.alloc() };
+            p.trace_writer.record_at(entry.time_ns, &event);
+        }
+    }
 }
 
-/// Removes a freed block from the ledger, and records its end.
+/// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
 #[inline]
-fn block_freed(p: &'static Process, key: u64) {
-    // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
+fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
-        return p.torch_totals.unknown_free();
+        return false;
     }
     p.trace_writer.record_block_free(p.clock.now_ns(), key);
+    true
 }
 
 /// The caching allocator is out of memory: it has freed its unused segments, asked the driver again, and
@@ -116,7 +204,7 @@ pub fn out_of_memory(
     let (size, stack) = (size.max(0) as u64, stacks::stack(p));
     if p.config.tensors != Tensors::Off {
         p.usage.count(api);
-        report(p, device, allocated, reserved);
+        report(p, device, CacheTotals { allocated, reserved });
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
     p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });

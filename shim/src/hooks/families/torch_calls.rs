@@ -9,6 +9,7 @@ use crate::driver::api::{Api, Home};
 use crate::driver::depth;
 use crate::driver::pointers;
 use crate::hooks::call::after_call;
+use crate::hooks::process::cost;
 use crate::hooks::process::state::{self, Process};
 use crate::interpose::linked::LinkedFunctions;
 use crate::runtime::{clock, errno, loader, panic_boundary};
@@ -27,7 +28,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         hook(process);
         after_call::after_block(process);
         if began != 0 {
-            process.cost.add(clock::elapsed_ns(began), 0);
+            cost::timed(process, began, 0);
         }
     });
     if let Err(payload) = outcome {

@@ -357,6 +357,11 @@ fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping, by: StackId)
             stack: by,
         });
     }
+    if let Some(sampling) = &p.block_sampling
+        && let Some(object) = vmm.object(mapping.object)
+    {
+        sampling.memory_came(object.device, mapping.address, mapping.size);
+    }
 }
 
 #[cfg(test)]

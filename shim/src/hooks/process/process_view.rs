@@ -3,6 +3,7 @@
 use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::process::limit_events;
 use crate::hooks::process::state::Process;
+use crate::model::block_sampling::BlockSampling;
 use crate::model::ledger::Cursor;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
@@ -70,15 +71,19 @@ impl ProcessView for Process {
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {
         if end {
             self.torch_totals.events().for_each(|event| emit(&event));
+            let samples = self.block_sampling.iter().flat_map(BlockSampling::events);
+            samples.for_each(|event| emit(&event));
         } else {
+            let rate = self.block_sampling.as_ref().map(BlockSampling::rate);
+            rate.iter().for_each(emit);
             self.torch_totals.ask();
         }
     }
 
-    /// After memory was unmapped and mapped again the ledger's sums lack its owners, so no summary is
-    /// written; the reader replays the trace instead.
+    /// After memory was unmapped and mapped again the ledger's sums lack its owners, and those of samples are no sums of
+    /// blocks: then no summary is written, and the reader replays the trace.
     fn can_sum_up(&self) -> bool {
-        !self.vmm.lock().ever_slept()
+        self.block_sampling.is_none() && !self.vmm.lock().ever_slept()
     }
 
     fn summary(&self, emit: &mut dyn FnMut(&Event)) {

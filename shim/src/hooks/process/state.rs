@@ -13,6 +13,7 @@ use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
+use crate::model::block_sampling::BlockSampling;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
@@ -32,7 +33,7 @@ use crate::model::stream_targets::StreamTargets;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
-use crate::runtime::clock::ProcessClock;
+use crate::runtime::clock::{self, ProcessClock};
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::loader;
 use crate::runtime::lock::Left;
@@ -61,6 +62,8 @@ pub struct Process {
     pub executable_graphs: ExecutableGraphs,
     pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
+    /// `None`: all of PyTorch's blocks are recorded, or none.
+    pub block_sampling: Option<BlockSampling>,
     pub oom: OomReporter,
     pub live_sites: LiveSites,
     pub stream_targets: StreamTargets,
@@ -107,6 +110,7 @@ impl Process {
             executable_graphs: ExecutableGraphs::default(),
             stream_captures: StreamCaptures::default(),
             torch_totals: TorchTotals::default(),
+            block_sampling: block_sampling(&config),
             oom: OomReporter::default(),
             live_sites: LiveSites::default(),
             stream_targets: StreamTargets::default(),
@@ -137,6 +141,16 @@ unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
     // SAFETY: `at` is writable and aligned (see above); nothing is overwritten that would have to be
     // dropped.
     unsafe { at.write(make()) }
+}
+
+/// Without memory for it all blocks are recorded. Its random numbers are its own: nothing of the program's is used.
+fn block_sampling(config: &Config) -> Option<BlockSampling> {
+    if !config.samples_blocks() {
+        return None;
+    }
+    // SAFETY: takes no arguments.
+    let pid = unsafe { libc::getpid() } as u64;
+    BlockSampling::new(clock::real_mono_ns() ^ pid << 40, config.overhead)
 }
 
 /// UUID and size of a device, which the cap's rules are matched with.
@@ -202,6 +216,10 @@ fn make_now() -> &'static Process {
 fn record_settings(process: &Process) {
     for (name, value) in process.config.settings() {
         let (name, value) = (name.to_string(), value.to_string());
+        process.trace_writer.define(&Definition::Setting { name, value });
+    }
+    if process.block_sampling.is_some() {
+        let (name, value) = ("VRAMTRACE_RECORD".into(), "sampled".into());
         process.trace_writer.define(&Definition::Setting { name, value });
     }
 }

@@ -25,7 +25,7 @@ impl Ledger {
         let epoch = self.epoch.load(Acquire);
         if inner.put(entry, epoch, 0) {
             let peak = self.totals(entry.device).epoch_for(entry.kind, true);
-            inner.site_add(entry.maker(), Step::Allocated, entry.size, epoch, peak);
+            inner.site_add(entry.maker(), Step::Allocated, entry.weighed(), epoch, peak);
         }
         shard.note_place(&inner);
     }
@@ -44,9 +44,9 @@ impl Ledger {
         }
         let epoch = self.epoch.load(Relaxed);
         let Some(slot) = inner.entries.at(index) else { return false };
-        let (made_by, size) = (slot.made_by(), slot.size());
+        let (made_by, weighed) = (slot.made_by(), slot.weighed());
         let peak = self.totals(made_by.device).epoch_for(made_by.kind, false);
-        inner.site_add(made_by, Step::Freed, size, epoch, peak);
+        inner.site_add(made_by, Step::Freed, weighed, epoch, peak);
         inner.drop_at(index);
         true
     }

@@ -3,7 +3,7 @@
 use super::totals::Maker;
 use crate::runtime::hash_table::{Slot, spread};
 use vramtrace_format::physical::{self, Physical};
-use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, SiteId, Space, StackId};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, SiteId, Space, StackId, sampling};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entry {
@@ -24,6 +24,8 @@ pub struct Entry {
     pub time_ns: u64,
     /// Opens of an import that share this address; 1 for everything else.
     pub refs: u32,
+    /// The base-2 logarithm of the rate of samples of which this is one; 0: it stands for itself only.
+    pub sampled: u8,
 }
 
 impl Entry {
@@ -42,12 +44,24 @@ impl Entry {
             stack: StackId(0),
             time_ns: 0,
             refs: 1,
+            sampled: 0,
         }
     }
 
     #[inline]
     pub fn physical(&self) -> Physical {
         physical::physical(self.kind, self.size)
+    }
+
+    /// The rate of samples in bytes; 0: it is none.
+    pub fn rate(&self) -> u64 {
+        rate(self.sampled)
+    }
+
+    /// What it adds to sums by stack: bytes and number, those of the allocations that it stands for.
+    #[inline]
+    pub fn weighed(&self) -> [u64; 2] {
+        weighed(self.size, self.sampled)
     }
 
     pub(super) fn maker(&self) -> Maker {
@@ -86,6 +100,7 @@ pub(super) struct EntrySlot {
     kind: u8,
     space: u8,
     device: u8,
+    sampled: u8,
 }
 
 // SAFETY: plain numbers; kind 0 is the empty slot.
@@ -162,6 +177,7 @@ impl EntrySlot {
             kind: entry.kind as u8,
             space: entry.space as u8,
             device: entry.device.0,
+            sampled: entry.sampled,
         }
     }
 
@@ -182,8 +198,8 @@ impl EntrySlot {
     }
 
     #[inline]
-    pub fn size(&self) -> u64 {
-        self.size
+    pub fn weighed(&self) -> [u64; 2] {
+        weighed(self.size, self.sampled)
     }
 
     pub fn context(&self) -> ContextId {
@@ -209,8 +225,22 @@ impl EntrySlot {
             stack: StackId(self.stack),
             time_ns: self.time_ns,
             refs: self.refs,
+            sampled: self.sampled,
         }
     }
+}
+
+fn rate(sampled: u8) -> u64 {
+    if sampled == 0 { 0 } else { 1 << sampled }
+}
+
+#[inline]
+fn weighed(size: u64, sampled: u8) -> [u64; 2] {
+    if sampled == 0 {
+        return [size, 1];
+    }
+    let weight = sampling::weight(size, rate(sampled));
+    [sampling::weigh(size, weight), sampling::weigh(1, weight)]
 }
 
 #[cfg(test)]
@@ -235,6 +265,7 @@ mod tests {
             stack: StackId(4),
             time_ns: 5,
             refs: 6,
+            sampled: 20,
             ..Entry::new(Kind::Array, 0xabc, 99, DeviceId::UNKNOWN)
         };
         assert_eq!(EntrySlot::new(&entry, 1, 0).entry(), entry);

@@ -215,7 +215,7 @@ impl Ledger {
         let now = self.epoch.load(Relaxed);
         let step = if again { Step::Unfreed } else { Step::Allocated };
         let peak = self.totals(entry.device).epoch_for(entry.kind, true);
-        inner.site_add(entry.maker(), step, entry.size, now, peak);
+        inner.site_add(entry.maker(), step, entry.weighed(), now, peak);
         if let Some(sum) = self.sum_of(at, entry) {
             match again {
                 true => sum.unfreed(entry.size, now),
@@ -276,7 +276,7 @@ impl Ledger {
             slot.written = running;
         }
         let peak = self.totals(entry.device).epoch_for(entry.kind, false);
-        inner.site_add(entry.maker(), Step::Freed, entry.size, epoch, peak);
+        inner.site_add(entry.maker(), Step::Freed, entry.weighed(), epoch, peak);
         if let Some(sum) = self.sum_of(at, &entry) {
             sum.freed(entry.size, epoch);
         }
@@ -498,7 +498,11 @@ fn most_taken(entry: &Entry) -> u64 {
 }
 
 fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {
-    Event::CheckpointAlloc { id, time_ns: entry.time_ns, alloc: entry.alloc() }
+    let (time_ns, alloc) = (entry.time_ns, entry.alloc());
+    match entry.rate() {
+        0 => Event::CheckpointAlloc { id, time_ns, alloc },
+        rate => Event::CheckpointSampled { id, time_ns, rate, alloc },
+    }
 }
 
 const _: () = assert!(KINDS > Kind::Block as usize);

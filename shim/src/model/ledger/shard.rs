@@ -119,9 +119,16 @@ impl Shard {
 }
 
 impl Inner {
-    /// Adds to the sums of a (site, stack); a table that cannot grow loses the figure, not the run.
+    /// Adds to the sums of a (site, stack); a table that cannot grow loses the figure, not the run. `of`: bytes and number.
     #[inline]
-    pub fn site_add(&mut self, maker: Maker, step: Step, size: u64, epoch: u32, peak: (u32, bool)) {
+    pub fn site_add(
+        &mut self,
+        maker: Maker,
+        step: Step,
+        of: [u64; 2],
+        epoch: u32,
+        peak: (u32, bool),
+    ) {
         let index = match self.sites.find((maker.site, maker.stack)) {
             Some(index) => index,
             None => match self.sites.insert(SiteSlot::new(maker, epoch)) {
@@ -135,7 +142,7 @@ impl Inner {
             },
         };
         if let Some(slot) = self.sites.at_mut(index) {
-            slot.add(step, size, epoch, peak);
+            slot.add(step, of, epoch, peak);
         }
     }
 

@@ -269,21 +269,23 @@ impl SiteSlot {
         }
     }
 
-    /// `peak`: the device's epoch, and whether this is the first block in it.
+    /// `of`: bytes and number of the allocations. `peak`: the device's epoch, and whether this is the first block in it.
     #[inline]
-    pub fn add(&mut self, step: Step, size: u64, epoch: u32, peak: (u32, bool)) {
+    pub fn add(&mut self, step: Step, of: [u64; 2], epoch: u32, peak: (u32, bool)) {
+        let [size, number] = of;
         if self.epoch != epoch {
             self.before = self.now;
             self.epoch = epoch;
         }
         let (allocations, frees, bytes) = match step {
-            Step::Allocated => (1, 0, size as i64),
-            Step::Freed => (0, 1, 0),
-            Step::Unfreed => (0, -1, 0),
+            Step::Allocated => (number as i64, 0, size as i64),
+            Step::Freed => (0, number as i64, 0),
+            Step::Unfreed => (0, -(number as i64), 0),
         };
         if is_held(self.kind()) {
             let (bytes, came) = (physical::share(self.kind(), size), step != Step::Freed);
-            self.held.apply(Change { bytes, came, epoch: peak.0, joins_peak: peak.1 });
+            let (epoch, joins_peak) = peak;
+            self.held.apply(Change { bytes, number, came, epoch, joins_peak });
         }
         for (word, by) in self.now.iter_mut().zip([allocations, frees, bytes]) {
             *word = word.saturating_add_signed(by);
@@ -345,9 +347,9 @@ mod tests {
         };
         let mut slot = SiteSlot::new(maker, 0);
         assert_eq!(slot.maker(), maker);
-        slot.add(Step::Allocated, 100, 0, (0, false));
-        slot.add(Step::Freed, 100, 1, (0, false));
-        slot.add(Step::Allocated, 50, 1, (0, false));
+        slot.add(Step::Allocated, [100, 1], 0, (0, false));
+        slot.add(Step::Freed, [100, 1], 1, (0, false));
+        slot.add(Step::Allocated, [50, 1], 1, (0, false));
         assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
         assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
         let sum = KindSum::default();

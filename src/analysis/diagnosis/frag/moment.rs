@@ -4,6 +4,7 @@ use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::{Frag, FragSegment, Sizes, pins, pool};
 use crate::analysis::steps::Steps;
+use crate::analysis::whatif::NOT_OF_SAMPLES;
 use crate::analysis::{Knowledge, Moment, StackClassifier, StepMoment, UnknownMoment, knowledge};
 use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until, Visitor};
 use crate::symbols::Symbols;
@@ -28,6 +29,8 @@ pub enum FragMoment {
 /// Why a moment cannot be shown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MomentError {
+    #[error("{NOT_OF_SAMPLES}")]
+    Sampled,
     #[error("it has no times: only --at peak, --at end and --at oom can be asked of it")]
     NoTimes,
     #[error("no request of PyTorch ended out of memory: give --at peak, --at end or seconds")]
@@ -45,6 +48,9 @@ pub fn find(
     definitions: &Definitions,
     at: FragMoment,
 ) -> Result<Vec<Frag>, MomentError> {
+    if definitions.samples_blocks() {
+        return Err(MomentError::Sampled);
+    }
     if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }

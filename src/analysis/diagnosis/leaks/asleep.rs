@@ -80,6 +80,7 @@ impl SleepFindings {
                 stack,
                 stacks: 1,
                 bytes: last.max(left),
+                error: 0,
                 count: track.map_or(0, |track| track.count),
                 allocations: track.map_or(0, |track| track.allocations),
                 frees: track.map_or(0, |track| track.frees),

@@ -257,6 +257,7 @@ fn empty() -> Leak {
         stack: StackId(0),
         stacks: 1,
         bytes: 0,
+        error: 0,
         count: 0,
         allocations: 0,
         frees: 0,

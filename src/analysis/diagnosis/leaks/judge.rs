@@ -59,6 +59,9 @@ pub(super) struct Case {
     pub(super) count: u64,
     /// Bytes and pieces before the end's frees.
     pub(super) held: (u64, u64),
+    /// The variances of `bytes` and of those of `held`.
+    variance: f64,
+    held_variance: f64,
     pub(super) highest_count: u64,
     pub(super) allocations: u64,
     frees: u64,
@@ -85,6 +88,8 @@ impl Case {
             bytes: track.bytes,
             count: track.count,
             held: observer.held(track),
+            variance: track.variance,
+            held_variance: observer.held_variance(track),
             highest_count: track.highest_count,
             allocations: track.allocations,
             frees: track.frees,
@@ -109,6 +114,8 @@ impl Case {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count += other.count;
         self.held = (self.held.0.saturating_add(other.held.0), self.held.1 + other.held.1);
+        self.variance += other.variance;
+        self.held_variance += other.held_variance;
         self.highest_count += other.highest_count;
         self.allocations += other.allocations;
         self.frees += other.frees;
@@ -400,9 +407,9 @@ impl<'a> Judge<'a> {
         because: LeakReason,
         confidence: f64,
     ) -> Leak {
-        let (bytes, count) = match verdict {
-            Verdict::FreedAtEnd => case.held,
-            _ => (case.bytes, case.count),
+        let ((bytes, count), variance) = match verdict {
+            Verdict::FreedAtEnd => (case.held, case.held_variance),
+            _ => ((case.bytes, case.count), case.variance),
         };
         Leak {
             verdict,
@@ -411,6 +418,7 @@ impl<'a> Judge<'a> {
             stack: case.stack,
             stacks: case.stacks,
             bytes,
+            error: variance.sqrt() as u64,
             count,
             allocations: case.allocations,
             frees: case.frees,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took};
+use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took, physical};
 
 use super::driver_held::DriverHeld;
 use super::series::Series;
@@ -23,6 +23,9 @@ pub(super) const ACTIVITY_SHIFT: u32 = 0;
 #[derive(Clone, Debug)]
 pub struct StackHistory {
     pub bytes: u64,
+    /// The variance of `bytes`, where samples of blocks estimate them; else 0.
+    pub variance: f64,
+    /// Allocations in the file: of samples those that were recorded.
     pub count: u64,
     /// Calls whose events are in the file.
     pub allocations: u64,
@@ -39,6 +42,7 @@ pub struct StackHistory {
     /// Allocations of the process before the latest frees began, with the bytes and the count that were
     /// live at that moment.
     held: (u64, u64, u64),
+    held_variance: f64,
     /// Live bytes over time, ns since the first observed event.
     pub time: Series,
     /// The same over the events of its device and level.
@@ -127,19 +131,22 @@ impl GrowthObserver {
         let place = self.places.entry((level, live.device)).or_default();
         let activity = place.events;
         let share = live.share();
+        let piece = physical::share(live.kind, live.size);
         let track =
             self.tracks.entry((level, live.device, live.stack)).or_insert_with(|| StackHistory {
                 bytes: 0,
+                variance: 0.0,
                 count: 0,
                 allocations: 0,
                 frees: 0,
                 first_ns: live.time_ns,
                 last_alloc_ns: live.time_ns,
                 highest_count: 0,
-                smallest: share,
-                largest: share,
+                smallest: piece,
+                largest: piece,
                 first_event: activity,
                 held: (0, 0, 0),
+                held_variance: 0.0,
                 time: Series::new(TIME_SHIFT, 0),
                 activity: Series::new(ACTIVITY_SHIFT, 0),
             });
@@ -168,8 +175,9 @@ impl GrowthObserver {
             track.time.change(time, track.bytes, now);
             track.activity.change(activity, track.bytes, now);
         }
-        (track.smallest, track.largest) = (track.smallest.min(share), track.largest.max(share));
+        (track.smallest, track.largest) = (track.smallest.min(piece), track.largest.max(piece));
         track.bytes = now;
+        track.variance += live.variance(piece);
         track.count += 1;
         track.highest_count = track.highest_count.max(track.count);
     }
@@ -180,6 +188,7 @@ impl GrowthObserver {
         let Some(track) = self.tracks.get_mut(&(level, live.device, live.stack)) else { return };
         if track.held.0 != self.allocations {
             track.held = (self.allocations, track.bytes, track.count);
+            track.held_variance = track.variance;
         }
         let now = track.bytes.saturating_sub(live.share());
         track.time.change(time, track.bytes, now);
@@ -189,6 +198,8 @@ impl GrowthObserver {
         track.frees += 1;
         self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
         track.bytes = now;
+        let piece = physical::share(live.kind, live.size);
+        track.variance = (track.variance - live.variance(piece)).max(0.0);
         track.count = track.count.saturating_sub(1);
     }
 }
@@ -206,6 +217,11 @@ impl GrowthObserver {
             track.count = track.count.saturating_sub(1);
             track.allocations = track.allocations.saturating_sub(1);
         }
+    }
+
+    /// The variance of the bytes of [`GrowthObserver::held`].
+    pub fn held_variance(&self, track: &StackHistory) -> f64 {
+        if track.held.0 == self.allocations { track.held_variance } else { track.variance }
     }
 
     /// Live bytes and allocations of a stack at the process's last allocation.

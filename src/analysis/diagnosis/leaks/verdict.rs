@@ -45,6 +45,9 @@ pub struct Leak {
     pub stacks: u64,
     /// Live bytes at the end; for `FreedAtEnd`, before the frees at the end.
     pub bytes: u64,
+    /// The standard error of `bytes`, where samples of blocks estimate them; else 0.
+    pub error: u64,
+    /// Of samples those that were recorded; so are the numbers of allocations and frees.
     pub count: u64,
     pub allocations: u64,
     pub frees: u64,

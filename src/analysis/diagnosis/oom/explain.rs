@@ -55,7 +55,9 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
             0 => before[stop / 2] = timed.then(|| Before::of(state, oom)).flatten(),
             _ => {
                 let segments = state.segments();
-                let here = segments.iter().filter(|segment| segment.device == oom.device);
+                let here = segments.iter().filter(|segment| {
+                    segment.device == oom.device && !definitions.samples_blocks()
+                });
                 let segments = here.map(FragSegment::of).collect();
                 found[stop / 2] = Some((at_failure(state, oom.clone(), definitions), segments));
             }

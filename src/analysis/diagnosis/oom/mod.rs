@@ -116,7 +116,8 @@ impl PostMortem {
     /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.
     pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
         let cache = &self.device.cache;
-        if cache.allocations > 0 && cache.allocations <= MOST_BLOCKS {
+        let replays = !definitions.samples_blocks() && cache.allocations > 0;
+        if replays && cache.allocations <= MOST_BLOCKS {
             self.remedy = remedy::of(self, trace, definitions);
         }
     }
@@ -176,11 +177,13 @@ impl Visitor for PostMortems<'_> {
 
 fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem {
     let all = state.segments();
-    let here: Vec<&SegmentAt> = all.iter().filter(|it| it.device == oom.device).collect();
+    // Between samples there are other blocks.
+    let sampled = definitions.samples_blocks();
+    let is_known = |it: &&SegmentAt| it.device == oom.device && !sampled;
+    let here: Vec<&SegmentAt> = all.iter().filter(is_known).collect();
     let sum = |bytes: &dyn Fn(&SegmentAt) -> u64| {
         here.iter().map(|segment| bytes(segment)).fold(0, u64::saturating_add)
     };
-    let free = sum(&|segment| segment.free());
     let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
     let pinned = here.iter().filter(|it| !it.blocks.is_empty() && it.free() > 0).count() as u64;
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
@@ -191,6 +194,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let mut held = Holdings::of_state(state, Level::of(state));
     held.keep(oom.device);
     let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
+    let free = if sampled { device.cache.free() } else { sum(&|segment| segment.free()) };
     // PyTorch's own figures, where its blocks were not recorded.
     let cache = &device.cache;
     let by_torch = oom.torch.as_ref().map(|oom| (oom.allocated, oom.reserved));
@@ -207,7 +211,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     };
     let figures = match oom.post_mortem.filter(of_request) {
         Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
-        None => known_figures(&oom, own_limit, free, largest_hole),
+        None => known_figures(&oom, own_limit, free, (!sampled).then_some(largest_hole)),
     };
     let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
     let card = definitions.device(oom.device);
@@ -233,7 +237,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
 }
 
 /// The figures from the calls and blocks of the trace.
-fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Figures {
+fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: Option<u64>) -> Figures {
     let refused = oom.refusal.map(|at| at.refused);
     let left = refused.and_then(|refused| {
         let free = Some(refused.driver_free).filter(|free| *free > 0);
@@ -245,7 +249,7 @@ fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Fi
         of_cache: oom.level == Level::Tensor,
         size: oom.size,
         free,
-        largest_hole: Some(largest_hole),
+        largest_hole,
         left,
         over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
         other: None,

@@ -11,7 +11,7 @@ mod sharing;
 pub use predict::{
     Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
 };
-pub use recorded::{InForce, Recorded, RecordedOoms, Source, why_no_blocks};
+pub use recorded::{InForce, NOT_OF_SAMPLES, Recorded, RecordedOoms, Source, why_no_blocks};
 
 #[cfg(test)]
 mod tests;

@@ -131,6 +131,10 @@ impl Recorded {
     }
 }
 
+/// The message for a trace with samples of the blocks.
+pub const NOT_OF_SAMPLES: &str = "samples of PyTorch's blocks were recorded \
+    (VRAMTRACE_RECORD=sampled), and this needs all of them; record with VRAMTRACE_RECORD=full";
+
 /// The message for a trace without blocks: the probable reason, and what to do.
 pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
     let conf = InForce::of(definitions);

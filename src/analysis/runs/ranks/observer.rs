@@ -35,7 +35,8 @@ impl HeldAtPeak {
         }
         let peak = self.peaks.entry(live.device).or_default();
         let joins_peak = came && of_framework && std::mem::take(&mut peak.awaits_block);
-        let change = Change { bytes: live.share(), came, epoch: peak.epoch, joins_peak };
+        let (bytes, number) = (live.share(), live.weigh(1));
+        let change = Change { bytes, number, came, epoch: peak.epoch, joins_peak };
         self.stacks.entry((live.device, live.stack, of_framework)).or_default().apply(change);
     }
 

@@ -10,7 +10,7 @@ use crate::analysis::{GroupBy, Holder, Level, StackClassifier};
 use crate::report::wording::age;
 use crate::symbols::FREE_CACHE;
 use crate::trace::Definitions;
-use crate::units::{clean, count, seconds, several, size};
+use crate::units::{clean, count, estimate, seconds, several, size};
 
 /// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
@@ -202,7 +202,8 @@ fn holder_lines(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String>
         let library = holder.library.as_deref().filter(|_| !holder.of_cache || alike);
         let library = library.map_or(String::new(), |name| format!(" ({})", clean(name)));
         let place = place.unwrap_or_else(why);
-        format!("{:>10}  {place}{library}   {}", size(holder.bytes), pieces(holder))
+        let bytes = estimate(holder.bytes, holder.error);
+        format!("{bytes:>10}  {place}{library}   {}", pieces(holder))
     };
     named().map(line).collect()
 }

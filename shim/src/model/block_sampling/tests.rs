@@ -1,0 +1,170 @@
+use super::*;
+
+const DEVICE: DeviceId = DeviceId(0);
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The sizes of a program's blocks: many small ones, some of about the rate, few large ones.
+fn sizes() -> Vec<u64> {
+    let small = std::iter::repeat_n(512, 4_000).chain(std::iter::repeat_n(20 * KIB, 2_000));
+    let others = std::iter::repeat_n(900 * KIB, 100).chain(std::iter::repeat_n(40 * MIB, 5));
+    small.chain(others).collect()
+}
+
+/// An estimate of sums, and of its variance.
+#[derive(Default)]
+struct Estimate {
+    bytes: f64,
+    blocks: f64,
+    variance: f64,
+}
+
+impl Estimate {
+    fn add(&mut self, size: u64, chosen: Chosen) {
+        let weight = match chosen {
+            Chosen::No => return,
+            Chosen::Always => 1.0,
+            Chosen::Sample(rate) => sampling::weight(size, 1 << rate),
+        };
+        self.bytes += size as f64 * weight;
+        self.blocks += weight;
+        self.variance += sampling::variance(size, weight);
+    }
+}
+
+/// Estimates of these blocks with different seeds; `before` is called before each block.
+fn estimates(runs: u64, sizes: &[u64], before: impl Fn(&BlockSampling, usize)) -> Vec<Estimate> {
+    let run = |seed| {
+        let sampling = BlockSampling::new(seed, 20_000).unwrap();
+        let mut estimate = Estimate::default();
+        for (number, size) in sizes.iter().enumerate() {
+            before(&sampling, number);
+            estimate.add(*size, sampling.allocated(DEVICE, 1 << 40, *size));
+        }
+        estimate
+    };
+    (0..runs).map(run).collect()
+}
+
+/// The mean, and its standard error.
+fn mean(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let count = values.clone().count() as f64;
+    let mean = values.clone().sum::<f64>() / count;
+    let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    (mean, (variance / count).sqrt())
+}
+
+fn assert_unbiased(estimates: &[Estimate], sizes: &[u64]) {
+    let bytes: f64 = sizes.iter().map(|size| *size as f64).sum();
+    let (found, error) = mean(estimates.iter().map(|estimate| estimate.bytes));
+    assert!((found - bytes).abs() < 4.0 * error, "{found} +- {error}, not {bytes}");
+    let (found, error) = mean(estimates.iter().map(|estimate| estimate.blocks));
+    assert!((found - sizes.len() as f64).abs() < 4.0 * error, "{found} +- {error} blocks");
+    let is_near =
+        |estimate: &&Estimate| (estimate.bytes - bytes).abs() < 2.0 * estimate.variance.sqrt();
+    let near = estimates.iter().filter(is_near).count() as f64 / estimates.len() as f64;
+    assert!((0.92..0.98).contains(&near), "{near} within two standard errors");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes long there")]
+fn the_estimates_are_unbiased_and_have_the_stated_error() {
+    let sizes = sizes();
+    let estimates = estimates(1_000, &sizes, |_, _| ());
+    assert_unbiased(&estimates, &sizes);
+    // Of the stated error: sum of size^2 (1 - p) / p.
+    let of_all = |size: &u64| {
+        let p = sampling::probability(*size, 1 << LEAST);
+        (*size as f64).powi(2) * (1.0 - p) / p
+    };
+    let expected: f64 = sizes.iter().map(of_all).sum();
+    let (found, error) = mean(estimates.iter().map(|estimate| estimate.variance));
+    assert!((found - expected).abs() < 4.0 * error, "{found} +- {error}, not {expected}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes long there")]
+fn a_change_of_the_rate_keeps_them_unbiased() {
+    let sizes = sizes();
+    let estimates = estimates(1_000, &sizes, |sampling, number| {
+        let rate = [LEAST, LEAST + 3, LEAST + 1, LEAST][number / 7 % 4];
+        sampling.rate.store(rate, Relaxed);
+    });
+    assert_unbiased(&estimates, &sizes);
+}
+
+#[test]
+fn the_first_block_in_new_memory_is_recorded() {
+    let sampling = BlockSampling::new(3, 20_000).unwrap();
+    sampling.rate.store(MOST, Relaxed);
+    let other = sampling.allocated(DEVICE, 1 << 40, 512);
+    sampling.memory_came(DEVICE, 2 << 40, 20 * MIB);
+    assert_eq!(sampling.allocated(DEVICE, 1 << 40, 512), other, "elsewhere");
+    assert_eq!(sampling.allocated(DeviceId(1), 2 << 40, 512), other, "another device");
+    assert_eq!(sampling.allocated(DEVICE, 2 << 40, 512), Chosen::Always);
+    assert_eq!(sampling.allocated(DEVICE, (2 << 40) + 512, 512), other, "the second");
+    // A segment that grows: its block begins before the new part.
+    sampling.memory_came(DEVICE, (2 << 40) + 20 * MIB, 2 * MIB);
+    assert_eq!(sampling.allocated(DEVICE, (2 << 40) + 4 * MIB, 17 * MIB), Chosen::Always);
+    assert_eq!(other, Chosen::No);
+}
+
+#[test]
+fn counts_are_exact() {
+    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    for number in 0..100 {
+        sampling.allocated(DEVICE, number << 20, 2 * MIB);
+        sampling.note(DEVICE, (number + 1) * 2 * MIB);
+    }
+    for number in 0..40 {
+        sampling.freed(DEVICE);
+        sampling.note(DEVICE, (99 - number) * 2 * MIB);
+    }
+    sampling.freed(DeviceId(1));
+    let counts = Event::BlockCounts { device: DEVICE, live: 60, allocations: 100, peak: 200 * MIB };
+    let rate = Event::Sampling { rate: MIB, least: MIB, cost: 0, bound: 20_000 };
+    assert!(sampling.events().eq([rate, counts]));
+}
+
+#[test]
+fn counts_are_due_from_time_to_time() {
+    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    let due = (0..3 * RECORDS).filter(|_| sampling.are_counts_due(DEVICE)).count();
+    assert_eq!(due, 3);
+}
+
+#[test]
+fn no_recorded_address_is_missed() {
+    let sampling = BlockSampling::new(7, 20_000).unwrap();
+    let addresses: Vec<u64> = (0..2_000).map(|n| (1 << 40) + n * 3 * 512).collect();
+    assert!(!addresses.iter().any(|address| sampling.may_be_recorded(*address)));
+    addresses.iter().for_each(|address| sampling.is_recorded(*address));
+    assert!(addresses.iter().all(|address| sampling.may_be_recorded(*address)));
+    let others = (0..2_000).filter(|n| sampling.may_be_recorded((3 << 40) + n * 512)).count();
+    assert!(others < 200, "{others} of 2,000 other addresses");
+    addresses.iter().for_each(|address| sampling.is_removed(*address));
+    assert!(!addresses.iter().any(|address| sampling.may_be_recorded(*address)));
+    // A full count stays.
+    (0..300).for_each(|_| sampling.is_recorded(1 << 40));
+    (0..300).for_each(|_| sampling.is_removed(1 << 40));
+    assert!(sampling.may_be_recorded(1 << 40));
+}
+
+#[test]
+fn the_rate_follows_the_cost_within_its_limits() {
+    let sampling = BlockSampling::new(9, 20_000).unwrap();
+    let judged = |took_ns, since_ns| (0..128).any(|_| sampling.timed(took_ns, 64, since_ns));
+    let rate = || match sampling.rate() {
+        Event::Sampling { rate, cost, .. } => (rate, cost),
+        other => panic!("{other:?}"),
+    };
+    assert!(!judged(1_000, 1 << 30), "no more samples than at the start");
+    // 4 % of the time.
+    assert!(judged(1_000, 1_600_000));
+    assert_eq!(rate(), (2 * MIB, 40_000));
+    assert!(!judged(1_000, 4_000_000));
+    (0..40).for_each(|_| assert!(judged(10_000, 640_000) || rate().0 == 1 << MOST));
+    assert_eq!(rate(), (1 << MOST, 1_000_000));
+    (0..MOST - LEAST).for_each(|_| assert!(judged(1_000, 1 << 30)));
+    assert_eq!(rate().0, MIB);
+}

@@ -1,0 +1,222 @@
+//! `VRAMTRACE_RECORD=sampled`: samples of PyTorch's blocks, exact totals.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use testkit::torch_stand_ins::libraries;
+use testkit::{Program, Run, Setup, vramtrace};
+use vramtrace_format::{Event, Space, TraceReader};
+
+fn setup(mode: &str) -> Setup {
+    let library = libraries().join("libc10_cuda.so");
+    Setup::simulated().devices("1x80GiB").arg(mode).arg(library.display())
+}
+
+fn recorded(mode: &str, recording: &str) -> Run {
+    let mut setup = setup(mode).preload().env("VRAMTRACE_STACKS", "native");
+    if mode == "fork" {
+        // The child's blocks lie in no memory.
+        setup = setup.contradicts();
+    }
+    // The programs do little else, and a build with assertions is slow: its cost is no bound here.
+    let setup = setup.env("VRAMTRACE_OVERHEAD", "100%");
+    Program::c("sampled").run(setup.env("VRAMTRACE_RECORD", recording))
+}
+
+/// The output of a command with `--json`.
+fn json_of(words: &[&str], trace: &Path) -> Value {
+    let output = vramtrace().args(words).arg("--json").arg(trace).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(0), "{words:?}: {text}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What a command that refuses the trace says.
+fn refusal(words: &[&str], trace: &Path) -> String {
+    let output = vramtrace().args(words).arg(trace).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{words:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The figures that the program printed: the bytes of each line, and their number.
+fn truth(run: &Run) -> BTreeMap<String, (f64, f64)> {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let figure = |at: usize| words.get(at).map_or(0.0, |word| word.parse().unwrap_or(0.0));
+        (words[0].to_string(), (figure(1), figure(2)))
+    };
+    run.stdout.lines().map(line).collect()
+}
+
+/// Bytes, standard error and number of blocks of each line at the end.
+fn holders(trace: &Path) -> BTreeMap<String, (f64, f64, f64)> {
+    let all = json_of(&["holders", "--at", "end"], trace);
+    let mut found: BTreeMap<String, (f64, f64, f64)> = BTreeMap::new();
+    for holder in all["holders"].as_array().unwrap() {
+        let frames = holder["frames"].as_array().unwrap();
+        let functions = || frames.iter().filter_map(|frame| frame["function"].as_str());
+        let Some(name) = functions().find(|name| name.ends_with("_line")) else { continue };
+        let figure = |name: &str| holder[name].as_f64().unwrap_or(0.0);
+        let sum = found.entry(name.to_string()).or_default();
+        sum.0 += figure("bytes");
+        sum.1 = sum.1.hypot(figure("error_bytes"));
+        sum.2 += figure("count");
+    }
+    found
+}
+
+fn torch(trace: &Path) -> Value {
+    json_of(&["report"], trace)["processes"][0]["devices"][0]["torch"].clone()
+}
+
+#[test]
+fn holders_are_right_within_the_stated_error_and_totals_exactly() {
+    let full = recorded("train", "full").ok();
+    let sampled = recorded("train", "sampled").ok();
+    assert_eq!(full.stdout, sampled.stdout);
+    let exact = truth(&full);
+    let (full_trace, sampled_trace) = (full.only_trace(), sampled.only_trace());
+    let found = holders(&sampled_trace);
+    if found.is_empty() {
+        return testkit::skip("sampled: the recorder takes no stacks here");
+    }
+    for (name, (bytes, error, blocks)) in holders(&full_trace) {
+        assert_eq!(((bytes, blocks), error), (exact[&name], 0.0), "{name}");
+    }
+    for (name, (bytes, _)) in exact.iter().filter(|(name, _)| *name != "allocated") {
+        let (estimate, error, _) = found.get(name).copied().unwrap_or_default();
+        // Of lines with small blocks only the error is estimated, too: from the rate.
+        let least = (bytes * f64::from(1 << 20)).sqrt();
+        assert!(
+            (estimate - bytes).abs() < 5.0 * error.max(least),
+            "{name}: {estimate} {error} {bytes}"
+        );
+        assert!(error < 3.0 * least, "{name}: {error}");
+    }
+    // Blocks that are large against the rate are all there.
+    assert_eq!(found["large_line"], (256.0 * f64::from(1 << 20), 0.0, 4.0));
+    let (full, sampled) = (torch(&full_trace), torch(&sampled_trace));
+    for figure in [
+        "allocated_bytes",
+        "reserved_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "blocks",
+        "allocations",
+        "frees",
+        "disagreements",
+        "outside_bytes",
+        "free_in_segments_bytes",
+        "segments",
+    ] {
+        assert_eq!(full[figure], sampled[figure], "{figure}");
+    }
+    assert_eq!(full["allocated_bytes"].as_f64(), Some(exact["allocated"].0));
+    let (all, some) = (blocks_in(&full_trace), blocks_in(&sampled_trace));
+    assert!(some * 2 < all, "{some} of {all} blocks");
+}
+
+/// The number of blocks whose allocation a trace has.
+fn blocks_in(trace: &Path) -> usize {
+    let bytes = testkit::trace_bytes(trace);
+    let reader = TraceReader::new(&bytes).unwrap();
+    let is_block = |event: &Event| match event {
+        Event::Alloc(alloc) | Event::SampledAlloc { alloc, .. } => alloc.space == Space::Block,
+        _ => false,
+    };
+    reader.events().filter(|at| is_block(&at.event)).count()
+}
+
+#[test]
+fn what_needs_all_blocks_refuses_the_trace_and_the_rest_takes_it() {
+    let run = recorded("train", "sampled").ok();
+    let trace = run.only_trace();
+    for words in [&["frag"][..], &["whatif"], &["fits"]] {
+        let said = refusal(words, &trace);
+        assert!(said.contains("VRAMTRACE_RECORD=sampled") && said.contains("=full"), "{said}");
+    }
+    for words in [&["verify"][..], &["leaks"], &["tree"], &["holders", "--by", "role"], &["oom"]] {
+        let output = vramtrace().args(words).arg(&trace).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+    let printed = |words: &[&str]| {
+        let output = vramtrace().args(words).arg(&trace).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for words in [&["report"][..], &["holders"], &["leaks"]] {
+        let text = printed(words);
+        assert!(text.contains("samples of PyTorch's blocks were recorded"), "{words:?} {text}");
+    }
+    assert!(printed(&["holders", "--at", "end"]).contains(" MiB ± "));
+    let sampling = &json_of(&["report"], &trace)["processes"][0]["sampling"];
+    assert_eq!(
+        (&sampling["least_rate_bytes"], &sampling["bound_share"]),
+        (&json!(1 << 20), &json!(1.0))
+    );
+}
+
+#[test]
+fn counts_of_many_threads_are_exact() {
+    let run = recorded("threads", "sampled").ok();
+    let torch = torch(&run.only_trace());
+    let figures =
+        ["blocks", "allocations", "frees", "allocated_bytes"].map(|name| torch[name].as_u64());
+    let (live, all) = (8 * 128, 8 * 20_000);
+    assert_eq!(figures, [live, all, all - live, live * 4096].map(Some), "{torch:#}");
+}
+
+#[test]
+fn a_killed_program_leaves_all_up_to_its_last_sample() {
+    let run = recorded("killed", "sampled");
+    assert_eq!(run.status, -9, "{}", run.stderr);
+    let exact = truth(&run)["allocated"].0;
+    let trace = run.only_trace();
+    let torch = torch(&trace);
+    let allocated = torch["allocated_bytes"].as_f64().unwrap();
+    // A sample comes once in 1 MiB of blocks.
+    assert!((allocated - exact).abs() < f64::from(40 << 20), "{allocated} {exact}");
+    assert_eq!(vramtrace().arg("verify").arg(&trace).status().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_forked_child_samples_its_own_blocks() {
+    let run = recorded("fork", "sampled").ok();
+    let traces = run.traces();
+    let mut blocks: Vec<u64> =
+        traces.iter().map(|trace| torch(trace)["blocks"].as_u64().unwrap_or_default()).collect();
+    blocks.sort_unstable();
+    let parent = truth(&run).iter().map(|(_, (_, blocks))| *blocks as u64).sum::<u64>();
+    assert_eq!(blocks, [100, parent]);
+}
+
+/// The recorder takes more than 0.01 % of the time of a loop that does nothing else.
+#[test]
+fn above_its_bound_it_takes_fewer_samples_and_says_so() {
+    let setup =
+        setup("busy").preload().env("VRAMTRACE_STACKS", "native").env("VRAMTRACE_CAP", "4GiB");
+    let setup = setup.env("VRAMTRACE_RECORD", "sampled").env("VRAMTRACE_OVERHEAD", "0.01%");
+    let run = Program::c("sampled").run(setup).ok();
+    let trace = run.only_trace();
+    let bytes = testkit::trace_bytes(&trace);
+    let reader = TraceReader::new(&bytes).unwrap();
+    let rates: Vec<u64> = reader
+        .events()
+        .filter_map(|at| match at.event {
+            Event::Sampling { rate, least, bound, .. } => {
+                assert_eq!((least, bound), (1 << 20, 100));
+                Some(rate)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(rates.first(), Some(&(1 << 20)));
+    assert!(rates.iter().max() > Some(&(1 << 26)), "{rates:?}");
+    // Two million blocks of 3 MiB at the first rate would all be there.
+    assert!(blocks_in(&trace) < 400_000, "{}", blocks_in(&trace));
+    let report = json_of(&["report"], &trace);
+    assert_eq!(report["processes"][0]["devices"][0]["cap_bytes"], 4u64 << 30, "{report:#}");
+    let text = vramtrace().arg("report").arg(&trace).output().unwrap().stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("fewer than the one for 1.00 MiB of the start"), "{text}");
+}
