@@ -45,6 +45,7 @@ pub fn holders(classifier: &StackClassifier, held: &HeldByRole, level: Level) ->
             stack,
             library,
             of_cache,
+            cause: None,
             lead,
             caller,
         };
