@@ -249,7 +249,7 @@ fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, 
         places.extend(places_of(process, trace, at, mine));
     }
     caveats::warn_damage(&traces);
-    Ok(Usage { places })
+    Ok(Usage { has_driver_memory: true, places })
 }
 
 fn places_of(process: &Process, trace: &Trace, at: Option<Moment>, index: u32) -> Vec<PlaceUse> {

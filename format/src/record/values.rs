@@ -286,6 +286,14 @@ impl Cause {
             Cause::Other => "other",
         }
     }
+
+    /// The name in text.
+    pub fn words(self) -> &'static str {
+        match self {
+            Cause::LocalMemory => "local memory",
+            _ => self.name(),
+        }
+    }
 }
 
 scalar_enum!(Cause, |value| Some(Cause::from_u8(value)));

@@ -6,7 +6,6 @@
 use crate::runtime::handle_set::HandleSet;
 use crate::runtime::hash_table::{KeyedSlot, Table, Value, spread};
 use crate::runtime::lock::Lock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::{ContextId, SiteId, StackId};
 
 /// The call that instantiated an executable graph.
@@ -64,10 +63,8 @@ pub struct ExecutableGraphs {
     launched: HandleSet,
     /// Those that were launched, followed by a later one of their kind, and not launched since.
     superseded: HandleSet,
-    superseded_count: AtomicUsize,
     /// Those that were updated and not launched since.
     updated: HandleSet,
-    updated_count: AtomicUsize,
 }
 
 /// What a launch is to its executable graph.
@@ -101,7 +98,6 @@ impl ExecutableGraphs {
         }
         drop(known);
         if let Some(before) = before {
-            self.superseded_count.fetch_add(1, Ordering::Relaxed);
             self.superseded.add(before as usize);
         }
     }
@@ -116,13 +112,11 @@ impl ExecutableGraphs {
         if !self.launched.has(exec as usize) {
             return Launch::First;
         }
-        let in_set = |count: &AtomicUsize, set: &HandleSet| {
-            count.load(Ordering::Relaxed) != 0 && set.has(exec as usize)
-        };
-        if in_set(&self.superseded_count, &self.superseded) {
+        let in_set = |set: &HandleSet| !set.is_empty() && set.has(exec as usize);
+        if in_set(&self.superseded) {
             return Launch::Again;
         }
-        match in_set(&self.updated_count, &self.updated) {
+        match in_set(&self.updated) {
             true => Launch::Updated,
             false => Launch::Usual,
         }
@@ -140,7 +134,6 @@ impl ExecutableGraphs {
 
     /// After an update: its next launch may take memory.
     pub fn updated(&self, exec: u64) {
-        self.updated_count.fetch_add(1, Ordering::Relaxed);
         self.updated.add(exec as usize);
     }
 
@@ -190,7 +183,10 @@ mod tests {
         assert_eq!((launch(EXEC), launch(EXEC)), (Launch::Again, Launch::Usual));
         assert_eq!((launch(EXEC + 48), launch(EXEC + 48)), (Launch::First, Launch::Usual));
         graphs.updated(EXEC);
+        assert!(!graphs.updated.is_empty());
         assert_eq!((launch(EXEC), launch(EXEC)), (Launch::Updated, Launch::Usual));
+        // No launch looks them up any more.
+        assert!(graphs.superseded.is_empty() && graphs.updated.is_empty());
     }
 
     #[test]

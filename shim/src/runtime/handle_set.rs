@@ -17,7 +17,10 @@ const REMOVED: usize = 1;
 #[derive(Default)]
 pub struct HandleSet {
     slots: AtomicPtr<AtomicUsize>,
+    /// Slots that are not empty.
     used: AtomicUsize,
+    /// Handles in them.
+    members: AtomicUsize,
 }
 
 #[inline(always)]
@@ -47,6 +50,12 @@ impl HandleSet {
         false
     }
 
+    /// Whether no handle is in the set: one load, and no look-up.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.members.load(Ordering::Relaxed) == 0
+    }
+
     pub fn add(&self, handle: usize) {
         if handle <= REMOVED || self.has(handle) {
             return;
@@ -59,7 +68,10 @@ impl HandleSet {
         for _ in 0..SLOTS {
             let slot = &slots[index];
             match slot.compare_exchange(EMPTY, handle, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
+                Ok(_) => {
+                    self.members.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
                 Err(known) if known == handle => return,
                 Err(_) => index = (index + 1) % SLOTS,
             }
@@ -74,7 +86,13 @@ impl HandleSet {
             match slots[index].load(Ordering::Relaxed) {
                 EMPTY => return,
                 known if known == handle && known > REMOVED => {
-                    return slots[index].store(REMOVED, Ordering::Relaxed);
+                    let slot = &slots[index];
+                    let order = Ordering::Relaxed;
+                    // Another thread may have removed it, or cleared the set.
+                    if slot.compare_exchange(handle, REMOVED, order, order).is_ok() {
+                        self.members.fetch_sub(1, order);
+                    }
+                    return;
                 }
                 _ => index = (index + 1) % SLOTS,
             }
@@ -87,7 +105,9 @@ impl HandleSet {
             return;
         }
         for slot in self.slots().into_iter().flatten() {
-            slot.store(EMPTY, Ordering::Relaxed);
+            if slot.swap(EMPTY, Ordering::Relaxed) > REMOVED {
+                self.members.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -129,7 +149,29 @@ mod tests {
         assert!((0..5000).all(|n| !seen.has(handle(n))));
         seen.add(0);
         seen.add(1);
-        assert!(!seen.has(0) && !seen.has(1));
+        assert!(!seen.has(0) && !seen.has(1) && seen.is_empty());
+    }
+
+    #[test]
+    fn it_is_empty_again_when_all_were_removed() {
+        let seen = HandleSet::default();
+        assert!(seen.is_empty());
+        for _ in 0..3 {
+            for n in 1..100usize {
+                seen.add(n * 64);
+                seen.add(n * 64);
+            }
+            assert!(!seen.is_empty());
+            for n in 1..100usize {
+                seen.remove(n * 64);
+                seen.remove(n * 64);
+            }
+            assert!(seen.is_empty());
+        }
+        // Cleared when it is full, and by a call.
+        (1..20_000usize).for_each(|n| seen.add(n * 64));
+        seen.forget();
+        assert!(seen.is_empty());
     }
 
     #[test]

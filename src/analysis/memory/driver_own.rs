@@ -29,6 +29,14 @@ impl TakenBy {
     }
 }
 
+/// The name of a holder of memory that the driver took: `graphs: train.py:41 capture`.
+pub fn with_cause(cause: Option<Cause>, name: String) -> String {
+    match cause {
+        Some(cause) => format!("{}: {name}", cause.words()),
+        None => name,
+    }
+}
+
 /// Memory that the driver took on a device, by cause and line, largest first. Without a `classifier`
 /// (no stacks were recorded), by cause and call.
 pub fn taken_by(device: &DeviceState, classifier: Option<&StackClassifier>) -> Vec<TakenBy> {

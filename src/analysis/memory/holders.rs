@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Header, StackId};
+use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::allocator_frames::{self, is_allocator};
 use super::fold::folds;
@@ -56,6 +56,8 @@ pub struct Holder {
     pub library: Option<String>,
     /// True: blocks of PyTorch's cache. False: driver memory.
     pub of_cache: bool,
+    /// What the driver took the memory for. `None`: it was allocated.
+    pub cause: Option<Cause>,
     /// Innermost frame outside of frameworks, as an index into the stack's frames.
     pub lead: Option<usize>,
     /// Innermost frame of the program's own tree outside of `lead`, as an index into the frames.
@@ -66,6 +68,12 @@ pub struct Holder {
 pub fn bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
     let of_device = holders.iter().filter(|holder| holder.device == device);
     of_device.map(|holder| holder.bytes).fold(0, u64::saturating_add)
+}
+
+/// Sum of the bytes that the driver took on a device, of those of the holders.
+pub fn driver_bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
+    let taken = holders.iter().filter(|holder| holder.device == device && holder.cause.is_some());
+    taken.map(|holder| holder.bytes).fold(0, u64::saturating_add)
 }
 
 /// The layers and libraries of the frames of one process.
@@ -333,11 +341,14 @@ impl<'s> StackClassifier<'s> {
         };
         let mut all: FxHashMap<_, (Held, u64, Held, StackId, FrameRoles, bool)> =
             FxHashMap::default();
-        let driver = holdings.held.iter().map(|of| (of, false));
-        let blocks = holdings.blocks.iter().map(|of| (of, true));
-        for ((&(device, stack), &held), block) in driver.chain(blocks) {
+        let at = |(device, stack): &(DeviceId, StackId)| (*device, *stack);
+        let memory = holdings.held.iter().map(|(of, held)| (at(of), held, false, None));
+        let blocks = holdings.blocks.iter().map(|(of, held)| (at(of), held, true, None));
+        let driver = holdings.driver.iter();
+        let driver = driver.map(|((d, s, cause), held)| ((*d, *s), held, false, Some(*cause)));
+        for ((device, stack), &held, block, cause) in memory.chain(blocks).chain(driver) {
             let roles = if block { self.roles_of_block(stack) } else { self.roles(stack) };
-            let group = all.entry((device, why(stack), key(stack, &roles))).or_insert((
+            let group = all.entry((device, cause, why(stack), key(stack, &roles))).or_insert((
                 Held::default(),
                 0,
                 Held::default(),
@@ -355,7 +366,7 @@ impl<'s> StackClassifier<'s> {
         }
         let mut holders: Vec<Holder> = all
             .into_iter()
-            .map(|((device, _, _), (held, stacks, _, stack, roles, of_cache))| Holder {
+            .map(|((device, cause, ..), (held, stacks, _, stack, roles, of_cache))| Holder {
                 device,
                 bytes: held.bytes,
                 count: held.count,
@@ -367,12 +378,14 @@ impl<'s> StackClassifier<'s> {
                 stack,
                 library: self.library_name(&roles).map(str::to_string),
                 of_cache,
+                cause,
                 lead: roles.lead,
                 caller: roles.caller,
             })
             .collect();
         holders.sort_by_key(|holder| {
-            (Reverse((holder.bytes, holder.paused, holder.count)), holder.device, holder.stack)
+            let size = Reverse((holder.bytes, holder.paused, holder.count));
+            (size, holder.device, holder.stack, holder.cause)
         });
         holders
     }

@@ -3,11 +3,14 @@
 //! At the level of tensors, blocks replace their segments, and the rest of the segments is one holder,
 //! "PyTorch cache (free)". The sum is that of driver memory at either level. The peak is that of
 //! driver memory at either level; `--at peak-allocated` selects the peak of blocks.
+//!
+//! What the driver took for itself (graphs, modules, streams) has holders beside these: the lines whose calls made it
+//! take the memory.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Space, StackId};
+use vramtrace_format::{Cause, DeviceId, Space, StackId};
 
 use crate::analysis::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until, Visitor};
@@ -21,7 +24,7 @@ pub struct Held {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
     pub bytes: u64,
-    /// Number of allocations.
+    /// Number of allocations; of memory that the driver took, of functions and names that it took it for.
     pub count: u64,
     /// Bytes whose memory is unmapped and may be mapped again. Not in `bytes`.
     pub paused: u64,
@@ -50,6 +53,7 @@ impl Held {
 }
 
 type ByStack = FxHashMap<(DeviceId, StackId), Held>;
+type ByCause = FxHashMap<(DeviceId, StackId, Cause), Held>;
 
 /// What each stack held at a moment: a device's memory, without imports.
 ///
@@ -63,6 +67,8 @@ pub struct Holdings {
     pub held: ByStack,
     /// A framework's blocks, and the rest of its segments.
     pub blocks: ByStack,
+    /// What the driver took for itself: in no allocation.
+    pub driver: ByCause,
     /// The moment of each device's figures, ns since the start of the trace.
     pub at_ns: BTreeMap<DeviceId, u64>,
     /// Devices with a known peak whose events are missing in the trace: no stacks are known.
@@ -77,11 +83,13 @@ impl Holdings {
             at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
             ..Holdings::default()
         };
-        let (held, blocks) = (&mut holdings.held, &mut holdings.blocks);
         each_piece(state, level, &mut |piece| {
-            let of_cache = matches!(piece.what, What::Block | What::Free);
-            let sums = if of_cache { &mut *blocks } else { &mut *held };
-            let sum = sums.entry((piece.device, piece.stack)).or_default();
+            let at = (piece.device, piece.stack);
+            let sum = match piece.what {
+                What::Memory => holdings.held.entry(at).or_default(),
+                What::Block | What::Free => holdings.blocks.entry(at).or_default(),
+                What::Driver(cause) => holdings.driver.entry((at.0, at.1, cause)).or_default(),
+            };
             sum.add(piece.held);
         });
         holdings
@@ -96,6 +104,7 @@ impl Holdings {
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.held.retain(|(of, _), _| wanted(*of));
         self.blocks.retain(|(of, _), _| wanted(*of));
+        self.driver.retain(|(of, _, _), _| wanted(*of));
         self.at_ns.retain(|of, _| wanted(*of));
         self.not_known.retain(|of, _| wanted(*of));
     }
@@ -132,18 +141,23 @@ impl Holdings {
         at_peaks.found
     }
 
-    /// Driver memory and blocks.
-    pub fn all(&self) -> impl Iterator<Item = (DeviceId, StackId, Held)> {
-        self.held.iter().chain(&self.blocks).map(|((device, stack), held)| (*device, *stack, *held))
+    /// Driver memory, blocks, and what the driver took, with its cause.
+    pub fn all(&self) -> impl Iterator<Item = (DeviceId, StackId, Option<Cause>, Held)> {
+        let allocated = self.held.iter().chain(&self.blocks);
+        let allocated = allocated.map(|((device, stack), held)| (*device, *stack, None, *held));
+        let driver = self.driver.iter();
+        let driver =
+            driver.map(|((device, stack, cause), held)| (*device, *stack, Some(*cause), *held));
+        allocated.chain(driver)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.blocks.is_empty()
+        self.held.is_empty() && self.blocks.is_empty() && self.driver.is_empty()
     }
 
     /// The stacks of the holders, and of the calls that mapped their memory again.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.all().flat_map(|(_, stack, held)| [Some(stack), held.brought_back_by]).flatten()
+        self.all().flat_map(|(_, stack, _, held)| [Some(stack), held.brought_back_by]).flatten()
     }
 }
 
@@ -180,6 +194,7 @@ impl Visitor for HoldingsAtPeaks {
         here.keep(device);
         found.held.extend(here.held);
         found.blocks.extend(here.blocks);
+        found.driver.extend(here.driver);
         let at_ns = match until {
             Until::Time(time_ns) => time_ns,
             Until::Offset(_) | Until::End => state.time_ns,
@@ -248,6 +263,8 @@ pub enum What {
     Block,
     /// The rest of a framework's segment.
     Free,
+    /// What the driver took for itself: in no allocation.
+    Driver(Cause),
 }
 
 /// A part of a device's memory at a moment.
@@ -257,7 +274,7 @@ pub struct Piece<'s> {
     pub device: DeviceId,
     pub stack: StackId,
     pub held: Held,
-    /// `None` for the rest of a segment, and for unmapped memory.
+    /// `None` for the rest of a segment, for unmapped memory, and for what the driver took.
     pub allocation: Option<(Key, &'s Live)>,
 }
 
@@ -299,6 +316,13 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
             let held = Held { count: 1, paused: asleep.size, ..Held::default() };
             let (device, stack) = (asleep.owner.device, asleep.owner.stack);
             take(Piece { what: What::Memory, device, stack, held, allocation: None });
+        }
+    }
+    for (device, sums) in &state.devices {
+        for (maker, bytes) in sums.driver_own.makers() {
+            let held = Held { bytes, count: 1, ..Held::default() };
+            let (what, device, stack) = (What::Driver(maker.cause), *device, maker.stack);
+            take(Piece { what, device, stack, held, allocation: None });
         }
     }
 }

@@ -23,8 +23,8 @@ pub mod tree;
 
 pub use allocation_sizes::AllocationSizes;
 pub use curves::{Curve, Curves, CurvesObserver};
-pub use driver_own::{TakenBy, taken_by};
-pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on};
+pub use driver_own::{TakenBy, taken_by, with_cause};
+pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on, driver_bytes_on};
 pub use holdings::{Held, Holdings, Piece, What, each_piece};
 pub use ignored_ranges::IgnoredRanges;
 pub use known::{Knowledge, ResumePoint, UnknownMoment, knowledge};

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{Cause, DeviceId, StackId};
 
 use super::holdings::{Held, Holdings};
 use super::level::Level;
@@ -54,22 +54,36 @@ impl<'c, 's> Tree<'c, 's> {
 
     /// Adds the holdings of a device, below their libraries where `top` says so.
     pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, top: Top) {
-        let driver = holdings.held.iter().map(|of| (of, Level::Driver));
-        let blocks = holdings.blocks.iter().map(|of| (of, Level::Tensor));
-        for (((of, stack), held), level) in driver.chain(blocks) {
-            if *of != device {
+        let memory = holdings.held.iter().map(|(of, held)| (*of, held, Level::Driver, None));
+        let blocks = holdings.blocks.iter().map(|(of, held)| (*of, held, Level::Tensor, None));
+        let driver = holdings.driver.iter();
+        let driver = driver
+            .map(|((of, stack, cause), held)| ((*of, *stack), held, Level::Driver, Some(*cause)));
+        for ((of, stack), held, level, cause) in memory.chain(blocks).chain(driver) {
+            if of != device {
                 continue;
             }
             let library = (top == Top::Library).then(|| {
-                let roles = self.classifier.roles_at(*stack, level);
+                let roles = self.classifier.roles_at(stack, level);
                 self.classifier.library_name(&roles).unwrap_or("?").to_string()
             });
-            self.add(library, *stack, *held);
+            self.add_below(library, stack, *held, cause.map(taken_by_driver));
         }
     }
 
     /// Adds memory below its frames, and these below a node of this name.
     pub(in crate::analysis) fn add(&mut self, above: Option<String>, stack: StackId, held: Held) {
+        self.add_below(above, stack, held, None);
+    }
+
+    /// The same, in a node of the name `leaf` below the innermost frame.
+    fn add_below(
+        &mut self,
+        above: Option<String>,
+        stack: StackId,
+        held: Held,
+        leaf: Option<String>,
+    ) {
         let frames = self.classifier.shown_frames(stack, self.fold);
         let none = match (stack, frames.is_empty()) {
             (FREE_CACHE, _) => Some(FREE_CACHE_NAME),
@@ -82,7 +96,8 @@ impl<'c, 's> Tree<'c, 's> {
         };
         let mut node = &mut self.root;
         node.held.add(held);
-        for key in above.map(Key::Text).into_iter().chain(path) {
+        let leaf = leaf.map(Key::Text);
+        for key in above.map(Key::Text).into_iter().chain(path).chain(leaf) {
             node = node.children.entry(key).or_default();
             node.held.add(held);
         }
@@ -93,6 +108,11 @@ impl<'c, 's> Tree<'c, 's> {
         let Tree { classifier, root, .. } = self;
         build(classifier, name.to_string(), root)
     }
+}
+
+/// The leaf of memory that the driver took.
+pub fn taken_by_driver(cause: Cause) -> String {
+    format!("{}, taken by the driver", cause.words())
 }
 
 fn build(classifier: &StackClassifier, name: String, node: Builder) -> Node {

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
 use super::{Allocation, Role};
-use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
+use crate::analysis::holdings::{Held, Piece, each_piece, places};
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, State, Until, Visitor};
 
@@ -87,10 +87,10 @@ impl RolesAt {
                 let counted = Counted { stop, device, stack, held };
                 waiting.entry((key, live.time_ns)).or_default().push(counted);
             }
-            None if piece.what == What::Free => {
-                sums[stop].add(piece.device, Role::FreeCache, piece.stack, piece.held);
+            None => {
+                let role = Role::without_allocation(piece.what);
+                sums[stop].add(piece.device, role, piece.stack, piece.held);
             }
-            None => sums[stop].add(piece.device, Role::Unknown, piece.stack, piece.held),
         });
     }
 

@@ -46,6 +46,7 @@ pub fn holders(classifier: &StackClassifier, held: &HeldByRole, level: Level) ->
             stack,
             library,
             of_cache,
+            cause: None,
             lead,
             caller,
         };

@@ -4,7 +4,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::DeviceId;
 
 use super::{Role, RoleLearner};
-use crate::analysis::{Level, Piece, What, each_piece};
+use crate::analysis::{Level, Piece, each_piece};
 use crate::replay::{Key, Live, State};
 
 /// The role of each live allocation, if the trace ended here.
@@ -28,10 +28,9 @@ impl RolesNow {
     }
 
     pub fn of_piece(&self, piece: &Piece) -> Role {
-        match (piece.what, piece.allocation) {
-            (What::Free, _) => Role::FreeCache,
-            (_, Some((key, live))) => self.of(key, live),
-            (_, None) => Role::Unknown,
+        match piece.allocation {
+            Some((key, live)) => self.of(key, live),
+            None => Role::without_allocation(piece.what),
         }
     }
 

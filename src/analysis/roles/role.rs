@@ -3,6 +3,9 @@
 use std::fmt;
 
 use serde::Serialize;
+use vramtrace_format::Cause;
+
+use crate::analysis::What;
 
 /// The purpose of an allocation. Charts stack them in this order, the longest lifetimes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,7 +25,7 @@ pub enum Role {
     Communication,
     /// What CUDA graphs keep for themselves.
     GraphMemory,
-    /// What the driver takes for a context, for code and its variables.
+    /// What the driver takes for a context, for code and its variables, for streams.
     Context,
     /// The free part of a framework's segments.
     FreeCache,
@@ -64,6 +67,23 @@ impl Role {
             Role::Context => "context and modules",
             Role::FreeCache => "free in cache",
             Role::Unknown => "unknown",
+        }
+    }
+
+    /// The role of memory that the driver took for itself.
+    pub fn of_cause(cause: Cause) -> Role {
+        match cause {
+            Cause::Graphs => Role::GraphMemory,
+            _ => Role::Context,
+        }
+    }
+
+    /// The role of memory that is no allocation.
+    pub(super) fn without_allocation(what: What) -> Role {
+        match what {
+            What::Free => Role::FreeCache,
+            What::Driver(cause) => Role::of_cause(cause),
+            What::Memory | What::Block => Role::Unknown,
         }
     }
 

@@ -64,8 +64,10 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
         let ours = |role: Role| all.get(&role).map_or(0, |held| held.bytes);
         let counted = |role: &str| moment[role].as_u64().unwrap();
         let of_blocks = counted("allocated");
-        // Libraries' own memory beside the blocks is workspace too, and not among the figures.
-        let held: u64 = all.values().map(|held| held.bytes).sum();
+        // Libraries' own memory beside the blocks is workspace too, and not among the figures; nor is the driver's.
+        let of_driver = [Role::Context, Role::GraphMemory];
+        let held = all.iter().filter(|(role, _)| !of_driver.contains(role));
+        let held: u64 = held.map(|(_, held)| held.bytes).sum();
         let beside = held - ours(Role::FreeCache) - of_blocks;
         let rest = [Role::Activations, Role::Temporary, Role::Workspace, Role::Communication];
         let pairs = [

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use vramtrace_format::Header;
 use vramtrace_reader::analysis::roles::RoleLearner;
-use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier};
+use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier, with_cause};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::report::text::oom::place;
 use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
@@ -148,6 +148,7 @@ pub(super) fn lines(definitions: &Definitions, header: &Header, state: &State) -
     // What is free in a cache is no holder: it is shown among the roles.
     for holder in holders.into_iter().filter(|holder| holder.stack != FREE_CACHE) {
         let name = place(&classifier, holder.stack).unwrap_or_else(|| "(no frames)".into());
+        let name = with_cause(holder.cause, name);
         let line = lines.entry(name.clone()).or_insert(Line { name, bytes: 0, count: 0, grew: 0 });
         line.bytes = line.bytes.saturating_add(holder.bytes);
         line.count = line.count.saturating_add(holder.count);

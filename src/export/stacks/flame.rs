@@ -63,6 +63,11 @@ pub(super) fn write(
                 line.push(';');
                 line.push_str(&name);
             }
+            if let Some(leaf) = sample.leaf() {
+                palette.insert(&leaf, colour(GREY));
+                line.push(';');
+                line.push_str(&leaf);
+            }
             let sum = bytes.entry(line).or_default();
             *sum = sum.saturating_add(sample.held.bytes);
         }

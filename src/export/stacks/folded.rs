@@ -23,6 +23,10 @@ pub(super) fn lines(processes: &[ProcessStacks]) -> Vec<String> {
                 line.push(';');
                 line.push_str(&plain(&frame_name(frame)));
             }
+            if let Some(leaf) = sample.leaf() {
+                line.push(';');
+                line.push_str(&leaf);
+            }
             let sum = bytes.entry(line).or_default();
             *sum = sum.saturating_add(sample.held.bytes);
         }

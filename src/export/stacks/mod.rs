@@ -44,10 +44,10 @@ pub fn gather(
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
         let mut samples: Vec<StackSample> = holdings
             .all()
-            .filter(|(_, _, held)| held.bytes > 0 || held.paused > 0)
-            .map(|(device, stack, held)| StackSample { device, stack, held })
+            .filter(|(.., held)| held.bytes > 0 || held.paused > 0)
+            .map(|(device, stack, cause, held)| StackSample { device, stack, cause, held })
             .collect();
-        samples.sort_unstable_by_key(|sample| (sample.device, sample.stack));
+        samples.sort_unstable_by_key(|sample| (sample.device, sample.stack, sample.cause));
         ProcessStacks {
             label: process.label,
             header: header.clone(),

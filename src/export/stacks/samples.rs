@@ -1,9 +1,9 @@
 //! What the formats are written from: the stacks of a process with their bytes.
 
-use vramtrace_format::{DeviceId, Header, StackId};
+use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::super::sink::device_name;
-use crate::analysis::Held;
+use crate::analysis::{Held, tree::taken_by_driver};
 use crate::symbols::{Frame, Symbols};
 
 /// The stacks of one process that held memory.
@@ -24,10 +24,17 @@ pub struct ProcessStacks {
 pub struct StackSample {
     pub device: DeviceId,
     pub stack: StackId,
+    /// What the driver took the memory for. `None`: it was allocated.
+    pub cause: Option<Cause>,
     pub held: Held,
 }
 
 impl StackSample {
+    /// The innermost frame of memory that the driver took.
+    pub fn leaf(&self) -> Option<String> {
+        self.cause.map(taken_by_driver)
+    }
+
     /// `GPU 0`.
     pub fn device_name(&self) -> String {
         device_name(Some(self.device))

@@ -1,11 +1,10 @@
 //! The facts of one process on the page: all that is not in its stream of columns.
 
 use serde::Serialize;
-use vramtrace_format::Kind;
 
 use super::failures::{Failure, failures};
 use super::phases::PagePhases;
-use super::recorded::PageMark;
+use super::recorded::{OwnerKind, PageMark};
 use super::second_pass::SecondPass;
 use super::steps::PageStep;
 use super::tables::{Tables, tables};
@@ -157,7 +156,7 @@ pub(super) fn process_page(
         verdict: verdict::out_of_memory(process),
         failures: failures(&process.fatal, &recorded.fatal, &symbols, &process.header),
         tables: tables(&recorded.owners, &symbols, &process.header),
-        kinds: Kind::ALL.into_iter().map(|kind| (kind as u8, kind.name())).collect(),
+        kinds: OwnerKind::all(),
         roles: Role::ALL.map(Role::name).into(),
         phases: recorded.phases,
         steps: recorded.steps,

@@ -3,13 +3,53 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Kind, StackId};
+use vramtrace_format::{Cause, DeviceId, Kind, StackId};
 
 use super::phases::PagePhases;
 use super::steps::PageStep;
 
-/// The owner of a block or an allocation: its stack, kind and device.
-pub(super) type Owner = (StackId, Kind, DeviceId);
+/// The owner of a block, of an allocation or of memory that the driver took: its stack, kind and device.
+pub(super) type Owner = (StackId, OwnerKind, DeviceId);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum OwnerKind {
+    Allocated(Kind),
+    /// What the driver took for itself.
+    Driver(Cause),
+}
+
+/// Numbers of causes follow those of kinds.
+const FIRST_CAUSE: u8 = 32;
+
+impl OwnerKind {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            OwnerKind::Allocated(kind) => kind as u8,
+            OwnerKind::Driver(cause) => FIRST_CAUSE + cause as u8,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            OwnerKind::Allocated(kind) => kind.name(),
+            OwnerKind::Driver(cause) => cause.words(),
+        }
+    }
+
+    pub(super) fn cause(self) -> Option<Cause> {
+        match self {
+            OwnerKind::Allocated(_) => None,
+            OwnerKind::Driver(cause) => Some(cause),
+        }
+    }
+
+    /// The number and the name of each.
+    pub(super) fn all() -> Vec<(u8, &'static str)> {
+        let kinds = Kind::ALL.into_iter().map(OwnerKind::Allocated);
+        let all = kinds.chain(Cause::ALL.into_iter().map(OwnerKind::Driver));
+        all.map(|kind| (kind.number(), kind.name())).collect()
+    }
+}
 
 /// An event that the page marks on the time axis.
 #[derive(Clone, Debug, Serialize)]

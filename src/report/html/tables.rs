@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use vramtrace_format::{Header, Kind};
+use vramtrace_format::{Cause, Header, Kind};
 
-use super::recorded::Owner;
+use super::recorded::{Owner, OwnerKind};
 use crate::analysis::{Layer, Level, Places, StackClassifier, autograd, is_dispatch};
 use crate::symbols::{Frame, Symbols};
 
@@ -34,6 +34,9 @@ pub(super) struct HolderName {
     pub caller: String,
     /// Library + 1; 0: not known.
     pub library: u32,
+    /// What the driver took the memory for: graphs, modules. `None`: it was allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
     /// Why the stack has no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
@@ -82,7 +85,8 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
     let mut nodes: FxHashMap<(u32, u32), u32> = FxHashMap::default();
     let mut holders = FxHashMap::default();
     for (stack, kind, device) in owners {
-        let level = if *kind == Kind::Block { Level::Tensor } else { Level::Driver };
+        let of_cache = *kind == OwnerKind::Allocated(Kind::Block);
+        let level = if of_cache { Level::Tensor } else { Level::Driver };
         let mut node = 0;
         for frame in symbols.indexes(*stack).iter().rev() {
             let next = nodes.len() as u32 + 1;
@@ -95,7 +99,8 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
         let roles = classifier.roles_at(*stack, level);
         let library = classifier.library_name(&roles).map_or(0, |name| libraries.index(name) + 1);
         let next = holders.len() as u32;
-        let holder = *holders.entry(classifier.holder_key(*stack, level)).or_insert(next);
+        let key = (kind.cause(), classifier.holder_key(*stack, level));
+        let holder = *holders.entry(key).or_insert(next);
         if holder == next {
             let lead = classifier.frame(*stack, roles.lead);
             let caller = classifier.frame(*stack, roles.caller);
@@ -107,10 +112,11 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
                     .unwrap_or_default(),
                 caller: caller.map(place_and_function).unwrap_or_default(),
                 library,
+                driver_memory: kind.cause().map(Cause::words),
                 why: empty.then(|| symbols.why_empty(*stack)),
             });
         }
-        tables.owners.push((node, *kind as u8, device.0, holder, library));
+        tables.owners.push((node, kind.number(), device.0, holder, library));
     }
     tables.libraries = libraries.all;
     tables.files = files.all;

@@ -1,7 +1,7 @@
 //! `holders --json`: schema `vramtrace.holders/1`.
 
 use serde::Serialize;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{Cause, DeviceId};
 
 use super::is_zero;
 use super::ranks::HeldFacts;
@@ -98,6 +98,7 @@ pub struct HolderFacts {
     /// The standard error of `bytes`, which samples of blocks estimate; absent where they are exact.
     #[serde(skip_serializing_if = "is_zero")]
     pub error_bytes: u64,
+    /// Allocations; of memory that the driver took, the calls' functions and names that it took it for.
     pub count: u64,
     /// Bytes without physical memory: it was unmapped and may be mapped again. Not in `bytes`.
     #[serde(skip_serializing_if = "is_zero")]
@@ -125,6 +126,9 @@ pub struct HolderFacts {
     pub name: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
+    /// What the driver took the memory for, as in `driver_bytes` of a report; absent where it was allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
     /// Only in a listing by role.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Option<String>"))]
@@ -204,6 +208,7 @@ fn holder_facts(
         name: name(classifier, holder),
         pid: process.header.pid,
         rank: process.header.rank,
+        driver_memory: holder.cause.map(Cause::name),
         role: None,
         no_frames: why_no_frames(symbols, holder.stack),
     }

@@ -1,7 +1,7 @@
 //! `oom --json`: schema `vramtrace.oom/1`.
 
 use serde::Serialize;
-use vramtrace_format::Header;
+use vramtrace_format::{Cause as DriverCause, Header};
 
 use super::in_use::InUseFacts;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
@@ -230,6 +230,9 @@ pub struct HeldFacts {
     pub share: f64,
     pub library: Option<String>,
     pub stacks: u64,
+    /// What the driver took the memory for; absent where it was allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
     #[serde(flatten)]
     pub stack: StackFacts,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -241,6 +244,9 @@ pub struct HeldFacts {
 pub struct GrownFacts {
     pub bytes: u64,
     pub now_bytes: u64,
+    /// As in `holders`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
     #[serde(flatten)]
     pub stack: StackFacts,
 }
@@ -350,6 +356,7 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
                 share: holder.bytes as f64 / held as f64,
                 library: holder.library.clone(),
                 stacks: holder.stacks,
+                driver_memory: holder.cause.map(DriverCause::name),
                 stack: stack_facts(&it.symbols, holder.stack, holder.lead, holder.caller),
                 no_frames: why_no_frames(&it.symbols, holder.stack),
             })
@@ -370,6 +377,7 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
                 GrownFacts {
                     bytes: grown.bytes(),
                     now_bytes: grown.now,
+                    driver_memory: grown.cause.map(DriverCause::name),
                     stack: stack_facts(&it.symbols, grown.stack, roles.lead, roles.caller),
                 }
             })

@@ -1,7 +1,7 @@
 //! The key `run` of `report --json`, which describes several processes together.
 
 use serde::Serialize;
-use vramtrace_format::SummaryMoment;
+use vramtrace_format::{Cause, SummaryMoment};
 
 use super::stack::{StackFacts, stack_facts};
 use crate::analysis::ranks::{Card, Holders, Merged, Rank, cards, holders_of, imbalance, merge};
@@ -54,6 +54,9 @@ pub struct HeldFacts {
     pub bytes: u64,
     pub count: u64,
     pub library: Option<String>,
+    /// As in `holders`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver_memory: Option<&'static str>,
     #[serde(flatten)]
     pub stack: StackFacts,
     pub processes: Vec<HeldByFacts>,
@@ -121,6 +124,7 @@ pub fn held_facts(
         bytes: merged.bytes,
         count: merged.count,
         library: holder.library.clone(),
+        driver_memory: holder.cause.map(Cause::name),
         stack: stack_facts(classifier.symbols, holder.stack, holder.lead, holder.caller),
         processes: merged.processes.iter().map(by).collect(),
     }

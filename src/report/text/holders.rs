@@ -1,15 +1,18 @@
 //! The text of `vramtrace holders`, and the tables of holders in other reports.
 
-use vramtrace_format::{ContextId, DeviceId, Header, StackId};
+use std::borrow::Cow;
+
+use vramtrace_format::{Cause, ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::options::ReportOptions;
+use crate::analysis::Held as HeldBytes;
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
     GroupBy, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, autograd,
-    bytes_on, pool_hint,
+    bytes_on, driver_bytes_on, pool_hint, with_cause,
 };
-use crate::replay::{InUse, Peak};
+use crate::replay::{DeviceState, InUse, Peak};
 use crate::report::wording::{self, gpu_name, headline};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 use crate::trace::is_this_host;
@@ -44,13 +47,15 @@ pub fn listing(
         if here.is_empty() {
             continue;
         }
-        let bytes = bytes_on(&all, *id);
-        let allocations = here.iter().map(|holder| holder.count).sum();
+        let (bytes, driver) = (bytes_on(&all, *id), driver_bytes_on(&all, *id));
+        let allocated = here.iter().filter(|holder| holder.cause.is_none());
+        let allocations = allocated.map(|holder| holder.count).sum();
         let of_device = in_use(process, *id, *at_ns);
-        let held = Held { bytes, allocations, level: holdings.level };
+        let held = Held { bytes: bytes - driver, allocations, level: holdings.level, driver };
         out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
         out.push_str(&table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(of_device, bytes));
+        out.push_str(&overhead(of_device, bytes - driver));
+        out.push_str(&later(process, *id, driver));
         out.push('\n');
     }
     out.push_str(&without_holders(holdings, how.when));
@@ -67,9 +72,28 @@ pub fn listing(
 /// What the rows of a table have together.
 #[derive(Clone, Copy)]
 struct Held {
+    /// Without what the driver took.
     bytes: u64,
     allocations: u64,
     level: Level,
+    /// What the driver took for itself.
+    driver: u64,
+}
+
+/// What the driver has taken since the moment of a list: the peak is that of allocations.
+fn later(process: &Process, id: DeviceId, then: u64) -> String {
+    /// Less than this is not reported, nor is less than was held then.
+    const NOTICEABLE: u64 = 16 << 20;
+    let held = |of: &DeviceState| Cause::ALL.into_iter().map(|cause| of.driver_own.of(cause)).sum();
+    let now: u64 = process.state.devices.get(&id).map_or(0, held);
+    match now.checked_sub(then) {
+        Some(more) if more >= NOTICEABLE.max(then) => {
+            let at = seconds(process.state.time_ns);
+            let text = format!("    {} more was taken by the driver by {at}: --at end", size(more));
+            format!("{}\n", paint(DIM, &text))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Device, moment, bytes and number of allocations, and what nvidia-smi showed.
@@ -80,11 +104,15 @@ fn heading(id: DeviceId, at_ns: u64, held: Held, of_device: Option<InUse>, when:
         Level::Tensor => format!("{} blocks and allocations", count(held.allocations)),
     };
     let bytes = size(of_device.map_or(held.bytes, |of| of.live));
+    let driver = match held.driver {
+        0 => String::new(),
+        driver => format!(" and {} taken by the driver", size(driver)),
+    };
     let of = match of_device.filter(|of| of.in_nvidia_smi().is_some()) {
         Some(of) => format!(", of {}", headline(&of)),
         None => String::new(),
     };
-    format!("{name}: {bytes} in {what}{of}\n")
+    format!("{name}: {bytes} in {what}{driver}{of}\n")
 }
 
 /// The memory of the process on a device at a moment, if a report has the same moment.
@@ -114,12 +142,14 @@ pub fn listing_by_role(
             continue;
         }
         let bytes = roles.bytes_on(*id);
-        let allocations = here.iter().map(|of| of.holder.count).sum();
+        let driver = driver_held(&who.live, *id);
+        let allocations = here.iter().map(|of| of.holder.count).sum::<u64>() - driver.count;
         let of_device = in_use(process, *id, *at_ns);
-        let held = Held { bytes, allocations, level };
+        let allocated = bytes - driver.bytes;
+        let held = Held { bytes: allocated, allocations, level, driver: driver.bytes };
         out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
         out.push_str(&role_table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(of_device, bytes));
+        out.push_str(&overhead(of_device, allocated));
         out.push('\n');
     }
     out.push_str(&without_holders(&who.live, how.when));
@@ -131,6 +161,17 @@ pub fn listing_by_role(
     }
     out.push_str(&problems_of(who, &process.header));
     out
+}
+
+/// The sum of what the driver took on a device.
+fn driver_held(holdings: &Holdings, id: DeviceId) -> HeldBytes {
+    let mut sum = HeldBytes::default();
+    holdings
+        .driver
+        .iter()
+        .filter(|((device, ..), _)| *device == id)
+        .for_each(|(_, held)| sum.add(*held));
+    sum
 }
 
 /// One row per role.
@@ -198,7 +239,7 @@ pub(super) fn table(
             (share, PLAIN),
             (count(holder.count), PLAIN),
             (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
-            (lead, BOLD),
+            (with_cause(holder.cause, lead), BOLD),
         ]);
         let mut under = |text: String| {
             let empty = || (String::new(), PLAIN);
@@ -331,10 +372,17 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
     let all = moments(process, who, id, shown);
-    // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak.
+    // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak of allocations,
+    // except where the driver took so much after it that more is held at the end.
+    let bytes = |holdings: &Holdings| bytes_of(holdings, id);
     let (title, holdings) = match (shown.moment, all) {
         (Moment::At(_) | Moment::Step(_), [first, (None, _)]) => first,
         (Moment::At(_) | Moment::Step(_), [_, then]) => then,
+        (Moment::End, [(_, peak), end @ (Some(_), live)])
+            if process.fatal.is_empty() && bytes(live) > bytes(peak) =>
+        {
+            end
+        }
         (_, [first, _]) => first,
     };
     let Some(title) = title else { return String::new() };
@@ -345,6 +393,12 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
     }
     let table = table(&classifier, &here, bytes_on(&holders, id), title, how);
     format!("\n{table}{}", roles_in_short(who, &classifier, id))
+}
+
+/// All that is held on a device.
+fn bytes_of(holdings: &Holdings, id: DeviceId) -> u64 {
+    let here = holdings.all().filter(|(device, ..)| *device == id);
+    here.map(|(.., held)| held.bytes).fold(0, u64::saturating_add)
 }
 
 /// `at the peak for: activations 50 %, weights 3 %`.
@@ -381,7 +435,8 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
             let bytes = bytes_on(&all, id);
             out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
             let at_ns = holdings.at_ns.get(&id).copied().unwrap_or(0);
-            out.push_str(&overhead(in_use(process, id, at_ns), bytes));
+            let allocated = bytes - driver_bytes_on(&all, id);
+            out.push_str(&overhead(in_use(process, id, at_ns), allocated));
         }
         let of_libraries = classifier.holders(holdings, GroupBy::Library);
         libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
@@ -413,17 +468,21 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
 }
 
 /// The row of a holder in the table by library. Free memory in PyTorch's cache has a row of its own,
-/// because no library uses it.
-fn library_row(holder: &Holder) -> Option<&str> {
-    match holder.stack {
-        FREE_CACHE => Some(FREE_CACHE_NAME),
-        _ => holder.library.as_deref(),
+/// because no library uses it; so has what the driver took at a library's calls.
+fn library_row(holder: &Holder) -> Option<Cow<'_, str>> {
+    match (holder.stack, holder.cause) {
+        (FREE_CACHE, _) => Some(FREE_CACHE_NAME.into()),
+        (_, Some(cause)) => {
+            let library = holder.library.as_deref().unwrap_or("?");
+            Some(format!("{library}, {} of the driver", cause.words()).into())
+        }
+        _ => holder.library.as_deref().map(Cow::from),
     }
 }
 
 /// Bytes by library. `two`: the titles of the two moments. `None`: there is one moment.
 fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
-    let mut names: Vec<Option<&str>> = Vec::new();
+    let mut names: Vec<Option<Cow<str>>> = Vec::new();
     for holder in moments.iter().flatten() {
         let name = library_row(holder);
         if !names.contains(&name) {
@@ -445,7 +504,7 @@ fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
         };
         let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
         table.row([
-            clean(name.unwrap_or("? (the stack does not show it)")),
+            clean(name.as_deref().unwrap_or("? (the stack does not show it)")),
             bytes(of(0)),
             if two.is_some() { bytes(of(1)) } else { String::new() },
             count(of(0).or(of(1)).map_or(0, |holder| holder.count)),

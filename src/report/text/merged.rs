@@ -7,7 +7,7 @@ use vramtrace_format::{Header, SummaryMoment};
 use super::holders::{ListingOptions, lead_words, listed, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::ranks::{Holders, Merged, Rank, holders_of, merge};
-use crate::analysis::{GroupBy, StackClassifier};
+use crate::analysis::{GroupBy, StackClassifier, with_cause};
 use crate::report::names;
 use crate::symbols::FREE_CACHE;
 use crate::units::{clean, count, size};
@@ -71,7 +71,7 @@ pub fn table(
             (who, PLAIN),
             (most, PLAIN),
             (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
-            (lead, BOLD),
+            (with_cause(holder.cause, lead), BOLD),
         ]);
         let mut under = |text: String| {
             let empty = || (String::new(), PLAIN);

@@ -2,7 +2,7 @@
 
 use super::oom;
 use crate::analysis::leaks::Leaks;
-use crate::analysis::{GroupBy, Holdings, Process, StackClassifier};
+use crate::analysis::{GroupBy, Holdings, Process, StackClassifier, with_cause};
 use crate::report::shell::quoted;
 use crate::report::wording::{gpu_name, headline};
 use crate::symbols::FREE_CACHE;
@@ -153,6 +153,7 @@ fn largest_holder(process: &Process, held: &Holdings, when: &str) -> Option<Stri
         .filter(|other| other.device == holder.device)
         .fold(0, |sum, other| sum.saturating_add(other.bytes));
     let share = 100.0 * holder.bytes as f64 / all.max(1) as f64;
+    let place = with_cause(holder.cause, place);
     let bytes = estimate(holder.bytes, holder.error);
     Some(format!("{place} held {bytes} {when} ({share:.0} %)"))
 }

@@ -2,6 +2,7 @@
 
 mod bad_arguments;
 mod diff;
+mod driver_holders;
 mod endings;
 mod failed_ranks;
 mod given_files;

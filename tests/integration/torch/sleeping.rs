@@ -81,7 +81,7 @@ fn run_with(setup: Setup) -> Slept {
             taken,
             cache: device.cache.clone(),
             live_bytes: device.live_bytes,
-            unmapped: holdings.all().map(|(_, _, held)| held.unmapped).sum(),
+            unmapped: holdings.all().map(|(.., held)| held.unmapped).sum(),
             tensors: owners(&symbols, &Holdings::of_state(state, Level::Tensor)),
             memory: owners(&symbols, &holdings),
         });
@@ -94,7 +94,7 @@ fn run_with(setup: Setup) -> Slept {
 
 fn owners(symbols: &Symbols, holdings: &Holdings) -> Owners {
     let mut owners = Owners::new();
-    for (_, stack, held) in holdings.all() {
+    for (_, stack, _, held) in holdings.all() {
         let frames = symbols.stack(stack).map(|frame| frame.function.to_string());
         let sums = owners.entry(wanted(frames)).or_default();
         sums.0 += held.bytes;

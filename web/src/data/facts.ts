@@ -76,6 +76,8 @@ export interface HolderName {
   function: string;
   caller: string;
   library: number;
+  /** What the driver took the memory for. */
+  driver_memory?: string;
   why?: string;
 }
 

@@ -311,6 +311,11 @@ export class Model {
     return !this.page.gaps.some(([from, to]) => ordinal >= from && ordinal < Math.max(to, from + 1));
   }
 
+  /** Is it what the driver took for itself, not an allocation? */
+  isTaken(owner: number): boolean {
+    return this.page.holders[this.page.owners[owner][3]].driver_memory !== undefined;
+  }
+
   library(owner: number): string {
     return this.page.libraries[this.page.owners[owner][4] - 1] ?? "unknown";
   }
@@ -336,8 +341,9 @@ export class Model {
     if (holder === FREE) return FREE_CACHE;
     if (holder === SMALL) return `${LUMPED} (each below ${this.page.lumped_below} B)`;
     const name = this.page.holders[holder];
-    if (name.why) return name.why;
-    return name.line ? `${name.line} ${name.function}` : name.function;
+    const kind = name.driver_memory ? `${name.driver_memory}: ` : "";
+    if (name.why) return kind + name.why;
+    return kind + (name.line ? `${name.line} ${name.function}` : name.function);
   }
 }
 

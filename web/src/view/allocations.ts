@@ -42,7 +42,7 @@ export class Allocations implements View {
         if ((of.start[n] <= from && from > 0) || of.continues[n]) continue;
         if (of.start[n] > to) continue;
         const owner = of.owner[n];
-        if (!model.owned[owner] || (wanted && !wanted(owner, of.role[n]))) continue;
+        if (!model.owned[owner] || model.isTaken(owner) || (wanted && !wanted(owner, of.role[n]))) continue;
         const power = Math.min(63, Math.max(0, Math.floor(Math.log2(Math.max(1, of.size[n])))));
         sizes[power]++;
         bytesBySize[power] += of.size[n];

@@ -81,6 +81,8 @@ export class MapView implements View {
       segment, memory: -1, asleep: -1, address: segment.address, bytes: segment.bytes, y: 0,
     }));
     for (const n of at.memory) {
+      // What the driver took has no address.
+      if (model.isTaken(memory.owner[n])) continue;
       rows.push({ segment: null, memory: n, asleep: -1, address: memory.address[n], bytes: memory.size[n], y: 0 });
     }
     const { mappings } = model.stream;

@@ -113,8 +113,9 @@ fn named(
         let of_pool = segments.iter().filter(|segment| segment.small == small);
         frag::pool(of_pool, sizes.usual(small))
     };
-    // The sums of the cache include its blocks.
-    let beside = Holdings { blocks: Default::default(), ..one.held.clone() };
+    // The sums of the cache include its blocks; what the driver took is a part of its own.
+    let beside =
+        Holdings { blocks: Default::default(), driver: Default::default(), ..one.held.clone() };
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &classifier));

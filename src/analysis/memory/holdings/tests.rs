@@ -13,8 +13,8 @@ fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions)
 }
 
 fn sum(holdings: &Holdings, device: u8) -> u64 {
-    let here = holdings.all().filter(|(of, _, _)| *of == DeviceId(device));
-    here.map(|(_, _, held)| held.bytes).sum()
+    let here = holdings.all().filter(|(of, ..)| *of == DeviceId(device));
+    here.map(|(.., held)| held.bytes).sum()
 }
 
 #[derive(Clone, Copy, Debug)]

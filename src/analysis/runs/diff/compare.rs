@@ -81,6 +81,9 @@ impl Difference {
 
 /// The changes of each device. A device that only one usage has is compared with an empty one.
 pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
+    if before.has_driver_memory != after.has_driver_memory {
+        return compare(&before.without_driver_memory(), &after.without_driver_memory());
+    }
     let same = |one: &PlaceUse, other: &PlaceUse| {
         let process = one.rank.is_some() || one.process == other.process;
         one.rank == other.rank && process && one.device == other.device
@@ -183,6 +186,7 @@ mod tests {
                 line: Some(*line),
                 function: (*function).into(),
                 called_from: "train.py:9 main".into(),
+                driver_memory: String::new(),
             },
             bytes: *bytes,
             count: 1,
@@ -196,7 +200,7 @@ mod tests {
             lines,
             ..PlaceUse::default()
         };
-        Usage { places: vec![place] }
+        Usage { has_driver_memory: true, places: vec![place] }
     }
 
     #[test]
@@ -237,6 +241,31 @@ mod tests {
         let moved = compare(&usage(&[("step", 40, 1500)]), &after);
         assert_eq!(moved[0].lines[0].name.line, Some(44));
         assert_eq!(moved[0].lines[0].bytes, Change { before: 1500, after: 1500 });
+    }
+
+    #[test]
+    fn a_baseline_without_what_the_driver_took_is_compared_without_it() {
+        let of = |driver_memory: &str, bytes| LineUse {
+            name: LineName { driver_memory: driver_memory.into(), ..LineName::default() },
+            bytes,
+            count: 1,
+        };
+        let mut now = usage(&[("forward", 10, 1000)]);
+        now.places[0].lines.extend([of("graphs", 300), of("modules", 20)]);
+        now.places[0].in_use_bytes += 320;
+        now.places[0].roles = [("graph memory", 350), ("context and modules", 20), ("input", 950)]
+            .map(|(role, bytes)| (role.to_string(), bytes))
+            .into();
+        let old = Usage { has_driver_memory: false, ..usage(&[("forward", 10, 1000)]) };
+        let all = compare(&old, &now);
+        assert_eq!(all[0].in_use, Change { before: 1000, after: 1000 });
+        assert_eq!(all[0].lines.len(), 1);
+        let graphs = |(role, _): &&(String, Change)| role == "graph memory";
+        assert_eq!(all[0].roles.iter().find(graphs).unwrap().1.after, 50);
+        // Of one version: each kind is a line of its own.
+        let all = compare(&usage(&[("forward", 10, 1000)]), &now);
+        assert_eq!(all[0].in_use.bytes(), 320);
+        assert_eq!(all[0].grew_most().unwrap().name.words(), "graphs: ");
     }
 
     #[test]

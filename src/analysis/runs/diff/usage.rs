@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use vramtrace_format::DeviceId;
+use vramtrace_format::{Cause, DeviceId};
 
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier};
@@ -12,7 +12,32 @@ use crate::symbols::{FREE_CACHE, Frame};
 /// The usage of all processes and devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
+    /// Whether the lines have what the driver took for itself. Baselines of older versions lack it.
+    #[serde(default)]
+    pub has_driver_memory: bool,
     pub places: Vec<PlaceUse>,
+}
+
+impl Usage {
+    /// The same, as an older version saved it.
+    pub(super) fn without_driver_memory(&self) -> Usage {
+        let mut all = self.clone();
+        all.has_driver_memory = false;
+        for place in &mut all.places {
+            for line in place.lines.iter().filter(|line| !line.name.driver_memory.is_empty()) {
+                place.in_use_bytes = place.in_use_bytes.saturating_sub(line.bytes);
+                let mut causes = Cause::ALL.into_iter();
+                let cause = causes.find(|cause| cause.name() == line.name.driver_memory);
+                let role = Role::of_cause(cause.unwrap_or(Cause::Other));
+                if let Some(bytes) = place.roles.get_mut(role.name()) {
+                    *bytes = bytes.saturating_sub(line.bytes);
+                }
+            }
+            place.lines.retain(|line| line.name.driver_memory.is_empty());
+            place.roles.retain(|_, bytes| *bytes > 0);
+        }
+        all
+    }
 }
 
 /// The usage of one device by one process.
@@ -54,6 +79,9 @@ pub struct LineName {
     pub function: String,
     /// The program's line that called it, `train.py:41 main`. Empty: none.
     pub called_from: String,
+    /// What the driver took the memory for: `graphs`, `modules`. Empty: it was allocated.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_memory: String,
 }
 
 impl LineName {
@@ -68,7 +96,11 @@ impl LineName {
             "" => String::new(),
             caller => format!(", called from {caller}"),
         };
-        format!("{place}{}{caller}", self.function)
+        let kind = match self.driver_memory.as_str() {
+            "" => String::new(),
+            kind => format!("{}: ", kind.replace('_', " ")),
+        };
+        format!("{kind}{place}{}{caller}", self.function)
     }
 
     /// The same name without line numbers.
@@ -144,6 +176,7 @@ fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         },
         called_from: caller.map(words).unwrap_or_default(),
+        driver_memory: holder.cause.map(|cause| cause.name().to_string()).unwrap_or_default(),
     };
     LineUse { name, bytes: holder.bytes, count: holder.count }
 }

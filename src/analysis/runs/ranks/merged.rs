@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use vramtrace_format::{StackId, SummaryMoment};
+use vramtrace_format::{Cause, StackId, SummaryMoment};
 
 use super::Rank;
 use super::held::holdings;
@@ -93,7 +93,7 @@ pub fn holders_of<'c, 's>(
 /// Holders of several processes, the largest first. Holders on several devices of one process are
 /// merged, too.
 pub fn merge(sources: &[Holders], by: GroupBy) -> Vec<Merged> {
-    let mut places: HashMap<(u64, bool), usize> = HashMap::new();
+    let mut places: HashMap<(u64, bool, Option<Cause>), usize> = HashMap::new();
     let mut all: Vec<Merged> = Vec::new();
     for (at, source) in sources.iter().enumerate() {
         for (index, holder) in source.holders.iter().enumerate() {
@@ -103,7 +103,7 @@ pub fn merge(sources: &[Holders], by: GroupBy) -> Vec<Merged> {
             };
             let key = key(source.classifier, holder.stack, &roles, by);
             let next = all.len();
-            let place = *places.entry((key, holder.of_cache)).or_insert(next);
+            let place = *places.entry((key, holder.of_cache, holder.cause)).or_insert(next);
             if place == next {
                 let largest = (at, index);
                 let processes = Vec::new();

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use vramtrace_format::{Kind, Space};
 
+use super::super::recorded::OwnerKind;
 use super::super::records::Open;
 use super::Recorder;
 use crate::replay::{Asleep, Key, Mapping};
@@ -22,7 +23,7 @@ impl<W: Write> Recorder<'_, W> {
     /// Adds a range that is unmapped during a sleep, with its owner.
     pub(super) fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
         let device = asleep.owner.device;
-        let owner = self.owner((asleep.owner.stack, Kind::Vmm, device));
+        let owner = self.owner((asleep.owner.stack, OwnerKind::Allocated(Kind::Vmm), device));
         self.mapped.put_mapping(
             now,
             asleep.address,

@@ -2,6 +2,7 @@
 
 mod asleep;
 mod observer;
+mod taken;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,9 +10,10 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Space, Stamped};
 
+use self::taken::Taken;
 use super::columns::{FrameKind, zigzag};
 use super::lumped::Lumped;
-use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
+use super::recorded::{MOST_MARKS, Owner, OwnerKind, PageMark, Recorded};
 use super::records::{Open, Records, block};
 use super::sleeping::Mapped;
 use super::steps::StepOrdinals;
@@ -51,6 +53,7 @@ pub(super) struct Recorder<'d, W: Write> {
     blocks: FxHashMap<u64, Open>,
     memory: FxHashMap<Key, Open>,
     mapped: Mapped,
+    taken: Taken,
     lumped: Lumped,
     /// The bytes without physical memory of each lumped block, by address.
     paused_lumped: FxHashMap<u64, u64>,
@@ -92,6 +95,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             blocks: FxHashMap::default(),
             memory: FxHashMap::default(),
             mapped: Mapped::default(),
+            taken: Taken::default(),
             lumped: Lumped::default(),
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
@@ -153,7 +157,7 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// A new record of an allocation.
     fn open(&mut self, at: &Stamped, live: &Live) -> Open {
-        let owner = self.owner((live.stack, live.kind, live.device));
+        let owner = self.owner((live.stack, OwnerKind::Allocated(live.kind), live.device));
         Open {
             from: self.tick(at),
             time_ns: live.time_ns,
@@ -239,6 +243,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         for (key, open) in self.mapped.take_parts() {
             self.close(key, open, end);
         }
+        self.close_taken(end);
         for (start, open) in self.mapped.take_all() {
             self.records.write_mapping(start, open, end);
         }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use vramtrace_format::{DeviceId, Mark, Refused, RefusedBy, Space, StackId, Stamped};
+use vramtrace_format::{DeviceId, Mark, Refused, RefusedBy, Space, StackId, Stamped, Took};
 
 use super::Recorder;
 use crate::replay::{
@@ -104,6 +104,10 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.block_paused(at, address, device, change);
     }
 
+    fn on_took(&mut self, at: &Stamped, took: &Took) {
+        self.took(at, took);
+    }
+
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         let ordinal = self.tick(at);
         self.found.phases.mark(self.definitions, (at.thread, ordinal), name, mark);
@@ -159,6 +163,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
             let segment = state.cache.segment_of(asleep.address).is_some();
             self.put_asleep(ordinal, asleep, segment);
         }
+        self.resume_taken(at, state);
         if let Some(gap) = self.found.gaps.last_mut() {
             gap.1 = ordinal;
         }

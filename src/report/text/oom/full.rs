@@ -6,7 +6,7 @@ use super::super::holders::{ListingOptions, lead_words, listed, table as holders
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::wording;
 use crate::analysis::oom::{Explained, PostMortem, UsedPart, advice};
-use crate::analysis::{GroupBy, Holder, Level, StackClassifier};
+use crate::analysis::{GroupBy, Holder, Level, StackClassifier, with_cause};
 use crate::report::wording::age;
 use crate::symbols::FREE_CACHE;
 use crate::trace::Definitions;
@@ -201,7 +201,7 @@ fn holder_lines(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String>
         // lines would be alike without it.
         let library = holder.library.as_deref().filter(|_| !holder.of_cache || alike);
         let library = library.map_or(String::new(), |name| format!(" ({})", clean(name)));
-        let place = place.unwrap_or_else(why);
+        let place = with_cause(holder.cause, place.unwrap_or_else(why));
         let bytes = estimate(holder.bytes, holder.error);
         format!("{bytes:>10}  {place}{library}   {}", pieces(holder))
     };
@@ -210,6 +210,9 @@ fn holder_lines(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String>
 
 /// `96 blocks` for memory in PyTorch's cache, else `96 allocations`.
 fn pieces(holder: &Holder) -> String {
+    if holder.cause.is_some() {
+        return "taken by the driver".into();
+    }
     several(holder.count, if holder.of_cache { "block" } else { "allocation" })
 }
 
@@ -219,6 +222,7 @@ fn growth_line(it: &Explained, classifier: &StackClassifier) -> Option<String> {
     let since = it.one.oom.time_ns.saturating_sub(it.grew_from_ns?);
     let place = wording::place(classifier, most.stack)
         .unwrap_or_else(|| classifier.symbols.why_empty(most.stack).to_string());
+    let place = with_cause(most.cause, place);
     let others = match it.grew.len() - 1 {
         0 => String::new(),
         n => format!(", and {}", several(n as u64, "more line")),
@@ -329,8 +333,14 @@ fn growth_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions)
             (size(grown.bytes()), PLAIN),
             (size(grown.now), PLAIN),
             match frame {
-                Some(frame) => (lead_words(classifier, grown.stack, frame, listing(shown)), BOLD),
-                None => (classifier.symbols.why_empty(grown.stack).to_string(), PLAIN),
+                Some(frame) => {
+                    let line = lead_words(classifier, grown.stack, frame, listing(shown));
+                    (with_cause(grown.cause, line), BOLD)
+                }
+                None => {
+                    let why = classifier.symbols.why_empty(grown.stack).to_string();
+                    (with_cause(grown.cause, why), PLAIN)
+                }
             },
         ]);
     }
