@@ -8,4 +8,5 @@ mod frag;
 mod sleeping;
 mod sleeping_commands;
 mod snapshot_export;
+mod streams;
 mod whatif;

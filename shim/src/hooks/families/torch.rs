@@ -7,6 +7,8 @@
 //!
 //! * Blocks are in the ledger under a separate space. Checkpoints carry them. A block that is allocated
 //!   again while it is live ends first; the free of an unknown block is counted and not recorded.
+//! * A block's site carries its stream, and as its pool the number of the capture that it belongs to
+//!   ([`crate::model::torch_lanes`]).
 //! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
 //!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
 //!   lines that will be written are prefetched.
@@ -17,15 +19,17 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
+use crate::hooks::families::torch_streams;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::Process;
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
+use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId};
 
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
 /// zero for "the current one". The current device is not known here, as the driver may not be called.
@@ -47,6 +51,7 @@ pub fn memory(
     allocated: usize,
     reserved: usize,
     word: u64,
+    caller: usize,
 ) {
     if p.config.tensors == Tensors::Off {
         return;
@@ -56,7 +61,7 @@ pub fn memory(
     let key = at as u64;
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, key, size as u64);
+            block_allocated(p, api, device, key, size as u64, caller);
         } else {
             block_freed(p, key);
         }
@@ -74,21 +79,43 @@ fn report(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) 
 
 /// Enters a new block in the ledger, and records it.
 #[inline]
-fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
+fn block_allocated(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    key: u64,
+    size: u64,
+    caller: usize,
+) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
-    let target = Target { context: ContextId(0), device };
+    let lane = torch_lanes::current(device, p.stream_captures.any());
     let entry = Entry {
         site: p
             .torch_totals
-            .site(device, api as u16, || site(p, api, Some(Kind::Block), target, PoolId(0), 0)),
+            .site(device, api as u16, lane, || block_site(p, api, device, lane, caller)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
         ..Entry::new(Kind::Block, key, size, device)
     };
     p.ledger.insert_block(&p.trace_writer, &entry);
     p.trace_writer.record_alloc(entry.time_ns, &entry.alloc());
+}
+
+/// The site of the blocks of a lane.
+#[cold]
+fn block_site(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    lane: Lane,
+    caller: usize,
+) -> SiteId {
+    torch_streams::note_recorded(p, caller);
+    let target = Target { context: ContextId(0), device };
+    let pool = p.torch_captures.pool(lane.capture);
+    site(p, api, Some(Kind::Block), target, pool, lane.stream)
 }
 
 /// Removes a freed block from the ledger, and records its end.
@@ -110,6 +137,7 @@ pub fn out_of_memory(
     allocated: usize,
     reserved: usize,
     word: u64,
+    _caller: usize,
 ) {
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);

@@ -29,6 +29,7 @@ use crate::model::pools::Pools;
 use crate::model::sites::Sites;
 use crate::model::stream_captures::StreamCaptures;
 use crate::model::stream_targets::StreamTargets;
+use crate::model::torch_lanes::CaptureNumbers;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
@@ -61,6 +62,7 @@ pub struct Process {
     pub executable_graphs: ExecutableGraphs,
     pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
+    pub torch_captures: CaptureNumbers,
     pub oom: OomReporter,
     pub live_sites: LiveSites,
     pub stream_targets: StreamTargets,
@@ -107,6 +109,7 @@ impl Process {
             executable_graphs: ExecutableGraphs::default(),
             stream_captures: StreamCaptures::default(),
             torch_totals: TorchTotals::default(),
+            torch_captures: CaptureNumbers::default(),
             oom: OomReporter::default(),
             live_sites: LiveSites::default(),
             stream_targets: StreamTargets::default(),
