@@ -115,7 +115,9 @@ pub use read::lookup::Lookup;
 pub use read::reader::{self, Run, TraceReader};
 pub use read::tail;
 pub use record::define::Define;
-pub use record::definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
+pub use record::definition::{
+    BLOCK_STREAMS, Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags,
+};
 pub use record::event::{Event, Stamped};
 pub use record::values::{
     Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, OomEvidence, PostMortem, Refused,

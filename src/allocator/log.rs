@@ -20,6 +20,10 @@ pub enum Request {
     },
     /// torch.cuda.empty_cache()
     EmptyCache,
+    /// No graph uses the private pool any more: it is emptied with the cache from here on.
+    PoolEnds {
+        pool: u16,
+    },
     /// From here on, this many bytes of the device are in use outside of PyTorch's cache.
     Outside {
         bytes: u64,
@@ -61,6 +65,8 @@ pub struct Log {
     outside: u64,
     live: FxHashMap<u64, u32>,
     slots: Slots,
+    /// Private pools that are another one, by number.
+    same_pool: FxHashMap<u16, u16>,
 }
 
 /// Assigns slots, in the same order when the log is written and when it is read.
@@ -89,6 +95,7 @@ mod tag {
     pub(super) const OUTSIDE: u64 = 4;
     pub(super) const STREAM: u64 = 5;
     pub(super) const POOL: u64 = 6;
+    pub(super) const POOL_ENDS: u64 = 7;
     pub(super) const BITS: u32 = 3;
 }
 
@@ -154,6 +161,23 @@ impl Log {
         self.requests += 1;
     }
 
+    /// Adds the end of a private pool.
+    pub fn pool_ends(&mut self, pool: u16) {
+        self.put(tag::POOL_ENDS, u64::from(pool));
+        self.requests += 1;
+    }
+
+    /// The two private pools are one, also in what was added before.
+    pub fn merge_pools(&mut self, one: u16, other: u16) {
+        let (one, other) = (same(&self.same_pool, one), same(&self.same_pool, other));
+        if one != other {
+            self.same_pool.insert(one.max(other), one.min(other));
+            for segment in &mut self.start {
+                segment.pool = same(&self.same_pool, segment.pool);
+            }
+        }
+    }
+
     /// Adds a change of the bytes outside of the cache.
     pub fn outside(&mut self, bytes: u64) {
         if bytes != self.outside {
@@ -180,7 +204,7 @@ impl Log {
     pub fn requests(&self) -> Requests<'_> {
         let next = self.start.iter().map(|segment| segment.blocks.len() as u32).sum();
         let slots = Slots { spare: Vec::new(), next };
-        Requests { bytes: &self.bytes, lane: (0, 0), slots }
+        Requests { bytes: &self.bytes, lane: (0, 0), slots, same_pool: &self.same_pool }
     }
 
     fn put_alloc(&mut self, size: u64, stream: u32, pool: u16) {
@@ -223,6 +247,16 @@ pub struct Requests<'l> {
     bytes: &'l [u8],
     lane: (u32, u16),
     slots: Slots,
+    same_pool: &'l FxHashMap<u16, u16>,
+}
+
+/// The number that stands for a pool and all that are the same.
+fn same(pools: &FxHashMap<u16, u16>, mut pool: u16) -> u16 {
+    // Each entry leads to a lower number.
+    while let Some(lower) = pools.get(&pool) {
+        pool = *lower;
+    }
+    pool
 }
 
 impl Requests<'_> {
@@ -262,9 +296,10 @@ impl Iterator for Requests<'_> {
                 }
                 tag::EMPTY_CACHE => Request::EmptyCache,
                 tag::OUTSIDE => Request::Outside { bytes: number },
+                tag::POOL_ENDS => Request::PoolEnds { pool: same(self.same_pool, number as u16) },
                 tag => {
                     let size = if tag == tag::ALLOC { number * MIN_BLOCK } else { number };
-                    let (stream, pool) = self.lane;
+                    let (stream, pool) = (self.lane.0, same(self.same_pool, self.lane.1));
                     Request::Alloc { size, stream, pool, slot: self.slots.take() }
                 }
             });
@@ -276,6 +311,29 @@ impl Iterator for Requests<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn pools_that_turn_out_to_be_one_are_one_from_the_beginning() {
+        let mut log = Log::default();
+        let segment = LogSegment { address: 4096, size: 4096, pool: 9, ..LogSegment::default() };
+        log.begin(vec![segment]);
+        for pool in [3, 5, 7, 9] {
+            log.alloc(u64::from(pool), 512, 1, pool);
+        }
+        log.merge_pools(9, 5);
+        log.merge_pools(3, 9);
+        log.merge_pools(5, 3);
+        log.pool_ends(9);
+        let pools: Vec<u16> = log
+            .requests()
+            .filter_map(|request| match request {
+                Request::Alloc { pool, .. } | Request::PoolEnds { pool } => Some(pool),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(pools, [3, 3, 7, 3, 3]);
+        assert_eq!(log.start()[0].pool, 3);
+    }
 
     #[test]
     fn what_went_in_comes_out() {

@@ -59,6 +59,10 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
                 cache.empty();
                 Ok(())
             }
+            Request::PoolEnds { pool } => {
+                cache.pool_ends(pool);
+                Ok(())
+            }
             Request::Outside { bytes } => cache.set_outside(bytes),
         };
         if served.is_err() {

@@ -62,6 +62,13 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
             ));
         }
     }
+    if recorded.streams > 1 && !recorded.knows_uses {
+        caveats.push(format!(
+            "blocks of {}: the trace does not show when other streams have finished with a freed block \
+             (Tensor.record_stream). Where they do so late, more is reserved than is shown here",
+            several(recorded.streams as u64, "stream")
+        ));
+    }
     if recorded.out_of_memory.survived > 0 {
         caveats.push(format!(
             "the run went on after {} that got nothing: they are not replayed",

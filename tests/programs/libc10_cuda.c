@@ -74,3 +74,21 @@ void cache_block_in_backward(int device, void *at, int64_t size) {
     pthread_create(&thread, NULL, backward_thread, &one);
     pthread_join(thread, NULL);
 }
+
+#ifdef STREAMS
+/* C++ passes the structure in two registers. */
+struct stream {
+    int8_t type, device;
+    int64_t id;
+};
+void set_current_stream(struct stream stream) __asm__("_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE");
+
+static __thread int64_t streams[8];
+
+void set_current_stream(struct stream stream) { streams[stream.device] = stream.id; }
+
+/* Through the linkage table, as from everywhere in PyTorch. */
+void cache_use_stream(int device, int64_t id) { set_current_stream((struct stream){CUDA, (int8_t)device, id}); }
+
+int64_t cache_stream(int device) { return streams[device]; }
+#endif

@@ -154,6 +154,55 @@ static void loading(const char *slow) {
     show("loading");
 }
 
+static void *on_another_thread(void *at) {
+    block(0, at, 512 * 20);
+    return NULL;
+}
+
+/* A request of PyTorch's cache while graphs are captured: it asks whether its stream is. */
+static void ask(CUstream stream) {
+    int status;
+    unsigned long long id;
+    MUST(CALL(cuStreamGetCaptureInfo_v2, (CUstream, int *, unsigned long long *, void *, void *, void *))(
+        stream, &status, &id, NULL, NULL, NULL));
+}
+
+/* Blocks of several streams and of graphs' pools; the size says which. */
+static void streams(void) {
+    void (*use)(int, int64_t) = TORCH(void, cache_use_stream, (int, int64_t));
+    int64_t (*used)(int) = TORCH(int64_t, cache_stream, (int));
+    char *base = segment(0);
+    pthread_t thread;
+    CUstream stream;
+    block(0, base, 512 * 1);
+    use(0, 0x23);
+    use(1, 0x43);
+    block(0, base + MIB, 512 * 2);
+    block(1, base + 2 * MIB, 512 * 3);
+    block(0, base + 3 * MIB, 512 * 4);
+    pthread_create(&thread, NULL, on_another_thread, base + 4 * MIB);
+    pthread_join(thread, NULL);
+    printf("streams %lld %lld\n", (long long)used(0), (long long)used(1));
+    use(0, 0);
+    block(0, base + 5 * MIB, 512 * 5);
+    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    for (int turn = 0; turn < 2; turn++) {
+        ask(stream);
+        block(0, base + (6 + turn * 4) * MIB, 512 * 6);
+        MUST(CALL(cuStreamBeginCapture_v2, (CUstream, int))(stream, 2));
+        ask(stream);
+        use(0, 0x63);
+        block(0, base + (7 + turn * 4) * MIB, 512 * (7 + turn));
+        use(0, 0);
+        /* Another stream, which is not captured. */
+        ask(NULL);
+        block(0, base + (8 + turn * 4) * MIB, 512 * 9);
+        void *graph;
+        MUST(CALL(cuStreamEndCapture, (CUstream, void **))(stream, &graph));
+    }
+    show("streams");
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
@@ -179,6 +228,7 @@ int main(int count, char **words) {
         block(0, segment(0), 1024);
         show("other");
     } else if (!strcmp(mode, "churn")) churn(number);
+    else if (!strcmp(mode, "streams")) streams();
     else return 2;
     return 0;
 }

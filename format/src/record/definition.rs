@@ -4,6 +4,10 @@
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Kind;
 
+/// The name of the [`Definition::Setting`] which says that the sites of blocks carry PyTorch's streams, and as pools the
+/// numbers of captures (CUDA graphs). Without it a stream of 0 can be any.
+pub const BLOCK_STREAMS: &str = "block_streams";
+
 /// A definition of an id, or a setting, note or name of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Definition {
@@ -18,7 +22,8 @@ pub enum Definition {
     /// A memory pool. `handle`: the driver's `CUmemoryPool`.
     Pool { id: PoolId, device: DeviceId, handle: u64, origin: PoolOrigin },
     /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2
-    /// per-thread).
+    /// per-thread). Of a block: PyTorch's id of its stream, and as `pool` the number of the capture that its private pool
+    /// serves ([`BLOCK_STREAMS`]).
     Site {
         id: SiteId,
         api: u16,
@@ -31,7 +36,7 @@ pub enum Definition {
     /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
     Text { id: u32, text: String },
     /// A setting at the start of the process: an environment variable that affects memory
-    /// (`PYTORCH_CUDA_ALLOC_CONF`), or, with the name `import`, the source of an imported trace.
+    /// (`PYTORCH_CUDA_ALLOC_CONF`); with the name `import`, the source of an imported trace; or [`BLOCK_STREAMS`].
     Setting { name: String, value: String },
     /// A message of the recorder, one line. Most are printed to stderr too.
     Note { text: String },

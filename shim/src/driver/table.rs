@@ -218,6 +218,12 @@ macro_rules! table {
                 cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
                 cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
                 cuStreamEndCapture 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
+                cuStreamGetCaptureInfo 10010 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) => torch_streams::capture_info;
+                cuStreamGetCaptureInfo_ptsz 10010 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) => torch_streams::capture_info;
+                cuStreamGetCaptureInfo_v2 11030 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, count: Out<usize>) => torch_streams::capture_info;
+                cuStreamGetCaptureInfo_v2_ptsz 11030 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, count: Out<usize>) => torch_streams::capture_info;
+                cuStreamGetCaptureInfo_v3 12030 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, edges: Out<*const CUgraphEdgeData>, count: Out<usize>) => torch_streams::capture_info;
+                cuStreamGetCaptureInfo_v3_ptsz 12030 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, edges: Out<*const CUgraphEdgeData>, count: Out<usize>) => torch_streams::capture_info;
                 cuStreamSynchronize 2000 (stream: Stream) => stream::synchronize;
                 cuStreamSynchronize_ptsz 7000 (stream: Stream) => stream::synchronize;
                 cuEventSynchronize 2000 (event: Event) => stream::synchronize;
@@ -276,6 +282,7 @@ macro_rules! table {
                 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE 0 (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => torch::memory;
                 _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE 0 (size: i64, allocated: usize, reserved: usize, device: u64) => torch::out_of_memory;
                 _ZN2at15sequence_number17get_and_incrementEv 0 () => torch_nodes::made;
+                _ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE 0 (device: u64, stream: u64) => torch_streams::set_current;
             }
         }
     };

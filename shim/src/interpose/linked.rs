@@ -17,8 +17,8 @@ pub struct LinkedFunctions<const N: usize> {
     used: AtomicUsize,
 }
 
-/// For PyTorch libc10, libc10_cuda and libtorch_cpu call; there is room for a second copy.
-const CALLERS: usize = 8;
+/// For PyTorch libc10, libc10_cuda and libtorch_cpu call, for streams extensions too; there is room for a second copy.
+const CALLERS: usize = 24;
 
 /// A calling library, and the functions that it is linked to.
 struct Caller<const N: usize> {

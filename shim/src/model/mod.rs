@@ -18,5 +18,6 @@ pub mod pools;
 pub mod sites;
 pub mod stream_captures;
 pub mod stream_targets;
+pub mod torch_lanes;
 pub mod torch_totals;
 pub mod vmm;

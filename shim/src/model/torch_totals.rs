@@ -1,7 +1,8 @@
 //! PyTorch's totals of its cache for each device, used by the trace and by post-mortems.
 
 use crate::model::ledger::{DEVICES, device_at, device_index};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::model::torch_lanes::Lane;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Event, SiteId};
 
 pub struct TorchTotals {
@@ -10,6 +11,8 @@ pub struct TorchTotals {
     due: AtomicU32,
     /// Frees of blocks whose allocation was not seen.
     unknown_frees: AtomicU64,
+    /// The trace says that blocks carry their streams.
+    pub are_streams_noted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -21,6 +24,9 @@ struct DeviceCache {
     written: AtomicU32,
     /// The entry point of the last block allocated on the device, and the id of that site; 0: none yet.
     site: AtomicU64,
+    /// The lane of that block.
+    stream: AtomicU64,
+    capture: AtomicU64,
 }
 
 /// A device's figures, in bytes. While the device is in use, the two may come from adjacent calls.
@@ -38,6 +44,7 @@ impl Default for TorchTotals {
             devices: std::array::from_fn(|_| DeviceCache::default()),
             due: AtomicU32::new(1),
             unknown_frees: AtomicU64::new(0),
+            are_streams_noted: AtomicBool::new(false),
         }
     }
 }
@@ -58,18 +65,31 @@ impl TorchTotals {
         true
     }
 
-    /// The id of the site of this device's blocks. `find` returns it if it is not cached; 0: none.
+    /// The id of the site of this device's blocks in this lane. `find` returns it if it is not cached; 0: none. The
+    /// caller holds PyTorch's lock, as for `update`.
     #[inline]
-    pub fn site(&self, device: DeviceId, api: u16, find: impl FnOnce() -> SiteId) -> SiteId {
-        let known = &self.devices[device_index(device)].site;
-        let (wanted, last) = (u64::from(api) + 1, known.load(Relaxed));
+    pub fn site(
+        &self,
+        device: DeviceId,
+        api: u16,
+        lane: Lane,
+        find: impl FnOnce() -> SiteId,
+    ) -> SiteId {
+        let known = &self.devices[device_index(device)];
+        let (wanted, last) = (u64::from(api) + 1, known.site.load(Relaxed));
         // Ordinals beyond the table share its last entry, whose site is not cached.
-        if last >> 32 == wanted && device_at(device_index(device)) == device {
+        if last >> 32 == wanted
+            && known.stream.load(Relaxed) == lane.stream
+            && known.capture.load(Relaxed) == lane.capture
+            && device_at(device_index(device)) == device
+        {
             return SiteId(last as u32);
         }
         let site = find();
         if site != SiteId(0) {
-            known.store(wanted << 32 | u64::from(site.0), Relaxed);
+            known.stream.store(lane.stream, Relaxed);
+            known.capture.store(lane.capture, Relaxed);
+            known.site.store(wanted << 32 | u64::from(site.0), Relaxed);
         }
         site
     }
@@ -110,18 +130,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_looked_up_once_for_each_device_and_way() {
+    fn a_site_is_looked_up_once_for_each_device_way_and_lane() {
         let caches = TorchTotals::default();
         let (one, other) = (1, 2);
+        let lane = Lane::default();
         let fails = || panic!("is known");
-        assert_eq!(caches.site(DeviceId(0), one, || SiteId(0)), SiteId(0));
-        assert_eq!(caches.site(DeviceId(0), one, || SiteId(7)), SiteId(7));
-        assert_eq!(caches.site(DeviceId(0), one, fails), SiteId(7));
-        assert_eq!(caches.site(DeviceId(1), one, || SiteId(8)), SiteId(8));
-        assert_eq!(caches.site(DeviceId(0), other, || SiteId(9)), SiteId(9));
+        assert_eq!(caches.site(DeviceId(0), one, lane, || SiteId(0)), SiteId(0));
+        assert_eq!(caches.site(DeviceId(0), one, lane, || SiteId(7)), SiteId(7));
+        assert_eq!(caches.site(DeviceId(0), one, lane, fails), SiteId(7));
+        assert_eq!(caches.site(DeviceId(1), one, lane, || SiteId(8)), SiteId(8));
+        assert_eq!(caches.site(DeviceId(0), other, lane, || SiteId(9)), SiteId(9));
+        for (lane, site) in
+            [(Lane { stream: 3, capture: 0 }, 10), (Lane { stream: 3, capture: 5 }, 11)]
+        {
+            assert_eq!(caches.site(DeviceId(0), other, lane, || SiteId(site)), SiteId(site));
+            assert_eq!(caches.site(DeviceId(0), other, lane, fails), SiteId(site));
+        }
         for number in [64, 100] {
             let site = SiteId(u32::from(number));
-            assert_eq!(caches.site(DeviceId(number), one, || site), site);
+            assert_eq!(caches.site(DeviceId(number), one, lane, || site), site);
         }
     }
 

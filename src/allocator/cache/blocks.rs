@@ -22,7 +22,7 @@ pub(super) struct Block {
     /// False for the unmapped parts of an expandable segment.
     pub mapped: bool,
     pub expandable: bool,
-    /// The pool's count of searches when the block became free (garbage collection's age).
+    /// The count of searches when the block became free (garbage collection's age).
     pub freed_at: u64,
 }
 

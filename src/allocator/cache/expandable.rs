@@ -78,9 +78,15 @@ impl Cache {
         block
     }
 
-    /// Aligned to its pages, so that addresses alone give the page borders.
+    /// Aligned to its pages, so that addresses alone give the page borders. After as good as endless use they begin
+    /// again: they order blocks, and need not be of one alone.
     pub(super) fn address_space(&mut self, pool: u32, size: u64) -> u64 {
-        self.new_addresses(size, self.page(pool))
+        if self.next_address > 1 << 62 {
+            self.next_address = super::FIRST_ADDRESS;
+        }
+        let address = self.next_address.next_multiple_of(self.page(pool));
+        self.next_address = address + size;
+        address
     }
 
     /// Maps whole pages for the first `bytes` of an unmapped block and merges it with its free

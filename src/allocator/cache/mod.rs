@@ -1,5 +1,6 @@
 //! Segments, blocks, and the decisions between them.
 
+mod addresses;
 mod adopt;
 mod blocks;
 mod expandable;
@@ -10,10 +11,11 @@ mod tests;
 
 pub use blocks::BlockId;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Conf;
 use super::rounding::{self, MIN_BLOCK, SMALL};
+use addresses::Addresses;
 use blocks::{Blocks, Pool};
 use segments::Limits;
 
@@ -24,8 +26,8 @@ pub struct OutOfMemory;
 /// No device has so much: what asks for more gets nothing, whatever the limit.
 const LARGEST: u64 = 1 << 47;
 
-/// Where addresses of new segments begin: above those of any device.
-const FIRST_ADDRESS: u64 = 1 << 50;
+/// Where the addresses of expandable segments begin: above those of others.
+const FIRST_ADDRESS: u64 = 1 << 51;
 
 /// Bytes and counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,9 +54,12 @@ pub struct Cache {
     pool_of: FxHashMap<(u16, u32, bool), u32>,
     /// The answer that was given last.
     last_pool: Option<((u16, u32, bool), u32)>,
-    /// Searches for a free block, in large pools and in small ones: the clock of garbage
-    /// collection.
-    searches: [u64; 2],
+    /// Private pools that no graph uses any more.
+    ended: FxHashSet<u16>,
+    /// Searches for a free block in the default pool for large ones: the clock of garbage collection.
+    searches: u64,
+    addresses: Addresses,
+    /// Of the next expandable segment.
     next_address: u64,
     totals: Totals,
 }
@@ -68,7 +73,9 @@ impl Cache {
             blocks: Blocks::default(),
             pool_of: FxHashMap::default(),
             last_pool: None,
-            searches: [0; 2],
+            ended: FxHashSet::default(),
+            searches: 0,
+            addresses: Addresses::default(),
             next_address: FIRST_ADDRESS,
             totals: Totals::default(),
         }
@@ -117,7 +124,7 @@ impl Cache {
 
     /// The block becomes free and merges with free neighbours.
     pub fn free(&mut self, block: BlockId) {
-        let searches = self.searches[usize::from(self.blocks.pool(block).small)];
+        let searches = self.searches;
         let freed = self.blocks.at_mut(block);
         debug_assert!(freed.allocated);
         freed.allocated = false;
@@ -125,6 +132,11 @@ impl Cache {
         self.totals.allocated -= freed.size;
         self.blocks.merge(block);
         self.blocks.offer(block);
+    }
+
+    /// No graph uses the private pool any more: it is emptied as the default one is.
+    pub fn pool_ends(&mut self, private: u16) {
+        self.ended.insert(private);
     }
 
     fn pool(&mut self, private: u16, stream: u32, small: bool) -> u32 {
@@ -145,9 +157,9 @@ impl Cache {
 
     /// A free block that serves `size`, taken out of its list.
     fn find_free(&mut self, pool: u32, size: u64) -> Option<BlockId> {
-        let Pool { free, small, .. } = &self.blocks.pools[pool as usize];
-        if self.collects_garbage() {
-            self.searches[usize::from(*small)] += 1;
+        let Pool { free, small, private, .. } = &self.blocks.pools[pool as usize];
+        if self.collects_garbage() && !small && *private == 0 {
+            self.searches += 1;
         }
         let mut found = free.first(size)?;
         if self.blocks.at(found).expandable {

@@ -77,7 +77,7 @@ impl Cache {
             return self.expand(pool, size);
         }
         self.count_reserved(wanted);
-        let address = self.new_addresses(wanted, 1);
+        let address = self.addresses.take(wanted);
         Ok(self.blocks.add(Block {
             address,
             size: wanted,
@@ -91,26 +91,22 @@ impl Cache {
         }))
     }
 
-    /// Addresses for a new segment, aligned. After as good as endless use they begin again: they
-    /// order blocks, and need not be of one alone.
-    pub(super) fn new_addresses(&mut self, size: u64, align: u64) -> u64 {
-        if self.next_address > 1 << 62 {
-            self.next_address = super::FIRST_ADDRESS;
-        }
-        let address = self.next_address.next_multiple_of(align);
-        self.next_address = address + size;
-        address
-    }
-
     fn release_segment(&mut self, block: BlockId) {
         self.blocks.take(block);
-        self.count_released(self.blocks.at(block).size);
+        let Block { address, size, .. } = *self.blocks.at(block);
+        self.count_released(size);
+        self.addresses.give_back(address, size);
         self.blocks.forget(block);
     }
 
-    /// Releases every segment that is wholly free, and the free pages of expandable ones.
+    /// Releases every segment that is wholly free, and the free pages of expandable ones. Private pools keep theirs for as
+    /// long as a graph uses them: the addresses are in it.
     pub fn empty(&mut self) {
         for pool in (0..self.blocks.pools.len()).rev() {
+            let private = self.blocks.pools[pool].private;
+            if private != 0 && !self.ended.contains(&private) {
+                continue;
+            }
             let free: Vec<BlockId> = self.blocks.pools[pool].free.all().collect();
             for block in free {
                 if self.blocks.at(block).expandable {
@@ -164,12 +160,13 @@ impl Cache {
         }
         let target = self.totals.reserved - threshold;
         let mut reclaimed = 0;
+        // A round ends when all blocks of the average age or more are gone, whatever the target.
         while reclaimed < target {
             let large = self.blocks.pools.iter().filter(|pool| !pool.small && pool.private == 0);
             let aged: Vec<(BlockId, u64)> = large
                 .flat_map(|pool| pool.free.all())
                 .filter(|block| self.is_releasable(*block))
-                .map(|block| (block, self.searches[0] - self.blocks.at(block).freed_at))
+                .map(|block| (block, self.searches - self.blocks.at(block).freed_at))
                 .collect();
             if aged.is_empty() {
                 return;
@@ -177,7 +174,7 @@ impl Cache {
             let average = aged.iter().map(|(_, age)| age).sum::<u64>() as f64 / aged.len() as f64;
             let mut freed = false;
             for (block, age) in aged {
-                if age as f64 >= average && reclaimed < target {
+                if age as f64 >= average {
                     reclaimed += self.blocks.at(block).size;
                     self.release_segment(block);
                     freed = true;

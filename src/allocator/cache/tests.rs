@@ -104,6 +104,37 @@ fn at_the_limit_the_cache_is_emptied_once_then_it_is_out_of_memory() {
     cache.check();
 }
 
+#[test]
+fn a_private_pool_keeps_its_segments_while_a_graph_uses_it() {
+    let mut cache = Cache::new(Conf::default(), Some(60 * MIB));
+    for pool in [0, 7] {
+        let block = cache.alloc(20 * MIB, 0, pool).unwrap();
+        cache.free(block);
+    }
+    cache.alloc(40 * MIB, 0, 0).unwrap();
+    assert_eq!((cache.totals().retries, cache.totals().reserved), (1, 60 * MIB));
+    assert_eq!(cache.alloc(2 * MIB, 0, 0), Err(OutOfMemory), "its 20 MiB are not to be had");
+    cache.pool_ends(7);
+    cache.alloc(20 * MIB, 0, 0).unwrap();
+    assert_eq!(cache.totals().reserved, 60 * MIB);
+    cache.check();
+}
+
+#[test]
+fn garbage_collection_ends_with_a_round_not_at_its_target() {
+    let conf = "garbage_collection_threshold:0.5,per_process_memory_fraction:1";
+    let mut cache = Cache::new(Conf::parse(conf).unwrap(), Some(1000 * MIB));
+    let blocks: Vec<BlockId> =
+        (0..4).map(|n| cache.alloc((100 + n) * MIB, 0, 0).unwrap()).collect();
+    let stays = cache.alloc(150 * MIB, 0, 0).unwrap();
+    blocks.into_iter().for_each(|block| cache.free(block));
+    // All four are of one age, the average: 56 MiB are over the threshold, and 406 go.
+    cache.alloc(200 * MIB, 0, 0).unwrap();
+    assert_eq!(cache.totals().reserved, 350 * MIB);
+    cache.free(stays);
+    cache.check();
+}
+
 /// The sizes that requests of these bytes get, one after the other, none freed; and the bytes reserved.
 fn sizes(conf: &str, requests: &[u64]) -> (Vec<u64>, u64) {
     let mut cache = Cache::new(Conf::parse(conf).unwrap(), None);
@@ -319,6 +350,7 @@ mod properties {
             for (id, block) in cache.blocks.iter() {
                 prop_assert!(block.expandable || cache.blocks.is_whole_segment(id));
             }
+            cache.pool_ends(1);
             cache.empty();
             cache.check();
             prop_assert_eq!(cache.totals().reserved, 0, "everything merges to whole segments");

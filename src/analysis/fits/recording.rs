@@ -285,7 +285,7 @@ fn blocks(recorded: &Recorded, keys: &FxHashMap<StackId, StackKey>) -> Vec<Block
                     blocks[block].freed_before = blocks.len();
                 }
             }
-            Request::EmptyCache | Request::Outside { .. } => {}
+            Request::EmptyCache | Request::PoolEnds { .. } | Request::Outside { .. } => {}
         }
     }
     blocks

@@ -131,6 +131,7 @@ impl<'r> Scaling<'r> {
                     log.free(u64::from(slot));
                 }
                 Request::EmptyCache => log.empty_cache(),
+                Request::PoolEnds { pool } => log.pool_ends(pool),
                 Request::Outside { bytes } => log.outside(bytes),
             }
         }

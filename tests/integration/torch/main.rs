@@ -9,4 +9,5 @@ mod sampled;
 mod sleeping;
 mod sleeping_commands;
 mod snapshot_export;
+mod streams;
 mod whatif;

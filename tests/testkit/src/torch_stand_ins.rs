@@ -30,6 +30,8 @@ pub fn libraries() -> &'static Path {
         };
         build("libc10.so", &["libc10"], &[]);
         build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
+        let with_streams = ["-l:libc10.so", "-DSTREAMS"];
+        build("libc10_cuda-streams.so", &["libc10_cuda"], &with_streams);
         // With the names that packaging tools give, and linked into one library.
         build("libc10-4711.so", &["libc10"], &[]);
         build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);

@@ -43,6 +43,18 @@ macro_rules! export {
     ) => $($hook:tt)+) => {
         export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
     };
+    // Sets the caller's stream: its argument, a structure, is in two registers.
+    (Torch $name:ident ( $a:ident: $A:ty, $b:ident: $B:ty ) => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, caller: usize) {
+                let hooked = move || crate::hooks::families::$($hook)+($a, $b, caller);
+                if depth::is_plain() { hooked() } else { deferred(hooked) }
+            }
+        }
+        export!(naked "rdx" "x2", $name ($a: $A, $b: $B) -> ());
+    };
     // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
     (Torch $name:ident () => $($hook:tt)+) => {
         mod $name {
@@ -72,7 +84,7 @@ macro_rules! export {
             unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
                 torch_calls::run(api, |process| {
-                    crate::hooks::families::$($hook)+(process, api, $($arg),*)
+                    crate::hooks::families::$($hook)+(process, api, $($arg,)* caller)
                 });
                 if let Some(real) = torch_calls::real(api, caller) {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
@@ -148,6 +160,24 @@ macro_rules! export {
             }
             // SAFETY: the program's own call, with its arguments.
             deferred(move || unsafe { first(real, $($arg),*) })
+        }
+    };
+    // A query that libraries make at each of their calls: its answer is read, and nothing else is done.
+    ($home:ident $name:ident ( $stream:ident: $S:ty, $status:ident: $T:ty, $id:ident: $I:ty $(, $arg:ident: $ty:ty)* ) => torch_streams :: capture_info) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($stream: $S, $status: $T, $id: $I $(, $arg: $ty)*) -> CUresult {
+            let Some(real) = pointers::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($S, $T, $I $(, $ty)*) -> CUresult =
+                // SAFETY: the real function of this row, with the types that the row names.
+                unsafe { core::mem::transmute(real) };
+            // SAFETY: the program's own call, with its arguments.
+            let result = unsafe { real($stream, $status, $id $(, $arg)*) };
+            if result == 0 {
+                crate::hooks::families::torch_streams::capture_info($status, $id);
+            }
+            result
         }
     };
     ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {

@@ -7,6 +7,8 @@
 //!
 //! * Blocks are in the ledger under a separate space. Checkpoints carry them. A block that is allocated
 //!   again while it is live ends first; the free of an unknown block is counted and not recorded.
+//! * A block's site carries its stream, and as its pool the number of the capture that it belongs to
+//!   ([`crate::model::torch_lanes`]).
 //! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
 //!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
 //!   lines that will be written are prefetched.
@@ -17,16 +19,18 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
+use crate::hooks::families::torch_streams;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::{BlockSampling, Chosen};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
+use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId};
 
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
 /// zero for "the current one". The current device is not known here, as the driver may not be called.
@@ -48,6 +52,7 @@ pub fn memory(
     allocated: usize,
     reserved: usize,
     word: u64,
+    caller: usize,
 ) {
     if p.config.tensors == Tensors::Off {
         return;
@@ -57,11 +62,11 @@ pub fn memory(
     let key = at as u64;
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
-        return sampled(p, sampling, api, device, (key, size), totals);
+        return sampled(p, sampling, api, device, (key, size), totals, caller);
     }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, key, size as u64, 0);
+            block_allocated(p, api, device, (key, size as u64), 0, caller);
         } else if !block_freed(p, key) {
             // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
             p.torch_totals.unknown_free();
@@ -79,6 +84,7 @@ fn sampled(
     device: DeviceId,
     (key, size): (u64, i64),
     totals: CacheTotals,
+    caller: usize,
 ) {
     if key != 0 && size != 0 {
         let mut chosen = Chosen::No;
@@ -87,8 +93,10 @@ fn sampled(
         } else {
             sampling.freed(device);
         }
-        if chosen != Chosen::No || sampling.may_be_recorded(key) {
-            record_sample(p, sampling, api, device, (key, size), chosen, totals);
+        if (chosen != Chosen::No || sampling.may_be_recorded(key))
+            && record_sample(p, sampling, api, device, (key, size), chosen, caller)
+        {
+            record_figures(p, sampling, device, totals);
         }
     }
     sampling.note(device, totals.allocated);
@@ -99,6 +107,7 @@ fn sampled(
 }
 
 /// A block that is recorded begins or ends; or, if there is one at an address that is given out again, its end was not reported.
+/// False: nothing was recorded.
 #[cold]
 fn record_sample(
     p: &'static Process,
@@ -107,25 +116,37 @@ fn record_sample(
     device: DeviceId,
     (key, size): (u64, i64),
     chosen: Chosen,
-    totals: CacheTotals,
-) {
+    caller: usize,
+) -> bool {
     if p.trace_writer.is_silent() {
-        return;
+        return false;
     }
     let ended = sampling.may_be_recorded(key) && block_freed(p, key);
     if ended {
         sampling.is_removed(key);
     }
     match chosen {
-        Chosen::No if !ended => return,
+        Chosen::No if !ended => return false,
         Chosen::No => {}
-        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
-        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
+        Chosen::Always => block_allocated(p, api, device, (key, size as u64), 0, caller),
+        Chosen::Sample(rate) => {
+            block_allocated(p, api, device, (key, size as u64), rate, caller);
+        }
     }
     if chosen != Chosen::No {
         sampling.is_recorded(key);
     }
-    // The samples do not give the totals.
+    true
+}
+
+/// After a sample, which does not give the totals.
+#[cold]
+fn record_figures(
+    p: &'static Process,
+    sampling: &'static BlockSampling,
+    device: DeviceId,
+    totals: CacheTotals,
+) {
     record_totals(p, device, totals);
     if sampling.are_counts_due(device) {
         p.trace_writer.record(&sampling.counts(device));
@@ -152,18 +173,18 @@ fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
-    key: u64,
-    size: u64,
+    (key, size): (u64, u64),
     sampled: u8,
+    caller: usize,
 ) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
-    let target = Target { context: ContextId(0), device };
+    let lane = torch_lanes::current(device, p.stream_captures.any());
     let entry = Entry {
         site: p
             .torch_totals
-            .site(device, api as u16, || site(p, api, Some(Kind::Block), target, PoolId(0), 0)),
+            .site(device, api as u16, lane, || block_site(p, api, device, lane, caller)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
         sampled,
@@ -177,6 +198,21 @@ fn block_allocated(
             p.trace_writer.record_at(entry.time_ns, &event);
         }
     }
+}
+
+/// The site of the blocks of a lane.
+#[cold]
+fn block_site(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    lane: Lane,
+    caller: usize,
+) -> SiteId {
+    torch_streams::note_recorded(p, caller);
+    let target = Target { context: ContextId(0), device };
+    let pool = p.torch_captures.pool(lane.capture);
+    site(p, api, Some(Kind::Block), target, pool, lane.stream)
 }
 
 /// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
@@ -198,6 +234,7 @@ pub fn out_of_memory(
     allocated: usize,
     reserved: usize,
     word: u64,
+    _caller: usize,
 ) {
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);

@@ -30,6 +30,7 @@ use crate::model::pools::Pools;
 use crate::model::sites::Sites;
 use crate::model::stream_captures::StreamCaptures;
 use crate::model::stream_targets::StreamTargets;
+use crate::model::torch_lanes::CaptureNumbers;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
@@ -64,6 +65,7 @@ pub struct Process {
     pub torch_totals: TorchTotals,
     /// `None`: all of PyTorch's blocks are recorded, or none.
     pub block_sampling: Option<BlockSampling>,
+    pub torch_captures: CaptureNumbers,
     pub oom: OomReporter,
     pub live_sites: LiveSites,
     pub stream_targets: StreamTargets,
@@ -111,6 +113,7 @@ impl Process {
             stream_captures: StreamCaptures::default(),
             torch_totals: TorchTotals::default(),
             block_sampling: block_sampling(&config),
+            torch_captures: CaptureNumbers::default(),
             oom: OomReporter::default(),
             live_sites: LiveSites::default(),
             stream_targets: StreamTargets::default(),

@@ -4,6 +4,7 @@
 //! and capacity, and ranks the results.
 
 mod compatible;
+mod lanes;
 mod predict;
 mod recorded;
 mod sharing;
@@ -13,5 +14,7 @@ pub use predict::{
 };
 pub use recorded::{InForce, NOT_OF_SAMPLES, Recorded, RecordedOoms, Source, why_no_blocks};
 
+#[cfg(test)]
+mod lane_tests;
 #[cfg(test)]
 mod tests;

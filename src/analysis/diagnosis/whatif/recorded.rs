@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use vramtrace_format::torch_conf::CONF_VARIABLES;
-use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{
+    BLOCK_STREAMS, BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped, ThreadId,
+};
 
 use super::compatible::{self, Obstacles};
+use super::lanes::{Lane, Lanes};
 use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
@@ -37,6 +40,10 @@ pub struct Recorded {
     pub knows_requests: bool,
     /// The trace has streams and private pools.
     pub knows_streams: bool,
+    /// The number of streams with blocks.
+    pub streams: usize,
+    /// The trace has the time at which other streams have finished with a freed block.
+    pub knows_uses: bool,
     /// The cap in force at the end.
     pub cap_bytes: Option<u64>,
     /// The memory of the card.
@@ -192,6 +199,7 @@ struct Builder {
     mapped: bool,
     knows_requests: bool,
     knows_streams: bool,
+    lanes: Lanes,
 }
 
 impl Builder {
@@ -256,7 +264,7 @@ impl RequestObserver<'_> {
     }
 
     /// Stream and private pool of a block; zero where the trace does not tell.
-    fn lane(&mut self, live: &Live) -> (u32, u16) {
+    fn lane(&mut self, live: &Live) -> Lane {
         let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
         let known = self.streams.iter().position(|known| *known == stream);
         let stream = known.unwrap_or_else(|| {
@@ -338,7 +346,10 @@ impl RequestObserver<'_> {
                 obstacles,
                 emptied: builder.emptied,
                 knows_requests: builder.knows_requests,
-                knows_streams: builder.knows_streams,
+                knows_streams: builder.knows_streams
+                    || self.definitions.setting(BLOCK_STREAMS).is_some(),
+                streams: builder.lanes.streams(),
+                knows_uses: self.alone,
                 cap_bytes: device.cap_bytes.filter(|bytes| *bytes > 0),
                 card_bytes: self
                     .definitions
@@ -370,9 +381,10 @@ impl Observer for RequestObserver<'_> {
         if how == AllocCause::Checkpoint {
             return;
         }
-        let (stream, pool) = self.lane(live);
+        let lane = self.lane(live);
         let source = Source { stack: live.stack, thread: at.thread, offset: at.offset };
         let builder = self.next(at, live.device);
+        let (stream, pool) = builder.lanes.of_block(address, lane, &mut builder.log);
         builder.knows_streams |= stream != 0 || pool != 0;
         builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool, source });
     }
@@ -404,7 +416,21 @@ impl Observer for RequestObserver<'_> {
     }
 
     fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
-        self.device(live.device).mapped |= key.space == Space::Vmm;
+        let builder = self.device(live.device);
+        match key.space {
+            Space::Device => builder.lanes.add(key.number, live.size),
+            space => builder.mapped |= space == Space::Vmm,
+        }
+    }
+
+    fn on_free(&mut self, _at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
+        if key.space == Space::Device
+            && let Some(builder) = self.devices.get_mut(&live.device)
+            && let Some(pool) = builder.lanes.remove(key.number)
+        {
+            builder.settle();
+            builder.log.pool_ends(pool);
+        }
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
@@ -468,6 +494,7 @@ impl Observer for RequestObserver<'_> {
             let builder = self.device(device);
             builder.from_ns = Some(at.time_ns);
             builder.reserved = segments.iter().map(|segment| segment.size).sum();
+            segments.iter().for_each(|segment| builder.lanes.add_existing(segment));
             builder.log.begin(segments);
         }
     }

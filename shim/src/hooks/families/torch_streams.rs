@@ -1,0 +1,91 @@
+//! What determines the stream and the pool of PyTorch's blocks ([`crate::model::torch_lanes`]): the function of
+//! libc10_cuda.so that sets a thread's current stream, and the driver's answers about captures.
+//!
+//! The function is the only one that changes the current stream, and PyTorch calls it through its linkage table even
+//! from inside the library. So the recorder need not ask `getCurrentCUDAStream`: that one's first call on a thread takes
+//! the loader's lock, which may not happen below PyTorch's lock.
+
+use crate::driver::cuda::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CUstreamCaptureStatus};
+use crate::driver::depth;
+use crate::driver::param::Out;
+use crate::hooks::process::state::Process;
+use crate::interpose::linked::LinkedFunctions;
+use crate::model::torch_lanes;
+use crate::runtime::mapped_modules::holding;
+use crate::runtime::{elf::Object, errno, loader, log};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vramtrace_format::{BLOCK_STREAMS, Definition};
+
+const SET_CURRENT: &str = "_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE";
+
+static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new([SET_CURRENT]);
+
+/// `c10::cuda::setCurrentCUDAStream(CUDAStream)`. The argument is a structure of 16 bytes in two registers: type and
+/// index of the device in the low two bytes of the first, the stream's id in the second.
+#[inline]
+pub fn set_current(device: u64, stream: u64, caller: usize) {
+    const CUDA: u8 = 1;
+    let [kind, index, ..] = device.to_le_bytes();
+    if kind == CUDA {
+        torch_lanes::set_stream(index, stream);
+    }
+    let Some(real) = FUNCTION.real(0, caller, by_name) else { without_function() };
+    // SAFETY: the real function of this name, with the registers of the program's own call.
+    unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64, u64)>(real)(device, stream) }
+}
+
+/// The function in the library of the usual name, for callers that are not linked to it.
+#[cold]
+fn by_name() -> Option<usize> {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let kept = errno::get();
+    let open = || loader::dlopen(c"libc10_cuda.so", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    let handle = depth::inside(open);
+    errno::set(kept);
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: `dlopen` returned the handle, and it is never closed.
+    let object = unsafe { Object::of_handle(handle) };
+    let found = object.function(SET_CURRENT.as_bytes())?;
+    KNOWN.store(found, Ordering::Relaxed);
+    Some(found)
+}
+
+/// Only a caller that is linked to the function, or has looked it up, comes here: there is one. To go on without it would
+/// mean kernels on another stream than the program chose, and wrong results.
+#[cold]
+fn without_function() -> ! {
+    log::line(format_args!("c10::cuda::setCurrentCUDAStream was called, and no library has it"));
+    std::process::abort()
+}
+
+/// A successful call of cuStreamGetCaptureInfo.
+#[inline]
+pub fn capture_info(status: Out<CUstreamCaptureStatus>, id: Out<u64>) {
+    let is_active = status.get() == Some(CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    torch_lanes::set_capture(if is_active { id.get() } else { None });
+}
+
+/// Notes in the trace, once, that blocks have their streams. `caller`: the allocator's code. PyTorch's
+/// allocator is in the library that has the function above, unless PyTorch is older than it.
+#[cold]
+pub fn note_recorded(p: &'static Process, caller: usize) {
+    let is_noted = &p.torch_totals.are_streams_noted;
+    if is_noted.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(library) = holding(caller) else { return };
+    // SAFETY: it has just called a hook, so it is loaded.
+    let object = unsafe { library.object() };
+    if object.function(SET_CURRENT.as_bytes()).is_some() {
+        let value = "current".into();
+        let noted =
+            p.trace_writer.try_define(&Definition::Setting { name: BLOCK_STREAMS.into(), value });
+        is_noted.store(noted, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,133 @@
+//! Streams and private pools of blocks in traces, and what comes of them.
+
+use vramtrace_format::{
+    Alloc, BLOCK_STREAMS, ContextId, Definition, DeviceId, Event, Kind, PoolId, SiteId, Space,
+    StackId,
+};
+
+use super::*;
+use crate::allocator::{Conf, Request, replay};
+use crate::testing::TraceBuilder;
+use crate::trace::Trace;
+
+const MIB: u64 = 1 << 20;
+const SEGMENT: u64 = 1 << 40;
+
+fn recorded(builder: &TraceBuilder) -> Recorded {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    let mut all = Recorded::of(&trace, &definitions);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+/// A block of this many MiB, of a stream and of the pool of a capture.
+fn block(t: &mut TraceBuilder, at: u64, address: u64, mib: u64, stream: u64, capture: u16) {
+    let site = SiteId(1000 + stream as u32 * 16 + u32::from(capture));
+    t.define(Definition::Site {
+        id: site,
+        api: Kind::Block as u16,
+        kind: Some(Kind::Block),
+        device: DeviceId(0),
+        context: ContextId(0),
+        pool: PoolId(capture),
+        stream,
+    });
+    let size = mib * MIB;
+    let alloc = Alloc { key: address, space: Space::Block, size, site, stack: StackId(0) };
+    t.event(at, Event::Alloc(alloc));
+}
+
+fn segment(t: &mut TraceBuilder, at: u64, number: u64) {
+    t.alloc(at, Kind::Device, SEGMENT * number, 20 * MIB);
+}
+
+fn lanes(recorded: &Recorded) -> Vec<(u32, u16)> {
+    let lane = |request| match request {
+        Request::Alloc { stream, pool, .. } => Some((stream, pool)),
+        _ => None,
+    };
+    recorded.log.requests().filter_map(lane).collect()
+}
+
+#[test]
+fn blocks_of_two_streams_do_not_share_a_segment() {
+    let mut t = TraceBuilder::new();
+    segment(&mut t, 1000, 1);
+    block(&mut t, 1001, SEGMENT, 8, 0, 0);
+    t.free(2000, Space::Block, SEGMENT);
+    segment(&mut t, 3000, 2);
+    block(&mut t, 3001, SEGMENT * 2, 8, 0x23, 0);
+    let found = recorded(&t);
+    assert_eq!(lanes(&found), [(0, 0), (1, 0)]);
+    assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 40 * MIB);
+    assert_eq!((found.knows_streams, found.streams, found.knows_uses), (true, 2, false));
+}
+
+/// A program that uses one stream alone is told from an older recorder by the setting.
+#[test]
+fn one_stream_is_known_to_be_the_only_one() {
+    for noted in [false, true] {
+        let mut t = TraceBuilder::new();
+        segment(&mut t, 1000, 1);
+        block(&mut t, 1001, SEGMENT, 8, 0, 0);
+        if noted {
+            t.define(Definition::Setting { name: BLOCK_STREAMS.into(), value: "current".into() });
+        }
+        let found = recorded(&t);
+        assert_eq!((found.knows_streams, found.streams), (noted, 1));
+    }
+}
+
+#[test]
+fn a_block_has_the_stream_of_its_segment() {
+    let mut t = TraceBuilder::new();
+    segment(&mut t, 1000, 1);
+    block(&mut t, 1001, SEGMENT, 2, 0x23, 0);
+    // The program named the stream of this request; the thread's was another.
+    block(&mut t, 1002, SEGMENT + 4 * MIB, 2, 0, 0);
+    segment(&mut t, 2000, 2);
+    block(&mut t, 2001, SEGMENT * 2, 2, 0, 0);
+    assert_eq!(lanes(&recorded(&t)), [(0, 0), (0, 0), (1, 0)]);
+}
+
+#[test]
+fn captures_whose_blocks_share_a_segment_share_a_pool() {
+    let mut t = TraceBuilder::new();
+    for (number, capture) in [(1, 1), (2, 2), (3, 3)] {
+        segment(&mut t, number * 1000, number);
+        block(&mut t, number * 1000 + 1, SEGMENT * number, 8, 0x23, capture);
+    }
+    block(&mut t, 4000, SEGMENT + 8 * MIB, 2, 0x23, 2);
+    // An answer of the driver that was not for this request.
+    segment(&mut t, 5000, 4);
+    block(&mut t, 5001, SEGMENT * 4, 8, 0, 0);
+    block(&mut t, 5002, SEGMENT * 4 + 8 * MIB, 8, 0, 3);
+    let pools: Vec<u16> = lanes(&recorded(&t)).into_iter().map(|(_, pool)| pool).collect();
+    assert_eq!(pools, [1, 1, 3, 1, 0, 0]);
+}
+
+#[test]
+fn a_private_pool_ends_with_its_first_segment_that_goes() {
+    let mut t = TraceBuilder::new();
+    segment(&mut t, 1000, 1);
+    block(&mut t, 1001, SEGMENT, 8, 0, 1);
+    t.free(2000, Space::Block, SEGMENT);
+    t.free(3000, Space::Device, SEGMENT);
+    segment(&mut t, 4000, 2);
+    block(&mut t, 4001, SEGMENT * 2, 8, 0, 0);
+    let found = recorded(&t);
+    let kept = |request: &Request| !matches!(request, Request::Outside { .. });
+    let requests: Vec<Request> = found.log.requests().filter(kept).collect();
+    let expected = [
+        Request::Alloc { size: 8 * MIB, stream: 0, pool: 1, slot: 0 },
+        Request::Free { slot: 0 },
+        Request::PoolEnds { pool: 1 },
+        Request::EmptyCache,
+        Request::Alloc { size: 8 * MIB, stream: 0, pool: 0, slot: 0 },
+    ];
+    assert_eq!(requests, expected);
+    assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 20 * MIB);
+}
