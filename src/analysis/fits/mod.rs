@@ -11,9 +11,13 @@ mod guesses;
 mod hostile_tests;
 mod keys;
 mod law;
+#[cfg(test)]
+mod made;
 mod margins;
 mod marked;
 mod matching;
+#[cfg(test)]
+mod property_tests;
 #[cfg(test)]
 mod recorded_tests;
 mod recording;
