@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use vramtrace_format::{DeviceId, size};
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::fits::{
-    Answer, Batches, Card, LARGEST_BATCH, Question, Recording, Varied, answer, card_named,
-    card_names,
+    Answer, Axis, Batches, Card, LARGEST_BATCH, Name, Question, Recording, Varied, answer,
+    card_named, card_names, marked_numbers,
 };
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
@@ -31,6 +31,8 @@ const SETTINGS: [&str; 2] = ["default", "expandable_segments:True"];
         another, and the run is replayed at other batches in a model of the allocator, with its first steps.\n\n\
         Two recorded batches are enough: small ones, of a few steps each. One run serves where its steps differ, as \
         with a short last batch. One recorded batch gives a wide interval.\n\n\
+        Two numbers may differ, as the batch and the length of samples: three runs tell how the memory follows both, \
+        and --at says which one is given, and which is searched.\n\n\
         A batch between those that fit and those that do not is \"too close to say\".",
     after_help = "\
 Exit status: 0; 1 if a batch of --batch does not fit or is too close to say; 2 bad input; 3 the card is of another \
@@ -39,15 +41,21 @@ architecture than the recorded one: it chooses other kernels, and there is no ve
 Examples:
   vramtrace fits a.vtrace b.vtrace --recorded batch=4,6 --card 24GiB
   vramtrace fits a.vtrace b.vtrace --card \"RTX 3060\" --in-use 1.2GiB   batches from NVTX ranges `batch=6`
-  vramtrace fits a.vtrace b.vtrace --batch 22,24 --json"
+  vramtrace fits a.vtrace b.vtrace --batch 22,24 --json
+  vramtrace fits a.vtrace b.vtrace c.vtrace --recorded batch=4,6,4 --recorded length=256,256,512 --at batch=8"
 )]
 pub struct Args {
     /// Traces of one program, at two batches or more; or a directory with them
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// The batch of each trace; for one trace, of each step [default: from NVTX ranges `batch=6`]
+    /// The batch of each trace; for one trace, of each step; a name alone: from its marks. May be given for two numbers
+    /// that differ, as batch and length [default: from NVTX ranges `batch=6` or `batch=6 length=512`]
     #[arg(long, value_name = "batch=N,N")]
-    recorded: Option<String>,
+    recorded: Vec<String>,
+    /// Where two numbers differ: the one that is given; the answer is about the other [default: the length of the
+    /// largest recorded run]
+    #[arg(long, value_name = "length=N")]
+    at: Option<String>,
     /// The memory of a card, e.g. 24GiB, or its name [default: the recorded card]
     #[arg(long, alias = "capacity", value_name = "SIZE|NAME")]
     card: Option<String>,
@@ -58,6 +66,9 @@ pub struct Args {
     /// Predict these batches
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     batch: Vec<u64>,
+    /// Predict these lengths
+    #[arg(long, value_name = "N,N", value_delimiter = ',', conflicts_with = "batch")]
+    length: Vec<u64>,
     /// A setting to try, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated [default: the recorded one,
     /// default and expandable_segments:True]
     #[arg(long, value_name = "STRING")]
@@ -82,18 +93,28 @@ pub fn run(args: Args) -> Outcome {
         ),
     };
     let card = args.card.as_deref().map(card).transpose()?;
-    if let Some(batch) = args.batch.iter().find(|batch| !(1..=LARGEST_BATCH).contains(*batch)) {
-        return Err(Failure::new(format!(
-            "--batch {batch}: give a batch of 1 or more, up to {LARGEST_BATCH}"
-        )));
+    for (option, values) in [("batch", &args.batch), ("length", &args.length)] {
+        if let Some(value) = values.iter().find(|value| !(1..=LARGEST_BATCH).contains(*value)) {
+            return Err(Failure::new(format!(
+                "--{option} {value}: give a {option} of 1 or more, up to {LARGEST_BATCH}"
+            )));
+        }
     }
-    let marked = args.recorded.is_none();
+    let marked = !args.recorded.iter().any(|text| text.contains('='));
     let traces =
         args.traces.iter().map(|path| open(path, marked)).collect::<Result<Vec<_>, _>>()?;
     let traces: Vec<Trace> = traces.into_iter().flatten().collect();
-    let recorded = args.recorded.as_deref().map(|text| named(text, traces.len())).transpose()?;
-    let (varied, batches) =
-        recorded.unwrap_or_else(|| (Varied::default(), vec![Batches::Marked; traces.len()]));
+    let (varied, batches) = match args.recorded[..] {
+        [] => {
+            let definitions: Vec<_> = traces.iter().map(|trace| trace.definitions().0).collect();
+            let varied = marked_numbers(definitions.iter());
+            let marked = vec![Batches::Marked; varied.names().count()];
+            (varied, vec![marked; traces.len()])
+        }
+        _ => named(&args.recorded, traces.len())?,
+    };
+    let at = args.at.as_deref().map(|text| given(text, &varied)).transpose()?;
+    let values = asked(&args, &varied, at)?;
     let device = args.device.map(DeviceId);
     let all: Vec<&Trace> = traces.iter().collect();
     let read = |index: usize, trace: &Trace, _: &mut dyn FnMut(u64, u64)| {
@@ -106,7 +127,7 @@ pub fn run(args: Args) -> Outcome {
     caveats::warn_damage(traces.iter());
     let recordings = recordings.map_err(Failure::new)?;
     let confs = confs(&args.conf, &recordings)?;
-    let question = Question { varied, card, in_use, batches: args.batch, confs };
+    let question = Question { at, card, in_use, values, confs };
     let answer = answer(&recordings, &question).map_err(Failure::new)?;
     match (args.json, args.short) {
         (true, _) => print(&json(&WithDamage::new(&report(&answer), traces.iter()))?)?,
@@ -139,21 +160,90 @@ fn open(path: &PathBuf, marked: bool) -> Result<Vec<Trace>, Failure> {
     }
 }
 
-/// `batch=4,6`: what was varied, and its values.
-fn named(text: &str, traces: usize) -> Result<(Varied, Vec<Batches>), Failure> {
+/// What --recorded names: the numbers that differ, and the values of each trace in their order.
+fn named(texts: &[String], traces: usize) -> Result<(Varied, Vec<Vec<Batches>>), Failure> {
+    let mut numbers =
+        texts.iter().map(|text| number(text, traces)).collect::<Result<Vec<_>, _>>()?;
+    let by_trace = |numbers: &[(Name, Vec<Batches>)]| {
+        let of = |trace: usize| numbers.iter().map(|(_, of)| of[trace].clone()).collect();
+        (0..traces).map(of).collect()
+    };
+    match &numbers[..] {
+        [(name, _)] => Ok((Varied::one(name.clone()), by_trace(&numbers))),
+        [(one, _), (other, _)] if one != other => {
+            let varied = Varied::two(one.clone(), other.clone());
+            numbers.sort_by_key(|(name, _)| *name != varied.first);
+            let by_trace = by_trace(&numbers);
+            Ok((varied, by_trace))
+        }
+        _ => Err(Failure::new(format!(
+            "--recorded {}: give one number that differs, or two with different names, as batch=4,6,4 and \
+             length=256,256,512",
+            texts.join(" --recorded ")
+        ))),
+    }
+}
+
+/// `batch=4,6`: a number that differs, and its value in each trace, or `batch`: its marks name the values.
+fn number(text: &str, traces: usize) -> Result<(Name, Vec<Batches>), Failure> {
     let wrong = |why: &str| Failure::new(format!("--recorded {text}: {why}, as in batch=4,6"));
-    let (name, values) = text.split_once('=').ok_or_else(|| wrong("give a name and numbers"))?;
-    let varied = Varied::new(name).ok_or_else(|| wrong("give a name of letters"))?;
-    let value = |text: &str| text.trim().parse::<u64>().ok().filter(|value| *value > 0);
+    let (name, values) = text.split_once('=').map_or((text, None), |(name, of)| (name, Some(of)));
+    let name = Name::new(name).ok_or_else(|| wrong("give a name and numbers"))?;
+    let Some(values) = values else { return Ok((name, vec![Batches::Marked; traces])) };
     let values: Option<Vec<u64>> = values.split(',').map(value).collect();
     let values = values.ok_or_else(|| wrong("give numbers of 1 or more"))?;
     match traces {
         count if count == values.len() => {
-            Ok((varied, values.into_iter().map(Batches::Each).collect()))
+            Ok((name, values.into_iter().map(Batches::Each).collect()))
         }
-        1 => Ok((varied, vec![Batches::Steps(values)])),
+        1 => Ok((name, vec![Batches::Steps(values)])),
         count => Err(wrong(&format!("{} for {count} traces: give one for each", values.len()))),
     }
+}
+
+fn value(text: &str) -> Option<u64> {
+    text.trim().parse::<u64>().ok().filter(|value| *value > 0)
+}
+
+/// `length=1024`: which of two numbers is given.
+fn given(text: &str, varied: &Varied) -> Result<(Axis, u64), Failure> {
+    let Some(second) = &varied.second else {
+        let first = varied.first.as_str();
+        return Err(Failure::new(format!(
+            "--at {text}: only the {first} differs between these runs: name the other number of each, \
+             as in --recorded {first}=4,6,4 --recorded length=256,256,512"
+        )));
+    };
+    let (first, second) = (varied.first.as_str(), second.as_str());
+    let wrong = || {
+        Failure::new(format!(
+            "--at {text}: give {first}=N or {second}=N, from 1 to {LARGEST_BATCH}"
+        ))
+    };
+    let (name, number) = text.split_once('=').ok_or_else(wrong)?;
+    let number = value(number).filter(|value| *value <= LARGEST_BATCH).ok_or_else(wrong)?;
+    match name.trim() {
+        name if name.eq_ignore_ascii_case(first) => Ok((Axis::First, number)),
+        name if name.eq_ignore_ascii_case(second) => Ok((Axis::Second, number)),
+        _ => Err(wrong()),
+    }
+}
+
+/// The values to predict. They are of the number that is searched.
+fn asked(args: &Args, varied: &Varied, at: Option<(Axis, u64)>) -> Result<Vec<u64>, Failure> {
+    let searched = at.map_or(Axis::First, |(axis, _)| axis.other());
+    let name = varied.name(searched);
+    let is_batch = name == Name::default().as_str();
+    let wrong = |option: &str, how: &str| {
+        Failure::new(format!("--{option}: the answer is about the {name} of these runs: {how}"))
+    };
+    if is_batch && !args.length.is_empty() {
+        return Err(wrong("length", "give --batch, or --at batch=N where both differ"));
+    }
+    if varied.second.is_some() && !is_batch && !args.batch.is_empty() {
+        return Err(wrong("batch", "give --length, or --at with that number"));
+    }
+    Ok(if args.length.is_empty() { args.batch.clone() } else { args.length.clone() })
 }
 
 fn card(text: &str) -> Result<Card, Failure> {

@@ -1,6 +1,6 @@
 //! The caveats of an answer about batches.
 
-use crate::analysis::fits::{Answer, LawKind};
+use crate::analysis::fits::{Answer, Axis, LawKind};
 use crate::units::size;
 
 /// Part of the bytes of a run whose law may be unknown without a note.
@@ -10,14 +10,20 @@ const AGREES: f64 = 0.01;
 
 /// One sentence each.
 pub(super) fn caveats(answer: &Answer) -> Vec<String> {
-    let (scaling, varied) = (&answer.scaling, answer.varied.name());
+    let scaling = &answer.scaling;
     let base = scaling.base();
     let mut caveats = Vec::new();
-    if let [only] = scaling.recorded[..] {
-        caveats.push(format!(
-            "only {varied} {only} was recorded, so which memory grows with it is not known: a \
-             second short run, at another {varied}, narrows the answer to a few of them"
-        ));
+    for (axis, name) in [Axis::First, Axis::Second].into_iter().zip(base.varied.names()) {
+        let mut values: Vec<u64> = scaling.recorded.iter().map(|at| at.of(axis)).collect();
+        values.sort_unstable();
+        values.dedup();
+        if let [only] = values[..] {
+            let name = name.as_str();
+            caveats.push(format!(
+                "only {name} {only} was recorded, so which memory grows with it is not known: a \
+                 second short run, at another {name}, narrows the answer to a few of them"
+            ));
+        }
     }
     if let Some(why) = &base.no_steps {
         caveats.push(format!("the whole run is replayed as one step: {why}"));
@@ -27,11 +33,11 @@ pub(super) fn caveats(answer: &Answer) -> Vec<String> {
     let unknown = shares.get(&LawKind::Unknown).map_or(0, |share| share.bytes);
     if scaling.recorded.len() > 1 && unknown as f64 > UNKNOWN_PART * all as f64 {
         caveats.push(format!(
-            "{} of the {} that a run at {varied} {} allocates in all follow no known law: the \
+            "{} of the {} that a run at {} allocates in all follow no known law: the \
              intervals include what they may become",
             size(unknown),
             size(all),
-            scaling.base_batch()
+            base.varied.describe(scaling.base_values())
         ));
     }
     if scaling.model_off > AGREES {

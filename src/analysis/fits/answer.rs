@@ -1,23 +1,26 @@
-//! The answer: which batch fits on a card, under each setting of the allocator.
+//! The answer: which batch, or which length, fits on a card, under each setting of the allocator.
 
 use super::cards::{Architecture, Card, architecture_of};
 use super::law::Bound;
 use super::margins::Margin;
-use super::recording::{Recording, Varied};
+use super::recording::Recording;
 use super::scaling::Scaling;
+use super::varied::{Axis, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::{Conf, ReplayOutcome};
 
 /// What is asked of the recordings.
 #[derive(Clone, Debug)]
 pub struct Question {
-    pub varied: Varied,
+    /// Of two numbers that differ: the one that is given, and its value. The other one is searched. `None`: the batch is, at
+    /// the largest recorded length.
+    pub at: Option<(Axis, u64)>,
     /// `None`: the recorded card.
     pub card: Option<Card>,
     /// Bytes of the card that others use. `None`: on the recorded card what they held of it then, else 0.
     pub in_use: Option<u64>,
-    /// Batches that are predicted.
-    pub batches: Vec<u64>,
+    /// Values of the number that is searched, which are predicted.
+    pub values: Vec<u64>,
     pub confs: Vec<(String, Conf)>,
 }
 
@@ -26,7 +29,7 @@ pub struct Question {
 pub struct Answer<'r> {
     pub recordings: &'r [Recording],
     pub scaling: Scaling<'r>,
-    pub varied: Varied,
+    line: Line,
     /// `None`: neither asked for nor in the trace.
     pub card: Option<Card>,
     pub in_use: u64,
@@ -36,7 +39,7 @@ pub struct Answer<'r> {
     pub other: Option<(Architecture, Architecture)>,
     /// By setting. Empty without a card.
     pub settings: Vec<SettingAnswer>,
-    /// By batch, then by setting.
+    /// By value, then by setting.
     pub predicted: Vec<Predicted>,
 }
 
@@ -46,11 +49,32 @@ impl Answer<'_> {
         self.other.is_none()
     }
 
-    /// Whether each batch that was asked for fits under one of the settings.
+    pub fn varied(&self) -> &Varied {
+        &self.scaling.base().varied
+    }
+
+    /// The number whose values fit or do not.
+    pub fn searched(&self) -> Axis {
+        self.line.searched
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.varied().name(self.line.searched)
+    }
+
+    /// Of two numbers the other one, and its value.
+    pub fn at(&self) -> Option<(&str, u64)> {
+        self.varied().second.as_ref()?;
+        let other = self.line.searched.other();
+        Some((self.varied().name(other), self.line.through.of(other)))
+    }
+
+    /// Whether each value that was asked for fits under one of the settings.
     pub fn all_fit(&self) -> bool {
-        let batches = self.predicted.chunk_by(|a, b| a.batch == b.batch);
+        let values = self.predicted.chunk_by(|a, b| a.value == b.value);
         let fits = |one: &Predicted| one.verdict.is_none_or(|verdict| verdict == Verdict::Fits);
-        batches.into_iter().all(|of| of.iter().any(fits))
+        values.into_iter().all(|of| of.iter().any(fits))
     }
 
     /// Bytes of the card that the program can use.
@@ -79,25 +103,48 @@ pub fn answer<'r>(
     let in_use_recorded = question.in_use.is_none() && of_others.is_some();
     let in_use = question.in_use.or(of_others).unwrap_or(0);
     let capacity = card.as_ref().map(|card| card.bytes.saturating_sub(in_use));
-    let settings = capacity.map(|capacity| answers(&scaling, &question.confs, capacity));
-    let judged = capacity.filter(|_| other.is_none());
-    let predict = |batch: &u64| {
-        let one =
-            |(name, conf): &(String, Conf)| predict_batch(&scaling, *batch, (name, conf), judged);
-        question.confs.iter().map(one).collect::<Vec<_>>()
+    let line = Line::through(scaling.base_values(), question.at);
+    let settings = capacity.map(|capacity| answers(&scaling, line, &question.confs, capacity));
+    let settings = settings.unwrap_or_default();
+    let predict = |value: &u64| {
+        let one = |(index, conf): (usize, &(String, Conf))| {
+            let setting = settings.get(index).filter(|_| other.is_none());
+            predict(&scaling, (line, *value), conf, setting)
+        };
+        question.confs.iter().enumerate().map(one).collect::<Vec<_>>()
     };
-    let predicted = question.batches.iter().flat_map(predict).collect();
+    let predicted = question.values.iter().flat_map(predict).collect();
     Ok(Answer {
         recordings,
-        varied: question.varied.clone(),
         in_use,
         in_use_recorded,
-        settings: settings.unwrap_or_default(),
+        settings,
+        line,
         scaling,
         card,
         other,
         predicted,
     })
+}
+
+/// The values among which the largest that fits is searched: one number varies, the other one stays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Line {
+    searched: Axis,
+    through: Values,
+}
+
+impl Line {
+    fn through(base: Values, at: Option<(Axis, u64)>) -> Line {
+        match at {
+            None => Line { searched: Axis::First, through: base },
+            Some((axis, value)) => Line { searched: axis.other(), through: base.with(axis, value) },
+        }
+    }
+
+    fn at(self, value: u64) -> Values {
+        self.through.with(self.searched, value)
+    }
 }
 
 /// Bytes, with the interval that holds the truth in 95 of 100 cases.
@@ -108,10 +155,10 @@ pub struct Interval {
     pub high: u64,
 }
 
-/// A run at one batch under one setting, without a limit.
+/// A run at one value under one setting, without a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Predicted {
-    pub batch: u64,
+    pub value: u64,
     pub setting: String,
     /// PyTorch's own figures: torch.cuda.max_memory_allocated and max_memory_reserved.
     pub allocated: Interval,
@@ -122,7 +169,7 @@ pub struct Predicted {
     pub verdict: Option<Verdict>,
 }
 
-/// Whether a batch fits on a card.
+/// Whether a batch, or a length, fits on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fits,
@@ -141,51 +188,61 @@ impl Verdict {
     }
 }
 
-/// The batches that fit on a card under one setting.
+/// The values that fit on a card under one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SettingAnswer {
     pub setting: String,
     pub in_force: bool,
     /// Why recorded calls would fail with it.
     pub forbidden: Option<String>,
-    /// The largest batch that fits for certain; 0: none.
+    /// The largest value that fits for certain; 0: none.
     pub fits: u64,
     /// The largest that is expected to fit.
     pub expected: u64,
-    /// The smallest that does not fit for certain. `None`: above all batches that were tried.
+    /// The smallest that does not fit for certain. `None`: above all values that were tried.
     pub fails: Option<u64>,
 }
 
 impl SettingAnswer {
-    /// The batches between those that fit and those that do not.
+    /// The values between those that fit and those that do not.
     pub fn too_close(&self) -> Option<(u64, u64)> {
         let fails = self.fails?;
         (fails > self.fits + 1).then(|| (self.fits + 1, fails - 1))
     }
+
+    /// A smaller value never needs more.
+    fn verdict(&self, value: u64) -> Verdict {
+        match () {
+            () if value <= self.fits => Verdict::Fits,
+            () if self.fails.is_some_and(|fails| value >= fails) => Verdict::DoesNotFit,
+            () => Verdict::TooClose,
+        }
+    }
 }
 
-/// The run at a batch. `capacity`: bytes of a card for PyTorch and all else of the process.
-fn predict_batch(
+/// The run at a value. `setting`: what fits under it, where there is a verdict.
+fn predict(
     scaling: &Scaling,
-    batch: u64,
-    (name, conf): (&str, &Conf),
-    capacity: Option<u64>,
+    (line, value): (Line, u64),
+    (name, conf): &(String, Conf),
+    setting: Option<&SettingAnswer>,
 ) -> Predicted {
+    let at = line.at(value);
     let [low, expected, high] =
-        [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(batch, bound, conf));
+        [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(at, bound, conf));
     let unused = match conf.expandable_segments {
         true => 0,
         false => expected.peak_reserved.saturating_sub(expected.peak_allocated),
     };
-    let margin = reserved_margin(scaling, batch);
+    let margin = reserved_margin(scaling, at);
     let reserved = |of: fn(&ReplayOutcome) -> u64| {
         margin.around_fragmented(of(&low), of(&expected), of(&high), unused)
     };
     let allocated = |outcome: &ReplayOutcome| outcome.peak_allocated;
-    let margin_of_allocated = Margin::allocated(batch, &scaling.recorded);
+    let margin_of_allocated = Margin::allocated(at, &scaling.recorded);
     Predicted {
-        batch,
-        setting: name.to_string(),
+        value,
+        setting: name.clone(),
         allocated: margin_of_allocated.around(
             allocated(&low),
             allocated(&expected),
@@ -193,40 +250,35 @@ fn predict_batch(
         ),
         reserved: reserved(|outcome| outcome.peak_reserved),
         total: reserved(|outcome| outcome.peak_total),
-        verdict: capacity.map(|capacity| verdict(scaling, batch, conf, capacity)),
+        verdict: setting.map(|setting| setting.verdict(value)),
     }
 }
 
-fn verdict(scaling: &Scaling, batch: u64, conf: &Conf, capacity: u64) -> Verdict {
-    if served(scaling, batch, Bound::High, conf, capacity) {
-        Verdict::Fits
-    } else if served(scaling, batch, Bound::Low, conf, capacity) {
-        Verdict::TooClose
-    } else {
-        Verdict::DoesNotFit
-    }
-}
-
-/// Whether all requests at a batch are served. For a bound of the interval the capacity is less or more by the margin.
-fn served(scaling: &Scaling, batch: u64, bound: Bound, conf: &Conf, capacity: u64) -> bool {
-    let margin = reserved_margin(scaling, batch);
+/// Whether all requests at these values are served. For a bound of the interval the capacity is less or more by the margin.
+fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u64) -> bool {
+    let margin = reserved_margin(scaling, at);
     let capacity = match bound {
         Bound::High => margin.capacity(capacity, true),
         Bound::Expected => capacity,
         Bound::Low => margin.capacity(capacity, false),
     };
-    scaling.replay_within(batch, bound, conf, Some(capacity)).fits()
+    scaling.replay_within(at, bound, conf, Some(capacity)).fits()
 }
 
-fn reserved_margin(scaling: &Scaling, batch: u64) -> Margin {
-    Margin::reserved(batch, &scaling.recorded, scaling.model_off)
+fn reserved_margin(scaling: &Scaling, at: Values) -> Margin {
+    Margin::reserved(at, &scaling.recorded, scaling.model_off)
 }
 
-/// The batches that fit under each setting, on all cores.
-fn answers(scaling: &Scaling, confs: &[(String, Conf)], capacity: u64) -> Vec<SettingAnswer> {
+/// The values that fit under each setting, on all cores.
+fn answers(
+    scaling: &Scaling,
+    line: Line,
+    confs: &[(String, Conf)],
+    capacity: u64,
+) -> Vec<SettingAnswer> {
     let bounds = [Bound::High, Bound::Expected, Bound::Low];
     let largest: Vec<Vec<u64>> = std::thread::scope(|scope| {
-        let one = |conf, bound| scope.spawn(move || largest(scaling, bound, conf, capacity));
+        let one = |conf, bound| scope.spawn(move || largest(scaling, line, bound, conf, capacity));
         let all: Vec<Vec<_>> = confs
             .iter()
             .map(|(_, conf)| bounds.iter().map(|bound| one(conf, *bound)).collect())
@@ -249,10 +301,10 @@ fn answers(scaling: &Scaling, confs: &[(String, Conf)], capacity: u64) -> Vec<Se
     confs.iter().zip(largest).map(answer).collect()
 }
 
-/// The largest batch whose requests are served; 0: none. The search takes it that a smaller batch needs less.
-fn largest(scaling: &Scaling, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
-    let served = |batch| served(scaling, batch, bound, conf, capacity);
-    let (mut fits, mut fails) = (0, scaling.base_batch());
+/// The largest value whose requests are served; 0: none. The search takes it that a smaller value needs less.
+fn largest(scaling: &Scaling, line: Line, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
+    let served = |value| served(scaling, line.at(value), bound, conf, capacity);
+    let (mut fits, mut fails) = (0, scaling.base_values().of(line.searched));
     while served(fails) {
         fits = fails;
         if fails >= LARGEST_BATCH {

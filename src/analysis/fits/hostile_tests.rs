@@ -13,17 +13,17 @@ fn read(bytes: &[u8], batch: u64) -> Option<Result<Recording, NotComparable>> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     let trace = Trace::open(file.path()).ok()?;
-    let varied = Varied::new("size").unwrap();
-    Some(Recording::read("a.vtrace", &trace, None, &varied, &Batches::Each(batch)))
+    let varied = Varied::one(Name::new("size").unwrap());
+    Some(Recording::read("a.vtrace", &trace, None, &varied, &[Batches::Each(batch)]))
 }
 
 /// Answers for a card of 24 GiB and a batch, or says why not.
 fn ask(recordings: &[Recording], batch: u64) -> Result<(), NotComparable> {
     let question = Question {
-        varied: Varied::default(),
+        at: None,
         card: Some(Card::of_size(24 << 30)),
         in_use: None,
-        batches: vec![batch],
+        values: vec![batch],
         confs: vec![("default".into(), Conf::default())],
     };
     let answer = answer(recordings, &question)?;
@@ -72,7 +72,8 @@ proptest! {
 fn a_trace_twice_tells_what_it_tells_once() {
     let once = [recorded(&Program::default(), 6)];
     let twice = [recorded(&Program::default(), 6), recorded(&Program::default(), 6)];
-    let log = |runs| requests(&Scaling::of(runs).unwrap().log(12, Bound::Expected, true));
+    let log =
+        |runs| requests(&Scaling::of(runs).unwrap().log(Values::one(12), Bound::Expected, true));
     assert_eq!(log(&once), log(&twice));
     assert!(ask(&twice, 12).is_ok());
 }

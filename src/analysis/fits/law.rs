@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use super::guesses::unknown;
+use super::terms::{self, Powers, Term};
+use super::varied::{Values, Varied};
 use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 
-/// A batch, and the size of the block that was recorded at it.
+/// The values of a step, and the size of the block that was recorded at them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    pub batch: u64,
+    pub at: Values,
     pub bytes: u64,
 }
 
@@ -33,36 +36,55 @@ pub enum Law {
     },
     /// Grew, and no longer grows.
     Saturated(u64),
+    /// Of two numbers: in proportion to one of these terms. The recorded values do not tell which; the first is expected.
+    Terms(Vec<Term>),
     /// What was recorded follows none of these.
     Unknown(Vec<Point>),
 }
 
-/// The name of a law in output.
+/// Laws of the same kind, for output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LawKind {
     Constant,
     Affine,
     Quadratic,
     Saturated,
+    /// Of two numbers: other than constant.
+    Powers(Powers),
     Unknown,
 }
 
 impl LawKind {
-    pub const ALL: [LawKind; 5] = [
-        LawKind::Constant,
-        LawKind::Affine,
-        LawKind::Quadratic,
-        LawKind::Saturated,
-        LawKind::Unknown,
-    ];
+    /// All kinds that blocks may have, where one number differs or two.
+    pub fn all(varied: &Varied) -> Vec<LawKind> {
+        let mut all = vec![LawKind::Constant];
+        match varied.second {
+            None => all.extend([LawKind::Affine, LawKind::Quadratic, LawKind::Saturated]),
+            Some(_) => all.extend(Powers::ALL.map(LawKind::of)),
+        }
+        all.push(LawKind::Unknown);
+        let mut seen = Vec::new();
+        all.retain(|kind| {
+            !seen.contains(kind) && {
+                seen.push(*kind);
+                true
+            }
+        });
+        all
+    }
 
-    pub fn name(self) -> &'static str {
+    fn of(powers: Powers) -> LawKind {
+        if powers == Powers::NONE { LawKind::Constant } else { LawKind::Powers(powers) }
+    }
+
+    pub fn name(self, varied: &Varied) -> String {
         match self {
-            LawKind::Constant => "constant",
-            LawKind::Affine => "affine",
-            LawKind::Quadratic => "quadratic",
-            LawKind::Saturated => "saturated",
-            LawKind::Unknown => "unknown",
+            LawKind::Constant => "constant".into(),
+            LawKind::Affine => "affine".into(),
+            LawKind::Quadratic => "quadratic".into(),
+            LawKind::Saturated => "saturated".into(),
+            LawKind::Powers(powers) => powers.name(varied),
+            LawKind::Unknown => "unknown".into(),
         }
     }
 }
@@ -80,11 +102,11 @@ const MOST: f64 = (1u64 << 50) as f64;
 
 /// A line through two points is a law, and no guess, if what it has at batch 0 is at most this part of the block: padding
 /// and flags are small, and buffers that saturate are not.
-const FIXED_PART: f64 = 0.03;
+pub(super) const FIXED_PART: f64 = 0.03;
 
 /// The number with the most factors of two: shapes of tensors are such numbers, and blocks that are reused must have the
 /// same size. `None`: the range is empty.
-fn roundest(range: RangeInclusive<u64>) -> Option<u64> {
+pub(super) fn roundest(range: RangeInclusive<u64>) -> Option<u64> {
     let (low, high) = (*range.start(), *range.end());
     (0..u64::BITS).rev().map(|bits| high >> bits << bits).find(|it| *it >= low && *it > 0)
 }
@@ -99,7 +121,7 @@ pub(super) struct Known {
 }
 
 /// What most blocks have of the sizes in a range, and their number.
-fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> Option<(u64, u32)> {
+pub(super) fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> Option<(u64, u32)> {
     if range.is_empty() {
         return None;
     }
@@ -150,51 +172,25 @@ impl Law {
             Law::Affine { .. } => LawKind::Affine,
             Law::Quadratic { .. } => LawKind::Quadratic,
             Law::Saturated(_) => LawKind::Saturated,
+            Law::Terms(terms) => match &terms[..] {
+                [one] => LawKind::of(one.powers),
+                _ => LawKind::Unknown,
+            },
             Law::Unknown(_) => LawKind::Unknown,
         }
     }
 
-    /// The size at a batch.
-    pub fn at(&self, batch: u64, bound: Bound) -> u64 {
-        let x = batch as f64;
+    /// The size at other values.
+    pub fn at(&self, at: Values, bound: Bound) -> u64 {
+        let x = at.first as f64;
         let bytes = match self {
             Law::Constant(bytes) | Law::Saturated(bytes) => return *bytes,
             Law::Affine { fixed, each } => fixed + each * x,
             Law::Quadratic { fixed, each, square } => fixed + each * x + square * x * x,
-            Law::Unknown(points) => unknown(points, x, bound),
+            Law::Terms(terms) => terms::at(terms, at, bound),
+            Law::Unknown(points) => unknown(points, at, bound),
         };
         bytes.clamp(1.0, MOST).round() as u64
-    }
-}
-
-/// The size of a block without a law: as large as it was, in proportion to the batch, or on the line through the
-/// outermost recorded batches.
-fn unknown(points: &[Point], x: f64, bound: Bound) -> f64 {
-    let nearest = |point: &&Point| (point.batch as f64 - x).abs() as u64;
-    let Some(near) = points.iter().min_by_key(nearest) else { return 0.0 };
-    let flat = near.bytes as f64;
-    let proportional = flat * x / near.batch.max(1) as f64;
-    let first = points.iter().min_by_key(|point| point.batch);
-    let last = points.iter().max_by_key(|point| point.batch);
-    let line = first.zip(last).filter(|(first, last)| first.batch < last.batch);
-    let line = line.map(|(first, last)| {
-        let run = (last.batch - first.batch) as f64;
-        let slope = (last.bytes as f64 - first.bytes as f64) / run;
-        flat + slope * (x - near.batch as f64)
-    });
-    let mut guesses = vec![flat, proportional];
-    guesses.extend(line.filter(|line| *line > 0.0));
-    let shrinks = line.is_some_and(|line| (line < flat) != (x < near.batch as f64));
-    if shrinks {
-        // Another algorithm was chosen: any that was seen may come again.
-        guesses.extend(points.iter().map(|point| point.bytes as f64));
-    }
-    guesses.sort_by(f64::total_cmp);
-    match bound {
-        Bound::Low => guesses[0],
-        Bound::High => guesses[guesses.len() - 1],
-        Bound::Expected if shrinks => flat,
-        Bound::Expected => guesses[guesses.len() / 2],
     }
 }
 
@@ -211,7 +207,7 @@ struct Candidates {
 }
 
 /// The smallest request that a block may serve. Those of up to 1 MiB are served from blocks of their own size.
-fn least_request(bytes: u64, splits: bool) -> u64 {
+pub(super) fn least_request(bytes: u64, splits: bool) -> u64 {
     let least = bytes.saturating_sub(slack(bytes, splits));
     if bytes > SMALL { least.max(SMALL + 1) } else { least }
 }
@@ -231,14 +227,14 @@ pub(super) fn same_request(one: Point, other: Point, splits: bool) -> bool {
 impl Candidates {
     fn of(points: &[Point], splits: bool) -> Candidates {
         let least = |point: &Point| least_request(point.bytes, splits);
-        let per = |bytes: u64, point: &Point| bytes as f64 / point.batch.max(1) as f64;
+        let per = |bytes: u64, point: &Point| bytes as f64 / point.at.first.max(1) as f64;
         let constant = points.iter().map(|point| point.bytes).min().unwrap_or(0);
         let least_constant = points.iter().map(least).max().unwrap_or(0);
         let each = points.iter().map(|point| per(point.bytes, point)).fold(f64::MAX, f64::min);
         let least_each = points.iter().map(|point| per(least(point), point)).fold(0.0, f64::max);
         let mut batches = points.to_vec();
-        batches.sort_by_key(|point| (point.batch, point.bytes));
-        batches.dedup_by_key(|point| point.batch);
+        batches.sort_by_key(|point| (point.at.first, point.bytes));
+        batches.dedup_by_key(|point| point.at.first);
         Candidates {
             batches,
             constant: Some(constant).filter(|bytes| least_constant <= *bytes),
@@ -251,7 +247,7 @@ impl Candidates {
     /// The number of batches at which a law has the size of the block, without slack.
     fn meets(&self, law: &dyn Fn(u64) -> f64) -> usize {
         let is_met =
-            |point: &&Point| (point.bytes as f64 - law(point.batch)).abs() < MIN_BLOCK as f64;
+            |point: &&Point| (point.bytes as f64 - law(point.at.first)).abs() < MIN_BLOCK as f64;
         self.batches.iter().filter(is_met).count()
     }
 
@@ -269,7 +265,7 @@ impl Candidates {
     /// The bytes for each sample, where these blocks are as large as their requests.
     fn exact_each(&self) -> Option<u64> {
         let least = |point: &Point| {
-            point.bytes.saturating_sub(MIN_BLOCK - 1) as f64 / point.batch.max(1) as f64
+            point.bytes.saturating_sub(MIN_BLOCK - 1) as f64 / point.at.first.max(1) as f64
         };
         let least = self.batches.iter().map(least).fold(0.0, f64::max);
         roundest(least.ceil() as u64..=self.proportional? as u64)
@@ -301,7 +297,7 @@ impl Candidates {
     /// The law of points that are neither equal nor proportional.
     fn by_shape(&self) -> Law {
         let at =
-            |index: usize| (self.batches[index].batch as f64, self.batches[index].bytes as f64);
+            |index: usize| (self.batches[index].at.first as f64, self.batches[index].bytes as f64);
         let last = self.batches.len() - 1;
         let ((x1, y1), (x2, y2)) = (at(0), at(last));
         let each = (y2 - y1) / (x2 - x1);

@@ -2,11 +2,12 @@
 //! (docs/fits.md lists them), and not on the runs that measure how often the intervals hold.
 
 use super::answer::Interval;
+use super::varied::{Axis, Values};
 
 /// Allocated bytes at a recorded batch, where the recorded blocks are replayed under another setting: a block may be up
 /// to 1 MiB larger than its request. At most 0.13 % was seen in transformers and 0.5 % in a convolutional net.
 const AT_RECORDED: f64 = 0.004;
-/// For each doubling of the batch: kernels with other buffers, which no recorded batch shows. At most 0.2 % was seen.
+/// For each doubling of the batch, or of the length: kernels with other buffers, which no recorded batch shows. At most 0.2 % was seen.
 const PER_DOUBLING: f64 = 0.004;
 /// Reserved bytes come in segments of 20 MiB and more: one more or one less is seen where blocks are larger by 512 B.
 const SEGMENT: u64 = 20 << 20;
@@ -26,14 +27,14 @@ pub(super) struct Margin {
 
 impl Margin {
     /// Of allocated bytes.
-    pub(super) fn allocated(batch: u64, recorded: &[u64]) -> Margin {
-        let nearest = recorded.iter().map(|at| doublings(batch, *at)).fold(f64::MAX, f64::min);
+    pub(super) fn allocated(at: Values, recorded: &[Values]) -> Margin {
+        let nearest = recorded.iter().map(|it| doublings(at, *it)).fold(f64::MAX, f64::min);
         Margin { part: AT_RECORDED + PER_DOUBLING * nearest, bytes: 0 }
     }
 
     /// Of reserved bytes. `model_off`: the part by which the replay of a recorded run differs from the run.
-    pub(super) fn reserved(batch: u64, recorded: &[u64], model_off: f64) -> Margin {
-        let allocated = Margin::allocated(batch, recorded);
+    pub(super) fn reserved(at: Values, recorded: &[Values], model_off: f64) -> Margin {
+        let allocated = Margin::allocated(at, recorded);
         Margin { part: allocated.part + model_off, bytes: SEGMENT }
     }
 
@@ -78,6 +79,8 @@ impl Margin {
     }
 }
 
-fn doublings(one: u64, other: u64) -> f64 {
-    (one.max(1) as f64 / other.max(1) as f64).log2().abs()
+/// The doublings between two batches, and between two lengths.
+fn doublings(one: Values, other: Values) -> f64 {
+    let of = |axis| (one.of(axis).max(1) as f64 / other.of(axis).max(1) as f64).log2().abs();
+    of(Axis::First) + of(Axis::Second)
 }

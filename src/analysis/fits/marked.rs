@@ -1,8 +1,8 @@
-//! The batches that the marks of a program name: `batch=6`.
+//! The batches and lengths that the marks of a program name: `batch=6`, `batch=6 length=512`.
 
 use std::path::Path;
 
-use super::recording::Varied;
+use super::varied::{Name, Varied};
 use crate::trace::{Definitions, Trace};
 
 /// A trace, and the batches that its marks name.
@@ -14,12 +14,36 @@ pub struct MarkedTrace<'p> {
 
 /// The batches that names in a trace give, each once, in ascending order.
 pub fn marked_batches(definitions: &Definitions) -> Vec<u64> {
-    let varied = Varied::default();
+    marked_values(definitions, &Name::default())
+}
+
+fn marked_values(definitions: &Definitions, number: &Name) -> Vec<u64> {
     let names = (1..=definitions.last_text()).filter_map(|id| definitions.text(id));
-    let mut batches: Vec<u64> = names.filter_map(|name| varied.in_mark(name)).collect();
-    batches.sort_unstable();
-    batches.dedup();
-    batches
+    let mut values: Vec<u64> = names.filter_map(|name| number.in_mark(name)).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// The names of what marks give for the length of samples.
+const LENGTHS: [&str; 2] = ["length", "tokens"];
+
+/// What differs between traces by their marks: the batch, the length where all of them name one and it differs, or both.
+pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone) -> Varied {
+    let differs = |number: &Name| {
+        let of_traces = traces.clone().map(|one| marked_values(one, number));
+        let of_traces: Vec<Vec<u64>> = of_traces.collect();
+        let first = of_traces.iter().flatten().next();
+        of_traces.iter().all(|values| !values.is_empty())
+            && of_traces.iter().flatten().any(|value| Some(value) != first)
+    };
+    let batch = Name::default();
+    let length = LENGTHS.iter().filter_map(|name| Name::new(name)).find(differs);
+    match length {
+        None => Varied::one(batch),
+        Some(length) if differs(&batch) => Varied::two(batch, length),
+        Some(length) => Varied::one(length),
+    }
 }
 
 /// The most bytes of traces whose marks are read for a hint: names lie all over a trace.
@@ -50,6 +74,23 @@ mod tests {
     use vramtrace_format::Definition;
 
     use super::*;
+
+    #[test]
+    fn marks_say_which_numbers_differ() {
+        let of = |traces: &[&[&str]]| {
+            let traces: Vec<Definitions> = traces.iter().map(|names| named(names)).collect();
+            let varied = marked_numbers(traces.iter());
+            varied.names().map(|name| name.as_str().to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(&[&["batch=4"], &["batch=6"]]), "batch");
+        assert_eq!(of(&[&["batch=4 length=256"], &["batch=6 length=256"]]), "batch");
+        assert_eq!(of(&[&["batch=4 length=256"], &["batch=6 length=512"]]), "batch length");
+        assert_eq!(of(&[&["batch=4 tokens=9", "batch=6 tokens=7"]]), "batch tokens");
+        assert_eq!(of(&[&["batch=4 length=256"], &["batch=4 length=512"]]), "length");
+        assert_eq!(of(&[&["length=256"], &["length=512"]]), "length");
+        assert_eq!(of(&[&["batch=4 length=256"], &["batch=6"], &["batch=6 length=9"]]), "batch");
+        assert_eq!(of(&[&["load"]]), "batch");
+    }
 
     fn named(names: &[&str]) -> Definitions {
         let mut definitions = Definitions::default();

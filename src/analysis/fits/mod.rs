@@ -1,35 +1,43 @@
 //! Which batch fits on a card, by one or more recorded batches.
 //!
 //! [`Recording`] reads a trace: the blocks of PyTorch's cache before the first step and in each step. [`Scaling`] pairs
-//! the blocks of several batches (`matching.rs`), finds how each depends on the batch (`law.rs`), and replays the run at
-//! another batch through the model of the allocator.
+//! the blocks of several batches (`matching.rs`), finds how each depends on the batch (`law.rs`), or on the batch and the
+//! length of samples (`terms.rs`), and replays the run at others through the model of the allocator.
 
 mod answer;
 mod cards;
+mod guesses;
 #[cfg(test)]
 mod hostile_tests;
 mod keys;
 mod law;
+#[cfg(test)]
+mod made;
 mod margins;
 mod marked;
 mod matching;
 #[cfg(test)]
+mod property_tests;
+#[cfg(test)]
 mod recorded_tests;
 mod recording;
 mod scaling;
+mod terms;
 #[cfg(test)]
 mod tests;
+mod varied;
 
 use std::fmt;
 
 pub use answer::{Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer};
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
-pub use marked::{MarkedTrace, marked_batches, marked_traces, suffices};
-pub use recording::{Batches, Recording, Varied};
+pub use marked::{MarkedTrace, marked_batches, marked_numbers, marked_traces, suffices};
+pub use recording::{Batches, Recording};
 pub use scaling::{Scaling, Share};
+pub use varied::{Axis, Name, Values, Varied};
 
-/// The largest batch that is read, asked for and tried.
+/// The largest batch, or length, that is read, asked for and tried.
 pub const LARGEST_BATCH: u64 = 1 << 20;
 
 /// Why traces tell nothing about other batches.

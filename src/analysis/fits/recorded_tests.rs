@@ -18,7 +18,7 @@ impl Recordings {
         let read = |name: &&str| {
             let path = self.unpacked(name);
             let trace = Trace::open(&path).unwrap();
-            Recording::read(name, &trace, None, &Varied::default(), &Batches::Marked).unwrap()
+            Recording::read(name, &trace, None, &Varied::default(), &[Batches::Marked]).unwrap()
         };
         names.iter().map(read).collect()
     }
@@ -74,15 +74,15 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
         let confs = ["default", "expandable_segments:True"];
         let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap()));
         let question = Question {
-            varied: Varied::default(),
+            at: None,
             card: Some(Card::of_size(24 << 30)),
             in_use: None,
-            batches: truths.iter().map(|truth| truth.batch).collect(),
+            values: truths.iter().map(|truth| truth.batch).collect(),
             confs: confs.to_vec(),
         };
         let answer = answer(&runs, &question).unwrap();
         for truth in truths {
-            let of = |one: &&Predicted| one.batch == truth.batch && one.setting == truth.setting;
+            let of = |one: &&Predicted| one.value == truth.batch && one.setting == truth.setting;
             let predicted = answer.predicted.iter().find(of).unwrap();
             for (interval, right, within) in [
                 (predicted.allocated, truth.allocated, allocated),
@@ -105,55 +105,117 @@ fn recorded_runs_are_given_back_at_their_batches() {
         let scaling = Scaling::of(&runs).unwrap();
         let log = &scaling.base().recorded.log;
         assert_eq!(
-            requests(&scaling.log(scaling.base_batch(), Bound::Expected, true)),
+            requests(&scaling.log(scaling.base_values(), Bound::Expected, true)),
             requests(log)
         );
     }
 }
 
-/// Runs of another length of the samples, and not only of another batch: `tests/data/fits/lengths.jsonl`, measured on an H200.
+/// What GPT-2 took at other batches and lengths: `tests/data/fits/lengths.jsonl`, measured on an H200.
+struct Length {
+    batch: u64,
+    tokens: u64,
+    setting: String,
+    allocated: u64,
+    reserved: u64,
+}
+
+fn lengths() -> Vec<Length> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("tests/data/fits/lengths.jsonl")).unwrap();
+    let length = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let of = |key: &str| line[key].as_u64().unwrap();
+        Length {
+            batch: of("batch"),
+            tokens: of("tokens"),
+            setting: match line["setting"].as_str().unwrap() {
+                "" => "default".to_string(),
+                setting => setting.to_string(),
+            },
+            allocated: of("allocated"),
+            reserved: of("reserved"),
+        }
+    };
+    text.lines().map(length).collect()
+}
+
+/// Reads recordings, each with its values.
+fn read(recordings: &Recordings, varied: &Varied, names: &[(&str, &[u64])]) -> Vec<Recording> {
+    let read = |(name, values): &(&str, &[u64])| {
+        let trace = Trace::open(&recordings.unpacked(name)).unwrap();
+        let values: Vec<Batches> = values.iter().map(|value| Batches::Each(*value)).collect();
+        Recording::read(name, &trace, None, varied, &values).unwrap()
+    };
+    names.iter().map(read).collect()
+}
+
+/// What is predicted under both settings.
+fn ask(runs: &[Recording], at: Option<(Axis, u64)>, value: u64) -> Vec<Predicted> {
+    let confs = ["default", "expandable_segments:True"];
+    let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap())).to_vec();
+    let card = Some(Card::of_size(1 << 30));
+    let question = Question { at, card, in_use: None, values: vec![value], confs };
+    answer(runs, &question).unwrap().predicted
+}
+
+/// Whether the intervals hold what was measured, and the expected bytes lie within these parts of it.
+#[track_caller]
+fn holds(predicted: &Predicted, truth: &Length, within: (f64, f64)) {
+    for (interval, right, within) in [
+        (predicted.allocated, truth.allocated, within.0),
+        (predicted.reserved, truth.reserved, within.1),
+    ] {
+        let off = interval.expected as f64 / right as f64 - 1.0;
+        let place = format!("{} x {} {}: {off}", truth.batch, truth.tokens, truth.setting);
+        assert!(off.abs() <= within, "{place}");
+        assert!((interval.low..=interval.high).contains(&right), "{place}, {interval:?}");
+    }
+}
+
 #[test]
 fn a_length_is_scaled_as_a_batch_is() {
     let recordings = Recordings(tempfile::tempdir().unwrap());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(root.join("tests/data/fits/lengths.jsonl")).unwrap();
-    let truths: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // What differs, its two recorded values, what stays the same, and the value that was also run.
-    for (varied, recorded, same, names, asked) in [
-        ("tokens", [256, 512], ("batch", 4), ["gpt2_b4_t256", "gpt2_b4_t512"], 768),
-        ("batch", [4, 6], ("tokens", 256), ["gpt2_b4_t256", "gpt2_b6_t256"], 12),
+    let at = |batch, tokens| move |truth: &&Length| truth.batch == batch && truth.tokens == tokens;
+    let truths = lengths();
+    let name = |name| Varied::one(Name::new(name).unwrap());
+    let by_tokens: [(&str, &[u64]); 2] = [("gpt2_b4_t256", &[256]), ("gpt2_b4_t512", &[512])];
+    let by_batch: [(&str, &[u64]); 2] = [("gpt2_b4_t256", &[4]), ("gpt2_b6_t256", &[6])];
+    for (predicted, truth) in [
+        (ask(&read(&recordings, &name("tokens"), &by_tokens), None, 768), at(4, 768)),
+        (ask(&read(&recordings, &name("batch"), &by_batch), None, 12), at(12, 256)),
     ] {
-        let varied = Varied::new(varied).unwrap();
-        let read = |(name, value): (&str, u64)| {
-            let trace = Trace::open(&recordings.unpacked(name)).unwrap();
-            Recording::read(name, &trace, None, &varied, &Batches::Each(value)).unwrap()
-        };
-        let runs: Vec<Recording> = names.into_iter().zip(recorded).map(read).collect();
-        let confs = ["default", "expandable_segments:True"];
-        let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap())).to_vec();
-        let card = Some(Card::of_size(24 << 30));
-        let varied_name = varied.name().to_string();
-        let question = Question { varied, card, in_use: None, batches: vec![asked], confs };
-        let answer = answer(&runs, &question).unwrap();
-        assert_eq!(answer.predicted.len(), 2);
-        for predicted in &answer.predicted {
-            let setting = predicted.setting.replace("default", "");
-            let is = |truth: &&serde_json::Value| {
-                truth[&varied_name] == asked
-                    && truth[same.0] == same.1
-                    && truth["setting"] == *setting
+        for predicted in &predicted {
+            let mut found = truths.iter().filter(&truth);
+            let found = found.find(|truth| truth.setting == predicted.setting).unwrap();
+            holds(predicted, found, (0.002, 0.005));
+        }
+    }
+}
+
+/// Three runs tell how the memory follows the batch and the length.
+const THREE: [(&str, &[u64]); 3] =
+    [("gpt2_b4_t256", &[4, 256]), ("gpt2_b4_t512", &[4, 512]), ("gpt2_b6_t256", &[6, 256])];
+
+#[test]
+fn a_batch_and_a_length_are_scaled_at_once() {
+    let recordings = Recordings(tempfile::tempdir().unwrap());
+    let name = |name| Name::new(name).unwrap();
+    let varied = Varied::two(name("batch"), name("tokens"));
+    let runs = read(&recordings, &varied, &THREE);
+    let truths = lengths();
+    for truth in truths.iter().filter(|truth| truth.setting == "default") {
+        let by_tokens = ask(&runs, Some((Axis::Second, truth.tokens)), truth.batch);
+        let by_batch = ask(&runs, Some((Axis::First, truth.batch)), truth.tokens);
+        for (one, other) in by_tokens.iter().zip(&by_batch) {
+            assert_eq!((one.allocated, one.reserved), (other.allocated, other.reserved));
+        }
+        for predicted in by_tokens {
+            let is = |it: &&Length| {
+                (it.batch, it.tokens, &it.setting)
+                    == (truth.batch, truth.tokens, &predicted.setting)
             };
-            let truth = truths.iter().find(is).unwrap();
-            for (interval, name, within) in
-                [(predicted.allocated, "allocated", 0.002), (predicted.reserved, "reserved", 0.005)]
-            {
-                let right = truth[name].as_u64().unwrap();
-                let off = interval.expected as f64 / right as f64 - 1.0;
-                let place = format!("{varied_name} {asked} {setting} {name}: {off}");
-                assert!(off.abs() <= within, "{place}");
-                assert!((interval.low..=interval.high).contains(&right), "{place}, {interval:?}");
-            }
+            holds(&predicted, truths.iter().find(is).unwrap(), (0.0005, 0.003));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One recorded run: its blocks by stretch - before the first step, and each step - and the batch of each.
+//! One recorded run: its blocks by stretch - before the first step, and each step - and the values of each.
 
 use std::ops::Range;
 
@@ -7,6 +7,7 @@ use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
 use super::keys::{StackKey, stack_keys};
 use super::matching::Unpaired;
+use super::varied::{Axis, Name, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
@@ -16,45 +17,12 @@ use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 use crate::units::several;
 
-/// The name of what differs between the recordings: `batch`, or `length`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Varied(String);
-
-impl Default for Varied {
-    fn default() -> Varied {
-        Varied("batch".into())
-    }
-}
-
-impl Varied {
-    /// `None`: not a name.
-    pub fn new(name: &str) -> Option<Varied> {
-        let name = name.trim().to_ascii_lowercase();
-        let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        (!name.is_empty() && name.chars().all(is_letter)).then_some(Varied(name))
-    }
-
-    pub fn name(&self) -> &str {
-        &self.0
-    }
-
-    /// The number that a mark gives it: `batch=6`.
-    pub(super) fn in_mark(&self, mark: &str) -> Option<u64> {
-        let lower = mark.to_ascii_lowercase();
-        let key = format!("{}=", self.0);
-        let is_word = |at: usize| !lower[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
-        let (at, _) = lower.match_indices(&key).find(|(at, _)| is_word(*at))?;
-        let digits = lower[at + key.len()..].trim_start();
-        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-        digits[..end].parse().ok().filter(|value| *value > 0)
-    }
-}
-
-/// The batches that the user names for a trace.
+/// The values of one number of a trace, as the user gives them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Batches {
     /// The marks of the program name them.
     Marked,
+    /// One for the whole run.
     Each(u64),
     /// One for each step.
     Steps(Vec<u64>),
@@ -66,6 +34,8 @@ pub struct Recording {
     pub name: String,
     pub card: Option<String>,
     pub recorded: Recorded,
+    /// What differs between it and the other recordings.
+    pub varied: Varied,
     /// Why the whole run is one stretch.
     pub no_steps: Option<NoSteps>,
     pub(super) blocks: Vec<Block>,
@@ -86,17 +56,17 @@ pub(super) struct Block {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stretch {
     pub blocks: Range<usize>,
-    pub batch: u64,
+    pub at: Values,
 }
 
 impl Recording {
-    /// Reads a trace. `device`: `None` takes the one on which most was reserved.
+    /// Reads a trace. `device`: `None` takes the one on which most was reserved. `batches`: of each number that differs.
     pub fn read(
         name: &str,
         trace: &Trace,
         device: Option<DeviceId>,
         varied: &Varied,
-        batches: &Batches,
+        batches: &[Batches],
     ) -> Result<Recording, NotComparable> {
         let (definitions, _) = trace.definitions();
         if definitions.samples_blocks() {
@@ -119,16 +89,17 @@ impl Recording {
             )));
         }
         let symbols = Symbols::of_all(&definitions, trace.header());
-        let mut marks = BatchMarks { definitions: &definitions, varied, found: Vec::new() };
+        let mut marks = ValueMarks { definitions: &definitions, varied, found: Default::default() };
         let mut steps = StepObserver::new(&definitions, &symbols);
         trace.replay(&definitions, &mut (&mut marks, &mut steps));
         let steps = steps.finish();
         if let Err(why @ (NoSteps::EventsMissing | NoSteps::Sampled)) = steps.found {
             return Err(NotComparable(format!("{name}: {why}")));
         }
-        let stretches = stretches(name, &recorded, &steps, &marks.found, batches)?;
+        let stretches = stretches(name, &recorded, &steps, &marks, batches)?;
         Ok(Recording {
             name: name.to_string(),
+            varied: varied.clone(),
             card: definitions.device(recorded.device).map(|device| device.name.clone()),
             no_steps: steps.found.err(),
             blocks: blocks(&recorded, &stack_keys(&definitions)),
@@ -137,12 +108,26 @@ impl Recording {
         })
     }
 
-    /// The batches of its steps, each once, in ascending order.
-    pub fn batches(&self) -> Vec<u64> {
-        let mut batches: Vec<u64> = self.stretches.iter().map(|stretch| stretch.batch).collect();
-        batches.sort_unstable();
-        batches.dedup();
-        batches
+    /// The values of its steps, each once, in ascending order.
+    pub fn values(&self) -> Vec<Values> {
+        let mut values: Vec<Values> = self.stretches.iter().map(|stretch| stretch.at).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The values of one number, each once, in ascending order.
+    pub fn values_of(&self, axis: Axis) -> Vec<u64> {
+        let mut values: Vec<u64> = self.values().into_iter().map(|at| at.of(axis)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    }
+
+    /// The values with which most memory is expected.
+    pub(super) fn largest(&self) -> Values {
+        let all = self.stretches.iter().map(|stretch| stretch.at);
+        all.max_by_key(|at| (at.product(), *at)).unwrap_or(Values::one(1))
     }
 
     /// The number of whole steps.
@@ -157,20 +142,21 @@ impl Recording {
     }
 }
 
-/// The marks that name a batch: `batch=6`.
-struct BatchMarks<'d> {
+/// The marks that name a value: `batch=6`.
+struct ValueMarks<'d> {
     definitions: &'d Definitions,
     varied: &'d Varied,
-    /// Place in the file and batch.
-    found: Vec<(u64, u64)>,
+    /// Place in the file and value, of the first number and of the second.
+    found: [Vec<(u64, u64)>; 2],
 }
 
-impl Observer for BatchMarks<'_> {
+impl Observer for ValueMarks<'_> {
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         let begins = matches!(mark, Mark::Push | Mark::Start | Mark::Moment);
-        let text = self.definitions.text(name).filter(|_| begins);
-        let batch = text.and_then(|text| self.varied.in_mark(text));
-        self.found.extend(batch.map(|batch| (at.offset, batch)));
+        let Some(text) = self.definitions.text(name).filter(|_| begins) else { return };
+        for (number, found) in self.varied.names().zip(&mut self.found) {
+            found.extend(number.in_mark(text).map(|value| (at.offset, value)));
+        }
     }
 }
 
@@ -178,8 +164,8 @@ fn stretches(
     name: &str,
     recorded: &Recorded,
     steps: &Steps,
-    marks: &[(u64, u64)],
-    batches: &Batches,
+    marks: &ValueMarks,
+    batches: &[Batches],
 ) -> Result<Vec<Stretch>, NotComparable> {
     let whole = |step: &&Step| step.state != StepState::Unfinished;
     let whole: Vec<&Step> = steps.steps().iter().filter(whole).collect();
@@ -188,35 +174,18 @@ fn stretches(
             "{name}: none of its steps is whole: record a run that ends at least one step"
         )));
     }
-    let named = match batches {
-        Batches::Marked => marked(name, &whole, marks)?,
-        Batches::Each(batch) => {
-            if let Some((_, marked)) = marks.first()
-                && marks.iter().all(|(_, marked)| marked != batch)
-            {
-                return Err(NotComparable(format!(
-                    "--recorded names {batch} for {name}, whose marks name {marked}: give the values \
-                     in the order of the traces"
-                )));
-            }
-            vec![*batch; whole.len().max(1)]
+    let mut at = vec![Values::one(1); whole.len().max(1)];
+    let numbers = [Axis::First, Axis::Second].into_iter().zip(marks.varied.names());
+    for ((axis, number), (given, marks)) in numbers.zip(batches.iter().zip(&marks.found)) {
+        for (at, value) in at.iter_mut().zip(values(name, number, &whole, marks, given)?) {
+            *at = at.with(axis, value);
         }
-        Batches::Steps(batches) if batches.len() == whole.len() => batches.clone(),
-        Batches::Steps(batches) => {
-            return Err(NotComparable(format!(
-                "--recorded names {} for {name}, which has {}: give one for each trace, or one for \
-                 each step",
-                several(batches.len() as u64, "value"),
-                several(whole.len() as u64, "whole step")
-            )));
-        }
-    };
-    if let Some(batch) = named.iter().find(|batch| !(1..=LARGEST_BATCH).contains(*batch)) {
-        return Err(NotComparable(format!(
-            "{name}: {batch} is no batch: give numbers from 1 to {LARGEST_BATCH}"
-        )));
     }
-    let begins: Vec<u64> = (0..whole.len()).map(|index| begin(&whole, marks, index)).collect();
+    let begins: Vec<u64> = {
+        let mut marks = marks.found.concat();
+        marks.sort_unstable();
+        (0..whole.len()).map(|index| begin(&whole, &marks, index)).collect()
+    };
     let allocation_at = |offset: u64| {
         let before = |source: &Source| source.offset < offset;
         recorded.sources.iter().take_while(|source| before(source)).count()
@@ -228,15 +197,54 @@ fn stretches(
     let mut starts = vec![0];
     starts.extend(begins.into_iter().map(allocation_at));
     starts.push(end);
-    let batch = |index: usize| named[index.saturating_sub(1)];
     let stretch = |(index, pair): (usize, &[usize])| Stretch {
         blocks: pair[0]..pair[1].max(pair[0]),
-        batch: batch(index),
+        at: at[index.saturating_sub(1)],
     };
     Ok(starts.windows(2).enumerate().map(stretch).collect())
 }
 
-/// The place where a step begins: where its batch is marked, so that the batch that a program loads for it belongs to
+/// The values of one number: one for each step, or one for a run without steps.
+fn values(
+    name: &str,
+    number: &Name,
+    steps: &[&Step],
+    marks: &[(u64, u64)],
+    given: &Batches,
+) -> Result<Vec<u64>, NotComparable> {
+    let called = number.as_str();
+    let values = match given {
+        Batches::Marked => marked(name, called, steps, marks)?,
+        Batches::Each(value) => {
+            if let Some((_, marked)) = marks.first()
+                && marks.iter().all(|(_, marked)| marked != value)
+            {
+                return Err(NotComparable(format!(
+                    "--recorded names {value} for {name}, whose marks name {marked}: give the values \
+                     in the order of the traces"
+                )));
+            }
+            vec![*value; steps.len().max(1)]
+        }
+        Batches::Steps(values) if values.len() == steps.len() => values.clone(),
+        Batches::Steps(values) => {
+            return Err(NotComparable(format!(
+                "--recorded names {} for {name}, which has {}: give one for each trace, or one for \
+                 each step",
+                several(values.len() as u64, "value"),
+                several(steps.len() as u64, "whole step")
+            )));
+        }
+    };
+    if let Some(value) = values.iter().find(|value| !(1..=LARGEST_BATCH).contains(*value)) {
+        return Err(NotComparable(format!(
+            "{name}: {value} is no {called}: give numbers from 1 to {LARGEST_BATCH}"
+        )));
+    }
+    Ok(values)
+}
+
+/// The place where a step begins: where one of its values is marked, so that the batch that a program loads for it belongs to
 /// it, or at its first pass.
 fn begin(steps: &[&Step], marks: &[(u64, u64)], index: usize) -> u64 {
     let pass = steps[index].begin.offset;
@@ -245,12 +253,17 @@ fn begin(steps: &[&Step], marks: &[(u64, u64)], index: usize) -> u64 {
     marked.filter(|offset| *offset > after).unwrap_or(pass)
 }
 
-/// The batch of each step by the marks.
-fn marked(name: &str, steps: &[&Step], marks: &[(u64, u64)]) -> Result<Vec<u64>, NotComparable> {
+/// The value of each step by the marks.
+fn marked(
+    name: &str,
+    called: &str,
+    steps: &[&Step],
+    marks: &[(u64, u64)],
+) -> Result<Vec<u64>, NotComparable> {
     let unknown = || {
         NotComparable(format!(
-            "{name}: its batch is not known: give --recorded batch=N, or mark the steps with \
-             torch.cuda.nvtx.range_push(f\"batch={{n}}\")"
+            "{name}: its {called} is not known: give --recorded {called}=N, or mark the steps with \
+             torch.cuda.nvtx.range_push(f\"{called}={{n}}\")"
         ))
     };
     if steps.is_empty() {
@@ -289,27 +302,4 @@ fn blocks(recorded: &Recorded, keys: &FxHashMap<StackId, StackKey>) -> Vec<Block
         }
     }
     blocks
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Varied;
-
-    #[test]
-    fn a_mark_names_a_batch() {
-        for (mark, batch) in [
-            ("batch=6", Some(6)),
-            ("train Batch=12 length=512", Some(12)),
-            ("minibatch=2 batch=3", Some(3)),
-            ("batch= 4", Some(4)),
-            ("batch 4", None),
-            ("batch=0", None),
-            ("batch=x", None),
-            ("forward", None),
-        ] {
-            assert_eq!(Varied::default().in_mark(mark), batch, "{mark}");
-        }
-        assert_eq!(Varied::new("length").unwrap().in_mark("batch=12 length=512"), Some(512));
-        assert_eq!(Varied::new("4,6"), None);
-    }
 }

@@ -1,4 +1,4 @@
-//! A recorded run at another batch: its requests in their order, each with the size that its law gives.
+//! A recorded run at another batch, or another length: its requests in their order, each with the size that its law gives.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,8 @@ use super::keys::StackKey;
 use super::law::{Bound, Known, Law, LawKind, Point, same_request};
 use super::matching::pairs;
 use super::recording::{Recording, Stretch};
+use super::terms;
+use super::varied::{Name, Values};
 use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
 
 /// Steps of a run that are replayed. The second step reaches the peak, with the optimizer's state of the first one; the
@@ -16,23 +18,23 @@ use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
 const STEPS: usize = 4;
 /// Less than this part of the bytes of the steps in pairs: other programs.
 const COMPARABLE: f64 = 0.5;
-/// A larger batch may allocate a little less, where a library chooses an algorithm that needs a smaller workspace.
+/// With larger values a run may allocate a little less, where a library chooses an algorithm that needs a smaller workspace.
 const PLAUSIBLE: f64 = 0.9;
 
-/// A run that can be replayed at any batch.
+/// A run that can be replayed at any values.
 #[derive(Debug)]
 pub struct Scaling<'r> {
     base: &'r Recording,
     /// Of the blocks of the base that are replayed.
     laws: Vec<Law>,
-    /// The recorded batch of each of these blocks.
-    batches: Vec<u64>,
-    /// The part of the bytes of the steps whose blocks were seen at more than one batch.
+    /// The recorded values of each of these blocks.
+    values: Vec<Values>,
+    /// The part of the bytes of the steps whose blocks were seen at more than one value.
     pub paired: f64,
     /// The part by which the replays of the recordings, under their own settings, differ from what they reserved.
     pub model_off: f64,
-    /// All recorded batches, in ascending order.
-    pub recorded: Vec<u64>,
+    /// All recorded values, in ascending order.
+    pub recorded: Vec<Values>,
 }
 
 /// Blocks and bytes of the steps that follow a law, at the base's batch.
@@ -45,11 +47,14 @@ pub struct Share {
 impl<'r> Scaling<'r> {
     /// At least one recording.
     pub fn of(recordings: &'r [Recording]) -> Result<Scaling<'r>, NotComparable> {
-        let most = |recording: &&Recording| recording.batches().last().copied();
+        let most = |recording: &&Recording| {
+            let largest = recording.largest();
+            (largest.product(), largest)
+        };
         let Some(base) = recordings.iter().max_by_key(most) else {
             return Err(NotComparable("no trace is given".into()));
         };
-        let mut recorded: Vec<u64> = recordings.iter().flat_map(Recording::batches).collect();
+        let mut recorded: Vec<Values> = recordings.iter().flat_map(Recording::values).collect();
         recorded.sort_unstable();
         recorded.dedup();
         let kept = &base.stretches[..base.stretches.len().min(STEPS + 1)];
@@ -75,21 +80,25 @@ impl<'r> Scaling<'r> {
             )));
         }
         let larger = recordings.iter().find(|other| {
-            most(other) < most(&base)
+            other.largest() != base.largest()
+                && other.largest().within(base.largest())
                 && other.recorded.peak_allocated as f64 * PLAUSIBLE
                     > base.recorded.peak_allocated as f64
         });
         if let Some(other) = larger {
+            let names: Vec<&str> = base.varied.names().map(Name::as_str).collect();
             return Err(NotComparable(format!(
-                "{} allocated less than {}, whose batch is smaller: give the values of --recorded in the \
+                "{} allocated less than {}, whose {} is smaller: give the values of --recorded in the \
                  order of the traces",
-                base.name, other.name
+                base.name,
+                other.name,
+                names.join(" or ")
             )));
         }
-        let batches = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.batch)).collect();
+        let values = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.at)).collect();
         let model_off = recordings.iter().map(model_off).fold(0.0, f64::max);
         let laws = laws(base, kept, &points);
-        Ok(Scaling { laws, base, batches, paired, model_off, recorded })
+        Ok(Scaling { laws, base, values, paired, model_off, recorded })
     }
 
     /// The run that is scaled.
@@ -97,9 +106,9 @@ impl<'r> Scaling<'r> {
         self.base
     }
 
-    /// Its batch.
-    pub fn base_batch(&self) -> u64 {
-        self.recorded.last().copied().unwrap_or(1)
+    /// Its values.
+    pub fn base_values(&self) -> Values {
+        self.base.largest()
     }
 
     /// Blocks and bytes by law.
@@ -113,17 +122,17 @@ impl<'r> Scaling<'r> {
         shares
     }
 
-    /// The requests of the run at a batch. `as_recorded`: blocks at their recorded batch keep their recorded sizes, which
+    /// The requests of the run at other values. `as_recorded`: blocks at their recorded values keep their recorded sizes, which
     /// fit the setting of the recording; a setting that splits blocks needs those of their laws.
-    pub fn log(&self, batch: u64, bound: Bound, as_recorded: bool) -> Log {
+    pub fn log(&self, at: Values, bound: Bound, as_recorded: bool) -> Log {
         let mut log = Log::default();
         let mut next = 0;
         for request in self.base.recorded.log.requests() {
             match request {
                 Request::Alloc { size, stream, pool, slot } => {
                     let Some(law) = self.laws.get(next) else { break };
-                    let as_recorded = as_recorded && self.batches[next] == batch;
-                    let size = if as_recorded { size } else { law.at(batch, bound) };
+                    let as_recorded = as_recorded && self.values[next] == at;
+                    let size = if as_recorded { size } else { law.at(at, bound) };
                     log.alloc(u64::from(slot), size, stream, pool);
                     next += 1;
                 }
@@ -138,21 +147,21 @@ impl<'r> Scaling<'r> {
         log
     }
 
-    /// The replay of the run at a batch, without a limit.
-    pub fn replay(&self, batch: u64, bound: Bound, conf: &Conf) -> ReplayOutcome {
-        self.replay_within(batch, bound, conf, None)
+    /// The replay of the run at other values, without a limit.
+    pub fn replay(&self, at: Values, bound: Bound, conf: &Conf) -> ReplayOutcome {
+        self.replay_within(at, bound, conf, None)
     }
 
-    /// The replay of the run at a batch. `capacity`: bytes for the cache and all else on the device.
+    /// The replay of the run at other values. `capacity`: bytes for the cache and all else on the device.
     pub fn replay_within(
         &self,
-        batch: u64,
+        at: Values,
         bound: Bound,
         conf: &Conf,
         capacity: Option<u64>,
     ) -> ReplayOutcome {
         let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
-        replay(&self.log(batch, bound, in_force), conf, capacity)
+        replay(&self.log(at, bound, in_force), conf, capacity)
     }
 }
 
@@ -179,7 +188,7 @@ fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<V
         let own = base.unpaired(stretch);
         let bytes = |block: usize| base.blocks[stretch.blocks.start + block].bytes;
         let first = points.len();
-        let recorded = |block| vec![Point { batch: stretch.batch, bytes: bytes(block) }];
+        let recorded = |block| vec![Point { at: stretch.at, bytes: bytes(block) }];
         points.extend((0..own.len()).map(recorded));
         for other in recordings {
             for partner in partners(base, other, index) {
@@ -187,10 +196,11 @@ fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<V
                 for (block, pair) in pairs(&own, &others).into_iter().enumerate() {
                     let Some(pair) = pair else { continue };
                     let bytes = other.blocks[partner.blocks.start + pair].bytes;
-                    let point = Point { batch: partner.batch, bytes };
+                    let point = Point { at: partner.at, bytes };
                     let of: &mut Vec<Point> = &mut points[first + block];
-                    // What is paired with the first of a batch may be another request: it counts if it may be the same.
-                    let first = of.iter().find(|it| it.batch == point.batch);
+                    // What is paired with the first at the same values may be another request: it counts if it may be
+                    // the same.
+                    let first = of.iter().find(|it| it.at == point.at);
                     if first.is_none_or(|first| same_request(*first, point, splits)) {
                         of.push(point);
                     }
@@ -220,22 +230,20 @@ fn paired(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> f64 {
         blocks.map(|block| base.blocks[block].bytes as f64).sum()
     };
     let all = sum(&mut blocks());
-    let seen_twice = |block: &usize| several_batches(&points[*block]);
+    let seen_twice = |block: &usize| several_values(&points[*block]);
     if all == 0.0 { 0.0 } else { sum(&mut blocks().filter(seen_twice)) / all }
 }
 
-fn several_batches(points: &[Point]) -> bool {
-    points.iter().any(|point| point.batch != points[0].batch)
+fn several_values(points: &[Point]) -> bool {
+    points.iter().any(|point| point.at != points[0].at)
 }
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
     let splits = splits(base);
-    let mut known = Known::default();
-    points.iter().for_each(|points| known.learn(points, splits));
-    let mut laws: Vec<Option<Law>> = points
-        .iter()
-        .map(|points| several_batches(points).then(|| Law::of(points, splits, &known)))
-        .collect();
+    let mut laws = match base.varied.second {
+        None => of_one_number(points, splits),
+        Some(_) => terms::laws(points, splits),
+    };
     let sites = sites(base, kept);
     let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
     for (block, site) in sites.iter().enumerate() {
@@ -248,7 +256,7 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
             continue;
         }
         let sibling = of_sites.get(&sites[block]);
-        // What stays to the end is of the model, and not of the batch.
+        // What stays to the end is of the model, and not of the values.
         let stays = base.blocks[block].freed_before >= points.len();
         let bytes = base.blocks[block].bytes;
         laws[block] = Some(match sibling.and_then(|sibling| laws[*sibling].clone()) {
@@ -258,6 +266,14 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
         });
     }
     laws.into_iter().flatten().collect()
+}
+
+/// The laws of blocks that were each recorded at several values. `None`: one was not.
+fn of_one_number(points: &[Vec<Point>], splits: bool) -> Vec<Option<Law>> {
+    let mut known = Known::default();
+    points.iter().for_each(|points| known.learn(points, splits));
+    let law = |points: &Vec<Point>| several_values(points).then(|| Law::of(points, splits, &known));
+    points.iter().map(law).collect()
 }
 
 /// Whether the cache splits off the rest of large blocks.

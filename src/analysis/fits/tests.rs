@@ -119,7 +119,7 @@ pub(super) fn recording_of(
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
-    Recording::read("a.vtrace", &trace, None, &Varied::default(), batches)
+    Recording::read("a.vtrace", &trace, None, &Varied::default(), std::slice::from_ref(batches))
 }
 
 pub(super) fn recorded(program: &Program, batch: u64) -> Recording {
@@ -133,7 +133,7 @@ pub(super) fn requests(log: &crate::allocator::Log) -> Vec<Request> {
 /// The peak of the allocated bytes at a batch, by the expected sizes.
 fn allocated(scaling: &Scaling, batch: u64) -> u64 {
     let conf = Conf::parse("expandable_segments:True").unwrap();
-    scaling.replay(batch, Bound::Expected, &conf).peak_allocated
+    scaling.replay(Values::one(batch), Bound::Expected, &conf).peak_allocated
 }
 
 fn truth(program: &Program, batch: u64) -> u64 {
@@ -152,7 +152,7 @@ fn a_program_with_known_laws_is_scaled_to_the_byte() {
     };
     let runs = [recorded(&program, 4), recorded(&program, 6)];
     let scaling = Scaling::of(&runs).unwrap();
-    assert_eq!((scaling.recorded.clone(), scaling.paired), (vec![4, 6], 1.0));
+    assert_eq!((scaling.recorded.clone(), scaling.paired), ([4, 6].map(Values::one).to_vec(), 1.0));
     for batch in [1, 4, 5, 6, 7, 24, 1000] {
         let (found, right) = (allocated(&scaling, batch), truth(&program, batch));
         assert!(found.abs_diff(right) <= 4 * 512 * batch.max(6) / 6, "{batch}: {found} {right}");
@@ -167,7 +167,7 @@ fn a_run_whose_last_batch_is_short_serves_alone() {
     for batches in [vec![6, 6, 6, 4], vec![4, 6, 6], vec![6, 4]] {
         let runs = [recording_of(&program.run(&batches, true), &Batches::Marked).unwrap()];
         let scaling = Scaling::of(&runs).unwrap();
-        assert_eq!(scaling.recorded, [4, 6], "{batches:?}");
+        assert_eq!(scaling.recorded, [4, 6].map(Values::one), "{batches:?}");
         assert_eq!(allocated(&scaling, 20), truth(&program, 20), "{batches:?}");
         let by_user = recording_of(&program.run(&batches, false), &Batches::Steps(batches));
         let runs = [by_user.unwrap()];
@@ -184,8 +184,8 @@ fn blocks_that_one_batch_alone_has_do_not_shift_the_others() {
     let unknown = scaling.shares()[&LawKind::Unknown];
     assert_eq!((unknown.blocks, unknown.bytes), (3, 3 * 64 * MIB));
     let conf = Conf::parse("expandable_segments:True").unwrap();
-    let low = scaling.replay(24, Bound::Low, &conf).peak_allocated;
-    let high = scaling.replay(24, Bound::High, &conf).peak_allocated;
+    let low = scaling.replay(Values::one(24), Bound::Low, &conf).peak_allocated;
+    let high = scaling.replay(Values::one(24), Bound::High, &conf).peak_allocated;
     assert!((low..=high).contains(&truth(&program, 24)) && low < high);
 }
 
@@ -211,7 +211,8 @@ fn one_batch_gives_an_interval_that_holds_the_truth() {
     let runs = [recorded(&program, 6)];
     let scaling = Scaling::of(&runs).unwrap();
     let conf = Conf::parse("expandable_segments:True").unwrap();
-    let [low, high] = [Bound::Low, Bound::High].map(|bound| scaling.replay(12, bound, &conf));
+    let [low, high] =
+        [Bound::Low, Bound::High].map(|bound| scaling.replay(Values::one(12), bound, &conf));
     let right = truth(&program, 12);
     assert!(low.peak_allocated < right && right <= high.peak_allocated);
 }
@@ -262,7 +263,7 @@ proptest! {
         if let Ok(scaling) = Scaling::of(&runs) {
             let most = *batches.iter().max().unwrap();
             for bound in [Bound::Low, Bound::Expected, Bound::High] {
-                let scaled = requests(&scaling.log(most, bound, true));
+                let scaled = requests(&scaling.log(Values::one(most), bound, true));
                 prop_assert_eq!(scaled, requests(&scaling.base().recorded.log));
             }
         }
@@ -284,8 +285,7 @@ fn what_others_held_of_the_recorded_card_is_not_there_for_a_run() {
             trace.event(1 << 40, vramtrace_format::Event::Sample(sampled));
             recording_of(&trace, &Batches::Marked).unwrap()
         });
-        let varied = Varied::default();
-        let question = Question { varied, card, in_use, batches: Vec::new(), confs: Vec::new() };
+        let question = Question { at: None, card, in_use, values: Vec::new(), confs: Vec::new() };
         let answer = answer(&runs, &question).unwrap();
         (answer.in_use, answer.in_use_recorded)
     };

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use crate::analysis::fits::{Answer, Interval, LawKind, Predicted, Recording, SettingAnswer};
+use crate::analysis::fits::{
+    Answer, Axis, Interval, LawKind, Name, Predicted, Recording, SettingAnswer, Values,
+};
 use crate::report::fits::caveats;
 
 pub const SCHEMA: &str = "vramtrace.fits/1";
@@ -12,8 +14,10 @@ pub const SCHEMA: &str = "vramtrace.fits/1";
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FitsReport {
     pub schema: &'static str,
-    /// What differs between the recordings: `batch`.
+    /// The number whose values fit or do not: `batch`.
     pub varied: String,
+    /// Of two numbers that differ between the recordings the other one; null: one differs.
+    pub at: Option<NumberFacts>,
     pub recorded: Vec<RecordedFacts>,
     /// null: no card is known.
     pub card: Option<CardFacts>,
@@ -28,11 +32,22 @@ pub struct FitsReport {
     pub caveats: Vec<String>,
 }
 
+/// A number that differs between the recordings.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NumberFacts {
+    pub name: String,
+    pub value: u64,
+}
+
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RecordedFacts {
     pub trace: String,
+    /// The values of the number whose values fit or do not.
     pub batches: Vec<u64>,
+    /// The numbers of its steps, each combination once.
+    pub values: Vec<Vec<NumberFacts>>,
     pub steps: u64,
     pub ordinal: u8,
     pub card: Option<String>,
@@ -98,8 +113,9 @@ pub struct IntervalFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LawFacts {
-    /// `constant`, `affine`, `quadratic`, `saturated` or `unknown`.
-    pub law: &'static str,
+    /// `constant`, `affine`, `quadratic`, `saturated` or `unknown`. Where two numbers differ, what it is in proportion to in
+    /// place of the middle three, as `batch x length^2`.
+    pub law: String,
     pub allocations: u64,
     pub bytes: u64,
 }
@@ -109,12 +125,13 @@ pub fn report(answer: &Answer) -> FitsReport {
     let shares = answer.scaling.shares();
     let law = |kind: LawKind| {
         let share = shares.get(&kind).copied().unwrap_or_default();
-        LawFacts { law: kind.name(), allocations: share.blocks, bytes: share.bytes }
+        LawFacts { law: kind.name(answer.varied()), allocations: share.blocks, bytes: share.bytes }
     };
     FitsReport {
         schema: SCHEMA,
-        varied: answer.varied.name().to_string(),
-        recorded: answer.recordings.iter().map(recorded).collect(),
+        varied: answer.name().to_string(),
+        at: answer.at().map(|(name, value)| NumberFacts { name: name.to_string(), value }),
+        recorded: answer.recordings.iter().map(|one| recorded(answer, one)).collect(),
         card: answer.card.as_ref().map(|card| CardFacts {
             name: card.name.clone(),
             bytes: card.bytes,
@@ -125,17 +142,26 @@ pub fn report(answer: &Answer) -> FitsReport {
         }),
         settings: answer.settings.iter().map(setting).collect(),
         predictions: answer.predicted.iter().map(prediction).collect(),
-        laws: LawKind::ALL.into_iter().map(law).collect(),
+        laws: LawKind::all(answer.varied()).into_iter().map(law).collect(),
         paired: answer.scaling.paired,
         caveats: caveats(answer),
     }
 }
 
-fn recorded(recording: &Recording) -> RecordedFacts {
+fn recorded(answer: &Answer, recording: &Recording) -> RecordedFacts {
     let of = &recording.recorded;
+    let numbers = |values: Values| {
+        let axes = [Axis::First, Axis::Second].into_iter().zip(recording.varied.names());
+        let number = |(axis, name): (Axis, &Name)| NumberFacts {
+            name: name.as_str().to_string(),
+            value: values.of(axis),
+        };
+        axes.map(number).collect()
+    };
     RecordedFacts {
         trace: recording.name.clone(),
-        batches: recording.batches(),
+        batches: recording.values_of(answer.searched()),
+        values: recording.values().into_iter().map(numbers).collect(),
         steps: recording.steps() as u64,
         ordinal: of.device.0,
         card: recording.card.clone(),
@@ -158,7 +184,7 @@ fn setting(setting: &SettingAnswer) -> SettingFacts {
 
 fn prediction(predicted: &Predicted) -> PredictionFacts {
     PredictionFacts {
-        value: predicted.batch,
+        value: predicted.value,
         conf: predicted.setting.clone(),
         peak_allocated: interval(predicted.allocated),
         peak_reserved: interval(predicted.reserved),

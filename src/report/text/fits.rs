@@ -9,7 +9,7 @@ use crate::units::{clean, gib, size};
 pub fn text(answer: &Answer) -> String {
     let mut out = format!("{}\n", short(answer));
     for recording in answer.recordings {
-        out.push_str(&format!("  {}\n", of_recording(answer, recording)));
+        out.push_str(&format!("  {}\n", of_recording(recording)));
     }
     if !answer.settings.is_empty() && answer.has_verdict() {
         out.push('\n');
@@ -41,16 +41,13 @@ pub fn short(answer: &Answer) -> String {
     }
 }
 
-fn of_recording(answer: &Answer, recording: &Recording) -> String {
-    let batches: Vec<String> = recording
-        .batches()
-        .iter()
-        .map(|batch| format!("{} {batch}", answer.varied.name()))
-        .collect();
+fn of_recording(recording: &Recording) -> String {
+    let values: Vec<String> =
+        recording.values().into_iter().map(|at| recording.varied.describe(at)).collect();
     format!(
         "{}: {}, reserved {} at its peak under {}",
         clean(&recording.name),
-        batches.join(", "),
+        values.join(", "),
         gib(recording.recorded.peak_reserved),
         clean(recording.recorded.in_force.name())
     )
@@ -69,23 +66,25 @@ fn headline(answer: &Answer) -> Option<String> {
     };
     let setting = answer.settings.iter().find(|setting| setting.in_force);
     let setting = setting.or(answer.settings.first())?;
-    let varied = answer.varied.name();
+    let varied = answer.name();
+    let at = answer.at().map_or(String::new(), |(name, value)| format!(" at {name} {value}"));
     if let Some((recorded, asked)) = answer.other {
         return Some(format!(
-            "about {} at {varied} {}; recorded on {}, never tried on {}",
+            "about {} at {varied} {}{}; recorded on {}, never tried on {}",
             gib(answer.capacity()?),
             setting.expected,
+            at.replacen("at", "and", 1),
             recorded.name(),
             asked.name()
         ));
     }
-    Some(format!("{} on {on}{in_use}", says(varied, setting)))
+    Some(format!("{} on {on}{in_use}", says(varied, &at, setting)))
 }
 
-fn says(varied: &str, setting: &SettingAnswer) -> String {
+fn says(varied: &str, at: &str, setting: &SettingAnswer) -> String {
     let fits = match setting.fits {
-        0 => format!("no {varied} is sure to fit"),
-        fits => format!("{varied} {fits} fits"),
+        0 => format!("no {varied}{at} is sure to fit"),
+        fits => format!("{varied} {fits}{at} fits"),
     };
     let fails = match setting.fails {
         Some(fails) => format!("{fails} does not"),
@@ -120,12 +119,11 @@ fn settings(answer: &Answer) -> String {
 
 fn predictions(answer: &Answer) -> String {
     let mut table = Table::new(2, "rlrrrl");
-    let varied = answer.varied.name();
-    table.head(&[varied, "setting", "allocated", "reserved", "interval", "verdict"]);
+    table.head(&[answer.name(), "setting", "allocated", "reserved", "interval", "verdict"]);
     for predicted in &answer.predicted {
         let (verdict, style) = verdict(predicted);
         table.styled([
-            (predicted.batch.to_string(), PLAIN),
+            (predicted.value.to_string(), PLAIN),
             (clean(&predicted.setting), PLAIN),
             (gib(predicted.allocated.expected), PLAIN),
             (gib(predicted.reserved.expected), PLAIN),

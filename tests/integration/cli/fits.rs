@@ -131,6 +131,9 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
     let cut = std::fs::read(scratch.0.join("gpt2_b4.vtrace")).unwrap();
     std::fs::write(scratch.0.join("cut.vtrace"), &cut[..cut.len() / 2]).unwrap();
     let both = |more: &[&'static str]| [&TWO[..], more].concat();
+    let with_length = |more: &[&'static str]| {
+        both(&[&["--recorded", "batch", "--recorded", "length=8,9"], more].concat())
+    };
     for (args, part) in [
         (vec!["gpt2_b4.vtrace", "resnet50_b16.vtrace"], "cannot be compared: only 0 %"),
         (vec!["plain.vtrace"], "cannot be compared: plain.vtrace: PyTorch was there"),
@@ -145,6 +148,25 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
         (both(&["--batch", "0"]), "--batch 0"),
         (both(&["--conf", "max_split:1"]), "--conf \"max_split:1\""),
         (both(&["--device", "3"]), "PyTorch took no memory of device 3"),
+        (both(&["--at", "length=9"]), "only the batch differs between these runs"),
+        (both(&["--length", "9"]), "--length: the answer is about the batch of these runs"),
+        (both(&["--recorded", "batch=4,6", "--recorded", "batch=4,6"]), "two with different names"),
+        (both(&["--recorded", "batch", "--recorded", "length"]), "its length is not known"),
+        (with_length(&["--at", "size=9"]), "--at size=9: give batch=N or length=N"),
+        (with_length(&["--at", "length=0"]), "--at length=0: give batch=N or length=N"),
+        (with_length(&["--at", "batch=8", "--batch", "9"]), "give --length"),
+        (with_length(&["--recorded", "x=1,2"]), "give one number that differs, or two"),
+        (
+            vec![
+                "gpt2_b4.vtrace",
+                "resnet50_b16.vtrace",
+                "--recorded",
+                "batch",
+                "--recorded",
+                "length=8,9",
+            ],
+            "cannot be compared: only 0 %",
+        ),
     ] {
         let (code, text, errors) = said(fits(&scratch, &args));
         assert!(code == Some(2) && errors.contains(part), "{args:?}: {code:?} {text} {errors}");
@@ -152,6 +174,60 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
     // Half of a trace: an answer or an error, and no more.
     let (code, ..) = said(fits(&scratch, &["cut.vtrace", "gpt2_b6.vtrace"]));
     assert!(matches!(code, Some(0..=2)), "{code:?}");
+}
+
+/// Runs at two batches and two lengths, without marks.
+const THREE: [&str; 3] = ["gpt2_b4_t256.vtrace", "gpt2_b6_t256.vtrace", "gpt2_b4_t512.vtrace"];
+const THREE_VALUES: [&str; 4] = ["--recorded", "batch=4,6,4", "--recorded", "length=256,256,512"];
+
+#[test]
+fn a_batch_and_a_length_that_differ_answer_which_of_either_fits() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4_t256", "gpt2_b6_t256", "gpt2_b4_t512"]);
+    let asked = |more: &[&str]| {
+        said(fits(&scratch, &[&THREE[..], &THREE_VALUES, &["--card", "24GiB"], more].concat()))
+    };
+    let (code, text, errors) = asked(&[]);
+    assert_eq!((code, &*errors), (Some(0), ""), "{text}");
+    assert!(text.starts_with("batch 24 at length 512 fits, 25 does not on 24.00 GiB\n"), "{text}");
+    assert!(text.contains("gpt2_b6_t256.vtrace: batch 6 length 256, reserved"), "{text}");
+    let (code, text, _) = asked(&["--at", "length=1024", "--batch", "6,40"]);
+    assert!(text.starts_with("batch 12 at length 1024 fits, 13 does not on 24.00 GiB\n"), "{text}");
+    assert!(code == Some(1) && text.contains("does not fit"), "batch 40: {text}");
+    let (code, text, _) = asked(&["--at", "batch=8"]);
+    assert!(code == Some(0) && text.starts_with("length 1536 at batch 8 fits, "), "{text}");
+    let page = std::fs::read_to_string(repository().join("docs/fits.md")).unwrap();
+    assert!(page.contains(&text), "docs/fits.md shows what is printed:\n{text}");
+    // The order of the two makes no difference.
+    let swapped = [&THREE[..], &THREE_VALUES[2..], &THREE_VALUES[..2], &["--card", "24GiB"]];
+    let swapped = [&swapped.concat()[..], &["--at", "batch=8"]].concat();
+    assert_eq!(said(fits(&scratch, &swapped)).1, text);
+    let json = ["--at", "batch=8", "--length", "512", "--json"];
+    let all: Value = serde_json::from_str(&asked(&json).1).unwrap();
+    assert_eq!(all["varied"], "length");
+    assert_eq!(all["at"]["name"], "batch");
+    assert_eq!(all["at"]["value"], 8);
+    assert_eq!(all["recorded"][2]["values"][0][1]["value"], 512);
+    assert_eq!(all["predictions"][0]["value"], 512);
+    let laws = all["laws"].as_array().unwrap().iter();
+    let bytes =
+        |law: &str| laws.clone().find(|one| one["law"] == law).unwrap()["bytes"].as_u64().unwrap();
+    assert!(bytes("batch x length") > 10 * bytes("unknown"), "{all:#}");
+}
+
+#[test]
+fn a_length_that_was_not_varied_is_not_guessed() {
+    let scratch = Scratch::new();
+    unpack(&scratch, &["gpt2_b4_t256", "gpt2_b6_t256"]);
+    let two = ["gpt2_b4_t256.vtrace", "gpt2_b6_t256.vtrace", "--recorded", "batch=4,6"];
+    let asked = |more: &[&str]| {
+        let length = ["--recorded", "length=256,256", "--card", "24GiB"];
+        said(fits(&scratch, &[&two[..], &length, more].concat())).1
+    };
+    let text = asked(&["--at", "length=1024"]);
+    assert!(text.contains("; too close to say between "), "{text}");
+    assert!(text.contains("only length 256 was recorded"), "{text}");
+    assert!(asked(&[]).starts_with("batch 48 at length 256 fits, 50 does not"), "{}", asked(&[]));
 }
 
 #[test]
