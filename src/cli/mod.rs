@@ -39,6 +39,7 @@ mod report;
 mod run;
 mod run_fix;
 mod run_names;
+mod run_records;
 mod run_summary;
 mod select;
 mod steps;

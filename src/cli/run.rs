@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::time::SystemTime;
 
 use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
@@ -172,6 +173,7 @@ pub fn run(args: Args) -> Outcome {
         }
     };
     let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
+    let started = SystemTime::now();
     let ended = prepared.and_then(|()| run_all());
     if let Some(job) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
@@ -190,7 +192,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(missing) = missing {
         message(format_args!("--require: {missing}"));
     }
-    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
+    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended, started))?;
     finish(&ended, passed && missing.is_none())
 }
 
