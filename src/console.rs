@@ -107,8 +107,17 @@ fn is_colour(rest: &str) -> bool {
 /// A document as text, with its last newline. Characters that terminals obey stand in it as JSON
 /// escapes.
 pub fn json(document: &impl Serialize) -> Result<String, Failure> {
-    let mut out = String::new();
-    for c in serde_json::to_string_pretty(document)?.chars() {
+    Ok(escaped(&serde_json::to_string_pretty(document)?))
+}
+
+/// The same on one line.
+pub fn json_line(document: &impl Serialize) -> Result<String, Failure> {
+    Ok(escaped(&serde_json::to_string(document)?))
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
         match c {
             '\n' => out.push(c),
             c if !is_text(c) => {
@@ -121,7 +130,7 @@ pub fn json(document: &impl Serialize) -> Result<String, Failure> {
         }
     }
     out.push('\n');
-    Ok(out)
+    out
 }
 
 /// One `vramtrace: ...` line on stderr.

@@ -1,4 +1,9 @@
-//! What the path of a process's cgroup tells: its pod, its container, its job of Slurm.
+//! What the path of a process's cgroup tells: its pod, its container, its job of Slurm. And the variables of batch
+//! systems that tell the job.
+
+/// Variables with the number of a job: of Slurm, PBS, LSF, Flux, Grid Engine.
+pub const JOB_VARIABLES: [&str; 5] =
+    ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID"];
 
 /// The path in the unified hierarchy, from the text of `/proc/PID/cgroup`; of version 1 that of the controller
 /// `memory`. `None`: the process is in neither.

@@ -15,7 +15,8 @@ use super::parallel;
 use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
-use super::{AllocationSizes, Curves, Holdings, Level, Moment};
+use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
+use super::{Holdings, Level, Moment};
 use crate::replay::{DeviceState, OffSpan, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
@@ -69,6 +70,8 @@ pub struct Collect {
     pub sizes: bool,
     /// The iterations of a training. A moment of one is found in any case.
     pub steps: bool,
+    /// For [`Process::held_over_time`].
+    pub over_time: bool,
 }
 
 /// The allocations whose roles are wanted. Finding roles needs the names of all stacks.
@@ -93,6 +96,7 @@ pub(crate) struct Collected {
     pub roles: Option<RoleFinder>,
     pub watched: Option<Watched>,
     pub sizes: Option<(RequestSizes, AllocationSizes)>,
+    pub over_time: Option<BTreeMap<DeviceId, HeldOverTime>>,
 }
 
 /// Bytes by stack at two moments, with the names of the stacks' frames.
@@ -129,7 +133,8 @@ impl Process {
         Process::read_with(trace, moment, Collect::default(), &mut |_, _| {})
     }
 
-    fn read_with(
+    /// As [`Process::read`], with what is collected on the way.
+    pub fn read_with(
         trace: &Trace,
         moment: Moment,
         collect: Collect,
@@ -153,7 +158,9 @@ impl Process {
         let mut growth = collect.leaks.then(GrowthObserver::default);
         let learning = learner.as_mut().map(RoleLearner::observer);
         let mut sizes = collect.sizes.then(<(RequestSizes, AllocationSizes)>::default);
-        let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), steps.as_mut())));
+        let mut over_time = collect.over_time.then(HeldOverTimeObserver::default);
+        let timed = (steps.as_mut(), over_time.as_mut());
+        let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), timed)));
         let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
         let whole = trace.replay_until(&definitions, Until::End, &mut observers, progress);
         let level = Level::of(&whole.state);
@@ -161,6 +168,7 @@ impl Process {
             roles: learner.map(RoleLearner::finish),
             watched: growth.map(|growth| Watched::new(growth, level)),
             sizes,
+            over_time: over_time.map(|over_time| over_time.finish(whole.state.time_ns)),
         };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
@@ -326,6 +334,11 @@ impl Process {
     /// Sum of the devices' highest peaks.
     pub fn peak_bytes(&self) -> u64 {
         self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The bytes of a device over the time of the whole trace, if they were collected.
+    pub fn held_over_time(&self, device: DeviceId) -> Option<HeldOverTime> {
+        self.collected.over_time.as_ref()?.get(&device).copied()
     }
 
     /// The name of the process in reports.

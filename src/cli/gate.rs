@@ -1,24 +1,23 @@
-//! The limits that make `vramtrace run` exit 1: --fail-on-leak, --max-peak, and their findings as JSON.
+//! The limits that make `vramtrace run` exit 1: --fail-on-leak, --max-peak.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
-use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::leaks as json;
-use vramtrace_reader::report::json::run::{JudgedLeak, PeakFacts, RunReport, SCHEMA};
+use vramtrace_reader::report::json::run::Judged;
 use vramtrace_reader::report::text::leaks::{one_liners, process_name};
-use vramtrace_reader::report::wording::{gpu_name, ordinal};
+use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::load;
 use vramtrace_reader::units::size;
 
 use super::caveats;
 use super::leaks::{bytes, find_all, suppressions};
-use super::output::Output;
-use crate::console::{json as json_text, message};
+use super::run_records::{self, Checks, RecordsFile};
+use crate::console::message;
 use crate::error::Failure;
 use crate::launch::RunResult;
-use crate::launch::child::Status;
 
 /// How many reasons are printed. The JSON has all.
 const SHOWN: usize = 10;
@@ -42,7 +41,7 @@ pub struct Args {
     /// For --fail-on-leak: a file with patterns of leaks that are known and accepted
     #[arg(long, value_name = "FILE", requires = "fail_on_leak")]
     suppressions: Option<PathBuf>,
-    /// Write what was found (schema vramtrace.run/1) to this file
+    /// Append what was found to this file as JSON lines (schema vramtrace.run/2): one for each process, one for the job
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -52,20 +51,7 @@ pub struct Gate {
     args: Args,
     rules: Suppressions,
     /// Where the findings go.
-    json: Option<Output>,
-}
-
-fn of_json(failure: Failure) -> Failure {
-    Failure { message: format!("--json {}", failure.message), ..failure }
-}
-
-/// The file of --json. An existing file is replaced.
-fn json_output(path: &Path, rules: Option<&Path>) -> Result<Output, Failure> {
-    let output = Output::new(path, true).map_err(of_json)?;
-    output.refuse_inputs(rules).map_err(of_json)?;
-    // An output that cannot be written must fail before the run, not after it.
-    output.probe().map_err(of_json)?;
-    Ok(output)
+    json: Option<RecordsFile>,
 }
 
 impl Gate {
@@ -82,98 +68,77 @@ impl Gate {
         }
         let rules = suppressions(args.suppressions.as_deref())?;
         let json = match &args.json {
-            Some(path) => Some(json_output(path, args.suppressions.as_deref())?),
+            Some(path) => Some(RecordsFile::new(path, args.suppressions.as_deref())?),
             None => None,
         };
         Ok(Some(Gate { args, rules, json }))
     }
 
-    /// Checks the traces of the run, prints the reasons for failure and writes the JSON. True: no reason.
-    pub fn passes(&self, ended: &RunResult) -> Result<bool, Failure> {
+    /// Checks the traces of the run, prints the reasons for failure and appends the JSON. True: no reason.
+    pub fn passes(&self, ended: &RunResult, started: SystemTime) -> Result<bool, Failure> {
         let traces = ended.output.traces();
         let traces = if traces.is_empty() { Vec::new() } else { load(&traces)?.traces };
-        let processes = find_all(&traces, &self.rules, 0);
+        // A check is about all events of all processes, however long that takes.
+        let checks = self.args.fail_on_leak.is_some() || self.args.max_peak.is_some();
+        let found = checks.then(|| find_all(&traces, &self.rules, 0));
+        let processes = found.as_deref().unwrap_or_default();
         caveats::warn_damage(&traces);
-        let mut reasons = Vec::new();
-        let peaks = self.peaks(&processes, &mut reasons);
-        let leaks = self.leaks(&processes, &mut reasons);
+        let mut reasons = self.peaks(processes);
+        reasons.extend(self.leaks(processes));
         for reason in reasons.iter().take(SHOWN) {
             message(format_args!("FAILED: {reason}"));
         }
         if reasons.len() > SHOWN {
             message(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
         }
-        if leaks.iter().any(|leak| leak.fails) {
+        let least = self.args.fail_on_leak;
+        if processes.iter().flat_map(|process| &process.leaks).any(|leak| leak.fails(least)) {
             message("`vramtrace leaks` with the trace shows the evidence for each leak");
         }
-        let unused_suppressions = json::unused(&self.rules, &processes);
+        let unused_suppressions = json::unused(&self.rules, processes);
         for rule in &unused_suppressions {
             let (line, rule) = (rule.line, &rule.rule);
             message(format_args!("line {line} of the suppressions matches no leak: {rule}"));
         }
         let passed = reasons.is_empty();
-        if let Some(output) = &self.json {
-            let (exit_status, signal) = match ended.status {
-                Status::Exited(code) => (Some(code), None),
-                Status::Signalled(signal) => (None, Some(signal)),
-            };
+        if let Some(file) = &self.json {
+            let judged = Judged { leaks: found.as_deref(), least };
             let max_peak_bytes = self.args.max_peak;
-            let found = RunReport {
-                schema: SCHEMA,
-                passed,
-                exit_status,
-                signal,
-                reasons,
-                max_peak_bytes,
-                peaks,
-                leaks,
-                unused_suppressions,
-            };
-            let text = json_text(&WithDamage::new(&found, &traces))?;
-            output.write(|out| out.write_all(text.as_bytes())).map_err(of_json)?;
+            let checks = Checks { reasons, max_peak_bytes, unused_suppressions };
+            run_records::append(file, &traces, judged, ended, started, checks)?;
         }
         Ok(passed)
     }
 
-    fn peaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<PeakFacts> {
-        let mut peaks = Vec::new();
-        for process in processes {
-            for (device, peak_bytes) in &process.peaks {
-                let peak = PeakFacts {
-                    pid: process.header.pid,
-                    rank: process.header.rank,
-                    device: ordinal(*device),
-                    peak_bytes: *peak_bytes,
-                };
-                if let Some(most) = self.args.max_peak.filter(|most| peak_bytes > most) {
-                    reasons.push(format!(
-                        "{} held {} of {} at its peak, {} more than --max-peak {}",
-                        process_name(process),
-                        size(*peak_bytes),
-                        gpu_name(*device),
-                        size(peak_bytes - most),
-                        size(most),
-                    ));
-                }
-                peaks.push(peak);
-            }
-        }
-        peaks
+    fn peaks(&self, processes: &[Leaks]) -> Vec<String> {
+        let Some(most) = self.args.max_peak else { return Vec::new() };
+        let peaks = processes.iter().flat_map(|process| {
+            process.peaks.iter().map(move |(device, bytes)| (process, *device, *bytes))
+        });
+        let above = peaks.filter(|(_, _, bytes)| *bytes > most);
+        above
+            .map(|(process, device, bytes)| {
+                format!(
+                    "{} held {} of {} at its peak, {} more than --max-peak {}",
+                    process_name(process),
+                    size(bytes),
+                    gpu_name(device),
+                    size(bytes - most),
+                    size(most),
+                )
+            })
+            .collect()
     }
 
-    fn leaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<JudgedLeak> {
-        let mut all = Vec::new();
+    fn leaks(&self, processes: &[Leaks]) -> Vec<String> {
+        let mut reasons = Vec::new();
         for process in processes {
-            let lines = one_liners(process);
-            for ((leak, facts), line) in process.leaks.iter().zip(json::facts(process)).zip(lines) {
-                let least = self.args.fail_on_leak;
-                let fails = least.is_some_and(|least| leak.bytes >= least) && leak.is_sure();
-                if fails {
+            for (leak, line) in process.leaks.iter().zip(one_liners(process)) {
+                if leak.fails(self.args.fail_on_leak) {
                     reasons.push(format!("{}: {line}", process_name(process)));
                 }
-                all.push(JudgedLeak { fails, leak: facts });
             }
         }
-        all
+        reasons
     }
 }

@@ -39,7 +39,9 @@ mod report;
 mod run;
 mod run_fix;
 mod run_names;
+mod run_records;
 mod run_summary;
+mod run_wait;
 mod select;
 mod steps;
 #[cfg(feature = "top")]

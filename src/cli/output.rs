@@ -61,6 +61,11 @@ impl Output {
         Ok(Output { path: path.to_path_buf(), target })
     }
 
+    /// A regular file, existing or new.
+    pub fn is_regular(&self) -> bool {
+        matches!(self.target, Target::File(_))
+    }
+
     pub fn is_stdout(&self) -> bool {
         matches!(self.target, Target::Descriptor(libc::STDOUT_FILENO))
     }

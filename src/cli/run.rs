@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::time::SystemTime;
 
 use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, recordspec, stackspec};
 
 use super::gate::{self, Gate};
 use super::run_fix::{self, Fix};
+use super::run_wait::{self, TIME_IS_UP, Waited};
 use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -23,7 +25,8 @@ use crate::live_processes::group;
         The command's exit status is passed through, signals are passed on to it. 127: no such \
         command; 126: it cannot be run; 2: bad input, nothing was run. 1: the command ended with \
         0, and --require, --fail-on-leak or --max-peak failed; a command that fails keeps its own \
-        status, and the reasons are on stderr.",
+        status, and the reasons are on stderr. 75: --wait-max passed before --wait-for was there, \
+        nothing was run.",
     after_help = "Examples:\n  \
         vramtrace run python train.py\n  \
         vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace torchrun train.py\n  \
@@ -31,6 +34,7 @@ use crate::live_processes::group;
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
         vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
         vramtrace run --fix=on-oom python train.py\n  \
+        vramtrace run --wait-for 40GiB --wait-max 30m python train.py\n  \
         vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -98,6 +102,8 @@ pub struct Args {
     gate: gate::Args,
     #[command(flatten)]
     fix: run_fix::Args,
+    #[command(flatten)]
+    wait: run_wait::Args,
     /// The command and its arguments: all words from the first one that is no option of ours, or
     /// from `--` on
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -107,6 +113,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let simulate = || args.simulate.as_deref().map(Simulated::new).transpose();
     let simulated = simulate()?;
+    let waits_for = run_wait::asked(&args.wait, simulated.is_some())?;
     let command = python::resolved(args.command)?;
     let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
@@ -151,6 +158,13 @@ pub fn run(args: Args) -> Outcome {
     let by_tensor = if args.per_tensor { per_tensor() } else { Vec::new() };
     let output = Output::new(out.as_deref())?;
     let gate = Gate::new(args.gate, !output.is_off())?;
+    // Dropping it says that the run has ended.
+    let ticket = match run_wait::wait(&args.wait, waits_for)? {
+        Waited::Start(ticket) => ticket,
+        Waited::TimeIsUp => return Ok(TIME_IS_UP),
+    };
+    // Others may have recorded into the same directory meanwhile.
+    let output = if ticket.is_some() { Output::new(out.as_deref())? } else { output };
     let settings: Vec<_> = settings.into_iter().flatten().chain(by_tensor).collect();
     let run_once =
         |simulated, output, fix: Option<(&'static str, OsString)>| -> Result<_, Failure> {
@@ -186,6 +200,7 @@ pub fn run(args: Args) -> Outcome {
         }
     };
     let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
+    let started = SystemTime::now();
     let ended = prepared.and_then(|()| run_all());
     if let Some(job) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
@@ -204,7 +219,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(missing) = missing {
         message(format_args!("--require: {missing}"));
     }
-    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
+    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended, started))?;
     finish(&ended, passed && missing.is_none())
 }
 

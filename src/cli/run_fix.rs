@@ -45,9 +45,9 @@ enum When {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give a time above zero with its unit, like 90s, 5m or 1h")]
-struct NotATime;
+pub struct NotATime;
 
-fn within(text: &str) -> Result<Duration, NotATime> {
+pub fn within(text: &str) -> Result<Duration, NotATime> {
     let parsed: SignedDuration = text.parse().map_err(|_| NotATime)?;
     Duration::try_from(parsed).ok().filter(|time| !time.is_zero()).ok_or(NotATime)
 }

@@ -142,7 +142,7 @@ pub struct Driver {
     _library: Library,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuDevice {
     pub ordinal: u32,
     pub name: String,

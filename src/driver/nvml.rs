@@ -3,6 +3,7 @@
 mod calls;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod cards;
+pub mod free;
 
 use self::calls::Calls;
 use super::Error;

@@ -49,6 +49,15 @@ impl Directory {
         reopen(&found, access)
     }
 
+    /// Makes a file of mode 0600. An error if something has this name.
+    pub fn create(&self, name: &OsStr) -> io::Result<File> {
+        let flags =
+            libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let name = CString::new(name.as_bytes())?;
+        // SAFETY: a C string, an open directory, and the mode that O_CREAT wants.
+        owned(unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags, 0o600) })
+    }
+
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         let name = CString::new(name.as_bytes())?;
         // SAFETY: a C string, and an open directory.

@@ -7,6 +7,7 @@
 //! * Reading has a limit ([`read`], [`read_given`]), so that a sparse file or /dev/zero does not fill the memory.
 //! * A mapped file that somebody makes shorter reads as zeros, and [`Map::cut_at`] says so.
 
+pub mod append;
 mod directory;
 mod map;
 
@@ -15,6 +16,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub use directory::Directory;
 pub use map::Map;
@@ -143,6 +145,31 @@ fn is_of_kernel(file: &File) -> bool {
         let mut system: libc::statfs = std::mem::zeroed();
         libc::fstatfs(file.as_raw_fd(), &mut system) == 0
             && SYSTEMS.contains(&(system.f_type as u64 & 0xFFFF_FFFF))
+    }
+}
+
+/// Takes the lock on a file or directory (flock) if nobody has it. It ends with the last descriptor that shares this
+/// opening: at the latest with the process.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: an open descriptor.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+/// Takes the lock, and waits for others at most so long. `Ok(false)`: one of them still has it.
+pub fn lock_within(file: &File, time: Duration) -> io::Result<bool> {
+    let until = Instant::now() + time;
+    loop {
+        match try_lock(file) {
+            Ok(false) if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
     }
 }
 

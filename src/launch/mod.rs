@@ -36,6 +36,8 @@ pub struct Launch {
 /// The result of a run.
 pub struct RunResult {
     pub status: child::Status,
+    /// The name of the program, without its directory.
+    pub command: String,
     pub observed: monitor::MonitorReport,
     /// Where the traces of the run are.
     pub output: Output,
@@ -93,6 +95,9 @@ impl Launch {
                 simulated.keep();
             }
         }
-        Ok(RunResult { status, observed, output: self.output, cap: self.cap })
+        let program = std::path::Path::new(&self.command[0]);
+        let command = program.file_name().unwrap_or(program.as_os_str());
+        let command = command.to_string_lossy().into_owned();
+        Ok(RunResult { status, command, observed, output: self.output, cap: self.cap })
     }
 }

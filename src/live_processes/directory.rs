@@ -127,6 +127,14 @@ impl PageDirectory {
         if in_memory { Ok(directory) } else { Err(PageProblem::NotInMemory(path.into())) }
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn opened(&self) -> &Directory {
+        &self.opened
+    }
+
     pub fn names(&self) -> Result<Vec<String>, PageProblem> {
         let names = self.opened.names();
         let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;

@@ -12,6 +12,7 @@ pub mod owner;
 pub mod places;
 pub mod process;
 mod segment;
+pub mod wait_queue;
 
 pub use directory::PageDirectory;
 

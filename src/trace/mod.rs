@@ -26,8 +26,8 @@ pub use definitions::{
 pub use file::{DamageFound, OpenError, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
 pub use name::process_name;
-pub use process::is_this_host;
+pub use process::{host_name, is_this_host};
 pub use stacks::{Address, Code, Module, Stack, Stacks};
-pub use summary::{DeviceSummary, EndSummary};
+pub use summary::{DeviceSummary, EndSummary, LastTotals};
 pub use tail::merge;
 pub use write::{TraceWriter, WriterMemory};

@@ -17,7 +17,8 @@ pub fn is_this_host(header: &Header) -> bool {
     header.host == host_name()
 }
 
-fn host_name() -> String {
+/// The name of this host.
+pub fn host_name() -> String {
     let name = files::read_kernel("/proc/sys/kernel/hostname").unwrap_or_default();
     String::from_utf8_lossy(&name).trim().to_string()
 }

@@ -30,6 +30,15 @@ pub struct DeviceSummary {
     pub holders: Vec<SummaryHolder>,
 }
 
+/// The last totals that the recorder wrote.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LastTotals {
+    pub devices: BTreeMap<DeviceId, Counters>,
+    /// Time of the last event.
+    pub last_ns: u64,
+    pub ended: bool,
+}
+
 /// The part of a summary that was read so far.
 #[derive(Default)]
 struct Found {
@@ -83,6 +92,32 @@ impl Found {
 }
 
 impl Trace {
+    /// The recorder writes totals about once a second: they are looked for in the last windows alone.
+    pub fn last_totals(&self) -> LastTotals {
+        let mut totals = LastTotals::default();
+        let Some(reader) = self.reader() else { return totals };
+        let Some(run) = reader.runs().last().copied() else { return totals };
+        for count in 1..=WINDOWS.min(run.count) {
+            let last = Run { first: run.first + run.count - count, count: 1, ..run };
+            let mut devices = BTreeMap::new();
+            for at in reader.events_of(&last) {
+                totals.last_ns = totals.last_ns.max(at.time_ns);
+                match at.event {
+                    Event::Counters(counters) | Event::SummaryDevice(counters) => {
+                        devices.insert(DeviceId(counters.device), counters);
+                    }
+                    Event::Ended => totals.ended = true,
+                    _ => {}
+                }
+            }
+            // Windows are read from the last one backwards: later totals stay.
+            for (device, counters) in devices {
+                totals.devices.entry(device).or_insert(counters);
+            }
+        }
+        totals
+    }
+
     /// `None`: there is none, it is not whole, or something of the trace is broken or missing, so
     /// that only a replay is right.
     pub fn summary(&self) -> Option<EndSummary> {

@@ -5,6 +5,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs::read_link;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use vramtrace_format::Header;
+use vramtrace_format::cgroup::JOB_VARIABLES;
 use vramtrace_format::header::run_id;
 use vramtrace_format::proc::Stat;
 use vramtrace_format::secrets;
@@ -29,9 +30,6 @@ pub struct Identity {
     pub cgroup: Vec<u8>,
 }
 
-/// The number of a job: of Slurm, PBS, LSF, Flux, Grid Engine.
-const JOBS: [&str; 5] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID"];
-
 impl Identity {
     /// Without a table the files of /proc are not read.
     pub fn of_this_process(table: Option<&Table>) -> Identity {
@@ -46,7 +44,7 @@ impl Identity {
             rank: number(&["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]),
             local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
             world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
-            job: JOBS.iter().find_map(|name| variable(name)).unwrap_or_default().into(),
+            job: JOB_VARIABLES.iter().find_map(|name| variable(name)).unwrap_or_default().into(),
             cgroup: read(c"/proc/thread-self/cgroup").unwrap_or_default(),
         }
     }

@@ -1,6 +1,6 @@
 //! Calls of NVML that its users share. The types are those of its interface, of the versions that the names tell.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{CString, c_char, c_int, c_uint};
 
 use libloading::{Library, Symbol};
 
@@ -11,6 +11,7 @@ type Plain = unsafe extern "C" fn() -> c_int;
 type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
 type HandleAt = unsafe extern "C" fn(c_uint, *mut Handle) -> c_int;
+type HandleOf = unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int;
 type MemoryOf = unsafe extern "C" fn(Handle, *mut Memory) -> c_int;
 type ProcessesOf = unsafe extern "C" fn(Handle, *mut c_uint, *mut Process) -> c_int;
 
@@ -27,7 +28,7 @@ pub struct Memory {
     version: c_uint,
     pub total: u64,
     pub reserved: u64,
-    free: u64,
+    pub free: u64,
     pub used: u64,
 }
 
@@ -106,6 +107,17 @@ impl Calls {
         // SAFETY: the type of the function, and a variable of our own.
         let result = unsafe {
             self.get::<HandleAt>("nvmlDeviceGetHandleByIndex_v2").ok()?(index, &mut handle)
+        };
+        (result == 0).then_some(handle)
+    }
+
+    /// `uuid`: as `nvidia-smi -L` shows it.
+    pub fn handle_of(&self, uuid: &str) -> Option<Handle> {
+        let (name, mut handle) = (CString::new(uuid).ok()?, 0);
+        // SAFETY: the type of the function, a C string, and a variable of our own.
+        let result = unsafe {
+            let ask = self.get::<HandleOf>("nvmlDeviceGetHandleByUUID").ok()?;
+            ask(name.as_ptr(), &mut handle)
         };
         (result == 0).then_some(handle)
     }

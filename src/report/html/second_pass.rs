@@ -16,7 +16,7 @@ use crate::trace::Trace;
 
 /// What the first pass over each trace of a page must collect.
 pub const COLLECT: Collect =
-    Collect { roles: Some(RolesOf::All), leaks: true, sizes: true, steps: true };
+    Collect { roles: Some(RolesOf::All), leaks: true, sizes: true, steps: true, over_time: false };
 
 /// The smallest segment of PyTorch's cache: memory of that size is never lumped.
 const SEGMENT: u64 = 2 << 20;

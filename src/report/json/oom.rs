@@ -401,7 +401,7 @@ fn settings(remedy: &crate::analysis::oom::Remedy) -> Vec<TriedSettingFacts> {
     tried.collect()
 }
 
-fn advice_facts(advice: &Advice) -> AdviceFacts {
+pub(super) fn advice_facts(advice: &Advice) -> AdviceFacts {
     let mut facts = AdviceFacts {
         what: advice.name(),
         conf: None,

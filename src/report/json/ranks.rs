@@ -4,7 +4,9 @@ use serde::Serialize;
 use vramtrace_format::{Cause, SummaryMoment};
 
 use super::stack::{StackFacts, stack_facts};
-use crate::analysis::ranks::{Card, Holders, Merged, Rank, cards, holders_of, imbalance, merge};
+use crate::analysis::ranks::{
+    Card, Holders, Imbalance, Merged, Rank, cards, holders_of, imbalance, merge,
+};
 use crate::analysis::{GroupBy, StackClassifier};
 
 #[derive(Debug, Serialize)]
@@ -47,6 +49,19 @@ pub struct ImbalanceFacts {
     pub highest_over_mean: f64,
 }
 
+impl ImbalanceFacts {
+    pub(super) fn of(all: Imbalance) -> ImbalanceFacts {
+        ImbalanceFacts {
+            lowest_peak_bytes: all.lowest.1,
+            median_peak_bytes: all.median,
+            highest_peak_bytes: all.highest.1,
+            lowest: all.lowest.0,
+            highest: all.highest.0,
+            highest_over_mean: (all.over_mean * 1000.0).round() / 1000.0,
+        }
+    }
+}
+
 /// One holder, with all processes that have it.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -85,14 +100,7 @@ pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
     };
     RunFacts {
         cards: cards(ranks).into_iter().map(card).collect(),
-        imbalance: imbalance(ranks).map(|all| ImbalanceFacts {
-            lowest_peak_bytes: all.lowest.1,
-            median_peak_bytes: all.median,
-            highest_peak_bytes: all.highest.1,
-            lowest: all.lowest.0,
-            highest: all.highest.0,
-            highest_over_mean: (all.over_mean * 1000.0).round() / 1000.0,
-        }),
+        imbalance: imbalance(ranks).map(ImbalanceFacts::of),
         held_at_peaks: held(ranks, SummaryMoment::Peak, top),
         held_at_end: held(ranks, SummaryMoment::End, top),
     }

@@ -79,7 +79,7 @@ fn the_schemas_are_those_of_the_code() {
         (frag::SCHEMA, schema::<Damaged<frag::FragReport>>(frag::SCHEMA)),
         (whatif::SCHEMA, schema::<Damaged<whatif::WhatifReport>>(whatif::SCHEMA)),
         (fits::SCHEMA, schema::<Damaged<fits::FitsReport>>(fits::SCHEMA)),
-        (run::SCHEMA, schema::<Damaged<run::RunReport>>(run::SCHEMA)),
+        (run::SCHEMA, schema::<Damaged<run::RunRecord>>(run::SCHEMA)),
         (tree::SCHEMA, schema::<Damaged<tree::TreeReport>>(tree::SCHEMA)),
         (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),
         (verify::SCHEMA, schema::<verify::VerifyReport>(verify::SCHEMA)),

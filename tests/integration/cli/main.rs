@@ -15,6 +15,7 @@ mod python_package;
 mod run;
 mod run_fix;
 mod run_inherited;
+mod run_records;
 mod run_terminal;
 mod runners;
 mod schemas;

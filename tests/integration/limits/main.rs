@@ -18,3 +18,4 @@ mod services;
 mod swallowed;
 mod switch;
 mod top;
+mod waiting;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use testkit::{Program, Scratch, Setup, vramtrace};
-use vramtrace_reader::analysis::ranks::Rank;
+use vramtrace_reader::analysis::ranks::{Rank, Source};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::Trace;
 
@@ -31,7 +31,7 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
     }
     let shown = |ranks: &[Rank]| plain(&text::overview(ranks, None, "", 50));
     assert_eq!(shown(&summed), shown(&replayed));
-    summed.iter().filter(|rank| rank.from_summary).count()
+    summed.iter().filter(|rank| rank.source == Source::Summary).count()
 }
 
 #[test]

@@ -123,6 +123,11 @@ impl Leak {
     pub fn is_sure(&self) -> bool {
         self.confidence >= SURE
     }
+
+    /// Whether a run fails by it that must not leak so many bytes. `None`: it may leak.
+    pub fn fails(&self, least: Option<u64>) -> bool {
+        least.is_some_and(|least| self.bytes >= least) && self.is_sure()
+    }
 }
 
 /// The least confidence of what counts as a leak.

@@ -21,6 +21,8 @@ pub struct Card {
     /// The sum of the processes' peaks: more than `peak_bytes` where these are at different times.
     pub sum_of_peaks: u64,
     pub live_bytes: u64,
+    /// False: its processes overlapped, and the moments of one were not read. Then `peak_bytes` says nothing.
+    pub is_exact: bool,
 }
 
 /// What identifies a card. A card without a UUID counts as another one in each process.
@@ -74,6 +76,7 @@ pub(super) fn sharing(ranks: &[Rank]) -> Vec<usize> {
 
 /// The cards of a run, the fullest first.
 pub fn cards(ranks: &[Rank]) -> Vec<Card> {
+    let shared = sharing(ranks);
     let card = |users: Vec<(usize, DeviceId)>| {
         let used: Vec<(&Rank, &RankDevice)> =
             users.iter().map(|(index, id)| (&ranks[*index], &ranks[*index].devices[id])).collect();
@@ -87,6 +90,9 @@ pub fn cards(ranks: &[Rank]) -> Vec<Card> {
             peak_unix_ns,
             sum_of_peaks: sum(|device| device.peak_bytes),
             live_bytes: sum(|device| device.live_bytes),
+            is_exact: users.iter().zip(&used).all(|((index, _), (_, device))| {
+                device.steps.is_some() || users.len() < 2 || shared.binary_search(index).is_err()
+            }),
             users,
         }
     };

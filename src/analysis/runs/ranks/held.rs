@@ -14,11 +14,7 @@ use crate::trace::{Definitions, Trace};
 
 /// The holdings at a moment, of the largest holders that the process's summary names. Blocks replace the
 /// driver memory of their framework; [`FREE_CACHE`] holds the rest of that.
-pub(super) fn holdings(
-    rank: &Rank,
-    classifier: &StackClassifier,
-    moment: SummaryMoment,
-) -> Holdings {
+pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment) -> Holdings {
     let mut all = Holdings::default();
     for (id, device) in &rank.devices {
         let at_ns = match moment {

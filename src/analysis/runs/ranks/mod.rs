@@ -11,6 +11,7 @@ mod held;
 mod imbalance;
 mod merged;
 mod observer;
+mod reading;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -21,8 +22,9 @@ use std::path::PathBuf;
 use vramtrace_format::summary::{HOLDERS, is_held};
 use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder, SummaryMoment};
 
+use super::bound::Bound;
 use super::outliers::Standing;
-use crate::analysis::{oom, parallel};
+use crate::analysis::oom;
 use crate::replay::{BytesByKind, DeviceState, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
@@ -31,8 +33,10 @@ use steps::Steps;
 
 pub use cards::{Card, cards};
 pub use failed::{FailedRank, RankEnd, failed};
+pub use held::holdings as held_at;
 pub use imbalance::{Imbalance, imbalance};
 pub use merged::{Holders, Merged, holders_of, key, merge};
+pub use reading::{read, read_within};
 
 /// One process of a run.
 #[derive(Clone, Debug)]
@@ -50,12 +54,23 @@ pub struct Rank {
     pub live_is_known: bool,
     /// Time of the last event.
     pub last_ns: u64,
-    /// The figures come from the summary; else from a replay.
-    pub from_summary: bool,
+    /// Where the figures come from.
+    pub source: Source,
     /// The devices that the process used, the unknown one last.
     pub devices: BTreeMap<DeviceId, RankDevice>,
     /// Names of the holders' stacks.
     pub symbols: Symbols,
+}
+
+/// Where the figures of a process come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A replay of all events.
+    Events,
+    /// The summary at the end of the trace.
+    Summary,
+    /// The last totals that the recorder wrote: holders are not known, nor whether the run ended out of memory.
+    Totals,
 }
 
 /// The figures of a process on one device. Sizes are bytes.
@@ -115,7 +130,7 @@ impl Rank {
 
     /// From the summary where it has all figures, else from the events.
     pub fn read(trace: &Trace) -> Rank {
-        Rank::read_with(trace, None, true, &mut |_, _| {})
+        Rank::read_with(trace, None, true, &Bound::none(), &mut |_, _| {})
     }
 
     /// From the events, also where the trace has a summary.
@@ -125,30 +140,35 @@ impl Rank {
     }
 
     /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
-    /// summary do not suffice.
+    /// summary do not suffice. `bound`: beyond it, no events are replayed.
     fn read_with(
         trace: &Trace,
         steps: Option<usize>,
         all_holders: bool,
+        bound: &Bound,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Rank {
         let (definitions, broken) = trace.definitions();
-        let is_enough = |summary: &EndSummary| {
+        let wanted = |summary: &EndSummary| {
             is_enough(summary) && !(all_holders && may_lack_holders(summary))
         };
         let summary = match steps {
-            None if broken.is_empty() => trace.summary().filter(is_enough),
+            None if broken.is_empty() => trace.summary(),
             _ => None,
         };
         match summary {
+            Some(summary) if wanted(&summary) => Rank::of_summary(trace, &definitions, &summary),
+            _ if bound.allows(trace.len()) => {
+                bound.measure(trace.len(), || Rank::of_replay(trace, &definitions, steps, progress))
+            }
             Some(summary) => Rank::of_summary(trace, &definitions, &summary),
-            None => Rank::of_replay(trace, &definitions, steps, progress),
+            None => Rank::of_totals(trace, &definitions),
         }
     }
 
     fn of_summary(trace: &Trace, definitions: &Definitions, summary: &EndSummary) -> Rank {
         let mut rank = Rank::begin(trace);
-        (rank.from_summary, rank.ended_in_order) = (true, true);
+        (rank.source, rank.ended_in_order) = (Source::Summary, true);
         rank.last_ns = summary.ended_ns;
         for (id, of_device) in &summary.devices {
             let (id, counters) = (*id, of_device.counters);
@@ -164,22 +184,27 @@ impl Rank {
             }
             let device = RankDevice {
                 info: definitions.device(id).cloned(),
-                peak_bytes: counters.peak,
-                peak_ns: counters.peak_time_ns >> 6 << 6,
                 peak_by_kind,
-                live_bytes: counters.live,
                 live_by_kind,
-                live_allocations: counters.live_allocations,
-                allocations: counters.allocations,
-                frees: counters.frees,
-                refused_by_cap: counters.refused_by_cap,
-                refused_by_driver: counters.refused_by_driver,
                 holders: of_device.holders.clone(),
-                steps: None,
+                ..of_counters(&counters)
             };
             rank.devices.insert(id, device);
         }
         rank.name_holders(definitions)
+    }
+
+    /// Without a replay, of a trace without a summary.
+    fn of_totals(trace: &Trace, definitions: &Definitions) -> Rank {
+        let mut rank = Rank::begin(trace);
+        let totals = trace.last_totals();
+        (rank.source, rank.ended_in_order) = (Source::Totals, totals.ended);
+        rank.last_ns = totals.last_ns;
+        for (id, counters) in totals.devices {
+            let info = definitions.device(id).cloned();
+            rank.devices.insert(id, RankDevice { info, ..of_counters(&counters) });
+        }
+        rank
     }
 
     /// Reads a rank by replaying its trace, for a trace without a summary at its end.
@@ -222,7 +247,7 @@ impl Rank {
             stopped: false,
             live_is_known: true,
             last_ns: 0,
-            from_summary: false,
+            source: Source::Events,
             devices: BTreeMap::new(),
             symbols: Symbols::default(),
         }
@@ -234,6 +259,20 @@ impl Rank {
         let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
         self.symbols = Symbols::of(definitions, &self.header, stacks);
         self
+    }
+}
+
+fn of_counters(counters: &Counters) -> RankDevice {
+    RankDevice {
+        peak_bytes: counters.peak,
+        peak_ns: counters.peak_time_ns >> 6 << 6,
+        live_bytes: counters.live,
+        live_allocations: counters.live_allocations,
+        allocations: counters.allocations,
+        frees: counters.frees,
+        refused_by_cap: counters.refused_by_cap,
+        refused_by_driver: counters.refused_by_driver,
+        ..RankDevice::default()
     }
 }
 
@@ -278,25 +317,4 @@ fn may_lack_holders(summary: &EndSummary) -> bool {
         *lists.entry((holder.device, at_peak, holder.of_framework)).or_default() += 1;
     }
     lists.values().any(|holders| *holders >= HOLDERS)
-}
-
-/// Traces of a run that have together at most this many bytes are replayed for holders that no summary lists.
-const SHORT_RUN: u64 = 1 << 30;
-
-/// Reads the processes of a run on all cores. The results have the order of `traces`.
-pub fn read(traces: &[Trace], progress: parallel::Progress) -> Vec<Rank> {
-    let all: Vec<&Trace> = traces.iter().collect();
-    let short = traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= SHORT_RUN;
-    let mut ranks =
-        parallel::each(&all, progress, |_, trace, done| Rank::read_with(trace, None, short, done));
-    let shared = cards::sharing(&ranks);
-    let again: Vec<&Trace> = shared.iter().map(|index| &traces[*index]).collect();
-    let steps = steps::most_for(again.len());
-    let again = parallel::each(&again, progress, |_, trace, done| {
-        Rank::read_with(trace, Some(steps), short, done)
-    });
-    for (index, rank) in shared.into_iter().zip(again) {
-        ranks[index] = rank;
-    }
-    ranks
 }

@@ -84,7 +84,7 @@ fn a_summary_says_what_a_replay_says() {
     t.event(5 * SECOND, Event::Ended);
     read(&t, |trace| {
         let (summed, replayed) = (Rank::read(trace), Rank::replayed(trace));
-        assert!(summed.from_summary && !replayed.from_summary);
+        assert_eq!((summed.source, replayed.source), (Source::Summary, Source::Events));
         assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
         assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
         same(&summed, &replayed);
@@ -109,7 +109,7 @@ fn only_a_whole_summary_at_the_end_counts() {
         read(&t, |trace| {
             let rank = Rank::read(trace);
             same(&rank, &Rank::replayed(trace));
-            rank.from_summary
+            rank.source == Source::Summary
         })
     };
     let ended = |t: &mut TraceBuilder| t.event(5 * SECOND, Event::Ended);

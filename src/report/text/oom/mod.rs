@@ -10,10 +10,11 @@ mod wording;
 
 pub use full::{OomOptions, text};
 pub use list::{none, none_of, others};
+pub(in crate::report) use short::cause;
 pub(in crate::report) use short::limit_in_words;
-pub(super) use short::{cause, where_and_limit};
+pub(super) use short::where_and_limit;
 pub(in crate::report) use short::{fatal, fatal_of};
 pub use swallowed::swallowed;
 pub(in crate::report) use wording::advice;
 pub use wording::place;
-pub(super) use wording::place_at;
+pub(in crate::report) use wording::place_at;

@@ -1,0 +1,88 @@
+//! Reads the traces of a run in bounded time, for its lines.
+
+use super::job::{self, Ended, JobRecord};
+use super::process::{self, ProcessRecord};
+use crate::analysis::leaks::{Leaks, Suppressions};
+use crate::analysis::ranks::{Rank, failed, read_within};
+use crate::analysis::{Bound, Collect, Moment, Process, RolesOf, Wanted, parallel};
+use crate::trace::Trace;
+
+/// Of a run with more bytes of traces only those processes are read in full that failed, and the one with the highest
+/// peak: the others have their summaries.
+const SHORT_RUN: u64 = 512 << 20;
+/// Most processes of a longer run that are read in full.
+const MOST_FAILED: usize = 8;
+
+/// The lines of a run.
+#[derive(Debug)]
+pub struct RunRecords {
+    /// In the order of the traces.
+    pub processes: Vec<ProcessRecord>,
+    pub job: JobRecord,
+}
+
+/// Leaks that were looked for before, in the order of the traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged<'l> {
+    pub leaks: Option<&'l [Leaks]>,
+    /// The least bytes of a leak by which the run fails.
+    pub least: Option<u64>,
+}
+
+/// `bound`: what takes longer is left out, and the lines say so.
+pub fn read(traces: &[Trace], judged: Judged, bound: &Bound, ended: Ended) -> RunRecords {
+    let ranks = read_within(traces, bound, &|_, _| {});
+    let mut chosen = chosen(traces, &ranks);
+    // What failed comes first: there may be no time for all.
+    chosen.sort_by_key(|index| (ranks[*index].end(), *index));
+    let bound = bound.for_other_work();
+    let of_chosen: Vec<&Trace> = chosen.iter().map(|index| &traces[*index]).collect();
+    let in_full = parallel::each(&of_chosen, &|_, _| {}, |_, trace, _| {
+        bound.allows(trace.len()).then(|| bound.measure(trace.len(), || in_full(trace, judged)))
+    });
+    let mut processes: Vec<Option<ProcessRecord>> = traces.iter().map(|_| None).collect();
+    for (index, record) in chosen.into_iter().zip(in_full) {
+        processes[index] = record;
+    }
+    let processes: Vec<ProcessRecord> = processes
+        .into_iter()
+        .zip(&ranks)
+        .enumerate()
+        .map(|(index, (record, rank))| {
+            let mut record = record.unwrap_or_else(|| process::of_rank(rank));
+            if let Some(leaks) = judged.leaks.and_then(|leaks| leaks.get(index)) {
+                record.leaks = Some(process::leaks(leaks, judged.least));
+            }
+            (record.run, record.job) = (ended.run.clone(), ended.job.clone());
+            record
+        })
+        .collect();
+    let job = job::of_run(&processes, &ranks, ended);
+    RunRecords { processes, job }
+}
+
+/// The processes to be read in full.
+fn chosen(traces: &[Trace], ranks: &[Rank]) -> Vec<usize> {
+    if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= SHORT_RUN {
+        return (0..traces.len()).collect();
+    }
+    let mut chosen: Vec<usize> = failed(ranks).iter().take(MOST_FAILED).map(|it| it.rank).collect();
+    let highest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
+    chosen.extend(highest);
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+fn in_full(trace: &Trace, judged: Judged) -> ProcessRecord {
+    let leaks = judged.leaks.is_none();
+    let roles = Some(RolesOf::Blocks);
+    let collect = Collect { roles, leaks, over_time: true, ..Collect::default() };
+    let mut process = Process::read_with(trace, Moment::End, collect, &mut |_, _| {});
+    let rules = Suppressions::default();
+    let wanted = Wanted { fatal: true, holders: true, leaks: leaks.then_some((&rules, 0)) };
+    let found = process.look_closer(trace, wanted);
+    let mut record = process::of_process(&process);
+    record.leaks = found.map(|found| process::leaks(&found, judged.least));
+    record
+}

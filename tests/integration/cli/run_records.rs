@@ -1,0 +1,178 @@
+//! `vramtrace run --json FILE`: the lines of each run, in a file to which several append.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use serde_json::Value;
+use testkit::{Program, Scratch, vramtrace};
+
+/// `vramtrace run --json jobs.jsonl OPTIONS -- COMMAND` over the simulated driver.
+fn command(scratch: &Scratch, options: &[&str], command: &[&str]) -> std::process::Command {
+    testkit::sim();
+    testkit::shim();
+    let mut run = vramtrace();
+    run.args(["run", "--simulate=1x8GiB", "--json", "jobs.jsonl"]).args(options).arg("--");
+    run.args(command).current_dir(&scratch.0).env("SLURM_JOB_ID", "77");
+    run
+}
+
+fn run(scratch: &Scratch, options: &[&str], of: &[&str]) -> (Option<i32>, String) {
+    let output = command(scratch, options, of).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn lines(scratch: &Scratch) -> Vec<Value> {
+    let text = std::fs::read_to_string(scratch.0.join("jobs.jsonl")).unwrap();
+    assert!(text.ends_with('\n'));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const HOLDS: &str = r#"
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+for size in sys.argv[2:]:
+    pointer = ctypes.c_uint64()
+    result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size) << 20))
+    if result:
+        sys.exit("no memory")
+time.sleep(float(sys.argv[1]))
+"#;
+
+fn holds(scratch: &Scratch, arguments: &str) -> String {
+    std::fs::write(scratch.0.join("holds.py"), HOLDS).unwrap();
+    format!("python3 holds.py {arguments}")
+}
+
+#[test]
+fn a_job_has_a_line_and_each_of_its_processes() {
+    let scratch = Scratch::new();
+    let two = holds(&scratch, "0.5 1024");
+    let ranks = format!("RANK=0 WORLD_SIZE=2 {two} & RANK=1 WORLD_SIZE=2 {two} 2048; wait");
+    let (code, printed) = run(&scratch, &["--cap", "4GiB"], &["sh", "-c", &ranks]);
+    assert_eq!(code, Some(0), "{printed}");
+    let all = lines(&scratch);
+    let records: Vec<&str> = all.iter().map(|line| line["record"].as_str().unwrap()).collect();
+    assert_eq!(records, ["process", "process", "job"]);
+    assert!(all.iter().all(|line| line["schema"] == "vramtrace.run/2" && line["job"] == "77"));
+    assert!(all.iter().all(|line| line["run"] == all[2]["run"]));
+    let (second, device) = (&all[1], &all[1]["devices"][0]);
+    assert_eq!(
+        (&second["rank"], &second["ended"], &second["source"]),
+        (&1.into(), &"in_order".into(), &"events".into())
+    );
+    assert_eq!(device["peak_bytes"].as_u64().unwrap() >> 20, 3072);
+    assert_eq!(device["limit_bytes"].as_u64().unwrap() >> 30, 4);
+    let counted = device["in_use_at_peak"]["counted_by_cap_bytes"].as_f64().unwrap();
+    let unused = device["never_used_share"].as_f64().unwrap();
+    assert!((unused - (1.0 - counted / (4u64 << 30) as f64)).abs() < 0.001, "{device}");
+    let by_library: u64 = device["by_library_at_peak"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|it| it.as_u64().unwrap())
+        .sum();
+    assert_eq!(by_library >> 20, 3072, "{device}");
+    // Half a second of about 3.5 GiB, the context among it.
+    let held = device["held_gib_hours"].as_f64().unwrap() * 3600.0;
+    assert!((1.5..30.0).contains(&held), "{held} GiB s");
+    let job = &all[2];
+    assert_eq!(
+        (&job["processes"], &job["processes_in_full"], &job["ranks"]),
+        (&2.into(), &2.into(), &2.into())
+    );
+    assert_eq!(
+        (&job["world_size"], &job["exit_status"], &job["passed"]),
+        (&2.into(), &0.into(), &true.into())
+    );
+    assert_eq!((&job["command"], &job["leaks"]), (&"sh".into(), &0.into()));
+    // Both were at their peaks at the same time.
+    assert_eq!(job["cards"][0]["peak_bytes"].as_u64().unwrap() >> 20, 4096);
+    assert_eq!(job["peak_bytes"], job["cards"][0]["peak_bytes"]);
+    assert_eq!(job["imbalance"]["highest"], 1);
+}
+
+#[test]
+fn an_out_of_memory_has_its_cause_and_what_to_try() {
+    let scratch = Scratch::new();
+    let fails = holds(&scratch, "0 1024 1024");
+    let (code, printed) = run(&scratch, &["--cap", "2GiB"], &["sh", "-c", &fails]);
+    assert_eq!(code, Some(1), "{printed}");
+    let all = lines(&scratch);
+    let (process, job) = (&all[0], &all[1]);
+    assert_eq!(
+        (&process["ended"], &process["out_of_memory"]["cause"]),
+        (&"out_of_memory".into(), &"cap".into())
+    );
+    assert_eq!(process["out_of_memory"]["size_bytes"], 1u64 << 30);
+    assert_eq!(
+        (&job["first_failure"]["out_of_memory"], &job["refused"]),
+        (&process["out_of_memory"], &1.into())
+    );
+    assert_eq!((&job["advice"]["what"], &job["exit_status"]), (&"cap".into(), &1.into()));
+    assert!(job["advice"]["text"].as_str().unwrap().contains("a cap of"), "{job}");
+}
+
+#[test]
+fn several_jobs_append_to_one_file() {
+    let scratch = Scratch::new();
+    let short = holds(&scratch, "0.1 64");
+    let jobs: Vec<_> = (0..4)
+        .map(|number| {
+            let out = format!("run{number}");
+            command(&scratch, &["--out", &out], &["sh", "-c", &short])
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut job in jobs {
+        assert!(job.wait().unwrap().success());
+    }
+    let all = lines(&scratch);
+    assert_eq!(all.len(), 8);
+    for pair in all.chunks(2) {
+        assert_eq!((&pair[0]["record"], &pair[1]["record"]), (&"process".into(), &"job".into()));
+        assert_eq!(pair[0]["run"], pair[1]["run"]);
+    }
+    let mode = std::fs::metadata(scratch.0.join("jobs.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+}
+
+#[test]
+fn what_is_no_file_of_lines_stays_as_it_is() {
+    let scratch = Scratch::new();
+    let at = scratch.0.join("jobs.jsonl");
+    let refused = |wanted: &str| {
+        let (code, printed) = run(&scratch, &[], &["touch", "was-run"]);
+        assert!(code == Some(2) && printed.contains("--json jobs.jsonl"), "{code:?} {printed}");
+        assert!(printed.contains(wanted), "{printed}");
+        assert!(!scratch.0.join("was-run").exists());
+    };
+    for text in ["import sys\n", "{\n  \"schema\": \"vramtrace.run/1\"\n}\n"] {
+        std::fs::write(&at, text).unwrap();
+        refused("give another name");
+        assert_eq!(std::fs::read_to_string(&at).unwrap(), text);
+    }
+    std::fs::remove_file(&at).unwrap();
+    std::fs::write(scratch.0.join("other"), "").unwrap();
+    symlink("other", &at).unwrap();
+    refused("symbolic link");
+    assert_eq!(std::fs::read_to_string(scratch.0.join("other")).unwrap(), "");
+}
+
+#[test]
+fn a_pipe_gets_the_lines() {
+    let scratch = Scratch::new();
+    let program = Program::c("leaks").0;
+    testkit::sim();
+    testkit::shim();
+    let mut run = vramtrace();
+    run.args(["run", "--simulate", "--json", "-", "--"]).arg(program).arg("exit");
+    let output = run.current_dir(&scratch.0).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["record"], &last["processes"]), (&"job".into(), &1.into()));
+}
