@@ -3,6 +3,7 @@
 mod bad_arguments;
 mod diff;
 mod endings;
+mod engines;
 mod failed_ranks;
 mod given_files;
 mod golden;
