@@ -4,13 +4,15 @@
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [demo]
-#                        [fix] [story] [marks] [leaks] [graphs] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
+#                        [fix] [story] [marks] [leaks] [graphs] [llama] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
 #   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
 #   scripts/gpu/check.py says what each part checks
 #
 # VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
 # VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`
 # VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, for `sleep`, if the package is not installed
+# VRAMTRACE_LLAMA=PATH       built tools or the source of llama.cpp (a directory, .crate or .tar.gz), for `llama`; its model is
+#                            VRAMTRACE_LLAMA_MODEL=FILE, or random weights
 # VRAMTRACE_LOGS=DIR         directory for logs and traces (default: a temporary directory, which is kept)
 #
 # Exit status: 0 no FAIL, or SKIP because there is no GPU; 1 a line says FAIL; 2 a file is missing, or an

@@ -29,6 +29,8 @@ leaks   training loops with and without a leak: the line that is named, the exit
         `leaks` on a running program
 graphs  executable graphs of PyTorch: the driver's memory for them at the line that made them, and the verdict; names
         of the driver that are not classified
+llama   llama.cpp, if VRAMTRACE_LLAMA names it: logits and tokens/s without and with the preload, the named share of
+        NVML's figure, roles, and its own estimate (llama-fit-params) beside what was measured
 per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
@@ -57,6 +59,7 @@ import forward
 import graphs
 import leaks
 import limits
+import llama
 import marks
 import oom
 import per_tensor
@@ -74,7 +77,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -433,6 +436,10 @@ def section_per_tensor():
 
 def section_wheel():
     wheel.section(sys.modules[__name__])
+
+
+def section_llama():
+    llama.section(sys.modules[__name__])
 
 
 def section_suites():

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use vramtrace_format::{DeviceId, Header};
 
+use super::engines;
 use super::frag::RequestSizes;
 use super::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
 use super::memory::CurvesObserver;
@@ -107,7 +108,7 @@ pub struct NamedHoldings {
     pub peak: Holdings,
     /// At the requested moment.
     pub live: Holdings,
-    /// The roles of `peak`, where blocks of a framework's cache were recorded.
+    /// The roles of `peak`, where blocks of a framework's cache were recorded, or functions of an engine hold memory.
     pub peak_roles: Option<HeldByRole>,
 }
 
@@ -261,6 +262,7 @@ impl Process {
         if holders {
             self.rests = rests.found;
             self.name_holders(peaks.found, roles);
+            self.find_roles_of_engines(trace);
         }
         leaks
     }
@@ -319,11 +321,21 @@ impl Process {
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let wanted = wanted.chain(rests).chain(slept).chain(refused);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        let peak_roles = peak_roles.map(|mut roles| {
-            roles.retain(|device| peak.at_ns.contains_key(&device));
-            roles
-        });
+        let peak_roles = peak_roles.map(|roles| with_peaks(roles, &peak));
         self.who = Some(NamedHoldings { symbols, peak, live, peak_roles });
+    }
+
+    /// Without blocks, the roles at the peak are found where functions of an engine hold memory there: of other programs
+    /// little has a role.
+    fn find_roles_of_engines(&mut self, trace: &Trace) {
+        let Some(who) = self.who.as_ref().filter(|who| who.peak_roles.is_none()) else { return };
+        if !who.symbols.frames().iter().any(engines::names_holder) {
+            return;
+        }
+        let (_, roles) = self.held_at(trace, Moment::Peak, who.peak.level, true);
+        if let Some(who) = &mut self.who {
+            who.peak_roles = roles.map(|roles| with_peaks(roles, &who.peak));
+        }
     }
 
     /// The devices that the process used, the unknown one last.
@@ -388,6 +400,12 @@ fn visit_with_roles(
     visitors.push(&mut visitor);
     finder.visit(trace, definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
     Some(at.of_devices())
+}
+
+/// Without devices whose memory at the peak is not known.
+fn with_peaks(mut roles: HeldByRole, peak: &Holdings) -> HeldByRole {
+    roles.retain(|device| peak.at_ns.contains_key(&device));
+    roles
 }
 
 /// Whether the program had the library of PyTorch's cache, or the trace was imported.

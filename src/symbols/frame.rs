@@ -39,6 +39,26 @@ impl Frame {
     pub fn full_place(&self) -> Option<String> {
         place_in(&self.file, self.line)
     }
+
+    /// Whether it is a native function whose name says that it allocates. Parameters of templates do not count:
+    /// `std::vector<T, std::allocator<T>>::resize` is no allocator.
+    pub fn says_it_allocates(&self) -> bool {
+        // `libtcmalloc.so.4+0x1b` is no name.
+        if self.language != Language::Native || self.function.contains("+0x") {
+            return false;
+        }
+        let mut depth = 0;
+        let mut name = String::new();
+        for letter in self.function.chars() {
+            match letter {
+                '<' => depth += 1,
+                '>' => depth -= 1,
+                _ if depth <= 0 => name.push(letter.to_ascii_lowercase()),
+                _ => {}
+            }
+        }
+        name.contains("alloc")
+    }
 }
 
 fn place_in(file: &str, line: Option<u32>) -> Option<String> {
@@ -71,5 +91,37 @@ mod tests {
         );
         assert_eq!(frame("<string>", None).place().unwrap(), "<string>");
         assert_eq!(frame("", Some(1)).place(), None);
+    }
+
+    #[test]
+    fn a_name_says_that_a_function_allocates() {
+        let says = |function: &str| {
+            let frame = Frame {
+                language: Language::Native,
+                function: function.into(),
+                file: "".into(),
+                line: None,
+                library: None,
+            };
+            frame.says_it_allocates()
+        };
+        for function in [
+            "ggml_backend_cuda_buffer_type_alloc_buffer",
+            "ggml_gallocr_reserve_n",
+            "ggml_cuda_pool_alloc<__half>::ggml_cuda_pool_alloc",
+            "rmm::mr::cuda_memory_resource::do_allocate",
+            "gpuMalloc",
+            "Pool::Realloc",
+        ] {
+            assert!(says(function), "{function}");
+        }
+        for function in [
+            "std::vector<float, std::allocator<float> >::resize",
+            "llama_kv_cache::llama_kv_cache",
+            "libjemalloc.so.2+0x1b9ba",
+            "main",
+        ] {
+            assert!(!says(function), "{function}");
+        }
     }
 }

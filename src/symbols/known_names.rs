@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
+use super::debug_file::Stripped;
 use super::limits::Limit;
 use super::native::{self, Found, Name, Unnamed};
 
@@ -16,6 +17,7 @@ type KnownNames = FxHashMap<(PathBuf, Box<[u8]>), Known>;
 struct Known {
     names: FxHashMap<u64, Vec<Name>>,
     without_lines: Option<Limit>,
+    stripped: Option<Stripped>,
 }
 
 static KNOWN_NAMES: Mutex<Option<KnownNames>> = Mutex::new(None);
@@ -28,15 +30,17 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Found, U
     }
     let mut all = KNOWN_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (path.to_path_buf(), build_id.into());
-    let Known { names, without_lines } = all.get_or_insert_default().entry(key).or_default();
+    let Known { names, without_lines, stripped } =
+        all.get_or_insert_default().entry(key).or_default();
     let new: Vec<u64> = addresses.iter().copied().filter(|at| !names.contains_key(at)).collect();
     if !new.is_empty() {
         let found = native::names(path, build_id, &new)?;
         names.extend(new.into_iter().zip(found.names));
         *without_lines = without_lines.or(found.without_lines);
+        *stripped = stripped.take().or(found.stripped);
     }
     let names = addresses.iter().map(|at| names[at].clone()).collect();
-    Ok(Found { names, without_lines: *without_lines })
+    Ok(Found { names, without_lines: *without_lines, stripped: stripped.clone() })
 }
 
 #[cfg(test)]
@@ -49,7 +53,7 @@ mod tests {
         assert!(matches!(names(path, id, &[16]), Err(Unnamed::Missing)));
         let name = Name { function: Some("f".into()), ..Name::default() };
         let names_of_one = [(16, vec![name.clone()])].into_iter().collect();
-        let one = Known { names: names_of_one, without_lines: None };
+        let one = Known { names: names_of_one, ..Known::default() };
         KNOWN_NAMES.lock().unwrap().as_mut().unwrap().insert((path.into(), id.into()), one);
         assert_eq!(names(path, id, &[16, 16]).unwrap().names, [vec![name.clone()], vec![name]]);
         assert!(matches!(names(path, id, &[16, 32]), Err(Unnamed::Missing)));

@@ -3,6 +3,7 @@
 //! Each address and each Python instruction is named once, the addresses of a library in one pass
 //! over its file. What cannot be named is listed in [`Symbols::problems`], never guessed.
 
+mod debug_file;
 pub mod frame;
 pub mod known_names;
 mod limits;
@@ -28,7 +29,11 @@ use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use native::{Found, Name, Unnamed};
 use notebooks::Cells;
 use vramtrace_format::cells;
+use vramtrace_format::layers::{Layer, Places};
 use vramtrace_format::stack_order::{self, FrameRole, Which};
+
+/// The most callers of an address that are looked at: two functions decide.
+const MOST_CALLERS: usize = 64;
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
 pub const FREE_CACHE: StackId = StackId(u32::MAX);
@@ -42,6 +47,8 @@ pub struct Symbols {
     stacks: FxHashMap<StackId, Named>,
     /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
     forward: FxHashMap<StackId, StackId>,
+    /// Indexes of frames of wrappers.
+    wrappers: FxHashSet<u32>,
     problems: Vec<String>,
 }
 
@@ -75,6 +82,7 @@ impl Symbols {
         for (id, stack) in wanted {
             namer.name_stack(id, stack);
         }
+        namer.find_wrappers();
         namer.symbols
     }
 
@@ -101,6 +109,12 @@ impl Symbols {
     /// Every frame once.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
+    }
+
+    /// Whether a native function only allocates for others: its name says that it allocates, and several functions call
+    /// it in the stacks of the trace, also in those that are not in this table.
+    pub fn is_wrapper(&self, index: u32) -> bool {
+        self.wrappers.contains(&index)
     }
 
     /// Why a stack without frames has none.
@@ -164,19 +178,25 @@ fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Found, Unnamed
     // The kernel's page is no file.
     if addresses.is_empty() || module.path.starts_with('[') {
         let names = vec![Vec::new(); addresses.len()];
-        return Ok(Found { names, without_lines: None });
+        return Ok(Found { names, ..Found::default() });
     }
     let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
     known_names::names(path, &module.build_id, &calls)
 }
 
-/// What a file does not say, as a line.
-fn problem(path: &Path, found: &Result<Found, Unnamed>) -> Option<String> {
+/// What a file does not say, as a line. Libraries of the system and of frameworks come without symbols: only of the
+/// program's own files is that said.
+fn problem(path: &Path, places: &Places, found: &Result<Found, Unnamed>) -> Option<String> {
+    let own = || places.native(path.to_str(), "") >= Layer::Package;
     let path = path.display();
     match found {
-        Ok(found) => found.without_lines.map(|limit| {
-            format!("{path}: its debug information {limit}; its functions have no files and lines")
-        }),
+        Ok(Found { without_lines: Some(limit), .. }) => Some(format!(
+            "{path}: its debug information {limit}; its functions have no files and lines"
+        )),
+        Ok(Found { stripped: Some(stripped), .. }) if own() => {
+            Some(format!("{path}: {stripped}; its functions have no names"))
+        }
+        Ok(_) => None,
         Err(why) => Some(format!("{path}: {why}; its functions have no names")),
     }
 }
@@ -200,6 +220,7 @@ struct Place {
 struct Namer<'s> {
     definitions: &'s Definitions,
     header: &'s Header,
+    own_places: Places,
     symbols: Symbols,
     /// By index of the address; those that are wanted.
     places: FxHashMap<u32, Place>,
@@ -217,6 +238,7 @@ impl<'s> Namer<'s> {
         Namer {
             definitions,
             header,
+            own_places: Places::of(header),
             symbols: Symbols::default(),
             places: FxHashMap::default(),
             python: FxHashMap::default(),
@@ -263,7 +285,11 @@ impl<'s> Namer<'s> {
         for (index, role) in wanted.hidden {
             self.places.insert(index, Place { role, frames: Vec::new() });
         }
-        for (module, addresses) in wanted.modules {
+        self.name_modules(wanted.modules);
+    }
+
+    fn name_modules(&mut self, modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>) {
+        for (module, addresses) in modules {
             let stacks = self.definitions.stacks();
             match module {
                 Some(module) => self.name_module(&stacks.modules()[module as usize], &addresses),
@@ -279,7 +305,7 @@ impl<'s> Namer<'s> {
         let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
         let found = ask(module, &path, &asked);
-        if let Some(problem) = problem(&path, &found)
+        if let Some(problem) = problem(&path, &self.own_places, &found)
             && self.said.insert(problem.clone())
         {
             self.symbols.problems.push(problem);
@@ -308,6 +334,52 @@ impl<'s> Namer<'s> {
                 })
                 .collect();
             self.places.insert(*index, Place { role, frames });
+        }
+    }
+
+    /// Finds the wrappers among the named frames. Their callers are looked up in all stacks of the trace, and named, so
+    /// that all tables of a trace have the same.
+    fn find_wrappers(&mut self) {
+        // Of functions that were inlined, the outermost is the one that is called.
+        let outermost = |places: &FxHashMap<u32, Place>, index: &u32| {
+            places.get(index).and_then(|place| place.frames.last().copied())
+        };
+        let frames = &self.symbols.frames;
+        let says = |at: u32| frames[at as usize].says_it_allocates();
+        let mut callers: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+        for index in self.places.keys().filter(|at| outermost(&self.places, at).is_some_and(says)) {
+            callers.insert(*index, Vec::new());
+        }
+        if callers.is_empty() {
+            return;
+        }
+        let stacks = self.definitions.stacks();
+        for stack in stacks.ids().filter_map(|id| stacks.get(id)) {
+            for pair in stack.native.windows(2) {
+                if let Some(known) = callers.get_mut(&pair[0])
+                    && known.len() < MOST_CALLERS
+                    && !known.contains(&pair[1])
+                {
+                    known.push(pair[1]);
+                }
+            }
+        }
+        let mut unnamed: BTreeMap<Option<u32>, Vec<(u32, u64)>> = BTreeMap::new();
+        for index in callers.values().flatten().filter(|index| !self.places.contains_key(index)) {
+            let Address { module, at } = stacks.addresses()[*index as usize];
+            let of_module = unnamed.entry(module).or_default();
+            if !of_module.contains(&(*index, at)) {
+                of_module.push((*index, at));
+            }
+        }
+        self.name_modules(unnamed);
+        for (index, callers) in callers {
+            let callers = callers.iter().filter_map(|caller| outermost(&self.places, caller));
+            let function = |at: u32| &*self.symbols.frames[at as usize].function;
+            let functions: FxHashSet<&str> = callers.map(function).collect();
+            if functions.len() > 1 {
+                self.symbols.wrappers.extend(outermost(&self.places, &index));
+            }
         }
     }
 

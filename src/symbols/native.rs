@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use addr2line::LookupResult;
 use gimli::{EndianSlice, LittleEndian, SectionId};
@@ -15,6 +15,7 @@ use object::{
     CompressionFormat, Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind,
 };
 
+use super::debug_file::{self, Stripped};
 use super::limits::{self, Limit, Spent};
 use crate::files::{self, Map};
 
@@ -42,9 +43,6 @@ pub enum Unnamed {
     Changed { found: String, traced: String },
 }
 
-/// Where distributions keep debug information, by build-id.
-const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
-
 /// What a file says of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
@@ -52,6 +50,8 @@ pub struct Found {
     pub names: Vec<Vec<Name>>,
     /// Why there are no files and lines although the file has debug information.
     pub without_lines: Option<Limit>,
+    /// Why addresses have no names although the file was read.
+    pub stripped: Option<Stripped>,
 }
 
 /// Names for `addresses` of the file (return addresses less 1, less the base). `build_id` empty: not compared.
@@ -70,7 +70,8 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Found, U
         (0..addresses.len()).filter(|index| is_code(&file, addresses[*index])).collect();
     order.sort_unstable_by_key(|index| addresses[*index]);
     let sorted: Vec<u64> = order.iter().map(|index| addresses[*index]).collect();
-    let apart = debug_file(&file, found).and_then(|path| self::map(&path).ok());
+    let apart = debug_file::places(path, &file, found);
+    let apart = apart.iter().find_map(|place| debug_file_at(place, found));
     let apart = apart.as_ref().and_then(|map| object::File::parse(&**map).ok());
     let mut best = vec![None; sorted.len()];
     for file in [Some(&file), apart.as_ref()].into_iter().flatten() {
@@ -88,7 +89,9 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Found, U
             without_lines = Some(limit);
         }
     }
-    Ok(Found { names: all, without_lines })
+    let unnamed = order.iter().any(|place| all[*place].is_empty());
+    let stripped = Stripped::of(&file).filter(|_| unnamed && apart.is_none());
+    Ok(Found { names: all, without_lines, stripped })
 }
 
 fn map(path: &Path) -> Result<Map, Unnamed> {
@@ -113,14 +116,11 @@ fn is_code(file: &object::File, address: u64) -> bool {
     })
 }
 
-/// The file with what was stripped from this one.
-fn debug_file(file: &object::File, build_id: &[u8]) -> Option<PathBuf> {
-    if build_id.len() < 2 || file.section_by_name(".debug_info").is_some() {
-        return None;
-    }
-    let (first, rest) = build_id.split_at(1);
-    let name = format!("{}/{}.debug", hex(first), hex(rest));
-    Some(Path::new(DEBUG_DIRECTORY).join(name))
+/// A file with the same build-id.
+fn debug_file_at(place: &Path, build_id: &[u8]) -> Option<Map> {
+    let map = map(place).ok()?;
+    let same = object::File::parse(&*map).ok()?.build_id().ok()? == Some(build_id);
+    same.then_some(map)
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {

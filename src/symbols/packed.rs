@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
+use vramtrace_format::layers::Places;
 use vramtrace_format::{Definition, Header, NativeName};
 
 use super::native::Name;
@@ -50,6 +51,7 @@ impl Packed {
         let all = stacks.ids().filter_map(|id| stacks.get(id));
         let mut texts = Texts { last: definitions.last_text(), known: FxHashMap::default() };
         let mut packed = Packed::default();
+        let places = Places::of(header);
         let mut modules: Vec<_> = Wanted::of(stacks, header, all).modules.into_iter().collect();
         modules.sort_by_key(|(index, addresses)| (Reverse(addresses.len()), *index));
         for (index, addresses) in modules {
@@ -74,7 +76,7 @@ impl Packed {
             }
             let path = path_of(module, header);
             let found = ask(module, &path, &wanted);
-            packed.problems.extend(problem(&path, &found));
+            packed.problems.extend(problem(&path, &places, &found));
             if let Ok(found) = found {
                 packed.addresses += wanted.len();
                 for (address, names) in wanted.into_iter().zip(found.names) {

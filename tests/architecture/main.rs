@@ -87,6 +87,7 @@ const READER: Layout = Layout {
         &["console", "trace"],
         &["replay", "symbols"],
         &["allocator"],
+        &["analysis/engines"],
         &["analysis/memory", "analysis/parallel"],
         &["analysis/roles"],
         &["analysis/steps"],

@@ -83,12 +83,23 @@ impl StackInterner {
         self.code_places.get((id as usize).checked_sub(1)?).copied()
     }
 
-    /// The library at this address: its path, and the address relative to it.
-    pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
+    /// The build id of the library at this address; empty if it has none.
+    pub fn build_id_at(&self, address: u64) -> Vec<u8> {
+        let known = self.known_at(address);
+        let id = known.map_or(&[][..], |known| &known.build_id);
+        list_of(id.len(), id.iter().copied()).unwrap_or_default()
+    }
+
+    fn known_at(&self, address: u64) -> Option<&Known> {
         let holds = |known: &&Known| {
             (known.loaded.start as u64..known.loaded.end as u64).contains(&address)
         };
-        let known = self.modules.iter().find(holds)?;
+        self.modules.iter().find(holds)
+    }
+
+    /// The library at this address: its path, and the address relative to it.
+    pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
+        let known = self.known_at(address)?;
         let path = match known.path.is_empty() {
             true => program(),
             false => String::from_utf8_lossy(&known.path).into_owned(),

@@ -7,7 +7,7 @@
 //! | stacks that hold memory, and holes between blocks | `held`, `holes` |
 //! | the same, kept from a refusal for the exit | `kept` |
 //! | all figures together | `gather` |
-//! | source lines of stacks | `names` |
+//! | source lines of stacks, names of native functions | `names`, `demangle` |
 //! | the text | `words` |
 //! | the file, where one is wanted | `file` |
 //! | the next error, and how the process ends | `aftermath` |
@@ -34,10 +34,12 @@
 //!   no reading; so are the other processes on it where the driver refused. A burst that begins within
 //!   0.2 ms of a reading (or ten times what it took) uses that one.
 //! * **Source lines** of five stacks at most are read again from the trace file (`read/lookup.rs` of
-//!   the format crate), so no interpreter is needed.
+//!   the format crate), so no interpreter is needed. Names of native functions are in the files of the program and its
+//!   libraries, of which a limited part is read (`runtime/file_symbols.rs`).
 
 mod aftermath;
 mod burst;
+mod demangle;
 mod file;
 pub mod gather;
 pub mod held;

@@ -2,9 +2,11 @@
 //! loader or the interpreter, so this works at any point of the program, and at its end.
 
 use crate::capture::definitions::DefinitionLocation;
+use crate::oom::demangle;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
+use crate::runtime::file_symbols;
 use vramtrace_format::layers::{
     Layer, Places, base_name, is_dispatch, package_of_source, package_title,
 };
@@ -16,6 +18,8 @@ pub type Read<'a> = &'a mut dyn FnMut(DefinitionLocation, u8, u32) -> Option<Def
 
 pub struct Names<'a> {
     process: Sources,
+    /// Bytes of files that may still be read for names.
+    left: u64,
     places: Places,
     read: Read<'a>,
     codes: Map<u32, Option<Code>>,
@@ -54,12 +58,16 @@ impl Origin {
 
 /// Most Python frames of a stack that are examined.
 const DEEP: usize = 128;
+/// Native frames of the program that are named.
+const MOST_OWN: usize = 16;
+/// Bytes of files that are read for the names of one message.
+const MOST_BYTES: u64 = 64 << 20;
 /// The name of PyTorch's libraries and packages in [`vramtrace_format::layers`].
 const TORCH: &str = "PyTorch";
 
 impl<'a> Names<'a> {
     pub fn new(process: Sources, header: &Header, read: Read<'a>) -> Names<'a> {
-        Names { process, places: Places::of(header), read, codes: Map::default() }
+        Names { process, left: MOST_BYTES, places: Places::of(header), read, codes: Map::default() }
     }
 
     fn frames(&mut self, stack: StackId) -> Option<Frames> {
@@ -210,20 +218,38 @@ impl<'a> Names<'a> {
         })
     }
 
+    /// `llama_kv_cache::llama_kv_cache in llama-bench`: the innermost function of the program that does not only allocate
+    /// for others, or of the innermost library. Without symbols `llama-bench+0x851bff`.
     fn native_place(&mut self, addresses: &[u64]) -> Option<String> {
-        let mut first = None;
+        let mut first: Option<NativeFrame> = None;
+        let mut own: Vec<NativeFrame> = Vec::new();
         for address in addresses {
             let Some((path, at)) = self.module(*address) else { continue };
             let layer = self.places.native(Some(&path), "");
-            let shown = || format!("{}+{at:#x}", base_name(&path));
+            let of_one_file = own.first().is_none_or(|known| known.path == path);
+            let frame = NativeFrame { address: *address, path, at };
             match layer {
                 Layer::Plumbing => {}
-                Layer::Own => return Some(shown()),
-                _ if first.is_none() => first = Some(shown()),
-                _ => {}
+                Layer::Own if of_one_file && own.len() < MOST_OWN => {
+                    if own.try_push(frame).is_err() {
+                        break;
+                    }
+                }
+                _ => first = first.or(Some(frame)),
             }
         }
-        first
+        if own.is_empty() {
+            own.try_push(first?).ok()?;
+        }
+        let innermost = &own[0];
+        let id = self.process.capture.interner().build_id_at(innermost.address.checked_sub(1)?);
+        let at = list_of(own.len(), own.iter().map(|frame| frame.at)).unwrap_or_default();
+        let found = file_symbols::names(&innermost.path, &id, &at, &mut self.left);
+        let library = base_name(&innermost.path);
+        match that_needs_it(found.iter().map(|name| name.as_deref().map(demangle::shown))) {
+            Some(function) => Some(format!("{function} in {library}")),
+            None => Some(format!("{library}+{:#x}", innermost.at)),
+        }
     }
 
     /// The library of a return address, and the place of its call there.
@@ -249,6 +275,29 @@ impl<'a> Names<'a> {
     }
 }
 
+/// A frame of native code.
+struct NativeFrame {
+    /// The return address.
+    address: u64,
+    path: String,
+    /// The call, in the file.
+    at: u64,
+}
+
+/// Of functions, innermost first, the first that does not only allocate for others; the last of those that do, where that
+/// is `main` or has no name. `None`: the innermost has no name.
+fn that_needs_it(functions: impl Iterator<Item = Option<String>>) -> Option<String> {
+    let mut allocates = None;
+    for function in functions {
+        match function {
+            Some(name) if name.to_ascii_lowercase().contains("alloc") => allocates = Some(name),
+            Some(name) if allocates.is_none() || name != "main" => return Some(name),
+            _ => break,
+        }
+    }
+    allocates
+}
+
 /// The name of a source file in a line of the message.
 fn shown_file(file: &str) -> String {
     cells::shown(file).unwrap_or_else(|| base_name(file).to_string())
@@ -265,5 +314,29 @@ impl Library {
     /// Whether it is the library from which PyTorch's cache allocates its segments.
     pub fn is_torch_cache(&self) -> bool {
         base_name(&self.path).starts_with("libc10")
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_function_that_needs_memory_is_not_the_one_that_allocates() {
+        let chosen = |names: &[&str]| {
+            let name = |name: &&str| (*name != "?").then(|| name.to_string());
+            that_needs_it(names.iter().map(name))
+        };
+        let ggml =
+            ["ggml_cuda_device_malloc", "ggml_vbuffer_alloc", "llama_kv_cache::load", "main"];
+        assert_eq!(chosen(&ggml).as_deref(), Some("llama_kv_cache::load"));
+        assert_eq!(
+            chosen(&["gpu_malloc", "allocate_queue", "main"]).as_deref(),
+            Some("allocate_queue")
+        );
+        assert_eq!(chosen(&["main"]).as_deref(), Some("main"));
+        assert_eq!(chosen(&["gpu_malloc", "?", "work"]).as_deref(), Some("gpu_malloc"));
+        assert_eq!(chosen(&["?", "work"]), None);
+        assert_eq!(chosen(&[]), None);
     }
 }

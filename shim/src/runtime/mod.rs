@@ -11,6 +11,7 @@ pub mod escapes;
 pub mod fallible;
 pub mod fallible_map;
 pub mod faults;
+pub mod file_symbols;
 pub mod forked;
 pub mod futex;
 pub mod handle_set;

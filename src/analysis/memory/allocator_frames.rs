@@ -1,5 +1,9 @@
 //! Native frames between an operation and the driver: of allocators, and of PyTorch's dispatcher. They request memory
 //! for all operations alike, so that they name no holder.
+//!
+//! Programs that are not PyTorch have allocators of their own, often a function that calls a function that calls the
+//! driver. A wrapper is such a function by two rules: its name says that it allocates, and several functions call it
+//! ([`Symbols::is_wrapper`](crate::symbols::Symbols::is_wrapper)).
 
 use vramtrace_format::layers::base_name;
 

@@ -2,7 +2,7 @@
 //! them unless all frames are asked for.
 
 use super::places::{Layer, is_dispatch};
-use crate::analysis::autograd;
+use crate::analysis::{autograd, engines};
 use crate::symbols::{Frame, Language};
 
 /// Names of functions in packages that wrap other functions.
@@ -25,8 +25,11 @@ pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> b
     match frame.language {
         Language::Native => match layer {
             Layer::Plumbing => true,
-            // In a stack without Python, only the backward node names the operation.
-            Layer::Framework => python || autograd::node(&frame.function).is_none(),
+            // In a stack without Python, only the backward node names the operation; of an engine, its functions.
+            Layer::Framework => {
+                let node = !python && autograd::node(&frame.function).is_some();
+                !node && !engines::names_holder(frame)
+            }
             Layer::Package | Layer::Own => false,
         },
         Language::Python => {

@@ -19,7 +19,7 @@ use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
 use crate::analysis::Level;
-use crate::analysis::autograd;
+use crate::analysis::{autograd, engines};
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
 /// What two allocations have in common that belong to one holder.
@@ -84,6 +84,8 @@ pub struct StackClassifier<'s> {
     layers: Vec<Layer>,
     /// By index into the frames: an index into `titles`.
     libraries: Vec<Option<u32>>,
+    /// By index into the frames: functions of an engine that tell what memory is for.
+    engines: Vec<bool>,
     /// Index of the program's name in `titles`.
     program: u32,
     /// Names of libraries.
@@ -115,9 +117,10 @@ impl<'s> StackClassifier<'s> {
         let frames = symbols.frames();
         let layers = frames.iter().map(|frame| places.layer(frame)).collect();
         let libraries = frames.iter().map(|frame| places.library(frame).map(&mut title)).collect();
+        let engines = frames.iter().map(engines::names_holder).collect();
         let program = title(places.program().to_string());
         let torch = title("PyTorch".to_string());
-        StackClassifier { symbols, layers, libraries, program, titles, torch }
+        StackClassifier { symbols, layers, libraries, engines, program, titles, torch }
     }
 
     /// The roles of the frames of a stack of driver memory.
@@ -142,6 +145,8 @@ impl<'s> StackClassifier<'s> {
             (0..frames.len()).filter(read).filter(of_framework).find(names)
         };
         let lead = node
+            .or_else(|| self.of_engine(frames))
+            .or_else(|| self.beyond_wrappers(frames, innermost(Layer::Package)?))
             .or_else(|| innermost(Layer::Package))
             .or_else(framework)
             .or_else(|| innermost(Layer::Framework))
@@ -159,6 +164,26 @@ impl<'s> StackClassifier<'s> {
         let elsewhere = || (beyond..frames.len()).filter(read).filter(of_program).find(another);
         let caller = own.find(another).or_else(elsewhere);
         FrameRoles { lead, caller, library: self.library_of(frames) }
+    }
+
+    /// The function of an engine that tells what memory is for; where it is of an allocator, the one that called it. In
+    /// a stack with Python frames, too: one line there may call all of an engine (`Booster.update`).
+    fn of_engine(&self, frames: &[u32]) -> Option<usize> {
+        let first = frames.iter().position(|index| self.engines[*index as usize])?;
+        let frame = |at: &usize| &self.symbols.frames()[frames[*at] as usize];
+        let native = |at: &usize| frame(at).language == Language::Native;
+        let above = (first..frames.len()).take_while(native);
+        Some(above.skip_while(|at| frame(at).says_it_allocates()).next().unwrap_or(first))
+    }
+
+    /// The innermost frame outside of the wrappers that begin at `first`, see `allocator_frames.rs`. `None`: there are
+    /// none, or nothing is outside.
+    fn beyond_wrappers(&self, frames: &[u32], first: usize) -> Option<usize> {
+        let says = |at: &usize| self.symbols.frames()[frames[*at] as usize].says_it_allocates();
+        let wrapper = |at: &usize| self.symbols.is_wrapper(frames[*at]);
+        let last = (first..frames.len()).take_while(says).filter(wrapper).last()?;
+        let own = |at: &usize| self.layers[frames[*at] as usize] >= Layer::Package;
+        (last + 1..frames.len()).find(own)
     }
 
     /// The roles of the frames of a block's stack: the library is the one that requested the block
@@ -307,7 +332,8 @@ impl<'s> StackClassifier<'s> {
     fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {
             let frame = self.frame(stack, at)?;
-            let function = frame.file.is_empty().then_some(&frame.function);
+            // Without a line the function tells them apart: a library's file says nothing.
+            let function = frame.line.is_none().then_some(&frame.function);
             Some((&frame.file, frame.line, function))
         };
         let forward = self.forward_key(stack);

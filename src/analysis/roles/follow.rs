@@ -270,7 +270,7 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
 
     fn class_of(&self, live: &Live) -> StackClass {
         match live.kind {
-            Kind::Graph => StackClass::Graph,
+            Kind::Graph => StackClass::Is(Role::GraphMemory),
             _ if live.stack == StackId(0) => StackClass::Unknown,
             _ => self.classes.borrow().get(live.stack),
         }

@@ -4,7 +4,8 @@
 //! Functions are compared by the last part of their name, as Python before 3.11 and PyTorch's own
 //! snapshots have no qualified names.
 
-use super::super::autograd;
+use super::Role;
+use crate::analysis::{autograd, engines};
 use crate::symbols::{Frame, Language};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +34,8 @@ pub(in crate::analysis) enum FrameMark {
     Optimizer,
     /// State of an optimizer is made here.
     OptimizerState,
-    Workspace,
-    Communication,
-    Graph,
+    /// The memory has this role whenever it is freed.
+    Is(Role),
 }
 
 /// Functions of a file that mean something; none: all of the file.
@@ -96,14 +96,14 @@ const PYTHON: [Row; 35] = [
         FrameMark::Load,
     ),
     ("/fsdp/_fully_shard/_fsdp_param.py", &["_init_sharded_param"], FrameMark::Load),
-    ("/fsdp/_fully_shard/_fsdp_collectives.py", &[], FrameMark::Communication),
-    ("/torch/nn/parallel/distributed.py", &[], FrameMark::Communication),
-    ("/torch/distributed/distributed_c10d.py", &[], FrameMark::Communication),
-    ("/torch/distributed/_functional_collectives.py", &[], FrameMark::Communication),
+    ("/fsdp/_fully_shard/_fsdp_collectives.py", &[], FrameMark::Is(Role::Communication)),
+    ("/torch/nn/parallel/distributed.py", &[], FrameMark::Is(Role::Communication)),
+    ("/torch/distributed/distributed_c10d.py", &[], FrameMark::Is(Role::Communication)),
+    ("/torch/distributed/_functional_collectives.py", &[], FrameMark::Is(Role::Communication)),
     (
         "/torch/distributed/utils.py",
         &["_broadcast_coalesced", "_sync_module_states", "_verify_param_shape_across_processes"],
-        FrameMark::Communication,
+        FrameMark::Is(Role::Communication),
     ),
     ("/torch/autograd/function.py", &["backward", "vjp", "apply_backward"], FrameMark::Backward),
     ("/torch/autograd/__init__.py", &["backward", "grad", "_make_grads"], FrameMark::Backward),
@@ -128,12 +128,12 @@ const PYTHON: [Row; 35] = [
     (
         "/torch/cuda/graphs.py",
         &["capture_begin", "graph_pool_handle", "make_graphed_callables"],
-        FrameMark::Graph,
+        FrameMark::Is(Role::GraphMemory),
     ),
     (
         "/torch/_inductor/cudagraph_trees.py",
         &["_record", "record_function", "run_first_inputs"],
-        FrameMark::Graph,
+        FrameMark::Is(Role::GraphMemory),
     ),
     ("/transformers/cache_utils.py", &[], FrameMark::Cache),
     (
@@ -151,34 +151,17 @@ const PYTHON: [Row; 35] = [
 const CACHE_NAMES: [&str; 5] =
     ["kv_cache", "kvcache", "kv_pool", "tokentokvpool", "past_key_value"];
 
-/// Parts of native functions.
-const NATIVE: [(&str, FrameMark); 14] = [
-    ("Workspace", FrameMark::Workspace),
-    ("getCurrentCUDABlasHandle", FrameMark::Workspace),
-    ("getCudnnHandle", FrameMark::Workspace),
-    ("cublasCreate", FrameMark::Workspace),
-    ("cudnnCreate", FrameMark::Workspace),
-    ("cusolverDnCreate", FrameMark::Workspace),
-    ("c10d::Reducer", FrameMark::Communication),
-    ("c10d::ProcessGroup", FrameMark::Communication),
-    ("cudaGraphInstantiate", FrameMark::Graph),
-    ("cuGraphInstantiate", FrameMark::Graph),
+/// Parts of PyTorch's native functions. `engines` has those of others.
+const NATIVE: [(&str, FrameMark); 9] = [
+    ("Workspace", FrameMark::Is(Role::Workspace)),
+    ("getCurrentCUDABlasHandle", FrameMark::Is(Role::Workspace)),
+    ("getCudnnHandle", FrameMark::Is(Role::Workspace)),
+    ("c10d::Reducer", FrameMark::Is(Role::Communication)),
+    ("c10d::ProcessGroup", FrameMark::Is(Role::Communication)),
     ("torch::autograd::AccumulateGrad::", FrameMark::Accumulate),
     ("torch::autograd::Engine::", FrameMark::Backward),
     ("torch::autograd::Node::operator()", FrameMark::Backward),
     ("torch::autograd::PyNode::apply", FrameMark::Backward),
-];
-
-/// Libraries whose own allocations at the driver have one purpose.
-const LIBRARIES: [(&str, FrameMark); 8] = [
-    ("libcublas", FrameMark::Workspace),
-    ("libcudnn", FrameMark::Workspace),
-    ("libcusolver", FrameMark::Workspace),
-    ("libcusparse", FrameMark::Workspace),
-    ("libcufft", FrameMark::Workspace),
-    ("libcutensor", FrameMark::Workspace),
-    ("libnccl", FrameMark::Communication),
-    ("libnvshmem", FrameMark::Communication),
 ];
 
 pub(in crate::analysis) fn mark(frame: &Frame) -> FrameMark {
@@ -196,12 +179,7 @@ fn native(frame: &Frame) -> FrameMark {
     if autograd::node(function).is_some() {
         return FrameMark::Backward;
     }
-    let library = frame.library_name().unwrap_or_default();
-    if function.starts_with("nccl") {
-        return FrameMark::Communication;
-    }
-    let found = LIBRARIES.iter().find(|(prefix, _)| library.starts_with(prefix));
-    found.map_or(FrameMark::None, |(_, mark)| *mark)
+    engines::purpose(frame).map_or(FrameMark::None, |purpose| FrameMark::Is(purpose.role))
 }
 
 fn python(frame: &Frame) -> FrameMark {
@@ -335,10 +313,14 @@ mod tests {
     #[test]
     fn native_frames_by_function_and_library() {
         for (library, function, mark) in [
-            ("/x/libtorch_cuda.so", "at::cuda::getCUDABlasLtWorkspace", FrameMark::Workspace),
-            ("/x/libcublas.so.13", "libcublas.so.13+0x5b45ee", FrameMark::Workspace),
-            ("/x/libnccl.so.2", "ncclCommInitRank", FrameMark::Communication),
-            ("/x/libtorch_cuda.so", "ncclAlloc", FrameMark::Communication),
+            (
+                "/x/libtorch_cuda.so",
+                "at::cuda::getCUDABlasLtWorkspace",
+                FrameMark::Is(Role::Workspace),
+            ),
+            ("/x/libcublas.so.13", "libcublas.so.13+0x5b45ee", FrameMark::Is(Role::Workspace)),
+            ("/x/libnccl.so.2", "ncclCommInitRank", FrameMark::Is(Role::Communication)),
+            ("/x/libtorch_cuda.so", "ncclAlloc", FrameMark::Is(Role::Communication)),
             ("/x/libtorch_cpu.so", "torch::autograd::AccumulateGrad::apply", FrameMark::Accumulate),
             (
                 "/x/libtorch_cpu.so",

@@ -1,7 +1,8 @@
 //! Roles, the purposes of memory: weights, gradients, optimizer state, activations and so on, found
 //! without changes of the program. docs/roles.md gives the rules and their reasons.
 //!
-//! A role follows from the frames of the stack (`frames.rs`, `stack_class.rs`), from the phase of a step
+//! A role follows from the frames of the stack (`frames.rs`, `stack_class.rs`, and for programs without PyTorch
+//! `analysis/engines/`), from the phase of a step
 //! in which the allocation was made and freed (`life.rs`), and from the lifetimes of other allocations
 //! with the same stack and size (`learned.rs`). `rules.rs` has the decision.
 //!
@@ -18,17 +19,16 @@ mod holders;
 mod learned;
 mod life;
 mod now;
-mod role;
 mod rules;
 mod stack_class;
 #[cfg(test)]
 mod tests;
 mod tree;
 
+pub use super::engines::Role;
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub(super) use frames::{FrameMark, mark};
 pub use held::{HeldByRole, RolesAt};
 pub use holders::{RoleHolder, holders};
 pub use now::RolesNow;
-pub use role::Role;
 pub(super) use stack_class::{Phase as RolePhase, StackClass, StackClasses};

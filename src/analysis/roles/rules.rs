@@ -12,9 +12,7 @@ const NODES: u32 = 32;
 
 pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
     match life.class {
-        StackClass::Workspace => Role::Workspace,
-        StackClass::Communication => Role::Communication,
-        StackClass::Graph => Role::GraphMemory,
+        StackClass::Is(role) => role,
         StackClass::Accumulate => Role::Gradients,
         StackClass::Recompute => Role::Activations,
         StackClass::Load => load(life),

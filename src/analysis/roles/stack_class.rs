@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 use vramtrace_format::{StackFlags, StackId};
 
+use super::Role;
 use super::frames::{FrameMark, mark};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
@@ -27,9 +28,8 @@ pub(in crate::analysis) enum StackClass {
     Recompute,
     Optimizer,
     OptimizerState,
-    Workspace,
-    Communication,
-    Graph,
+    /// Of a library or engine, or of graphs: the memory has this role whenever it is freed.
+    Is(Role),
 }
 
 /// The part of a step that runs while memory of a class is allocated.
@@ -54,11 +54,7 @@ impl StackClass {
                 Some(Phase::Backward)
             }
             StackClass::Optimizer | StackClass::OptimizerState => Some(Phase::Optimizer),
-            StackClass::Unknown
-            | StackClass::Cache
-            | StackClass::Workspace
-            | StackClass::Communication
-            | StackClass::Graph => None,
+            StackClass::Unknown | StackClass::Cache | StackClass::Is(_) => None,
         }
     }
 }
@@ -68,7 +64,7 @@ impl StackClass {
 pub(in crate::analysis) struct StackClasses {
     by: FxHashMap<StackId, StackClass>,
     /// The program uses PyTorch. Modules, steps and passes are PyTorch's: without it, only the memory of
-    /// libraries and graphs has a class.
+    /// engines, libraries and graphs has a class.
     torch: bool,
 }
 
@@ -103,7 +99,7 @@ impl StackClasses {
     pub(in crate::analysis) fn get(&self, stack: StackId) -> StackClass {
         let class = self.by.get(&stack).copied().unwrap_or_default();
         match class {
-            StackClass::Workspace | StackClass::Communication | StackClass::Graph => class,
+            StackClass::Is(_) => class,
             _ if self.torch => class,
             _ => StackClass::Unknown,
         }
@@ -154,9 +150,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
             FrameMark::Accumulate => StackClass::Accumulate,
             FrameMark::Optimizer => StackClass::Optimizer,
             FrameMark::OptimizerState => StackClass::OptimizerState,
-            FrameMark::Workspace => StackClass::Workspace,
-            FrameMark::Communication => StackClass::Communication,
-            FrameMark::Graph => StackClass::Graph,
+            FrameMark::Is(role) => StackClass::Is(role),
         };
         // A vague class is replaced by that of a frame further out, until a frame gives a definite one.
         let vague = |class| {
@@ -169,10 +163,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
         }
     }
     match found {
-        StackClass::Workspace
-        | StackClass::Communication
-        | StackClass::Graph
-        | StackClass::Accumulate => found,
+        StackClass::Is(_) | StackClass::Accumulate => found,
         _ if recompute => StackClass::Recompute,
         _ if backward => StackClass::Backward,
         // A compiled function instead of a module.
@@ -212,8 +203,11 @@ mod tests {
         assert_eq!(class(&[F::None, F::Backward, F::Backward]), StackClass::Backward);
         assert_eq!(class(&[F::Other, F::Backward]), StackClass::Backward);
         assert_eq!(class(&[F::Module, F::Recompute]), StackClass::Recompute);
-        assert_eq!(class(&[F::Workspace, F::Backward]), StackClass::Workspace);
+        assert_eq!(class(&[F::Is(Role::Workspace), F::Backward]), StackClass::Is(Role::Workspace));
         assert_eq!(class(&[F::Accumulate, F::Backward]), StackClass::Accumulate);
-        assert_eq!(class(&[F::Communication, F::Accumulate]), StackClass::Communication);
+        assert_eq!(
+            class(&[F::Is(Role::Communication), F::Accumulate]),
+            StackClass::Is(Role::Communication)
+        );
     }
 }

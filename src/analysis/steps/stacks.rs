@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 use vramtrace_format::StackId;
 
-use crate::analysis::roles::{FrameMark, RolePhase, StackClass, StackClasses, mark};
+use crate::analysis::roles::{FrameMark, Role, RolePhase, StackClass, StackClasses, mark};
 use crate::symbols::{Frame, Language, Symbols};
 use crate::trace::Definitions;
 
@@ -48,7 +48,8 @@ impl Signs {
         for stack in definitions.stacks().ids() {
             let frames = symbols.indexes(stack).iter().map(|index| &kinds[*index as usize]);
             let sign = sign(classes.get(stack), frames.clone());
-            signs.graphs |= frames.clone().any(|frame| frame.mark == FrameMark::Graph);
+            signs.graphs |=
+                frames.clone().any(|frame| frame.mark == FrameMark::Is(Role::GraphMemory));
             signs.search |= frames.clone().any(|frame| frame.searches);
             signs.by.insert(stack, sign);
         }
@@ -136,7 +137,7 @@ fn sign<'f>(class: StackClass, frames: impl Iterator<Item = &'f FrameKind> + Clo
         }
         Some(RolePhase::Outside) if frames.clone().any(|frame| frame.scaler) => Sign::Scaler,
         Some(RolePhase::Outside) => Sign::Outside,
-        None if class == StackClass::Communication => Sign::Communication,
+        None if class == StackClass::Is(Role::Communication) => Sign::Communication,
         None => Sign::None,
     }
 }

@@ -194,7 +194,7 @@ pub struct DeviceFacts {
 pub struct DeviceHolders {
     pub at_peak: Vec<super::holders::HolderFacts>,
     pub live: Vec<super::holders::HolderFacts>,
-    /// Bytes by role, largest first; absent where no blocks of a cache were recorded.
+    /// Bytes by role, largest first; absent where no blocks of a cache were recorded, and no engine is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles_at_peak: Option<Vec<RoleFacts>>,
 }

@@ -559,3 +559,21 @@ fn what_the_interpreters_end_frees_is_still_named() {
         assert_eq!(freed, 5, "all was freed before it was reported");
     }
 }
+
+/// A program whose functions no other object may use: the loader does not know their names.
+#[test]
+fn functions_of_a_program_have_names_in_the_message() {
+    let flags = ["-g0", "-O0"];
+    let engine = Program::compiled("g++", "../../docs/programs/engine.cpp", &flags);
+    let run = engine.run(Setup::simulated().cap("3500MiB").arg(4096));
+    assert_eq!(run.status, 1, "{}", run.stderr);
+    let title = engine.0.file_name().unwrap().to_str().unwrap();
+    let asked = format!("at llama_kv_cache::llama_kv_cache in {title}");
+    assert!(run.stderr.contains(&asked), "{}", run.stderr);
+    let held = says(&run.stderr, "holds");
+    assert!(held.contains(&format!("llama_model::load_tensors in {title}")), "{held}");
+    // Without symbols the place in the file is left.
+    let stripped = Program::compiled("g++", "../../docs/programs/engine.cpp", &["-s"]);
+    let run = stripped.run(Setup::simulated().cap("3500MiB").arg(4096));
+    assert!(says(&run.stderr, "holds").contains("+0x"), "{}", run.stderr);
+}

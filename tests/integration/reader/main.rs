@@ -4,6 +4,7 @@ mod bad_arguments;
 mod diff;
 mod driver_holders;
 mod endings;
+mod engines;
 mod failed_ranks;
 mod given_files;
 mod golden;

@@ -31,7 +31,7 @@ mod verify;
 pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace};
 pub use child::{in_child, redirect, user};
 pub use interactive::InteractiveProgram;
-pub use machine::glibc_minor;
+pub use machine::{compiler, glibc_minor};
 pub use program::Program;
 pub use pythons::pythons;
 pub use reachable::{reachable, reachable_directory};

@@ -16,10 +16,12 @@ pub fn target() -> Option<&'static str> {
     Some(TARGET)
 }
 
-/// The name of `gcc` or `g++` for the target.
+/// The name of `gcc`, `g++` or a tool of binutils for the target.
 pub fn compiler(name: &str) -> String {
     match target() {
-        Some(_) if name.starts_with('g') => format!("aarch64-linux-gnu-{name}"),
+        Some(_) if name.starts_with('g') || matches!(name, "objcopy" | "strip") => {
+            format!("aarch64-linux-gnu-{name}")
+        }
         _ => name.to_string(),
     }
 }

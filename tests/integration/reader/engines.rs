@@ -1,0 +1,151 @@
+//! Programs that are not PyTorch: roles and holders from their native stacks.
+
+use serde_json::Value;
+use testkit::trace_builder::{SECOND, TraceBuilder};
+use testkit::{Program, Run, Scratch, Setup, vramtrace};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{Definition, Kind};
+
+/// The program of docs/problems/llama-cpp.md.
+fn engine(flags: &[&str]) -> Run {
+    let program = Program::compiled("g++", "../../docs/programs/engine.cpp", flags);
+    program.run(Setup::simulated().preload().arg(4096)).ok()
+}
+
+#[track_caller]
+fn text(scratch: &Scratch, args: &[&str]) -> String {
+    let mut command = vramtrace();
+    let output = command.args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Of each holder: MiB and the function that leads, or its role.
+fn holders(scratch: &Scratch, trace: &str, more: &[&str]) -> Vec<(u64, String)> {
+    let args = [&["holders", trace, "--json"], more].concat();
+    let all: Value = serde_json::from_str(&text(scratch, &args)).unwrap();
+    let name = |holder: &Value| match holder["role"].as_str() {
+        Some(role) => role.to_string(),
+        None => {
+            let lead = holder["lead"].as_u64().unwrap() as usize;
+            holder["frames"][lead]["function"].as_str().unwrap().to_string()
+        }
+    };
+    let all = all["holders"].as_array().unwrap().iter();
+    all.map(|holder| (holder["bytes"].as_u64().unwrap() / MIB, name(holder))).collect()
+}
+
+fn named(of: &[(u64, &str)]) -> Vec<(u64, String)> {
+    of.iter().map(|(mib, name)| (*mib, name.to_string())).collect()
+}
+
+const FUNCTIONS: [(u64, &str); 4] = [
+    (2574, "llama_model::load_tensors"),
+    (768, "llama_kv_cache::llama_kv_cache"),
+    (288, "ggml_backend_sched_reserve"),
+    (12, "ggml_cuda_op_mul_mat_cublas"),
+];
+
+#[test]
+fn memory_of_llama_cpp_has_roles_and_the_functions_that_need_it() {
+    let run = engine(&["-g"]);
+    let trace = run.only_trace();
+    let trace = trace.to_str().unwrap();
+    assert_eq!(holders(&run.scratch, trace, &[]), named(&FUNCTIONS));
+    let roles = [(2574, "weights"), (768, "KV cache"), (288, "activations"), (12, "workspace")];
+    assert_eq!(holders(&run.scratch, trace, &["--by", "role"]), named(&roles));
+    let report = text(&run.scratch, &["report", trace]);
+    let line = "at the peak for: weights 71 %, KV cache 21 %, activations 8 %\n";
+    assert!(report.contains(line), "{report}");
+    let json: Value =
+        serde_json::from_str(&text(&run.scratch, &["report", trace, "--json"])).unwrap();
+    let at_peak = &json["processes"][0]["devices"][0]["holders"]["roles_at_peak"];
+    assert_eq!(at_peak[1]["role"], "KV cache", "{at_peak}");
+}
+
+#[test]
+fn without_debug_information_the_symbols_say_the_same() {
+    let run = engine(&[]);
+    assert_eq!(holders(&run.scratch, run.only_trace().to_str().unwrap(), &[]), named(&FUNCTIONS));
+}
+
+/// What a command says of a program whose symbols are in another file, or nowhere.
+#[test]
+fn stripped_programs_and_missing_debug_files_are_told_apart() {
+    let built =
+        Program::compiled("g++", "../../docs/programs/engine.cpp", &["-g", "-Wl,--build-id"]);
+    let scratch = Scratch::new();
+    let tool = |name: &str, args: &[&str]| {
+        let mut command = std::process::Command::new(testkit::compiler(name));
+        assert!(command.args(args).current_dir(&scratch.0).status().unwrap().success(), "{name}");
+    };
+    std::fs::copy(&built.0, scratch.0.join("engine")).unwrap();
+    tool("objcopy", &["--only-keep-debug", "engine", "engine.debug"]);
+    tool("strip", &["engine"]);
+    let run = |program: &str| {
+        let program = Program(scratch.0.join(program));
+        let run = program.run(Setup::simulated().preload().arg(4096)).ok();
+        text(&run.scratch, &["holders", run.only_trace().to_str().unwrap()])
+    };
+    let alone = run("engine");
+    assert!(alone.contains("engine: no symbols: stripped; its functions have no names"), "{alone}");
+    std::fs::copy(scratch.0.join("engine"), scratch.0.join("linked")).unwrap();
+    tool("objcopy", &["--add-gnu-debuglink=engine.debug", "linked"]);
+    let split = run("linked");
+    assert!(split.contains("engine.cpp:173 llama_kv_cache::llama_kv_cache"), "{split}");
+    assert!(!split.contains("stripped"), "{split}");
+    std::fs::remove_file(scratch.0.join("engine.debug")).unwrap();
+    let missing = run("linked");
+    let says = "stripped, and its debug file engine.debug is not found; its functions";
+    assert!(missing.contains(says), "{missing}");
+}
+
+/// The rule of wrappers: the name says it, and several functions call it.
+#[test]
+fn a_function_that_only_allocates_for_others_is_no_holder() {
+    let run = Program::c("wrapped").run(Setup::simulated().preload()).ok();
+    let holders = holders(&run.scratch, run.only_trace().to_str().unwrap(), &[]);
+    assert_eq!(holders, named(&[(64, "load_table"), (32, "build_index"), (16, "allocate_queue")]));
+    let trace = run.only_trace();
+    let report = text(&run.scratch, &["report", trace.to_str().unwrap()]);
+    assert!(!report.contains("at the peak for"), "no role is guessed: {report}");
+}
+
+/// All of a run below one line of Python, as XGBoost's `Booster.update`.
+#[test]
+fn one_line_that_calls_all_of_an_engine_is_divided_by_its_functions() {
+    let mut t = TraceBuilder::new();
+    let library = "/v/lib/python3.12/site-packages/xgboost/lib/libxgboost.so";
+    let functions = [
+        "dh::detail::XGBDefaultDeviceAllocatorImpl<float>::allocate",
+        "xgboost::EllpackPageImpl::EllpackPageImpl",
+        "xgboost::tree::GPUHistMaker::Update",
+    ];
+    for (id, function) in (1..).zip(functions) {
+        t.define(Definition::Code {
+            id,
+            minor: Definition::NAMED_NATIVE,
+            name: (*function).into(),
+            file: library.into(),
+            first_line: 0,
+            line_table: Vec::new(),
+        });
+    }
+    t.code(4, "Booster.update", "/v/lib/python3.12/site-packages/xgboost/core.py", 2224);
+    t.code(5, "<module>", "/home/me/train.py", 7);
+    t.stack(1, &[], &[1, 2, 4, 5], &[]);
+    t.stack(2, &[], &[1, 3, 4, 5], &[]);
+    t.stack(3, &[], &[4, 5], &[]);
+    for (n, mib) in [(1, 64), (2, 32), (3, 16)] {
+        t.alloc_by(n * SECOND, Kind::Device, n << 40, mib * MIB, n as u32);
+    }
+    let scratch = Scratch::new();
+    t.write(&scratch.0.join("t.vtrace"));
+    let found = holders(&scratch, "t.vtrace", &[]);
+    let wanted = [(64, functions[1]), (32, functions[2]), (16, "Booster.update")];
+    assert_eq!(found, named(&wanted));
+    let roles = [(64, "input"), (32, "workspace"), (16, "unknown")];
+    assert_eq!(holders(&scratch, "t.vtrace", &["--by", "role"]), named(&roles));
+    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    assert!(shown.contains("called from train.py:7"), "{shown}");
+}
