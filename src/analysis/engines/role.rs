@@ -79,7 +79,7 @@ impl Role {
     }
 
     /// The role of memory that is no allocation.
-    pub(super) fn without_allocation(what: What) -> Role {
+    pub fn without_allocation(what: What) -> Role {
         match what {
             What::Free => Role::FreeCache,
             What::Driver(cause) => Role::of_cause(cause),
