@@ -60,8 +60,6 @@ export interface ProcessFacts {
   history_from_s: number;
   live_is_known: boolean;
   stopped: { at_s: number; reason: string } | null;
-  /** Samples of PyTorch's blocks were recorded. */
-  sampling?: { rate_bytes: number };
   events: number;
   devices: DeviceFacts[];
   odd: string | null;

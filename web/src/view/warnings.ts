@@ -5,7 +5,7 @@ import { clean, count, seconds, several, size } from "../base/units.ts";
 import type { Model } from "../model/model.ts";
 
 export function warnings(model: Model): HTMLElement[] {
-  const { damage, running, stopped, sampling, history_from_s: from, live_is_known: known } = model.facts;
+  const { damage, running, stopped, history_from_s: from, live_is_known: known } = model.facts;
   const all: string[] = [];
   if (damage.places > 0) {
     const where = damage.first[0] ? `; first: ${damage.first[0]}` : "";
@@ -14,9 +14,6 @@ export function warnings(model: Model): HTMLElement[] {
   if (!known) all.push("Events are missing: what is live at the end is a guess");
   else if (from > 0) all.push(`Events before ${seconds(from * 1e9)} are not in the trace`);
   if (stopped) all.push(`Recording stopped at ${seconds(stopped.at_s * 1e9)}: ${stopped.reason}`);
-  if (sampling) {
-    all.push(`Samples of PyTorch's blocks were recorded, one for each ${size(sampling.rate_bytes)} of blocks on average: each stands for more, and the bytes of a line are estimates`);
-  }
   if (running) all.push("The process was running when the page was written");
   if (model.page.lumped > 0) {
     all.push(`The run has many blocks: ${count(model.page.lumped)} of fewer than ${size(model.page.lumped_below)} are one sum here`);
