@@ -58,18 +58,6 @@ impl TorchTotals {
         true
     }
 
-    /// As [`TorchTotals::update`] where nothing must be written; else false, and nothing is stored.
-    #[inline(always)]
-    pub fn update_if_not_due(&self, device: DeviceId, figures: CacheTotals) -> bool {
-        let cache = &self.devices[device_index(device)];
-        if cache.written.load(Relaxed) != self.due.load(Relaxed) {
-            return false;
-        }
-        cache.allocated.store(figures.allocated, Relaxed);
-        cache.reserved.store(figures.reserved, Relaxed);
-        true
-    }
-
     /// The id of the site of this device's blocks. `find` returns it if it is not cached; 0: none.
     #[inline]
     pub fn site(&self, device: DeviceId, api: u16, find: impl FnOnce() -> SiteId) -> SiteId {

@@ -11,8 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{torch, torch_calls};
-use crate::hooks::process::cost;
+use crate::hooks::families::torch_calls;
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -42,8 +41,7 @@ macro_rules! export {
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
     ) => $($hook:tt)+) => {
-        // The one with five is that of a block.
-        export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+, torch::passes($a, $b, $c as usize, $d as usize, $e));
+        export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
     };
     // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
     (Torch $name:ident () => $($hook:tt)+) => {
@@ -57,7 +55,7 @@ macro_rules! export {
         }
         export!(naked "rdi" "x0", $name () -> u64);
     };
-    (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:ident)::+ $(, $passes:expr)?) => {
+    (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
         mod $name {
             use super::*;
             // Without destructors: see `hooks/call/handler_exits.rs`.
@@ -73,18 +71,9 @@ macro_rules! export {
             #[inline(never)]
             unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
-                #[allow(unused_mut, unused_assignments)]
-                let mut passed = torch::Passed::No;
-                $( passed = $passes; )?
-                match passed {
-                    torch::Passed::Yes => {}
-                    torch::Passed::Timed(took_ns) => {
-                        torch_calls::run(api, |process| cost::passed(process, took_ns));
-                    }
-                    torch::Passed::No => torch_calls::run(api, |process| {
-                        crate::hooks::families::$($hook)::+(process, api, $($arg),*)
-                    }),
-                }
+                torch_calls::run(api, |process| {
+                    crate::hooks::families::$($hook)+(process, api, $($arg),*)
+                });
                 if let Some(real) = torch_calls::real(api, caller) {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
                         // SAFETY: the real function of this row, with the types that the row names.

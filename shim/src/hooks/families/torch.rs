@@ -19,12 +19,11 @@ use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
-use crate::hooks::process::state::{self, Process};
+use crate::hooks::process::state::Process;
 use crate::model::block_sampling::{BlockSampling, Chosen};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_totals::CacheTotals;
-use crate::runtime::clock;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
@@ -69,42 +68,6 @@ pub fn memory(
         }
     }
     report(p, device, totals);
-}
-
-/// The call of a block that is not recorded, where samples are: nothing in it can fail, wait or be nested.
-pub enum Passed {
-    /// It must be made in full.
-    No,
-    Yes,
-    /// It was timed: it took this long.
-    Timed(u64),
-}
-
-/// Makes the call of a block that is not recorded. PyTorch's lock is held.
-#[inline(always)]
-pub fn passes(at: *mut c_void, size: i64, allocated: usize, reserved: usize, word: u64) -> Passed {
-    let Some(p) = state::existing() else { return Passed::No };
-    let (Some(sampling), Some(device)) = (&p.block_sampling, device(word)) else {
-        return Passed::No;
-    };
-    if at.is_null() || size == 0 {
-        return Passed::No;
-    }
-    let began_ns = if sampling.times_next(device, size) { begin() } else { 0 };
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-    // The first call of a device is due.
-    let passes = p.torch_totals.update_if_not_due(device, totals)
-        && sampling.passes(device, at as u64, size, totals.allocated);
-    match passes {
-        false => Passed::No,
-        true if began_ns != 0 => Passed::Timed(clock::elapsed_ns(began_ns)),
-        true => Passed::Yes,
-    }
-}
-
-#[cold]
-fn begin() -> u64 {
-    clock::mono_ns()
 }
 
 /// As [`memory`] where samples are recorded. `block`: its address and size.

@@ -4,7 +4,6 @@
 
 use crate::driver::depth::{self, SAMPLED_ONE_OF, is_outermost_sampled};
 use crate::hooks::process::state::Process;
-use crate::model::block_sampling::PASSED_ONE_OF;
 use crate::runtime::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,34 +16,23 @@ pub struct HookCost {
     sampled_readings_ns: AtomicU64,
 }
 
-/// A timed call ends, which began at `began_ns`; `driver_ns`: the driver's part of it.
+/// A timed call ends, which began at `began_ns`; `driver_ns`: the driver's part of it. Where samples are taken, their rate
+/// follows the cost.
 #[cold]
 pub fn timed(p: &Process, began_ns: u64, driver_ns: u64) {
     let now_ns = clock::mono_ns();
     let whole_ns = now_ns.saturating_sub(began_ns);
     p.cost.add(whole_ns, driver_ns);
-    let took_ns = whole_ns.saturating_sub(driver_ns);
-    follow(p, took_ns, SAMPLED_ONE_OF as u64, now_ns);
-}
-
-/// A call of a block that is not recorded was timed, one in [`PASSED_ONE_OF`].
-#[cold]
-pub fn passed(p: &Process, took_ns: u64) {
-    let now_ns = clock::mono_ns();
-    let calls = PASSED_ONE_OF / SAMPLED_ONE_OF as u64;
-    p.cost.calls.fetch_add(calls, Relaxed);
-    p.cost.ns.fetch_add(took_ns.saturating_mul(calls), Relaxed);
-    follow(p, took_ns, PASSED_ONE_OF, now_ns);
-}
-
-/// Where samples are taken, their rate follows the cost.
-fn follow(p: &Process, took_ns: u64, one_of: u64, now_ns: u64) {
     let Some(sampling) = &p.block_sampling else { return };
     let before_ns = depth::timed(now_ns);
     // Most calls write no record, and leave the time at which work is due to this one.
     p.clock.now_ns();
-    let since_ns = now_ns.saturating_sub(before_ns);
-    if before_ns != 0 && sampling.timed(took_ns, one_of, since_ns) {
+    if before_ns == 0 {
+        return;
+    }
+    let (took_ns, since_ns) =
+        (whole_ns.saturating_sub(driver_ns), now_ns.saturating_sub(before_ns));
+    if sampling.timed(took_ns, SAMPLED_ONE_OF as u64, since_ns) {
         p.trace_writer.record(&sampling.rate());
     }
 }

@@ -132,41 +132,6 @@ impl BlockSampling {
         self.reached(device, size)
     }
 
-    /// Counts a block that is not recorded. `size`: below 0, the block ends. False: it may have to be recorded; nothing was
-    /// counted.
-    #[inline(always)]
-    pub fn passes(&self, device: DeviceId, address: u64, size: i64, allocated: u64) -> bool {
-        if self.may_be_recorded(address) {
-            return false;
-        }
-        let device = &self.devices[device_index(device)];
-        let live = device.live.load(Relaxed);
-        if size < 0 {
-            device.live.store(live.saturating_sub(1), Relaxed);
-            return true;
-        }
-        let left = device.left.load(Relaxed).saturating_sub(size);
-        let is_in_new = address < device.new_to.load(Relaxed)
-            && address.saturating_add(size as u64) > device.new_from.load(Relaxed);
-        if left < 0 || is_in_new {
-            return false;
-        }
-        device.left.store(left, Relaxed);
-        device.live.store(live.wrapping_add(1), Relaxed);
-        add(&device.allocations, 1);
-        if allocated > device.peak.load(Relaxed) {
-            device.peak.store(allocated, Relaxed);
-        }
-        true
-    }
-
-    /// Whether the device's next call that [`BlockSampling::passes`] is timed.
-    #[inline(always)]
-    pub fn times_next(&self, device: DeviceId, size: i64) -> bool {
-        let allocations = self.devices[device_index(device)].allocations.load(Relaxed);
-        size > 0 && allocations.is_multiple_of(PASSED_ONE_OF / 2)
-    }
-
     #[cold]
     fn reached(&self, device: &DeviceBlocks, size: u64) -> Chosen {
         let rate = self.rate.load(Relaxed);
@@ -257,9 +222,6 @@ impl BlockSampling {
         next != rate
     }
 }
-
-/// One of this many calls of blocks that are not recorded is timed: half of them are allocations.
-pub const PASSED_ONE_OF: u64 = 256;
 
 /// Records of a device's blocks between two records of its counts.
 const RECORDS: u32 = 16;

@@ -126,38 +126,6 @@ fn counts_are_exact() {
     assert!(sampling.events().eq([rate, counts]));
 }
 
-/// The short way and the whole one count and choose alike.
-#[test]
-fn what_passes_is_counted_as_in_full() {
-    let (short, whole) =
-        (BlockSampling::new(11, 20_000).unwrap(), BlockSampling::new(11, 20_000).unwrap());
-    let (mut allocated, mut passed, mut chosen) = (0, 0, 0);
-    for (number, size) in sizes().into_iter().enumerate() {
-        allocated += size;
-        let address = (number as u64) << 30;
-        let expected = whole.allocated(DEVICE, address, size);
-        whole.note(DEVICE, allocated);
-        match short.passes(DEVICE, address, size as i64, allocated) {
-            true => passed += 1,
-            false => {
-                assert_eq!(short.allocated(DEVICE, address, size), expected);
-                short.note(DEVICE, allocated);
-                chosen += usize::from(expected != Chosen::No);
-            }
-        }
-        if number % 3 == 0 {
-            assert!(short.passes(DEVICE, address, -(size as i64), allocated));
-            whole.freed(DEVICE);
-        }
-    }
-    assert!(short.events().eq(whole.events()));
-    assert!(passed > 5_000 && chosen > 50, "{passed} {chosen}");
-    short.is_recorded(1 << 50);
-    assert!(!short.passes(DEVICE, 1 << 50, -512, 0), "it may be recorded");
-    short.memory_came(DEVICE, 1 << 51, 20 * MIB);
-    assert!(!short.passes(DEVICE, 1 << 51, 512, 0), "it is the first there");
-}
-
 #[test]
 fn counts_are_due_from_time_to_time() {
     let sampling = BlockSampling::new(5, 20_000).unwrap();
