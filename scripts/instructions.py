@@ -37,6 +37,7 @@ thread.join()
 
 OUT, CAP, QUIET = "VRAMTRACE_OUT={}", "VRAMTRACE_CAP=20GiB", "VRAMTRACE_OUT=off"
 NONE, NATIVE, BOTH = (f"VRAMTRACE_STACKS={which}" for which in ("none", "native", "native,python"))
+SAMPLED = "VRAMTRACE_RECORD=sampled"
 ONLY_PYTHON, SMALL_CAP = "VRAMTRACE_STACKS=python", "VRAMTRACE_CAP=1GiB"
 
 # (name, caller: C or Python, operation, count, variables; None: without the recorder)
@@ -68,6 +69,8 @@ OPERATIONS = [
     # From C: the addresses that Python takes differ, and with them the collisions in tables.
     ("PyTorch block from C: bare", "C", "block", 4000, None),
     ("  recorded, no stacks", "C", "block", 4000, [OUT, NONE]),
+    # Few are recorded.
+    ("  samples recorded, no stacks", "C", "block", 4000, [OUT, NONE, SAMPLED]),
     ("PyTorch autograd node made: bare", "Python", "node", 4000, None),
     ("  no forward lines", "Python", "node", 4000, [OUT, "VRAMTRACE_FORWARD=off"]),
     ("  recorded, 20 Python frames", "Python", "node", 4000, [OUT]),

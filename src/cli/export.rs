@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::size as sizes;
+use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
 use vramtrace_reader::analysis::{Level, Moment, Process};
 use vramtrace_reader::export::formats::{ExportFormat, ExportOption, FORMATS, Writer};
 use vramtrace_reader::export::stacks::StackFormat;
@@ -245,6 +246,10 @@ fn snapshot(traces: &[Trace], output: &Output) -> Outcome {
             names.join(" ")
         )));
     };
+    if trace.definitions().0.samples_blocks() {
+        let path = trace.path().display();
+        return Err(Failure::new(format!("{path}: {NOT_OF_SAMPLES}")));
+    }
     let write = |out: &mut dyn Write| export::snapshot::write(trace, out, &mut |_, _| {});
     let written = output.write(write)?;
     caveats::warn_damage(traces);

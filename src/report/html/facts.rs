@@ -12,7 +12,9 @@ use super::verdict::{self, Paragraph};
 use crate::allocator::Conf;
 use crate::analysis::leaks::Suppressions;
 use crate::analysis::roles::Role;
-use crate::analysis::whatif::{GRID, Recorded as RecordedRequests, capacities_of, predict};
+use crate::analysis::whatif::{
+    GRID, NOT_OF_SAMPLES, Recorded as RecordedRequests, capacities_of, predict,
+};
 use crate::analysis::{Places, Process};
 use crate::report::whatif::PredictedDevice;
 use crate::report::{json, text};
@@ -89,6 +91,9 @@ pub(super) type Prediction = Result<json::whatif::WhatifReport, String>;
 
 pub(super) fn whatif(process: &Process, trace: &Trace) -> Prediction {
     let blocks = process.state.devices.values().map(|device| device.cache.allocations).max();
+    if process.definitions.samples_blocks() {
+        return Err(NOT_OF_SAMPLES.into());
+    }
     match blocks {
         None | Some(0) => return Err("no blocks of PyTorch's cache were recorded".into()),
         Some(blocks) if blocks > WHATIF_BLOCKS => {

@@ -132,7 +132,8 @@ fn blocks_in(trace: &Path) -> usize {
 fn what_needs_all_blocks_refuses_the_trace_and_the_rest_takes_it() {
     let run = recorded("train", "sampled").ok();
     let trace = run.only_trace();
-    for words in [&["frag"][..], &["whatif"], &["fits"]] {
+    let snapshot = &["export", "--format", "torch-snapshot", "-o", "-"][..];
+    for words in [&["frag"][..], &["whatif"], &["fits"], snapshot] {
         let said = refusal(words, &trace);
         assert!(said.contains("VRAMTRACE_RECORD=sampled") && said.contains("=full"), "{said}");
     }

@@ -32,10 +32,10 @@ use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
 use crate::driver::depth;
 use crate::hooks::call::handler_exits::undeferred;
-use crate::hooks::process::cost;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::state;
 use crate::hooks::process::state::Process;
+use crate::hooks::process::timed;
 use crate::hooks::process::without_state;
 use crate::runtime::lock::Left;
 use crate::runtime::{clock, errno, panic_boundary, reserve};
@@ -249,7 +249,7 @@ pub(in crate::hooks) fn run<F: Function>(
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if began != 0 {
-            cost::timed(process, began, call.driver_ns.get());
+            timed::ended(process, began, call.driver_ns.get());
         }
         Some(result)
     });

@@ -9,8 +9,8 @@ use crate::driver::api::{Api, Home};
 use crate::driver::depth;
 use crate::driver::pointers;
 use crate::hooks::call::after_call;
-use crate::hooks::process::cost;
 use crate::hooks::process::state::{self, Process};
+use crate::hooks::process::timed;
 use crate::interpose::linked::LinkedFunctions;
 use crate::runtime::{clock, errno, loader, panic_boundary};
 
@@ -28,7 +28,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         hook(process);
         after_call::after_block(process);
         if began != 0 {
-            cost::timed(process, began, 0);
+            timed::ended(process, began, 0);
         }
     });
     if let Err(payload) = outcome {

@@ -2,9 +2,7 @@
 //! [`depth::SAMPLED_ONE_OF`](crate::driver::depth::SAMPLED_ONE_OF) of each thread. Other calls only
 //! test a per-thread counter. Readings of NVML are few and take as long as hundreds of other calls: each is timed.
 
-use crate::driver::depth::{self, SAMPLED_ONE_OF, is_outermost_sampled};
-use crate::hooks::process::state::Process;
-use crate::runtime::clock;
+use crate::driver::depth::{SAMPLED_ONE_OF, is_outermost_sampled};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[derive(Default)]
@@ -16,30 +14,9 @@ pub struct HookCost {
     sampled_readings_ns: AtomicU64,
 }
 
-/// A timed call ends, which began at `began_ns`; `driver_ns`: the driver's part of it. Where samples are taken, their rate
-/// follows the cost.
-#[cold]
-pub fn timed(p: &Process, began_ns: u64, driver_ns: u64) {
-    let now_ns = clock::mono_ns();
-    let whole_ns = now_ns.saturating_sub(began_ns);
-    p.cost.add(whole_ns, driver_ns);
-    let Some(sampling) = &p.block_sampling else { return };
-    let before_ns = depth::timed(now_ns);
-    // Most calls write no record, and leave the time at which work is due to this one.
-    p.clock.now_ns();
-    if before_ns == 0 {
-        return;
-    }
-    let (took_ns, since_ns) =
-        (whole_ns.saturating_sub(driver_ns), now_ns.saturating_sub(before_ns));
-    if sampling.timed(took_ns, SAMPLED_ONE_OF as u64, since_ns) {
-        p.trace_writer.record(&sampling.rate());
-    }
-}
-
 impl HookCost {
     /// Adds a timed call: its whole time, and the driver's part of it.
-    fn add(&self, whole_ns: u64, driver_ns: u64) {
+    pub fn add(&self, whole_ns: u64, driver_ns: u64) {
         self.calls.fetch_add(1, Relaxed);
         self.ns.fetch_add(whole_ns.saturating_sub(driver_ns), Relaxed);
     }

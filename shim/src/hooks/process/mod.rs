@@ -19,5 +19,6 @@ pub mod stacks;
 pub mod state;
 pub mod target;
 pub mod texts;
+pub mod timed;
 pub mod usage;
 pub mod without_state;

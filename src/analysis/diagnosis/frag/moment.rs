@@ -48,9 +48,6 @@ pub fn find(
     definitions: &Definitions,
     at: FragMoment,
 ) -> Result<Vec<Frag>, MomentError> {
-    if definitions.samples_blocks() {
-        return Err(MomentError::Sampled);
-    }
     if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }
@@ -91,6 +88,9 @@ impl<'t> FragAt<'t> {
         sizes: &'t RequestSizes,
         at: FragMoment,
     ) -> Result<FragAt<'t>, MomentError> {
+        if definitions.samples_blocks() {
+            return Err(MomentError::Sampled);
+        }
         let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
         let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
         let refused = |id: &DeviceId| end.devices[id].cache.last_oom;

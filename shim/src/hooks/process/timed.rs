@@ -1,0 +1,25 @@
+//! The end of a timed call: its cost is added, and where samples are taken their rate follows it.
+
+use crate::driver::depth::{self, SAMPLED_ONE_OF};
+use crate::hooks::process::state::Process;
+use crate::runtime::clock;
+
+/// A timed call ends, which began at `began_ns`; `driver_ns`: the driver's part of it.
+#[cold]
+pub fn ended(p: &Process, began_ns: u64, driver_ns: u64) {
+    let now_ns = clock::mono_ns();
+    let whole_ns = now_ns.saturating_sub(began_ns);
+    p.cost.add(whole_ns, driver_ns);
+    let Some(sampling) = &p.block_sampling else { return };
+    let before_ns = depth::timed(now_ns);
+    // Most calls write no record, and leave the time at which work is due to this one.
+    p.clock.now_ns();
+    if before_ns == 0 {
+        return;
+    }
+    let (took_ns, since_ns) =
+        (whole_ns.saturating_sub(driver_ns), now_ns.saturating_sub(before_ns));
+    if sampling.timed(took_ns, SAMPLED_ONE_OF as u64, since_ns) {
+        p.trace_writer.record(&sampling.rate());
+    }
+}
