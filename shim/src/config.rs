@@ -16,7 +16,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 19] = [
+pub const KNOWN: [&str; 20] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -27,6 +27,7 @@ pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
     "VRAMTRACE_FORWARD",
+    "VRAMTRACE_EXCLUSIVE",
     "VRAMTRACE_OOM_REPORT",
     "VRAMTRACE_LIVE_DIR",
     "VRAMTRACE_LIB",
@@ -151,6 +152,8 @@ pub struct Config {
     pub tensors: Tensors,
     /// `VRAMTRACE_FORWARD`: whether memory of PyTorch's backward pass gets the stack of the forward operation.
     pub forward: bool,
+    /// `VRAMTRACE_EXCLUSIVE`: no other process uses the cards.
+    pub exclusive: bool,
     pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
@@ -208,6 +211,7 @@ impl Config {
             stacks: Stacks::default(),
             tensors: Tensors::Python,
             forward: true,
+            exclusive: false,
             oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
@@ -230,6 +234,7 @@ impl Config {
                 }
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
+                Some("VRAMTRACE_EXCLUSIVE") => config.set_exclusive(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some("VRAMTRACE_LIVE_DIR") => config.set_live_directory(value),
                 Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
@@ -406,6 +411,17 @@ impl Config {
             _ => self
                 .complaints
                 .push(format!("VRAMTRACE_FORWARD={text}: is not on or off; using the default")),
+        }
+    }
+
+    fn set_exclusive(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match &*text {
+            "" | "0" => self.exclusive = false,
+            "1" => self.exclusive = true,
+            _ => self.complaints.push(format!(
+                "VRAMTRACE_EXCLUSIVE={text}: is not 1 (no other process uses the card) or 0; using the default"
+            )),
         }
     }
 
