@@ -43,7 +43,7 @@ impl Exclusive {
             return Figure::Absent;
         }
         match inside(|| nvml.memory(handle)) {
-            Some(memory) => Figure::Bytes((memory.used + 1).saturating_sub(before)),
+            Some(memory) => Figure::Bytes(memory.used.saturating_add(1).saturating_sub(before)),
             None => Figure::Absent,
         }
     }
