@@ -17,7 +17,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
-pub const KNOWN: [&str; 21] = [
+pub const KNOWN: [&str; 22] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -30,6 +30,7 @@ pub const KNOWN: [&str; 21] = [
     "VRAMTRACE_FORWARD",
     "VRAMTRACE_RECORD",
     "VRAMTRACE_OVERHEAD",
+    "VRAMTRACE_EXCLUSIVE",
     "VRAMTRACE_OOM_REPORT",
     "VRAMTRACE_LIVE_DIR",
     "VRAMTRACE_LIB",
@@ -158,6 +159,8 @@ pub struct Config {
     pub recording: Recording,
     /// `VRAMTRACE_OVERHEAD`: above this share of the threads' time, in millionths, fewer samples are taken.
     pub overhead: u32,
+    /// `VRAMTRACE_EXCLUSIVE`: no other process uses the cards.
+    pub exclusive: bool,
     pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
@@ -217,6 +220,7 @@ impl Config {
             forward: true,
             recording: Recording::Full,
             overhead: OVERHEAD_DEFAULT,
+            exclusive: false,
             oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
@@ -241,6 +245,7 @@ impl Config {
                 Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
                 Some("VRAMTRACE_RECORD") => config.set_recording(&value),
                 Some("VRAMTRACE_OVERHEAD") => config.set_overhead(&value),
+                Some("VRAMTRACE_EXCLUSIVE") => config.set_exclusive(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some("VRAMTRACE_LIVE_DIR") => config.set_live_directory(value),
                 Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
@@ -441,6 +446,17 @@ impl Config {
     /// Whether samples of PyTorch's blocks are recorded.
     pub fn samples_blocks(&self) -> bool {
         self.recording == Recording::Sampled && self.tensors != Tensors::Off && self.out != Out::Off
+    }
+
+    fn set_exclusive(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match &*text {
+            "" | "0" => self.exclusive = false,
+            "1" => self.exclusive = true,
+            _ => self.complaints.push(format!(
+                "VRAMTRACE_EXCLUSIVE={text}: is not 1 (no other process uses the card) or 0; using the default"
+            )),
+        }
     }
 
     /// Whether the forward operations of PyTorch's autograd nodes are kept. Both kinds of stacks are needed for it.

@@ -166,6 +166,12 @@ pub(crate) fn ordinal(index: usize) -> i32 {
         .map_or(-1, |ordinal| ordinal as i32)
 }
 
+/// EXCLUSIVE_PROCESS, or the default.
+fn compute_mode() -> i32 {
+    let setting = std::env::var_os("VRAMTRACE_SIM_NVML");
+    if setting.is_some_and(|value| value == "strangers-exclusive") { 3 } else { 0 }
+}
+
 /// CUdevice_attribute as an H200 answers it.
 pub(crate) fn attribute(index: usize, attribute: i32) -> Option<i32> {
     Some(match attribute {
@@ -183,7 +189,8 @@ pub(crate) fn attribute(index: usize, attribute: i32) -> Option<i32> {
         14 => 512,
         15 | 19 | 31 | 41 => 1,
         16 => SM_COUNT as i32,
-        17 | 18 | 20 => 0,
+        17 | 18 => 0,
+        20 => compute_mode(),
         21..=29 | 42..=49 | 52..=73 | 77 => texture_limit(attribute),
         30 => 512,
         32 => 1,

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `VRAMTRACE_SIM=NxSIZE` | N devices of SIZE each, 1x24GiB without it; 1 to 16, 1GiB to 512GiB |
 //! | `VRAMTRACE_SIM_STATE=PATH` | processes that name the same file share the devices; without it each has its own |
-//! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container; `no-figures`: it knows no memory by process, as on WSL2; `slow`: its lists take 5 ms, `slow:US`: so many microseconds; `hangs:N`: after N lists it does not answer; `lost:N`: after N lists it says that the GPU is lost (15); `busy:N`: each card and process uses N % of the time |
+//! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container; `strangers-exclusive`: the same, on cards that one process at a time can use; `no-figures`: it knows no memory by process, as on WSL2; `slow`: its lists take 5 ms, `slow:US`: so many microseconds; `hangs:N`: after N lists it does not answer; `lost:N`: after N lists it says that the GPU is lost (15); `busy:N`: each card and process uses N % of the time |
 //! | `VRAMTRACE_SIM_FAULT` | `hang@CALL:N`: the Nth call of this function does not return; `CODE@CALL:N`: from it on each call of a context answers the code, until the context is reset; `exit`: after the program's exit handlers each call answers 4, as the real one does |
 //! | `VRAMTRACE_SIM_GRAPHS=1` | executable graphs take memory (`graph_cost`); without it they take none |
 //! | `CUDA_VISIBLE_DEVICES` | ordinals or beginnings of UUIDs, as the driver reads it |

@@ -161,7 +161,8 @@ fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<V
         std::thread::sleep(delay);
     }
     // As seen from a container: other numbers than the processes know themselves by.
-    let beside = if is_set_to("strangers") { 1 << 22 } else { 0 };
+    let strangers = is_set_to("strangers") || is_set_to("strangers-exclusive");
+    let beside = if strangers { 1 << 22 } else { 0 };
     let figure = |used| if is_set_to("no-figures") { NOT_AVAILABLE } else { used };
     Ok(list.into_iter().map(|(pid, used)| make(pid + beside, figure(used))).collect())
 }
@@ -174,7 +175,8 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
     ProcessV2 { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX }
 }
 
-/// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do;
+/// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do, `strangers-exclusive`
+/// the same on cards that one process at a time can use;
 /// `no-figures` where it knows no memory by process, as on WSL2; `slow` as with many processes on a
 /// device, `slow:US` with a time in microseconds.
 fn is_set_to(how: &str) -> bool {

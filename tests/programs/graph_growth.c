@@ -2,9 +2,12 @@
    memory of the driver. Of each it is known whether it leaks; `leaking_line` is where those that leak
    instantiate. A request takes 50 ms and also allocates and frees. With `threads` two threads capture
    at once. It prints how often the recorder asked a slow NVML, and NVML's figure for the process, in KiB. */
+#define _GNU_SOURCE
 #include "clock.h"
 #include "driver.h"
+#include <elf.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -292,6 +295,57 @@ static void kept_streams(int requests) {
     }
 }
 
+NEVER static void leaking_module(void) {
+    void *module, *function;
+    MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
+    MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "plain"));
+    MUST(CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    STAY;
+}
+
+/* A module for each request, which stays. */
+static void kept_modules(int requests) {
+    for (int n = 0; n < requests; n++) {
+        clock_call(2000);
+        leaking_module();
+        request();
+    }
+}
+
+/* The address of the driver's own cuMemAlloc_v2, from the library's table of symbols. */
+static int find_own(struct dl_phdr_info *library, size_t size, void *found) {
+    (void)size;
+    if (!strstr(library->dlpi_name, "libcuda.so.1")) return 0;
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    for (int n = 0; n < library->dlpi_phnum; n++) {
+        if (library->dlpi_phdr[n].p_type != PT_DYNAMIC) continue;
+        const ElfW(Dyn) *entry = (void *)(library->dlpi_addr + library->dlpi_phdr[n].p_vaddr);
+        for (; entry->d_tag != DT_NULL; entry++) {
+            if (entry->d_tag == DT_SYMTAB) symbols = (void *)entry->d_un.d_ptr;
+            if (entry->d_tag == DT_STRTAB) names = (void *)entry->d_un.d_ptr;
+        }
+    }
+    /* The names follow the symbols. */
+    for (; symbols && names && (void *)symbols < (void *)names; symbols++)
+        if (symbols->st_value && !strcmp(names + symbols->st_name, "cuMemAlloc_v2")) {
+            *(void **)found = (void *)(library->dlpi_addr + symbols->st_value);
+            return 1;
+        }
+    return 0;
+}
+
+/* 2 MiB in each request, by a call that the recorder does not see. */
+static void unseen(int requests) {
+    CUresult (*take)(CUdeviceptr *, size_t) = NULL;
+    if (!dl_iterate_phdr(find_own, &take) || !take) exit(97);
+    for (int n = 0; n < requests; n++) {
+        CUdeviceptr at;
+        MUST(take(&at, 2 << 20));
+        request();
+    }
+}
+
 static void *worker(void *line) {
     CUgraphExec (*make)(int) = (CUgraphExec(*)(int))line;
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
@@ -322,6 +376,8 @@ static const struct {
     {"phase", phase},
     {"tokens", tokens},
     {"kept-streams", kept_streams},
+    {"kept-modules", kept_modules},
+    {"unseen", unseen},
     {"threads", threads},
     {"alternate", alternate},
     {"captures", captures},

@@ -107,6 +107,7 @@ static const struct {
     {"load-and-convert", load_and_convert}, {"one-training-step", one_training_step},
     {"few-training-steps", few_training_steps}, {"training", training}, {"item", item},
     {"pool", pool}, {"fragmentation", fragmentation}, {"framework", framework}, {"host", host},
+    {"larger-and-larger", larger_and_larger}, {"larger-pieces", larger_pieces},
     {"waits", waits},
 };
 

@@ -155,6 +155,14 @@ static void buffer(void) {
     }
 }
 
+/* Ever larger pieces that are forgotten: no allocator keeps them. */
+static void larger_and_larger(void) {
+    for (int n = 0; n < STEPS; n++) {
+        step();
+        keep(leaking_line(MIB + n * 64 * KIB));
+    }
+}
+
 static void list(void) {
     for (int n = 0; n < STEPS; n++) {
         step();

@@ -253,3 +253,24 @@ static void imports(const char *self) {
     close(until[1]);
     if (waitpid(lender, &status, 0) != lender || status) exit(91);
 }
+
+/* A scratch pool that keeps its pieces: the next request is larger than any of them. */
+NEVER static piece scratch_pool(size_t bytes) {
+    static piece pieces[1 << 12];
+    static size_t sizes[1 << 12];
+    static int many;
+    for (int n = 0; n < many; n++)
+        if (sizes[n] >= bytes) return pieces[n];
+    sizes[many] = bytes;
+    pieces[many] = take(bytes);
+    STAY;
+    return pieces[many++];
+}
+
+static void larger_pieces(void) {
+    for (int n = 0; n < STEPS; n++) {
+        step();
+        if (n % 3 == 0) scratch_pool(MIB + n * 64 * KIB);
+        scratch_pool(MIB);
+    }
+}

@@ -1,10 +1,10 @@
 """graph_growth.py WHAT: executable graphs of PyTorch, and the memory that the driver takes for them.
 
-kept      60 requests, each of which captures 2,000 kernels, launches the graph and keeps it
+kept      50 requests, each of which captures 2,000 kernels, launches the graph and keeps it
 threads   two threads, each with 30 such graphs of its own line
-captures  67 graphs within a second, then 300 requests that launch them
-cache     300 requests of 24 shapes: a graph for each, captured when the shape first comes
-last      120 requests; the last 8 graphs are kept
+captures  67 graphs within a second, then 150 requests that launch them
+cache     150 requests of 24 shapes: a graph for each, captured when the shape first comes
+last      80 requests; the last 8 graphs are kept
 
 `threads` also prints `CAPTURES TOGETHER ALONE`: how many captures ended while the other thread captured too, and how many not.
 `kept` prints `SPAN SECONDS`: from the first instantiation to the last.
@@ -63,7 +63,7 @@ def run():
     pool = torch.cuda.graph_pool_handle()
     if what == "kept":
         times = []
-        for _ in range(60):
+        for _ in range(50):
             graph = capture(x, 2000, pool)  # LINE
             times.append(time.monotonic())
             graph.replay()
@@ -97,13 +97,13 @@ def run():
     elif what == "captures":
         graphs = [capture(x, 100, pool) for _ in range(67)]  # LINE
         kept.extend(graphs)
-        for _ in range(300):
+        for _ in range(150):
             random.choice(graphs).replay()
             torch.cuda.synchronize()
             time.sleep(0.02)
     elif what == "cache":
         graphs = {}
-        for _ in range(300):
+        for _ in range(150):
             shape = random.randrange(24)
             if shape not in graphs:
                 graphs[shape] = capture(x, 500, pool)  # LINE
@@ -113,7 +113,7 @@ def run():
         kept.extend(graphs.values())
     elif what == "last":
         last = collections.deque(maxlen=8)
-        for _ in range(120):
+        for _ in range(80):
             graph = capture(x, 500, pool)  # LINE
             graph.replay()
             torch.cuda.synchronize()

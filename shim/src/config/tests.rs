@@ -64,6 +64,8 @@ fn what_is_understood() {
     assert!(!config.wants_forward(), "native stacks are needed too");
     let wants = |variables: &[(&str, &str)]| self::config(variables).wants_forward();
     assert!(wants(&[]) && wants(&[("VRAMTRACE_FORWARD", "on")]));
+    let exclusive = |value| self::config(&[("VRAMTRACE_EXCLUSIVE", value)]).exclusive;
+    assert_eq!(["1", "0", ""].map(exclusive), [true, false, false]);
     for (name, value) in
         [("FORWARD", "off"), ("TENSORS", "off"), ("STACKS", "native"), ("OUT", "off")]
     {
@@ -99,6 +101,7 @@ fn what_is_not_understood_is_said_with_what_would_be_right() {
         ("VRAMTRACE_FORWARD", "no", "on or off"),
         ("VRAMTRACE_RECORD", "some", "full or sampled"),
         ("VRAMTRACE_OVERHEAD", "2", "percentage"),
+        ("VRAMTRACE_EXCLUSIVE", "yes", "1 (no other process uses the card) or 0"),
         ("VRAMTRACE_OOM_REPORT", "stdout", "stderr, file or off"),
         ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
         ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),

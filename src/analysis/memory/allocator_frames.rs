@@ -38,6 +38,16 @@ pub(super) fn is_allocator(frame: &Frame) -> bool {
         || of_c10()
 }
 
+/// Parts of the names of functions that keep memory for later requests: `ggml_cuda_pool_leg::alloc`,
+/// `onnxruntime::BFCArena::Extend`.
+const POOLS: [&str; 4] = ["pool", "arena", "cache", "allocator"];
+
+/// Whether a function is a pool's by its name.
+pub(super) fn is_pool(function: &str) -> bool {
+    let name = function.to_ascii_lowercase();
+    POOLS.iter().any(|part| name.contains(part))
+}
+
 /// Whether a frame belongs to PyTorch's caching allocator on the card.
 pub(super) fn is_torch_cache(frame: &Frame) -> bool {
     let library = || frame.library.as_deref().map(base_name);
@@ -48,6 +58,16 @@ pub(super) fn is_torch_cache(frame: &Frame) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pools_by_their_names() {
+        for name in ["ggml_cuda_pool_leg::alloc(unsigned long)", "onnxruntime::BFCArena::Extend"] {
+            assert!(is_pool(name), "{name}");
+        }
+        for name in ["leaking_line", "main", "my_alloc", "checked_malloc", "cuMemAlloc_v2"] {
+            assert!(!is_pool(name), "{name}");
+        }
+    }
 
     #[test]
     fn allocators_and_the_dispatcher_are_no_holders() {

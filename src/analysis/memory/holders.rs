@@ -14,7 +14,7 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
-use super::allocator_frames::{self, is_allocator};
+use super::allocator_frames::{self, is_allocator, is_pool};
 use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
@@ -280,6 +280,15 @@ impl<'s> StackClassifier<'s> {
         };
         self.roles(stack).library == Some(self.torch)
             || self.symbols.indexes(stack).iter().any(of_cache)
+    }
+
+    /// Whether a function of the stack, outside of the CUDA runtime, is an allocator's by its name.
+    pub fn names_pool(&self, stack: StackId) -> bool {
+        let mut frames = self.symbols.indexes(stack).iter();
+        frames.any(|index| {
+            let frame = &self.symbols.frames()[*index as usize];
+            self.layers[*index as usize] > Layer::Plumbing && is_pool(&frame.function)
+        })
     }
 
     /// The frame at an index of a stack's frames.

@@ -6,7 +6,7 @@ use super::is_zero;
 use super::recording_off::{OffFacts, off_facts};
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, Suppressions};
+use crate::analysis::leaks::{KeptReason, LargerPieces, Leak, Leaks, Suppressions};
 use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
 use crate::report::wording::ordinal;
@@ -167,7 +167,44 @@ pub struct LeakProcessFacts {
     /// Executable graphs that are kept, and are no leak.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_by_driver: Vec<HeldByDriverFacts>,
+    /// Executable graphs are kept whose bytes cannot be told: NVML has no figure of the process.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub driver_is_unknown: bool,
+    /// Pools of the program that keep ever larger pieces, and are no leak.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub larger_pieces: Vec<LargerPiecesFacts>,
     pub suppressed: Vec<SuppressedFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LargerPiecesFacts {
+    pub device: Option<u8>,
+    pub bytes: u64,
+    pub pieces: u64,
+    /// Bytes if each piece that is too small were freed before a larger one is allocated.
+    pub exact_bytes: u64,
+    pub rate_bytes_per_s: Option<f64>,
+    #[serde(flatten)]
+    pub stack: StackFacts,
+    pub library: Option<String>,
+}
+
+fn larger_pieces(found: &Leaks) -> Vec<LargerPiecesFacts> {
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let fact = |of: &LargerPieces| {
+        let roles = classifier.roles(of.stack);
+        LargerPiecesFacts {
+            device: ordinal(of.device),
+            bytes: of.bytes,
+            pieces: of.pieces,
+            exact_bytes: of.exact_bytes,
+            rate_bytes_per_s: of.bytes_per_second,
+            stack: stack_facts(&found.symbols, of.stack, roles.lead, roles.caller),
+            library: classifier.library_name(&roles).map(str::to_string),
+        }
+    };
+    found.larger_pieces.iter().map(fact).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -309,6 +346,8 @@ fn process_facts(found: &Leaks) -> LeakProcessFacts {
                 graphs: held.graphs,
             })
             .collect(),
+        driver_is_unknown: found.driver_is_unknown,
+        larger_pieces: larger_pieces(found),
         suppressed: found
             .suppressed
             .iter()

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use vramtrace_format::{Cause, ContextId, DeviceId, Header, StackId};
+use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::options::ReportOptions;
@@ -84,8 +84,10 @@ struct Held {
 fn later(process: &Process, id: DeviceId, then: u64) -> String {
     /// Less than this is not reported, nor is less than was held then.
     const NOTICEABLE: u64 = 16 << 20;
-    let held = |of: &DeviceState| Cause::ALL.into_iter().map(|cause| of.driver_own.of(cause)).sum();
-    let now: u64 = process.state.devices.get(&id).map_or(0, held);
+    let held = |of: &DeviceState| {
+        of.driver_own.by_cause().iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
+    };
+    let now = process.state.devices.get(&id).map_or(0, held);
     match now.checked_sub(then) {
         Some(more) if more >= NOTICEABLE.max(then) => {
             let at = seconds(process.state.time_ns);

@@ -3,7 +3,7 @@
 use super::holders::{ListingOptions, lead_words, listed, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
-use crate::analysis::leaks::{HeldReason, KeptReason, Leak, Leaks, Verdict};
+use crate::analysis::leaks::{HeldReason, KeptReason, LargerPieces, Leak, Leaks, Verdict};
 use crate::analysis::{GroupBy, StackClassifier, pool_hint};
 use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
@@ -61,7 +61,51 @@ pub fn details(found: &Leaks, top: usize, full: bool) -> String {
         let text = format!("\n  and {} more, {} together", count(rest.len() as u64), size(bytes));
         out.push_str(&format!("{}\n", paint(DIM, &text)));
     }
+    for of in found.larger_pieces.iter().take(top) {
+        out.push_str(&format!("\n{}", larger_section(found, &classifier, of, how)));
+    }
     out.push_str(&no_leak(found, &classifier, how));
+    out
+}
+
+/// A pool of ever larger pieces: no leak, and what to do.
+fn larger_section(
+    found: &Leaks,
+    classifier: &StackClassifier,
+    of: &LargerPieces,
+    how: ListingOptions,
+) -> String {
+    let rate = of.bytes_per_second.map(|rate| format!(", +{}/s", size(rate as u64)));
+    let mut out = format!(
+        "  {}  {}: {} in {}{}; no leak\n",
+        paint(WARN, "POOL OF EVER LARGER PIECES"),
+        gpu_name(of.device),
+        paint(BOLD, &size(of.bytes)),
+        several(of.pieces, "piece"),
+        rate.unwrap_or_default(),
+    );
+    let roles = classifier.roles(of.stack);
+    let library = classifier.library_name(&roles).map(|name| format!("  ({})", clean(name)));
+    let lead = match classifier.frame(of.stack, roles.lead) {
+        Some(frame) => lead_words(classifier, of.stack, frame, how),
+        None => found.symbols.why_empty(of.stack).to_string(),
+    };
+    out.push_str(&format!("    {}{}\n", paint(BOLD, &lead), library.unwrap_or_default()));
+    if let Some(caller) = classifier.frame(of.stack, roles.caller) {
+        let text = format!("    called from {}", frame_words(caller, how));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    if how.full {
+        for frame in found.symbols.stack(of.stack) {
+            let text = format!("      {}", listed(frame, how));
+            out.push_str(&format!("{}\n", paint(DIM, &text)));
+        }
+    }
+    let exact = size(of.exact_bytes);
+    out.push_str(&format!(
+        "    each piece is larger than those before, which are kept and too small for later requests\n    \
+         exact size: {exact}, if a piece that is too small is freed before a larger one is allocated\n"
+    ));
     out
 }
 
@@ -101,6 +145,13 @@ fn head(found: &Leaks) -> String {
     }
     if !found.live_is_known {
         warn("events are missing and no checkpoint follows: this may be wrong".into());
+    }
+    if found.driver_is_unknown {
+        warn(
+            "NVML has no figure of this process: what its executable graphs take cannot be told; \
+             VRAMTRACE_EXCLUSIVE=1 where no other process uses the card"
+                .into(),
+        );
     }
     if found.definitions.stacks().is_empty() {
         warn(

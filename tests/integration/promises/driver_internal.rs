@@ -226,3 +226,31 @@ fn without_nvml_nothing_is_made_up() {
         assert_eq!(capped.stdout.matches("alloc = 0").count(), 1, "{how}: {}", capped.stdout);
     }
 }
+
+/// Where no other process can use the card, its used bytes are this process's.
+#[test]
+fn a_card_of_its_own_tells_what_nvml_does_not() {
+    let env = |how: &str, exclusive: &str| {
+        let setup = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", how);
+        run("launch deep streams stack alloc", setup.env("VRAMTRACE_EXCLUSIVE", exclusive))
+    };
+    let figures = |run: &Run| {
+        let device = device(run, 0);
+        let [process, context] = ["process_bytes", "context_bytes"].map(|key| device[key].as_u64());
+        (process.unwrap() - context.unwrap(), device["driver_bytes"].clone(), context.unwrap())
+    };
+    // As above: the last reading may be older than the last step.
+    let listed = run_until_read("launch deep streams stack alloc");
+    let (beside, driver, context) = figures(&listed);
+    assert!(beside > 100 << 20 && driver["local_memory"].as_u64() > Some(0), "{driver:#}");
+    for (how, exclusive) in [("strangers", "1"), ("strangers-exclusive", "")] {
+        let again = || figures(&env(how, exclusive));
+        let is_read = |own: &(u64, Value, u64)| (own.0, &own.1) == (beside, &driver);
+        let own = (0..5).map(|_| again()).find(is_read).unwrap_or_else(again);
+        assert_eq!((own.0, &own.1), (beside, &driver), "{how}");
+        // The first context takes some of the card for no process.
+        assert!((context..context + (16 << 20)).contains(&own.2), "{how}: {} {context}", own.2);
+    }
+    let shared = env("strangers", "0");
+    assert_eq!(device(&shared, 0)["process_bytes"], Value::Null);
+}

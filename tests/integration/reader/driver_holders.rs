@@ -18,7 +18,7 @@ fn json(args: &[&str], trace: &Path) -> Value {
     serde_json::from_str(&output(args, trace)).unwrap()
 }
 
-fn sum<'v>(all: &'v Value, wanted: impl Fn(&Value) -> bool, bytes: &str) -> u64 {
+fn sum(all: &Value, wanted: impl Fn(&Value) -> bool, bytes: &str) -> u64 {
     let all = all.as_array().unwrap().iter().filter(|one| wanted(one));
     all.map(|one| one[bytes].as_u64().unwrap()).sum()
 }

@@ -17,6 +17,8 @@ const PROGRAMS: &[(&str, u32, &str, Answer)] = &[
     ("list", 60, "a graph a request, in a list that is dropped at the end", GRAPHS),
     ("kept-until-the-end", 60, "a graph a request; then other work for a second, and all are destroyed", GRAPHS),
     ("tokens", 50, "a graph a request, updated and launched 20 times", GRAPHS),
+    ("kept-modules", 400, "a module a request", Some(("growing", "modules"))),
+    ("unseen", 700, "2 MiB a request, by a call that the recorder does not see", Some(("growing", "unattributed"))),
     ("kept-streams", 1100, "four streams a request", Some(("growing", "streams"))),
     ("phase", 60, "the same list, dropped before five times as many requests", None),
     ("captures", 100, "67 graphs captured within a second, launched by chance", None),
@@ -59,13 +61,17 @@ fn verdicts_on_programs_with_known_answers() {
         let right = match answer {
             None => all.is_empty(),
             Some((verdict, memory)) => {
-                let line = if *memory == "streams" { "leaking_stream" } else { "leaking_line" };
+                let line = match *memory {
+                    "streams" => "leaking_stream",
+                    "modules" => "leaking_module",
+                    _ => "leaking_line",
+                };
                 all.len() == 1
                     && all[0]["verdict"] == *verdict
                     && all[0]["driver_memory"] == *memory
                     && all[0]["confidence"].as_f64().unwrap() >= 0.5
                     && all[0]["evidence"].as_array().unwrap().len() >= 2
-                    && names(&all[0], line)
+                    && (*memory == "unattributed" || names(&all[0], line))
             }
         };
         if !right {
@@ -90,6 +96,29 @@ fn size_and_rate_are_within_ten_percent() {
     assert!(near(&leak["each_bytes"], each), "{leak:#}");
     assert!(near(&leak["rate_bytes_per_s"], each / 0.052), "{leak:#}");
     assert_eq!(leak["count"], 50);
+}
+
+/// Where NVML does not list the process, what the driver holds for itself is not known, and that is said; with a card of
+/// its own it is.
+#[test]
+fn a_container_with_its_own_pids() {
+    let program = Program::c_with("graph_growth", &["-lpthread"]);
+    let leaks = |exclusive: &str| {
+        let setup = Setup::simulated().preload().env("VRAMTRACE_STACKS", "native");
+        let setup = setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_TEST_CLOCK", "0");
+        let setup = setup.env("VRAMTRACE_SIM_NVML", "strangers");
+        let setup = setup.env("VRAMTRACE_EXCLUSIVE", exclusive);
+        let run = program.run(setup.arg("kept").arg("50")).ok();
+        let output = vramtrace().arg("leaks").arg(run.only_trace()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (shared, own) = (leaks("0"), leaks("1"));
+    assert!(
+        shared.contains("cannot be told") && shared.contains("VRAMTRACE_EXCLUSIVE=1"),
+        "{shared}"
+    );
+    assert!(!shared.contains("GROWING"), "{shared}");
+    assert!(own.contains("GROWING graphs") && !own.contains("cannot be told"), "{own}");
 }
 
 /// A cache that fills is told from a leak at any moment of its life.

@@ -42,6 +42,7 @@ const PROGRAMS: &[(&str, &str, &[Level], Answer)] = &[
     ("two-sizes", "4 MiB and 512 B in each step", BOTH, GROWING),
     ("queue-that-leaks", "by the line that also fills a bounded queue", BOTH, GROWING),
     ("buffer", "one buffer, replaced by larger ones", BOTH, GROWING),
+    ("larger-and-larger", "ever larger pieces that are forgotten", BOTH, GROWING),
     ("list", "a list that is dropped at the end", BOTH, FREED_AT_END),
     ("list-of-the-interpreter", "512 B a step, dropped some time after the last step", BOTH, FREED_AT_END),
     ("forgotten", "one of thirteen that is not freed at the end", DRIVER, Some(("never_freed", "leaking_line"))),
@@ -70,6 +71,7 @@ const PROGRAMS: &[(&str, &str, &[Level], Answer)] = &[
     ("fragmentation", "sizes that never come again: the cache's segments grow", BOTH, None),
     ("pool", "the driver's pool keeps what it once had", DRIVER, None),
     ("framework", "a framework's pool of which no blocks are known grows", DRIVER, None),
+    ("larger-pieces", "a scratch pool that keeps its pieces, each too small for the next request", DRIVER, None),
     ("host", "pinned host memory", DRIVER, None),
     ("imports", "another process's memory, piece by piece", DRIVER, None),
 ];
@@ -155,6 +157,7 @@ fn leaks_as(cases: &[Case], record: impl Fn(Case) -> Run + Sync) -> Found {
         let (case, ..) = runs.iter().find(|(_, path, _)| path.ends_with(trace)).unwrap();
         let earlier = case_of.insert(process["pid"].as_u64().unwrap(), *case);
         assert_eq!(earlier, None, "two processes with one pid");
+        assert_pool(PROGRAMS[case.0].0, process);
     }
     let mut found: Found = cases.iter().map(|case| (*case, Vec::new())).collect();
     for leak in all["leaks"].as_array().unwrap() {
@@ -162,6 +165,24 @@ fn leaks_as(cases: &[Case], record: impl Fn(Case) -> Run + Sync) -> Found {
         found.get_mut(&case).unwrap().push(leak.clone());
     }
     found
+}
+
+/// One program has a pool of ever larger pieces: the line, the pieces, and the bytes of the largest.
+fn assert_pool(name: &str, process: &Value) {
+    let pools = process["larger_pieces"].as_array().map_or(&[][..], Vec::as_slice);
+    match (name, pools) {
+        ("larger-pieces", [pool]) => {
+            let sizes = (0..300).step_by(3).map(|n: u64| (1 << 20) + n * (64 << 10));
+            assert_eq!(pool["pieces"], 100, "{pool:#}");
+            assert_eq!(pool["exact_bytes"], sizes.clone().max().unwrap(), "{pool:#}");
+            // In pages.
+            let (bytes, wanted) = (pool["bytes"].as_u64().unwrap(), sizes.sum::<u64>());
+            assert!(bytes >= wanted && bytes < wanted / 5 * 6, "{wanted}: {pool:#}");
+            assert!(names(pool, "scratch_pool"), "{pool:#}");
+        }
+        ("larger-pieces", _) => panic!("{process:#}"),
+        (_, pools) => assert!(pools.is_empty(), "{name}: {pools:#?}"),
+    }
 }
 
 /// No verdict without evidence.

@@ -46,6 +46,7 @@ const UNNAMED_SPAN_NS: u64 = 30_000_000_000;
 pub(super) struct Found {
     pub leaks: Vec<Leak>,
     pub held: Vec<HeldByDriver>,
+    pub is_unknown: bool,
 }
 
 struct Subject<'a> {
@@ -73,7 +74,11 @@ pub(super) fn judge(
     let is_end = !running && is_short;
     let end_ns = if is_end { last } else { state.time_ns };
     let subject = Subject { held, state, definitions, end_ns };
-    let mut found = Found::default();
+    let kept = |graphs: &GraphHistory| graphs.before_end(end_ns, u64::MAX).1.kept;
+    let mut samples = state.devices.values().filter_map(|device| device.sample);
+    let has_figure = samples.any(|at| at.sample.process_bytes.is_some());
+    let is_unknown = !has_figure && held.graphs.values().any(|graphs| kept(graphs) >= MENTIONED);
+    let mut found = Found { is_unknown, ..Found::default() };
     subject.graphs(&mut found);
     subject.others(&mut found);
     subject.unnamed(&mut found);

@@ -11,6 +11,7 @@ use super::driver_verdict;
 use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
 use super::headroom::headroom;
 use super::observer::{GrowthObserver, StackHistory};
+use super::pieces::{Pieces, larger_pieces};
 use super::suppress::Suppressions;
 use super::verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 use crate::analysis::{Level, StackClassifier};
@@ -67,6 +68,7 @@ pub(super) struct Case {
     frees: u64,
     smallest: u64,
     largest: u64,
+    pub(super) pieces: Pieces,
     first_event: u64,
 }
 
@@ -95,6 +97,7 @@ impl Case {
             frees: track.frees,
             smallest: track.smallest,
             largest: track.largest,
+            pieces: track.pieces,
             first_event: track.first_event,
         }
     }
@@ -108,6 +111,7 @@ impl Case {
         }
         self.smallest = self.smallest.min(other.smallest);
         self.largest = self.largest.max(other.largest);
+        self.pieces.add(&other.pieces);
         self.first_event = self.first_event.min(other.first_event);
         self.history.add(&other.history);
         self.stacks += other.stacks;
@@ -193,6 +197,14 @@ pub(super) fn judge(
         judge.unfreed(&classifier, &mut found, &mut others);
     }
 
+    let mut larger = Vec::new();
+    found.retain(|one| {
+        let pieces = larger_pieces(&classifier, one);
+        let of_program = pieces.filter(|of| pool_of(&classifier, one.at.0, of.stack).is_none());
+        let is_leak = of_program.is_none();
+        larger.extend(of_program);
+        is_leak
+    });
     let asleep = sleeps.leaks(&classifier, observer, &mut found);
     let mut leaks = Vec::new();
     let mut pooled: BTreeMap<(DeviceId, String), Pooled> = BTreeMap::new();
@@ -281,6 +293,8 @@ pub(super) fn judge(
         kept: kept.into_values().collect(),
         pooled: pooled.into_values().collect(),
         held_by_driver: of_driver.held,
+        driver_is_unknown: of_driver.is_unknown,
+        larger_pieces: larger,
         suppressed: suppressed.into_values().collect(),
         symbols,
         definitions,

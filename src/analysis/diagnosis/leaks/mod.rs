@@ -17,6 +17,7 @@
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
 //! * **Sleeps.** A program that unmaps its memory at times holds least while it sleeps: a line that holds
 //!   more at each of five sleeps leaks, also without a trend in the bins.
+//! * **A pool of ever larger pieces** grows as a leak does, and is none (`pieces.rs`).
 //! * **The driver's own memory** (executable graphs, streams, code, bytes without a name) is judged by rules of its
 //!   own (`driver_verdict.rs`).
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
@@ -35,6 +36,7 @@ mod headroom;
 mod judge;
 mod lines;
 mod observer;
+mod pieces;
 mod series;
 mod suppress;
 #[cfg(test)]
@@ -59,6 +61,7 @@ use crate::replay::State;
 use crate::trace::{Definitions, Trace};
 
 pub use observer::GrowthObserver;
+pub use pieces::LargerPieces;
 
 /// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out. Reads the trace once,
 /// and once more if the program unmapped memory.

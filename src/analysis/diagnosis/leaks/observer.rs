@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took, physical};
 
 use super::driver_held::DriverHeld;
+use super::pieces::Pieces;
 use super::series::Series;
 use crate::analysis::Level;
 use crate::analysis::sleeps::SleepsObserver;
@@ -37,6 +38,7 @@ pub struct StackHistory {
     /// The smallest and the largest allocation, bytes.
     pub smallest: u64,
     pub largest: u64,
+    pub(super) pieces: Pieces,
     /// Events of the same level and device before its first one.
     pub first_event: u64,
     /// Allocations of the process before the latest frees began, with the bytes and the count that were
@@ -144,6 +146,7 @@ impl GrowthObserver {
                 highest_count: 0,
                 smallest: piece,
                 largest: piece,
+                pieces: Pieces::default(),
                 first_event: activity,
                 held: (0, 0, 0),
                 held_variance: 0.0,
@@ -168,6 +171,7 @@ impl GrowthObserver {
                 place.last_alloc_frees = place.frees;
                 track.allocations += 1;
                 track.last_alloc_ns = at.time_ns;
+                track.pieces.allocated(live.size);
             }
             AllocCause::FreeFailed => track.frees = track.frees.saturating_sub(1),
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
+use super::pieces::LargerPieces;
 use crate::analysis::Level;
 use crate::replay::OffSpan;
 use crate::symbols::Symbols;
@@ -209,6 +210,9 @@ pub struct Leaks {
     pub kept: Vec<Kept>,
     pub pooled: Vec<Pooled>,
     pub held_by_driver: Vec<HeldByDriver>,
+    /// Executable graphs are kept, and NVML has no figure of the process: their bytes are not known.
+    pub driver_is_unknown: bool,
+    pub larger_pieces: Vec<LargerPieces>,
     pub suppressed: Vec<Suppressed>,
     pub symbols: Symbols,
 }
@@ -221,5 +225,6 @@ impl Leaks {
         self.kept.retain(|kept| wanted(kept.device));
         self.pooled.retain(|pooled| wanted(pooled.device));
         self.held_by_driver.retain(|held| wanted(held.device));
+        self.larger_pieces.retain(|of| wanted(of.device));
     }
 }

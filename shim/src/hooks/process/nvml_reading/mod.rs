@@ -8,13 +8,15 @@
 //! counts. NVML's calls are legal at any time, also
 //! while a stream is captured. Where NVML is not there or does not know our pid (a container with its
 //! own pids), only two things are charged: contexts, by the growth of the device's used bytes during
-//! their creation, and cuCtxSetLimit, by its forecast.
+//! their creation, and cuCtxSetLimit, by its forecast. Where no other process can use the card, its used bytes stand for the
+//! figure ([`exclusive`]).
 //!
 //! Without a cap readings take 30 ms in all (the first 40 up to 0.1 s) and at most 1/1,000 of the process's life
 //! ([`activity`]): NVML is slow where many processes share a GPU. Under a cap that holds for those after calls, and the others take at most a twentieth. The
 //! next reading shows what an omitted one would have shown.
 
 pub mod activity;
+mod exclusive;
 pub mod reader;
 
 use crate::driver::depth::inside;
@@ -133,24 +135,40 @@ impl NvmlReader {
         known && age < FRESH_NS.max(duration.saturating_mul(FRESH_SHARE))
     }
 
+    /// The bytes of this process on a device.
+    fn figure(&self, p: &Process, device: &Device) -> Figure {
+        let Some((nvml, handle)) = self.handle_of(device) else { return Figure::Unavailable };
+        match inside(|| nvml.figure(handle, pid())) {
+            Figure::Absent => {
+                self.devices.get(device.id.0 as usize).map_or(Figure::Absent, |readings| {
+                    readings.exclusive.figure(p, device, nvml, handle)
+                })
+            }
+            figure => figure,
+        }
+    }
+
     /// The figures before a call that can make the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
-        let (figure, used) = match self.handle_of(device) {
-            None => (Figure::Unavailable, None),
-            Some((nvml, handle)) => inside(|| {
-                (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used))
-            }),
+        let used = match self.handle_of(device) {
+            None => None,
+            Some((nvml, handle)) => inside(|| nvml.memory(handle)).map(|memory| memory.used),
         };
-        FigureBefore { figure, used, live }
+        if !p.contexts.any_on(device.id)
+            && let Some(readings) = self.devices.get(device.id.0 as usize)
+        {
+            readings.exclusive.without_context(used);
+        }
+        FigureBefore { figure: self.figure(p, device), used, live }
     }
 
     /// After that call: the bytes that the driver took for itself. `None`: NVML gives no figure.
     pub fn taken_since(&self, p: &Process, device: &Device, before: &FigureBefore) -> Option<u64> {
         let (nvml, handle) = self.handle_of(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
-        let (figure, used) =
-            inside(|| (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used)));
+        let figure = self.figure(p, device);
+        let used = inside(|| nvml.memory(handle)).map(|memory| memory.used);
         let taken = match (before.figure, figure, before.used, used) {
             (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
             (Figure::Absent, Figure::Bytes(after), ..) => after,
@@ -191,10 +209,7 @@ impl NvmlReader {
         reserves();
         let before = accounted(p, device.id);
         let began_ns = p.clock.now_ns();
-        let figure = match self.handle_of(device) {
-            Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
-            None => Figure::Unavailable,
-        };
+        let figure = self.figure(p, device);
         reserves();
         let after = accounted(p, device.id);
         let context_bytes = p.contexts.bytes_on(device.id);

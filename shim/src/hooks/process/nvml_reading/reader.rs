@@ -4,6 +4,7 @@ use crate::driver::cuda::{NvmlDevice, NvmlMemory};
 use crate::driver::depth::inside;
 use crate::driver::nvml::Nvml;
 use crate::driver::nvml_thread;
+use crate::hooks::process::nvml_reading::exclusive::Exclusive;
 use crate::model::attribution::driver_internal::{DriverActivity, DriverInternal};
 use crate::model::devices::{Device, Devices};
 use crate::runtime::loader;
@@ -44,6 +45,7 @@ pub struct DeviceReadings {
     pub(super) read_duration_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     pub(super) present: AtomicBool,
+    pub(super) exclusive: Exclusive,
     /// What the driver holds for itself.
     pub(super) account: Lock<DriverInternal>,
     /// Its sums, by cause.

@@ -1,0 +1,69 @@
+//! The bytes of a process that NVML does not list by its pid: in a container with its own pids.
+//!
+//! Where no other process can use the card, all bytes of the card are this process's, less those that were used before
+//! its first context. That is so in the mode EXCLUSIVE_PROCESS, in a MIG instance on which NVML lists one process at
+//! most, and where the user says so (`VRAMTRACE_EXCLUSIVE=1`). Else the bytes cannot be told.
+
+use crate::driver::cuda::{CUDA_SUCCESS, NvmlDevice};
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::driver::nvml::{Figure, Nvml};
+use crate::hooks::process::state::Process;
+use crate::model::devices::Device;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: u32 = 20;
+const CU_COMPUTEMODE_EXCLUSIVE_PROCESS: i32 = 3;
+
+const NOT_KNOWN: u8 = 0;
+const SHARED: u8 = 1;
+const ALONE: u8 = 2;
+
+#[derive(Default)]
+pub(super) struct Exclusive {
+    /// NOT_KNOWN, SHARED or ALONE.
+    known: AtomicU8,
+    /// The card's used bytes before the first context, plus 1; 0: not known.
+    before: AtomicU64,
+}
+
+impl Exclusive {
+    /// The card's used bytes, while this process has no context there.
+    pub fn without_context(&self, used: Option<u64>) {
+        if let Some(used) = used {
+            let used = used.saturating_add(1);
+            let _ = self.before.compare_exchange(0, used, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The figure of this process where NVML lists no process with its pid.
+    pub fn figure(&self, p: &Process, device: &Device, nvml: &Nvml, handle: NvmlDevice) -> Figure {
+        let before = self.before.load(Ordering::Relaxed);
+        if before == 0 || !self.is_alone(p, device, nvml, handle) {
+            return Figure::Absent;
+        }
+        match inside(|| nvml.memory(handle)) {
+            Some(memory) => Figure::Bytes(memory.used.saturating_add(1).saturating_sub(before)),
+            None => Figure::Absent,
+        }
+    }
+
+    fn is_alone(&self, p: &Process, device: &Device, nvml: &Nvml, handle: NvmlDevice) -> bool {
+        match self.known.load(Ordering::Relaxed) {
+            NOT_KNOWN => {}
+            known => return known == ALONE,
+        }
+        let own_slice = || device.mig && inside(|| nvml.processes(handle)).len() <= 1;
+        let alone = p.config.exclusive || is_in_exclusive_mode(device) || own_slice();
+        self.known.store(if alone { ALONE } else { SHARED }, Ordering::Relaxed);
+        alone
+    }
+}
+
+fn is_in_exclusive_mode(device: &Device) -> bool {
+    let mut mode = 0;
+    let ordinal = i32::from(device.id.0);
+    let get = driver().device_get_attribute;
+    let ask = || get.map(|get| get(&mut mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, ordinal));
+    inside(ask) == Some(CUDA_SUCCESS) && mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS
+}
