@@ -144,6 +144,7 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
         (both(&["--in-use", "much"]), "--in-use much"),
         (both(&["--batch", "0"]), "--batch 0"),
         (both(&["--conf", "max_split:1"]), "--conf \"max_split:1\""),
+        (both(&["--conf", "backend:cudaMallocAsync"]), "no interval for the driver's pool"),
         (both(&["--device", "3"]), "PyTorch took no memory of device 3"),
     ] {
         let (code, text, errors) = said(fits(&scratch, &args));
