@@ -51,7 +51,6 @@ pub fn memory(
     allocated: usize,
     reserved: usize,
     word: u64,
-    caller: usize,
 ) {
     if p.config.tensors == Tensors::Off {
         return;
@@ -61,7 +60,7 @@ pub fn memory(
     let key = at as u64;
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, key, size as u64, caller);
+            block_allocated(p, api, device, key, size as u64);
         } else {
             block_freed(p, key);
         }
@@ -79,22 +78,13 @@ fn report(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) 
 
 /// Enters a new block in the ledger, and records it.
 #[inline]
-fn block_allocated(
-    p: &'static Process,
-    api: Api,
-    device: DeviceId,
-    key: u64,
-    size: u64,
-    caller: usize,
-) {
+fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
     let lane = torch_lanes::current(device, p.stream_captures.any());
     let entry = Entry {
-        site: p
-            .torch_totals
-            .site(device, api as u16, lane, || block_site(p, api, device, lane, caller)),
+        site: p.torch_totals.site(device, api as u16, lane, || block_site(p, api, device, lane)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
         ..Entry::new(Kind::Block, key, size, device)
@@ -105,14 +95,8 @@ fn block_allocated(
 
 /// The site of the blocks of a lane.
 #[cold]
-fn block_site(
-    p: &'static Process,
-    api: Api,
-    device: DeviceId,
-    lane: Lane,
-    caller: usize,
-) -> SiteId {
-    torch_streams::note_recorded(p, caller);
+fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> SiteId {
+    torch_streams::note_recorded(p);
     let target = Target { context: ContextId(0), device };
     let pool = p.torch_captures.pool(lane.capture);
     site(p, api, Some(Kind::Block), target, pool, lane.stream)
@@ -137,7 +121,6 @@ pub fn out_of_memory(
     allocated: usize,
     reserved: usize,
     word: u64,
-    _caller: usize,
 ) {
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);
