@@ -3,7 +3,7 @@
 # release build (cargo build --release --workspace) and python3. A check whose client is missing (torch, CuPy,
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
-#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [demo]
+#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams] [demo]
 #                        [fix] [story] [marks] [leaks] [graphs] [llama] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
 #   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
 #   scripts/gpu/check.py says what each part checks

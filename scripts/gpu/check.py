@@ -15,6 +15,8 @@ tensors PyTorch's blocks: their number and totals compared with PyTorch's figure
 truth   NVML's figure for each client as a sum of named parts
 whatif  the reserved memory under other allocator settings, predicted from one run and measured; frag's figures
         compared with PyTorch's
+streams streams and private pools of blocks compared with PyTorch's snapshot; runs with several streams, CUDA graphs or
+        limits, predicted from one run and measured
 limits  caps, also with a stack limit; a group; limits that change while a program runs; a cap that only warns;
         two services on one card
 oom     the message of an out-of-memory that ends a program; no message if the program continues
@@ -68,6 +70,7 @@ import sampled
 import sleep
 import stacks
 import story
+import streams
 import suites
 import tensors
 import truth
@@ -77,7 +80,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -428,6 +431,13 @@ def section_whatif():
         print(f"SKIP whatif: no {missing}")
         return
     whatif.section(sys.modules[__name__])
+
+
+def section_streams():
+    if missing := have("torch"):
+        print(f"SKIP streams: no {missing}")
+        return
+    streams.section(sys.modules[__name__])
 
 
 def section_per_tensor():

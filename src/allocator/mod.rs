@@ -5,13 +5,17 @@
 //! * [`rounding`] turns a requested size into a block size and a segment size.
 //! * [`Cache`] has the segments and blocks, and decides as the allocator of torch 2.11 does.
 //! * [`first_with`] names the version of PyTorch that knows a setting first.
-//! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures.
+//! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures; for the backend
+//!   `cudaMallocAsync` through a model of the driver's pool, with an interval.
 //!
 //! Rules, with the names of torch's own settings. "Small" requests are those of 1 MiB or less; they
 //! come from segments of 2 MiB, others below 10 MiB from segments of `large_segment_size_mb` (20),
 //! and larger ones get a separate segment, rounded up to 2 MiB. A segment serves only the stream and pool
 //! that it was allocated for. Of the free blocks the best fit by (size, address) is taken. The rest of a
 //! block is split off when it is 512 B or more (small, or expandable segments) or more than 1 MiB (large).
+//!
+//! Segments get the addresses that the driver would give them (`cache/addresses.rs`), which decide between free blocks of
+//! one size. Private pools (CUDA graphs) keep their segments until no graph uses them.
 //!
 //! The limit is a capacity minus the memory outside of the cache at that time. When it is reached, all
 //! free segments are released and the request is tried once more (a "retry"); with `max_split_size_mb`,
@@ -21,6 +25,7 @@
 
 mod cache;
 mod conf;
+mod driver_pool;
 mod log;
 mod replay;
 pub mod rounding;
@@ -29,5 +34,5 @@ mod versions;
 pub use cache::{BlockId, Cache, OutOfMemory, Totals};
 pub use conf::{Conf, ConfError};
 pub use log::{Log, LogSegment, Request, Requests};
-pub use replay::{ReplayFailure, ReplayOutcome, replay, smallest_capacity};
+pub use replay::{Least, ReplayFailure, ReplayOutcome, replay, smallest_capacity};
 pub use versions::{CONF_VARIABLE, SHARES_EXPANDABLE, TorchVersion, first_with};

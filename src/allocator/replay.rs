@@ -1,7 +1,7 @@
 //! Replays a log through the cache under one setting and one capacity. Sizes are bytes.
 
 use super::rounding::OWN_SEGMENT_STEP;
-use super::{BlockId, Cache, Conf, Log, Request, Totals};
+use super::{BlockId, Cache, Conf, Log, Request, Totals, driver_pool};
 
 /// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +18,16 @@ pub struct ReplayOutcome {
     /// Times that the cache was emptied to serve a request.
     pub retries: u64,
     pub failure: Option<ReplayFailure>,
+    /// Only of the driver's pool, whose `peak_reserved` and `peak_total` are the most that it may take.
+    pub least: Option<Least>,
+}
+
+/// The least bytes that the driver's pool takes at its peaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Least {
+    pub reserved: u64,
+    /// With the bytes outside.
+    pub total: u64,
 }
 
 /// The request at which a replay ends early.
@@ -39,6 +49,9 @@ impl ReplayOutcome {
 /// Replays a log. `capacity`: bytes of the card or the cap, for the cache and the memory outside of it;
 /// `None`: no limit.
 pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
+    if conf.driver_pool {
+        return driver_pool::replay(log, capacity);
+    }
     let mut cache = Cache::new(conf.clone(), capacity);
     // By slot.
     let mut blocks: Vec<BlockId> = cache.adopt(log.start());
@@ -90,6 +103,7 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
         driver_frees,
         retries,
         failure,
+        least: None,
     }
 }
 
@@ -101,6 +115,9 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
 pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option<u64> {
     if !free.fits() {
         return None;
+    }
+    if conf.driver_pool {
+        return Some(free.peak_total);
     }
     let pages = |bytes: u64| bytes.div_ceil(OWN_SEGMENT_STEP);
     let served = |pages: u64| replay(log, conf, Some(pages * OWN_SEGMENT_STEP)).fits();

@@ -262,9 +262,14 @@ fn card(text: &str) -> Result<Card, Failure> {
 fn confs(given: &[String], recordings: &[Recording]) -> Result<Vec<(String, Conf)>, Failure> {
     let parse = |name: &str| {
         let name = if name.trim().is_empty() { "default" } else { name };
-        Conf::parse(name)
-            .map(|conf| (name.to_string(), conf))
-            .map_err(|error| Failure::new(format!("--conf \"{name}\": {error}")))
+        let wrong = |why: String| Failure::new(format!("--conf \"{name}\": {why}"));
+        let conf = Conf::parse(name).map_err(|error| wrong(error.to_string()))?;
+        match conf.driver_pool {
+            true => Err(wrong(
+                "fits has no interval for the driver's pool; `vramtrace whatif` gives its least and most".into(),
+            )),
+            false => Ok((name.to_string(), conf)),
+        }
     };
     if !given.is_empty() {
         return given.iter().map(|name| parse(name)).collect();

@@ -66,6 +66,12 @@ impl<const N: usize> LinkedFunctions<N> {
         self.register(index, caller, by_name)
     }
 
+    /// An address in each library that has called.
+    pub fn callers(&self) -> impl Iterator<Item = usize> {
+        let starts = self.callers.iter().map(|known| known.start.load(Ordering::Acquire));
+        starts.take_while(|start| *start != 0)
+    }
+
     #[cold]
     fn register(
         &self,

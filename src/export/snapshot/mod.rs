@@ -225,7 +225,8 @@ fn segment(
     };
     let pool = match definitions.imported_from() {
         Some(_) => definitions.pool(whole.memory.pool).map_or(0, |pool| pool.handle),
-        None => 0,
+        None if other => 0,
+        None => whole.memory.pool.0.into(),
     };
 
     pickler.begin_dict();

@@ -226,12 +226,14 @@ impl<'w> SnapshotObserver<'w> {
     }
 
     fn memory(&self, offset: u64, live: Option<&Live>, segment: MemoryRole) -> Memory {
-        let site = live.and_then(|live| self.definitions.site(live.site));
+        let found = self.found.segments.get(&offset);
+        let of_block = found.and_then(|site| self.definitions.site(*site));
+        let site = of_block.or_else(|| self.definitions.site(live?.site));
         Memory {
             stream: site.map_or(0, |site| site.stream),
             pool: site.map_or(PoolId(0), |site| site.pool),
             stack: live.map_or(StackId(0), |live| live.stack),
-            role: if self.found.segments.contains(&offset) { segment } else { MemoryRole::Other },
+            role: if found.is_some() { segment } else { MemoryRole::Other },
         }
     }
 }

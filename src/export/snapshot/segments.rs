@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use rustc_hash::FxHashSet;
-use vramtrace_format::{DeviceId, Event, Kind, Space, Stamped};
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, Stamped};
 
 use crate::replay::{AllocCause, Asleep, FreeCause, Key, Live, Mapping, Observer};
 use crate::spans::Spans;
@@ -13,8 +13,9 @@ use crate::spans::Spans;
 /// The result of the first pass.
 #[derive(Debug, Default)]
 pub(super) struct SegmentsFound {
-    /// File offsets of the events that allocated or mapped memory of segments.
-    pub segments: FxHashSet<u64>,
+    /// File offsets of the events that allocated or mapped memory of segments, with the site of the first block in it,
+    /// which has the segment's stream and pool; 0: that of the memory.
+    pub segments: FxHashMap<u64, SiteId>,
     /// File offset of the begin of the history. Events before it are missing; earlier records give the
     /// initial state.
     pub start: u64,
@@ -45,7 +46,7 @@ impl SegmentObserver {
     fn add_memory(&mut self, range: Range<u64>, offset: u64) {
         self.memory.put(range.clone(), offset);
         if self.all_segments || self.waiting.range(range).next().is_some() {
-            self.found.segments.insert(offset);
+            self.found.segments.insert(offset, SiteId(0));
         }
     }
 
@@ -96,8 +97,9 @@ impl Observer for SegmentObserver {
             }
             return;
         }
-        let made = self.memory.over(range).map(|(_, offset)| offset);
-        self.found.segments.extend(made);
+        for (_, offset) in self.memory.over(range) {
+            self.found.segments.entry(offset).or_insert(live.site);
+        }
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {

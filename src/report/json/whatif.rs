@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::allocator::ReplayOutcome;
-use crate::analysis::whatif::{Capacity, Origin, Setting};
+use crate::analysis::whatif::{Origin, Prediction, Setting};
 use crate::report::whatif::{PredictedDevice, caveats};
 
 pub const SCHEMA: &str = "vramtrace.whatif/1";
@@ -54,6 +54,8 @@ pub struct SettingFacts {
     pub conf: String,
     pub in_force: bool,
     pub peak_reserved_bytes: u64,
+    /// Only of backend:cudaMallocAsync: the least that the driver's pool reserves; `peak_reserved_bytes` is then the most.
+    pub least_reserved_bytes: Option<u64>,
     pub peak_allocated_bytes: u64,
     pub driver_allocations: u64,
     pub driver_frees: u64,
@@ -73,6 +75,9 @@ pub struct AtCapacity {
     /// `asked`, `cap` or `card`.
     pub origin: &'static str,
     pub fits: bool,
+    /// It fits by less than what uses by other streams may need, which the trace does not show; or it lies between the least
+    /// and the most of backend:cudaMallocAsync.
+    pub too_close: bool,
     pub peak_reserved_bytes: u64,
     pub retries: u64,
     /// Unused bytes of the capacity at the peak; null where it does not fit.
@@ -101,18 +106,19 @@ fn facts(device: &PredictedDevice) -> PredictionFacts {
         settings: prediction
             .settings
             .iter()
-            .map(|setting| setting_facts(setting, &prediction.capacities))
+            .map(|setting| setting_facts(setting, prediction))
             .collect(),
         caveats: caveats(recorded, prediction),
     }
 }
 
-fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
-    let at = || capacities.iter().zip(&setting.at);
+fn setting_facts(setting: &Setting, prediction: &Prediction) -> SettingFacts {
+    let at = || prediction.capacities.iter().zip(&setting.at);
     SettingFacts {
         conf: setting.name.clone(),
         in_force: setting.in_force,
         peak_reserved_bytes: setting.free.peak_reserved,
+        least_reserved_bytes: setting.free.least.map(|least| least.reserved),
         peak_allocated_bytes: setting.free.peak_allocated,
         driver_allocations: setting.free.driver_allocations,
         driver_frees: setting.free.driver_frees,
@@ -123,6 +129,7 @@ fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
                 capacity_bytes: capacity.bytes,
                 origin: origin_name(capacity.origin),
                 fits: outcome.fits(),
+                too_close: prediction.is_too_close(outcome, capacity.bytes),
                 peak_reserved_bytes: outcome.peak_reserved,
                 retries: outcome.retries,
                 spare_bytes: spare(outcome, capacity.bytes),

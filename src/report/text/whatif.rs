@@ -101,15 +101,28 @@ fn table(prediction: &Prediction) -> String {
         let style = if setting.in_force { BOLD } else { PLAIN };
         let first = [
             (format!("{}{mark}", clean(&setting.name)), style),
-            (gib(free.peak_reserved), style),
+            (reserved(free), style),
             (format!("{} %", 100 * unused / free.peak_reserved.max(1)), style),
             (count(free.driver_allocations), style),
             (setting.smallest.map_or("?".into(), gib), style),
         ];
-        let verdicts = capacities.iter().zip(&setting.at).map(|(c, o)| verdict(o, c.bytes));
+        let verdicts = capacities.iter().zip(&setting.at).map(|(c, o)| {
+            match prediction.is_too_close(o, c.bytes) {
+                true => ("too close to say".into(), WARN),
+                false => verdict(o, c.bytes),
+            }
+        });
         table.cells(first.into_iter().chain(verdicts));
     }
     table.render()
+}
+
+/// Bytes at the peak, or the interval that holds them.
+fn reserved(free: &ReplayOutcome) -> String {
+    match free.least {
+        Some(least) => format!("{} to {}", gib(least.reserved), gib(free.peak_reserved)),
+        None => gib(free.peak_reserved),
+    }
 }
 
 /// Whether a replay fitted, as a cell of the table.

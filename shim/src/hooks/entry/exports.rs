@@ -83,10 +83,12 @@ macro_rules! export {
             #[inline(never)]
             unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
+                // First, since the hook may ask which libraries call.
+                let real = torch_calls::real(api, caller);
                 torch_calls::run(api, |process| {
-                    crate::hooks::families::$($hook)+(process, api, $($arg,)* caller)
+                    crate::hooks::families::$($hook)+(process, api, $($arg),*)
                 });
-                if let Some(real) = torch_calls::real(api, caller) {
+                if let Some(real) = real {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
                         // SAFETY: the real function of this row, with the types that the row names.
                         unsafe { core::mem::transmute(real) };

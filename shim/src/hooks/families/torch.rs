@@ -52,7 +52,6 @@ pub fn memory(
     allocated: usize,
     reserved: usize,
     word: u64,
-    caller: usize,
 ) {
     if p.config.tensors == Tensors::Off {
         return;
@@ -62,11 +61,11 @@ pub fn memory(
     let key = at as u64;
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
-        return sampled(p, sampling, api, device, (key, size), totals, caller);
+        return sampled(p, sampling, api, device, (key, size), totals);
     }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, (key, size as u64), 0, caller);
+            block_allocated(p, api, device, key, size as u64, 0);
         } else if !block_freed(p, key) {
             // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
             p.torch_totals.unknown_free();
@@ -84,7 +83,6 @@ fn sampled(
     device: DeviceId,
     (key, size): (u64, i64),
     totals: CacheTotals,
-    caller: usize,
 ) {
     if key != 0 && size != 0 {
         let mut chosen = Chosen::No;
@@ -93,10 +91,8 @@ fn sampled(
         } else {
             sampling.freed(device);
         }
-        if (chosen != Chosen::No || sampling.may_be_recorded(key))
-            && record_sample(p, sampling, api, device, (key, size), chosen, caller)
-        {
-            record_figures(p, sampling, device, totals);
+        if chosen != Chosen::No || sampling.may_be_recorded(key) {
+            record_sample(p, sampling, api, device, (key, size), chosen, totals);
         }
     }
     sampling.note(device, totals.allocated);
@@ -107,7 +103,6 @@ fn sampled(
 }
 
 /// A block that is recorded begins or ends; or, if there is one at an address that is given out again, its end was not reported.
-/// False: nothing was recorded.
 #[cold]
 fn record_sample(
     p: &'static Process,
@@ -116,37 +111,25 @@ fn record_sample(
     device: DeviceId,
     (key, size): (u64, i64),
     chosen: Chosen,
-    caller: usize,
-) -> bool {
+    totals: CacheTotals,
+) {
     if p.trace_writer.is_silent() {
-        return false;
+        return;
     }
     let ended = sampling.may_be_recorded(key) && block_freed(p, key);
     if ended {
         sampling.is_removed(key);
     }
     match chosen {
-        Chosen::No if !ended => return false,
+        Chosen::No if !ended => return,
         Chosen::No => {}
-        Chosen::Always => block_allocated(p, api, device, (key, size as u64), 0, caller),
-        Chosen::Sample(rate) => {
-            block_allocated(p, api, device, (key, size as u64), rate, caller);
-        }
+        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
+        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
     }
     if chosen != Chosen::No {
         sampling.is_recorded(key);
     }
-    true
-}
-
-/// After a sample, which does not give the totals.
-#[cold]
-fn record_figures(
-    p: &'static Process,
-    sampling: &'static BlockSampling,
-    device: DeviceId,
-    totals: CacheTotals,
-) {
+    // The samples do not give the totals.
     record_totals(p, device, totals);
     if sampling.are_counts_due(device) {
         p.trace_writer.record(&sampling.counts(device));
@@ -173,18 +156,16 @@ fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
-    (key, size): (u64, u64),
+    key: u64,
+    size: u64,
     sampled: u8,
-    caller: usize,
 ) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
     let lane = torch_lanes::current(device, p.stream_captures.any());
     let entry = Entry {
-        site: p
-            .torch_totals
-            .site(device, api as u16, lane, || block_site(p, api, device, lane, caller)),
+        site: p.torch_totals.site(device, api as u16, lane, || block_site(p, api, device, lane)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
         sampled,
@@ -202,14 +183,8 @@ fn block_allocated(
 
 /// The site of the blocks of a lane.
 #[cold]
-fn block_site(
-    p: &'static Process,
-    api: Api,
-    device: DeviceId,
-    lane: Lane,
-    caller: usize,
-) -> SiteId {
-    torch_streams::note_recorded(p, caller);
+fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> SiteId {
+    torch_streams::note_recorded(p);
     let target = Target { context: ContextId(0), device };
     let pool = p.torch_captures.pool(lane.capture);
     site(p, api, Some(Kind::Block), target, pool, lane.stream)
@@ -234,7 +209,6 @@ pub fn out_of_memory(
     allocated: usize,
     reserved: usize,
     word: u64,
-    _caller: usize,
 ) {
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);

@@ -12,6 +12,7 @@ use crate::hooks::call::after_call;
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
 use crate::interpose::linked::LinkedFunctions;
+use crate::runtime::mapped_modules::{Loaded, holding};
 use crate::runtime::{clock, errno, loader, panic_boundary};
 
 /// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
@@ -57,6 +58,11 @@ fn index(api: Api) -> usize {
 #[inline]
 pub fn real(api: Api, caller: usize) -> Option<usize> {
     FUNCTIONS.real(index(api), caller, || pointers::known(api).map(|real| real as usize))
+}
+
+/// The libraries that have called these functions.
+pub fn callers() -> impl Iterator<Item = Loaded> {
+    FUNCTIONS.callers().filter_map(holding)
 }
 
 /// For C libraries in which the owner of an address cannot be found without a lock: finds PyTorch by

@@ -8,10 +8,11 @@
 use crate::driver::cuda::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CUstreamCaptureStatus};
 use crate::driver::depth;
 use crate::driver::param::Out;
+use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::Process;
 use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_lanes;
-use crate::runtime::mapped_modules::holding;
+use crate::runtime::mapped_modules::Loaded;
 use crate::runtime::{elf::Object, errno, loader, log};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::{BLOCK_STREAMS, Definition};
@@ -71,18 +72,20 @@ pub fn capture_info(status: Out<CUstreamCaptureStatus>, id: Out<u64>) {
     torch_lanes::set_capture(if is_active { id.get() } else { None });
 }
 
-/// Notes in the trace, once, that blocks have their streams. `caller`: the allocator's code. PyTorch's
-/// allocator is in the library that has the function above, unless PyTorch is older than it.
+/// Notes in the trace, once, that blocks have their streams: the function above is in a library that reports blocks, unless
+/// PyTorch is older than it.
 #[cold]
-pub fn note_recorded(p: &'static Process, caller: usize) {
+pub fn note_recorded(p: &'static Process) {
     let is_noted = &p.torch_totals.are_streams_noted;
     if is_noted.load(Ordering::Relaxed) {
         return;
     }
-    let Some(library) = holding(caller) else { return };
-    // SAFETY: it has just called a hook, so it is loaded.
-    let object = unsafe { library.object() };
-    if object.function(SET_CURRENT.as_bytes()).is_some() {
+    let has_function = |library: Loaded| {
+        // SAFETY: it has called a hook, and PyTorch is never unloaded.
+        let object = unsafe { library.object() };
+        object.function(SET_CURRENT.as_bytes()).is_some()
+    };
+    if torch_calls::callers().any(has_function) {
         let value = "current".into();
         let noted =
             p.trace_writer.try_define(&Definition::Setting { name: BLOCK_STREAMS.into(), value });

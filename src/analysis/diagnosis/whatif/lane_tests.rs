@@ -66,6 +66,31 @@ fn blocks_of_two_streams_do_not_share_a_segment() {
     assert_eq!((found.knows_streams, found.streams, found.knows_uses), (true, 2, false));
 }
 
+/// The run took a segment although one of the stream's was free: another stream still used the block.
+#[test]
+fn a_fit_that_uses_by_other_streams_may_undo_is_too_close_to_say() {
+    let mut t = TraceBuilder::new();
+    segment(&mut t, 1000, 1);
+    block(&mut t, 1001, SEGMENT, 8, 0, 0);
+    t.free(1500, Space::Block, SEGMENT);
+    segment(&mut t, 2000, 2);
+    block(&mut t, 2001, SEGMENT * 2, 8, 0, 0);
+    segment(&mut t, 3000, 3);
+    block(&mut t, 3001, SEGMENT * 3, 8, 0x23, 0);
+    let found = recorded(&t);
+    let confs = [("default".to_string(), Conf::default())];
+    let capacities: Vec<Capacity> =
+        [30, 45, 70].map(|mib| Capacity { bytes: mib * MIB, origin: Origin::Asked }).to_vec();
+    let prediction = predict(&found, &confs, capacities.clone(), &|| {});
+    assert_eq!(prediction.unseen, 20 * MIB);
+    let setting = &prediction.settings[0];
+    let of = |at: usize| {
+        let close = prediction.is_too_close(&setting.at[at], capacities[at].bytes);
+        (setting.at[at].fits(), close)
+    };
+    assert_eq!([of(0), of(1), of(2)], [(false, false), (true, true), (true, false)]);
+}
+
 /// A program that uses one stream alone is told from an older recorder by the setting.
 #[test]
 fn one_stream_is_known_to_be_the_only_one() {

@@ -68,22 +68,35 @@ pub struct Setting {
 pub struct Prediction {
     pub capacities: Vec<Capacity>,
     pub settings: Vec<Setting>,
+    /// Bytes that the run reserved and its replay does not, where uses by other streams explain them: a setting may need
+    /// as much more. 0: nothing is missing.
+    pub unseen: u64,
 }
 
 impl Prediction {
-    /// The best setting, if it is clearly better than the one in force: it fits in more capacities, or
+    /// The best setting with an exact prediction, if it is clearly better than the one in force: it fits in more capacities, or
     /// reserves at least 1.5 % less. `None`: no setting helps.
     pub fn advice(&self) -> Option<&Setting> {
         if self.no_fit().is_some() {
             return None;
         }
-        let best = self.settings.first().filter(|best| best.forbidden.is_none())?;
+        let usable = |it: &&Setting| it.forbidden.is_none() && !it.conf.driver_pool;
+        let best = self.settings.iter().find(usable)?;
         let Some(now) = self.settings.iter().find(|setting| setting.in_force) else {
             return Some(best);
         };
         let fewer_fail = misses(best) < misses(now);
         let less = (best.free.peak_reserved as f64) < NOTABLY * now.free.peak_reserved as f64;
         (!best.in_force && (fewer_fail || less)).then_some(best)
+    }
+
+    /// Whether an outcome fits a capacity by less than what the replay does not see, or the capacity lies between the least
+    /// and the most of the driver's pool.
+    pub fn is_too_close(&self, outcome: &ReplayOutcome, capacity: u64) -> bool {
+        match outcome.fits() {
+            true => capacity < outcome.peak_total.saturating_add(self.unseen),
+            false => outcome.least.is_some_and(|least| least.total <= capacity),
+        }
     }
 
     /// Why no setting fits, if none does.
@@ -95,7 +108,9 @@ impl Prediction {
         }
         let capacity = *self.capacities.iter().min_by_key(|capacity| capacity.bytes)?;
         let index = self.capacities.iter().position(|other| *other == capacity)?;
-        if usable().any(|setting| setting.at[index].fits()) {
+        let may_fit =
+            |outcome: &ReplayOutcome| outcome.fits() || self.is_too_close(outcome, capacity.bytes);
+        if usable().any(|setting| may_fit(&setting.at[index])) {
             return None;
         }
         let least = usable().filter_map(|setting| Some((setting.smallest?, &setting.name))).min();
@@ -175,7 +190,19 @@ pub fn predict(
             !setting.in_force,
         )
     });
-    Prediction { capacities, settings }
+    let now = settings.iter().find(|setting| setting.in_force);
+    let unseen = now.map_or(0, |now| recorded.unseen(now.free.peak_reserved));
+    Prediction { capacities, settings, unseen }
+}
+
+impl Recorded {
+    /// [`Prediction::unseen`]; `replayed`: the peak of the replay under the setting in force.
+    fn unseen(&self, replayed: u64) -> u64 {
+        match self.streams > 1 && !self.knows_uses && self.from_ns.is_none() {
+            true => self.peak_reserved.saturating_sub(replayed),
+            false => 0,
+        }
+    }
 }
 
 fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) -> Setting {

@@ -1,0 +1,141 @@
+"""The part `streams` of the GPU check: streams and private pools of PyTorch's blocks compared with its own snapshot, and
+the reserved memory of runs with them, and of runs under a limit, predicted from one recorded run and measured.
+About 60 s: each run is a process of its own, four at a time, with at most 3 GiB of the card."""
+import csv
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+MIB, GIB = 1 << 20, 1 << 30
+# The largest error of a prediction, per cent.
+GOAL = 1.0
+# Limits in MiB, below what `churn` reserves without one (1,536): it fits in the first with retries, and not in the second.
+LIMITS = (1400, 1300)
+GARBAGE = ("garbage_collection_threshold:0.6", "garbage_collection_threshold:0.8")
+# (program's mode, setting, limit in MiB).
+RUNS = [
+    ("turns", "default", 0),
+    ("turns", "expandable_segments:True", 0),
+    ("turns", "roundup_power2_divisions:4", 0),
+    ("graph", "default", 0),
+    ("graph", "expandable_segments:True", 0),
+    ("uses", "default", 0),
+    ("churn", "default", 0),
+    *[("churn", setting, limit) for limit in LIMITS for setting in ("default", *GARBAGE)],
+    ("churn", "max_split_size_mb:20", LIMITS[0]),
+    ("churn", "backend:cudaMallocAsync", 0),
+    ("turns", "backend:cudaMallocAsync", 0),
+]
+
+
+def run(check, mode, env, limit=0):
+    """The program's figures: STATS with `oom`, and its blocks. Raises RuntimeError with the reason where it failed."""
+    program = [sys.executable, str(check.PROGRAMS / "cache_run.py"), mode, str(limit)]
+    ended = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120)
+    lines = dict(line.partition(" ")[::2] for line in ended.stdout.splitlines())
+    if "STATS" not in lines or "BLOCKS" not in lines:
+        raise RuntimeError(f"{mode}: status {ended.returncode} {ended.stderr.strip().splitlines()[-1:]}")
+    return json.loads(lines["STATS"]) | {"oom": "OOM" in lines}, json.loads(lines["BLOCKS"])
+
+
+def reader(check, *arguments):
+    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr.strip()[:300])
+    return answer.stdout
+
+
+def recorded_blocks(text):
+    """Of the rows of `export --format csv`: address -> (stream, pool) of each live block."""
+    live = {}
+    for row in csv.DictReader(text.splitlines()):
+        if row["record"] == "allocation" and row["kind"] == "block" and row["end"] == "live":
+            live[int(row["address"], 16)] = (int(row["stream"] or "0", 16), int(row["pool"] or 0))
+    return live
+
+
+def partitions(blocks, recorded):
+    """How PyTorch's blocks differ from the recorded ones: streams have other names, so what counts is which blocks share
+    one; a private pool has several captures, and the default pool none. Returns a list of differences."""
+    wrong, names, streams = [], {}, {}
+    for address, stream, _, pool in blocks:
+        if address not in recorded:
+            wrong.append(f"{address:#x} is not in the trace")
+            continue
+        ours, capture = recorded[address]
+        if names.setdefault(ours, stream) != stream or streams.setdefault(stream, ours) != ours:
+            wrong.append(f"{address:#x}: stream {stream:#x} of PyTorch, {ours:#x} in the trace")
+        if (capture != 0) != (tuple(pool) != (0, 0)):
+            wrong.append(f"{address:#x}: pool {pool} of PyTorch, capture {capture} in the trace")
+    return wrong
+
+
+def section(check):
+    modes = sorted({mode for mode, _, _ in RUNS})
+    with ThreadPoolExecutor(4) as pool:
+        traces = {mode: check.TRACES / f"cache-{mode}.vtrace" for mode in modes}
+        recording = {
+            mode: pool.submit(run, check, mode, check.environment(traces[mode], VRAMTRACE_MAX="unlimited"))
+            for mode in modes
+        }
+        measuring = {
+            (mode, setting, limit): pool.submit(
+                run, check, mode,
+                check.environment(PYTORCH_CUDA_ALLOC_CONF="" if setting == "default" else setting), limit,
+            )
+            for mode, setting, limit in RUNS
+        }
+    print("\n### Streams and private pools of live blocks, in the trace and in torch.cuda.memory_snapshot()\n")
+    print("| run | blocks | streams | in private pools | verdict |\n|---|---|---|---|---|")
+    facts = {}
+    for mode in modes:
+        try:
+            facts[mode], blocks = recording[mode].result()
+            recorded = recorded_blocks(reader(check, "export", "--format", "csv", "-o", "-", traces[mode]))
+            wrong = partitions(blocks, recorded)
+        except (RuntimeError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
+            print(f"| {mode} | | | | {check.fail(str(error))} |")
+            continue
+        private = sum(tuple(block[3]) != (0, 0) for block in blocks)
+        enough = len({block[1] for block in blocks}) > 1 or mode in ("churn", "graph")
+        enough &= private > 0 or mode != "graph"
+        verdict = "PASS" if not wrong and enough else check.fail(f"{len(wrong)}: {wrong[:2]}")
+        print(f"| {mode} | {len(blocks)} | {len({block[1] for block in blocks})} | {private} | {verdict} |")
+    print("\n### Reserved at the peak, predicted from the run under the default setting, and measured (GiB)\n")
+    print("| run | setting | limit, MiB | predicted | measured | off | retries: predicted / measured | verdict |")
+    print("|---|---|---|---|---|---|---|---|")
+    for (mode, setting, limit), running in measuring.items():
+        if mode in facts:
+            print(f"| {mode} | {setting} | {limit or ''} {row(check, traces[mode], facts[mode]['total'], setting, limit, mode, running)} |")
+
+
+def row(check, trace, total, setting, limit, mode, running):
+    conf = setting
+    if limit:
+        fraction = f"per_process_memory_fraction:{limit * MIB / total!r}"
+        conf = fraction if setting == "default" else f"{setting},{fraction}"
+    try:
+        measured, _ = running.result()
+        answer = json.loads(reader(check, "whatif", trace, "--json", "--conf", conf, "--capacity", f"{total >> 10}KiB"))
+    except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+        old = "Unrecognized" in str(error)
+        return f"| | | | | {'SKIP: this torch does not know it' if old else check.fail(str(error))}"
+    device = answer["devices"][0]
+    of_setting = next(one for one in device["settings"] if one["conf"] == conf)
+    if (least := of_setting["least_reserved_bytes"]) is not None:
+        most, reserved = of_setting["peak_reserved_bytes"], measured["peak_reserved"]
+        verdict = "PASS" if least <= reserved <= most else check.fail("outside of the interval")
+        return f"| {least / GIB:.3f} to {most / GIB:.3f} | {reserved / GIB:.3f} | | | {verdict}"
+    guess = of_setting["at_capacity"][0]
+    off = 100 * (guess["peak_reserved_bytes"] / measured["peak_reserved"] - 1)
+    good = abs(off) <= GOAL and guess["fits"] == (not measured["oom"])
+    # Uses by other streams are not in a trace: there the prediction must say so.
+    noted = any("record_stream" in caveat for caveat in device["caveats"])
+    verdict = "PASS" if good or (mode == "uses" and noted) else check.fail("out of memory" if measured["oom"] else "")
+    if mode == "uses" and not good and noted:
+        verdict += " (noted)"
+    return (
+        f"| {guess['peak_reserved_bytes'] / GIB:.3f} | {measured['peak_reserved'] / GIB:.3f} | {off:+.2f} % "
+        f"| {guess['retries']} / {measured['retries']} | {verdict}"
+    )
