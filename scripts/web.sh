@@ -81,7 +81,7 @@ else
 fi
 cargo run --quiet -p vramtrace-testkit --example page_traces -- "$traces" "$blocks"
 VRAMTRACE=$PWD/target/$profile/vramtrace
-for packed in assets/recorded.vtrace.gz tests/data/roles/*.vtrace.gz; do
+for packed in assets/recorded.vtrace.gz tests/data/roles/*.vtrace.gz tests/data/fits/gpt2_b[46].vtrace.gz; do
     gzip -dc "$packed" >"$traces/$(basename "$packed" .gz)"
 done
 PAGE_TRACES=$PWD/$traces

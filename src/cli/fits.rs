@@ -6,7 +6,7 @@ use vramtrace_format::{DeviceId, size};
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::fits::{
     Answer, Axis, Batches, Card, LARGEST_BATCH, Name, Question, Recording, Varied, answer,
-    card_named, card_names, marked_numbers,
+    card_named, card_names, marked_numbers, usual_settings,
 };
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
@@ -21,9 +21,6 @@ use crate::error::{DONE, FOUND, Failure, Outcome};
 
 /// The answer is the memory that a run needs, and no verdict: the card is of another architecture.
 const NO_VERDICT: u8 = 3;
-
-/// The settings that are tried where none are given.
-const SETTINGS: [&str; 2] = ["default", "expandable_segments:True"];
 
 #[derive(clap::Args)]
 #[command(
@@ -107,7 +104,7 @@ pub fn run(args: Args) -> Outcome {
     let (varied, batches) = match args.recorded[..] {
         [] => {
             let definitions: Vec<_> = traces.iter().map(|trace| trace.definitions().0).collect();
-            let varied = marked_numbers(definitions.iter());
+            let varied = marked_numbers(definitions.iter()).unwrap_or_default();
             let marked = vec![Batches::Marked; varied.names().count()];
             (varied, vec![marked; traces.len()])
         }
@@ -271,23 +268,8 @@ fn confs(given: &[String], recordings: &[Recording]) -> Result<Vec<(String, Conf
             false => Ok((name.to_string(), conf)),
         }
     };
-    if !given.is_empty() {
-        return given.iter().map(|name| parse(name)).collect();
+    match given {
+        [] => Ok(usual_settings(recordings)),
+        _ => given.iter().map(|name| parse(name)).collect(),
     }
-    let mut confs: Vec<(String, Conf)> = Vec::new();
-    for recording in recordings {
-        let in_force = &recording.recorded.in_force;
-        let conf = in_force.conf.clone();
-        confs.extend(conf.map(|conf| (in_force.name().to_string(), conf)));
-    }
-    for name in SETTINGS {
-        confs.push(parse(name)?);
-    }
-    let mut seen: Vec<Conf> = Vec::new();
-    confs.retain(|(_, conf)| {
-        let new = !seen.contains(conf);
-        seen.push(conf.clone());
-        new
-    });
-    Ok(confs)
 }

@@ -182,7 +182,9 @@ pub fn run(args: Args) -> Outcome {
         let given = args.processes.given();
         let first = first_failed(&args, &ranks, &found.traces);
         out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
-        let hints = text::overview_hints(&ranks, &given, &marked_traces(&found.traces));
+        let fitting = text::fits::line_of_marks(&found.traces);
+        let marked = marked_traces(&found.traces);
+        let hints = text::overview_hints(&ranks, &given, (&marked, fitting.as_deref()));
         print_text(&format!("{out}\n{hints}{}", changes(&args)?))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
@@ -386,10 +388,14 @@ fn as_text(
         }
         out.push_str(&parts.text(process, args.full));
     }
+    let fitting = || text::fits::line_of_marks(&found.traces);
     let hints = match several && !args.all {
         _ if args.no_hints => String::new(),
-        true => text::overview_hints(ranks, &given, &marked_traces(&found.traces)),
-        false => text::hints(processes, args.full, &given),
+        true => {
+            let marked = marked_traces(&found.traces);
+            text::overview_hints(ranks, &given, (&marked, fitting().as_deref()))
+        }
+        false => text::hints(processes, args.full, &given, fitting().as_deref()),
     };
     if !hints.is_empty() {
         out.push('\n');

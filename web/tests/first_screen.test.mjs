@@ -108,6 +108,26 @@ test("rows of Advice add up, and say the retries of `whatif`", async () => {
   });
 });
 
+test("Advice says which batch fits where marks name two batches, as `fits` does, and nothing of it else", async () => {
+  const two = ["gpt2_b4.vtrace", "gpt2_b6.vtrace"];
+  const truth = json("fits", ...two.map(trace));
+  await look(page("batches", two), { hash: "#tab=advice" }, async (tab) => {
+    const part = tab.locator(".advice .fitting");
+    assert.equal(await part.locator("strong").innerText(), vramtrace("fits", "--short", ...two.map(trace)).trim());
+    const rows = await part.locator("tbody tr").evaluateAll((all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+    assert.equal(rows.length, 2);
+    truth.settings.forEach(({ conf, fits, does_not_fit: fails }, n) => {
+      assert.ok(rows[n][0].startsWith(conf), rows[n][0]);
+      assert.deepEqual([rows[n][1], rows[n][3]], [String(fits), String(fails)]);
+    });
+    assert.match(await part.innerText(), /gpt2_b6\.vtrace: batch 6, reserved 6\.79 GiB at its peak/);
+    assert.match(await tab.locator(".advice").innerText(), /Which batch fits/);
+  });
+  await look(page("one-batch", two.slice(1)), { hash: "#tab=advice" }, async (tab) => {
+    assert.equal(await tab.locator(".advice .fitting").count(), 0);
+  });
+});
+
 test("the map is that of `frag --at oom`", async () => {
   const [truth] = json("frag", trace("recorded.vtrace"), "--at", "oom").devices;
   await look(`${pages}/failure.html`, { hash: "#tab=map" }, async (tab) => {

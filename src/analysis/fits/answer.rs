@@ -24,6 +24,33 @@ pub struct Question {
     pub confs: Vec<(String, Conf)>,
 }
 
+impl Question {
+    /// Which batch fits on the recorded card.
+    pub fn usual(recordings: &[Recording]) -> Question {
+        let confs = usual_settings(recordings);
+        Question { at: None, card: None, in_use: None, values: Vec::new(), confs }
+    }
+}
+
+/// The settings that are tried where none are given: those of the recordings, and these.
+const SETTINGS: [&str; 2] = ["default", "expandable_segments:True"];
+
+/// Each setting once, the recorded ones first.
+pub fn usual_settings(recordings: &[Recording]) -> Vec<(String, Conf)> {
+    let recorded = recordings.iter().filter_map(|recording| {
+        let in_force = &recording.recorded.in_force;
+        Some((in_force.name().to_string(), in_force.conf.clone()?))
+    });
+    let named = |name: &str| Some((name.to_string(), Conf::parse(name).ok()?));
+    let mut confs: Vec<(String, Conf)> = Vec::new();
+    for (name, conf) in recorded.chain(SETTINGS.into_iter().filter_map(named)) {
+        if confs.iter().all(|(_, other)| *other != conf) {
+            confs.push((name, conf));
+        }
+    }
+    confs
+}
+
 /// What the recordings tell.
 #[derive(Debug)]
 pub struct Answer<'r> {

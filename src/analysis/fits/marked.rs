@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::recording::{Batches, Recording};
 use super::varied::{Name, Varied};
 use crate::trace::{Definitions, Trace};
 
@@ -29,7 +30,8 @@ fn marked_values(definitions: &Definitions, number: &Name) -> Vec<u64> {
 const LENGTHS: [&str; 2] = ["length", "tokens"];
 
 /// What differs between traces by their marks: the batch, the length where all of them name one and it differs, or both.
-pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone) -> Varied {
+/// `None`: neither does.
+pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone) -> Option<Varied> {
     let differs = |number: &Name| {
         let of_traces = traces.clone().map(|one| marked_values(one, number));
         let of_traces: Vec<Vec<u64>> = of_traces.collect();
@@ -37,13 +39,31 @@ pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone)
         of_traces.iter().all(|values| !values.is_empty())
             && of_traces.iter().flatten().any(|value| Some(value) != first)
     };
-    let batch = Name::default();
+    let batch = Some(Name::default()).filter(differs);
     let length = LENGTHS.iter().filter_map(|name| Name::new(name)).find(differs);
-    match length {
-        None => Varied::one(batch),
-        Some(length) if differs(&batch) => Varied::two(batch, length),
-        Some(length) => Varied::one(length),
+    match (batch, length) {
+        (Some(batch), Some(length)) => Some(Varied::two(batch, length)),
+        (one, other) => one.or(other).map(Varied::one),
     }
+}
+
+/// The most bytes of traces whose answer is computed where it was not asked for: two runs of 100,000 blocks.
+const ANSWERED: u64 = 24 << 20;
+
+/// The recordings of traces whose marks name two batches or lengths. Empty where they name fewer, where nothing can be
+/// compared, for ranks of a job, and where reading them takes long.
+pub fn marked_recordings(traces: &[Trace]) -> Vec<Recording> {
+    let bytes = traces.iter().map(Trace::data_bytes).fold(0, u64::saturating_add);
+    if bytes > ANSWERED || traces.iter().any(|trace| trace.header().rank.is_some()) {
+        return Vec::new();
+    }
+    let definitions: Vec<Definitions> = traces.iter().map(|trace| trace.definitions().0).collect();
+    let Some(varied) = marked_numbers(definitions.iter()) else { return Vec::new() };
+    let marked = vec![Batches::Marked; varied.names().count()];
+    let read = |trace: &Trace| {
+        Recording::read(&trace.path().display().to_string(), trace, None, &varied, &marked)
+    };
+    traces.iter().map(read).collect::<Result<_, _>>().unwrap_or_default()
 }
 
 /// The most bytes of traces whose marks are read for a hint: names lie all over a trace.
@@ -79,9 +99,10 @@ mod tests {
     fn marks_say_which_numbers_differ() {
         let of = |traces: &[&[&str]]| {
             let traces: Vec<Definitions> = traces.iter().map(|names| named(names)).collect();
-            let varied = marked_numbers(traces.iter());
-            varied.names().map(|name| name.as_str().to_string()).collect::<Vec<_>>().join(" ")
+            let varied = marked_numbers(traces.iter())?;
+            Some(varied.names().map(|name| name.as_str().to_string()).collect::<Vec<_>>().join(" "))
         };
+        let of = |traces: &[&[&str]]| of(traces).unwrap_or_default();
         assert_eq!(of(&[&["batch=4"], &["batch=6"]]), "batch");
         assert_eq!(of(&[&["batch=4 length=256"], &["batch=6 length=256"]]), "batch");
         assert_eq!(of(&[&["batch=4 length=256"], &["batch=6 length=512"]]), "batch length");
@@ -89,7 +110,9 @@ mod tests {
         assert_eq!(of(&[&["batch=4 length=256"], &["batch=4 length=512"]]), "length");
         assert_eq!(of(&[&["length=256"], &["length=512"]]), "length");
         assert_eq!(of(&[&["batch=4 length=256"], &["batch=6"], &["batch=6 length=9"]]), "batch");
-        assert_eq!(of(&[&["load"]]), "batch");
+        assert_eq!(of(&[&["batch=4 length=256"]]), "", "one value");
+        assert_eq!(of(&[&["load"]]), "");
+        assert_eq!(of(&[]), "");
     }
 
     fn named(names: &[&str]) -> Definitions {

@@ -29,10 +29,14 @@ mod varied;
 
 use std::fmt;
 
-pub use answer::{Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer};
+pub use answer::{
+    Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer, usual_settings,
+};
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
-pub use marked::{MarkedTrace, marked_batches, marked_numbers, marked_traces, suffices};
+pub use marked::{
+    MarkedTrace, marked_batches, marked_numbers, marked_recordings, marked_traces, suffices,
+};
 pub use recording::{Batches, Recording};
 pub use scaling::{Scaling, Share};
 pub use varied::{Axis, Name, Values, Varied};

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::law::{Bound, FIXED_PART, Law, Point, least_request, roundest, usual};
-use super::varied::{Values, Varied};
+use super::varied::{Name, Values, Varied};
 use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 
 /// The part of a block by which its size may lie beside a line.
@@ -41,7 +41,7 @@ impl Powers {
     /// `batch x length^2`.
     pub(super) fn name(self, varied: &Varied) -> String {
         let powers = [self.first, self.second].into_iter().zip(varied.names());
-        let factor = |(power, name): (i32, &super::Name)| match power {
+        let factor = |(power, name): (i32, &Name)| match power {
             0 => None,
             1 => Some(name.as_str().to_string()),
             power => Some(format!("{}^{power}", name.as_str())),

@@ -9,6 +9,7 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
 use super::facts::{Prediction, ProcessPage, process_page, whatif};
+use super::fits::{PageFits, fits};
 use super::redact::Redaction;
 use super::second_pass::{self, SecondPass};
 use crate::analysis::Process;
@@ -49,6 +50,8 @@ struct RunFacts {
     label: String,
     report: json::process::ProcessesReport,
     processes: Vec<ProcessPage>,
+    /// Which batch fits.
+    fits: Option<PageFits>,
 }
 
 const SCHEMA: &str = "vramtrace.page/1";
@@ -66,21 +69,24 @@ pub fn write(
         .split_once(PLACE)
         .ok_or_else(|| io::Error::other("the built-in page lacks <!--data-->"))?;
     out.write_all(head.as_bytes())?;
-    // What-if replays the requests of a trace under other settings. That takes as long as the columns, so both
-    // are computed in parallel.
-    let (passes, predictions) = std::thread::scope(|scope| {
+    // What-if replays the requests of a trace under other settings, and so does the search for the batch that fits. That
+    // takes as long as the columns, so both are computed in parallel.
+    let (passes, predictions, fitting) = std::thread::scope(|scope| {
         let all: Vec<(&Process, &Trace)> = runs.iter().flat_map(|run| run.inputs()).collect();
         let inputs = all.clone();
-        let predictions = scope
-            .spawn(move || inputs.iter().map(|(process, trace)| whatif(process, trace)).collect());
+        let by_run: Vec<&[Trace]> = runs.iter().map(|run| run.traces).collect();
+        let predictions = scope.spawn(move || {
+            let predictions = inputs.iter().map(|(process, trace)| whatif(process, trace));
+            (predictions.collect(), by_run.into_iter().map(fits).collect())
+        });
         let mut passes: Vec<SecondPass> = Vec::new();
         for (index, (process, trace)) in all.into_iter().enumerate() {
             let id = format!("stream-{index}");
             passes.push(section(out, &id, |out| second_pass::run(process, trace, out))?);
         }
-        let predictions: Vec<Prediction> =
+        let (predictions, fitting): (Vec<Prediction>, Vec<Option<PageFits>>) =
             predictions.join().map_err(|_| io::Error::other("an analysis failed"))?;
-        io::Result::Ok((passes, predictions))
+        io::Result::Ok((passes, predictions, fitting))
     })?;
     let mut found = passes.into_iter().zip(predictions);
     let mut pages: Vec<ProcessPage> = Vec::new();
@@ -97,7 +103,9 @@ pub fn write(
         redacted: redaction.is_some(),
         runs: runs
             .iter()
-            .map(|run| RunFacts {
+            .zip(fitting)
+            .map(|(run, fits)| RunFacts {
+                fits,
                 label: run.label.clone(),
                 report: json::process::report(run.processes, TOP),
                 processes: pages.by_ref().take(run.processes.len()).collect(),

@@ -16,6 +16,7 @@ mod columns;
 mod document;
 mod facts;
 mod failures;
+mod fits;
 mod lumped;
 mod phases;
 mod recorded;

@@ -1,8 +1,12 @@
 //! The text of `vramtrace fits`.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
-use crate::analysis::fits::{Answer, Interval, Predicted, Recording, SettingAnswer, Verdict};
+use crate::analysis::fits::{
+    Answer, Interval, Predicted, Question, Recording, SettingAnswer, Verdict, answer,
+    marked_recordings,
+};
 use crate::report::fits::caveats;
+use crate::trace::Trace;
 use crate::units::{clean, gib, size};
 
 /// The answer, first in one line.
@@ -41,6 +45,13 @@ pub fn short(answer: &Answer) -> String {
     }
 }
 
+/// The answer about traces whose marks name two batches or lengths. `None`: they do not, or it would take long.
+pub fn line_of_marks(traces: &[Trace]) -> Option<String> {
+    let recordings = marked_recordings(traces);
+    let answer = answer(&recordings, &Question::usual(&recordings)).ok()?;
+    headline(&answer)
+}
+
 fn of_recording(recording: &Recording) -> String {
     let values: Vec<String> =
         recording.values().into_iter().map(|at| recording.varied.describe(at)).collect();
@@ -54,7 +65,7 @@ fn of_recording(recording: &Recording) -> String {
 }
 
 /// `batch 22 fits, 24 does not`: the best setting, that in force first.
-fn headline(answer: &Answer) -> Option<String> {
+pub(crate) fn headline(answer: &Answer) -> Option<String> {
     let card = answer.card.as_ref()?;
     let on = match &card.name {
         Some(name) => format!("{} ({})", clean(name), gib(card.bytes)),

@@ -8,8 +8,13 @@ use crate::report::shell;
 
 /// Commands to suggest after an overview. The example is the process that failed first, else the outlier,
 /// else the first one.
-/// `given`: the trace arguments as the user gave them, each after a space. `marked`: the batches of the traces.
-pub fn overview_hints(processes: &[Rank], given: &str, marked: &[MarkedTrace]) -> String {
+/// `given`: the trace arguments as the user gave them, each after a space. `marked`: the batches of the traces, and which
+/// one fits.
+pub fn overview_hints(
+    processes: &[Rank],
+    given: &str,
+    (marked, fitting): (&[MarkedTrace], Option<&str>),
+) -> String {
     let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
     let odd = outliers(&standings);
     let odd = || processes.iter().zip(&odd).find(|(_, odd)| odd.is_some()).map(|(one, _)| one);
@@ -24,20 +29,19 @@ pub fn overview_hints(processes: &[Rank], given: &str, marked: &[MarkedTrace]) -
         (format!("vramtrace holders{given}"), "who held it at the peaks"),
         timeline(given),
     ];
-    lines.extend(fits(marked));
+    let fits = fits(marked, fitting);
+    lines.extend(fits.iter().map(|(command, what)| (command.clone(), what.as_str())));
     aligned(lines)
 }
 
-/// The command that says which batch fits. `None`: the marks of these traces name fewer than two.
-fn fits(marked: &[MarkedTrace]) -> Option<(String, &'static str)> {
+/// The command that says which batch fits, with the answer. `None`: the marks of these traces name fewer than two.
+fn fits(marked: &[MarkedTrace], fitting: Option<&str>) -> Option<(String, String)> {
     let paths: String =
         marked.iter().map(|trace| format!(" {}", shell::path(trace.path))).collect();
-    suffices(marked).then(|| {
-        (
-            format!("vramtrace fits{paths}"),
-            "which batch fits on this card; --card 24GiB: on another",
-        )
-    })
+    let answer = fitting.unwrap_or("which batch fits on this card");
+    let command =
+        || (format!("vramtrace fits{paths}"), format!("{answer}; --card 24GiB: on another"));
+    suffices(marked).then(command)
 }
 
 /// The command that exports a timeline, and its description.
@@ -46,8 +50,8 @@ fn timeline(given: &str) -> (String, &'static str) {
 }
 
 /// Commands to suggest after a report on processes. `full`: the report was printed with `--full`.
-/// `given`: as in [`overview_hints`].
-pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
+/// `given`: as in [`overview_hints`]. `fitting`: which batch fits.
+pub fn hints(processes: &[Process], full: bool, given: &str, fitting: Option<&str>) -> String {
     let mut lines = Vec::new();
     if !full {
         let rest = "kinds, refusals, libraries, the sum to nvidia-smi's figure";
@@ -63,12 +67,15 @@ pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
     if !processes.is_empty() {
         lines.push(timeline(given));
     }
+    let mut marked = Vec::new();
     if let [process] = processes
         && process.devices().any(|(_, device)| device.cache.peak_allocated.bytes > 0)
     {
         let batches = marked_batches(&process.definitions);
-        lines.extend(fits(&[MarkedTrace { path: &process.trace, batches }]));
+        marked.push(MarkedTrace { path: &process.trace, batches });
     }
+    let fits = fits(&marked, fitting);
+    lines.extend(fits.iter().map(|(command, what)| (command.clone(), what.as_str())));
     aligned(lines)
 }
 

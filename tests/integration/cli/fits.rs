@@ -252,6 +252,14 @@ fn report_names_the_command_where_marks_name_two_batches() {
         let (code, text, _) = said(fits(&scratch, &words));
         assert!(code == Some(0) && text.starts_with("batch 24 fits"), "{text}");
     }
+    // The answer stands behind the command.
+    for traces in [&["gpt2_b6-6-6-4.vtrace"][..], &TWO] {
+        let answer = said(fits(&scratch, &[traces, &["--short"]].concat())).1;
+        assert!(answer.contains(" fits, ") && answer.contains("NVIDIA H100"), "{answer}");
+        let behind = format!("   # {}; --card 24GiB: on another\n", answer.trim_end());
+        let text = report(traces);
+        assert!(text.contains(&behind), "{text}");
+    }
     assert_eq!(command(&report(&["gpt2_b4.vtrace"])), None, "one batch tells little");
     let all: Value = serde_json::from_str(&report(&[&TWO[..], &["--json"]].concat())).unwrap();
     let batches = |process: &Value| process["marked_batches"].clone();

@@ -223,8 +223,20 @@ export interface ProcessPage {
   problems: string[];
 }
 
+/** Which batch, or which length, fits on the recorded card. */
+export interface FitsFacts {
+  line: string;
+  /** `batch` or `length`. */
+  varied: string;
+  recorded: { trace: string; values: { name: string; value: number }[][]; peak_reserved_bytes: number }[];
+  settings: { conf: string; in_force: boolean; forbidden: string | null; fits: number; does_not_fit: number | null }[];
+  caveats: string[];
+}
+
 export interface RunFacts {
   label: string;
+  /** Where marks name two batches or lengths. */
+  fits: FitsFacts | null;
   report: { processes: ProcessFacts[] };
   processes: ProcessPage[];
 }

@@ -2,7 +2,7 @@
 
 import { copyButton, el, fill, theme } from "../base/dom.ts";
 import { clean, count, duration, limitOf, percent, seconds, size } from "../base/units.ts";
-import type { FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
+import type { FitsFacts, FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 import { lead } from "./verdict.ts";
@@ -46,9 +46,11 @@ export class AdviceView implements View {
     const leaks = (advice.leaks?.leaks ?? []).filter((leak) => (leak.device ?? 255) === model.device);
     const whatif = here(advice.whatif?.devices ?? []);
     const tries = model.failure?.tries ?? [];
+    const { fits } = this.page.facts.runs[0];
     fill(
       this.node,
       ...(tries.length ? [el("h3", { text: "What to try" }), el("ol", { class: "tries" }, ...tries.map((one) => this.attempt(one)))] : []),
+      ...(fits ? [el("h3", { text: `Which ${clean(fits.varied, 20)} fits` }), this.fitting(fits)] : []),
       el("h3", { text: "What other settings of PyTorch's allocator would need" }),
       ...(whatif.length ? whatif.map((one) => this.whatif(one)) : [el("p", { class: "dim", text: clean(advice.no_whatif ?? "There is nothing to replay on this device.") })]),
       el("h3", { text: "Fragmentation of PyTorch's cache" }),
@@ -62,6 +64,30 @@ export class AdviceView implements View {
   private attempt(one: { text: string; copy: string | null }): HTMLElement {
     if (one.copy === null) return el("li", { text: clean(one.text, 300) });
     return el("li", {}, el("code", { text: clean(one.copy, 300) }), copyButton(one.copy), el("span", { class: "dim", text: `  ${clean(one.text, 300)}` }));
+  }
+
+  private fitting(facts: FitsFacts): HTMLElement {
+    const rows = facts.settings.map(({ conf, in_force, forbidden, fits, does_not_fit: fails }) => {
+      const [from, to] = [fits + 1, (fails ?? 0) - 1];
+      return [
+        el("span", {}, el("code", { text: clean(conf, 80) }), in_force && " (in force)", forbidden && el("span", { class: "warning", text: ` ${clean(forbidden, 120)}` })),
+        fits === 0 ? "none" : count(fits),
+        from > to ? "" : from === to ? count(from) : `${count(from)} to ${count(to)}`,
+        fails === null ? "-" : count(fails),
+      ];
+    });
+    const recorded = facts.recorded.map((one) => {
+      const values = one.values.map((step) => step.map(({ name, value }) => `${clean(name, 20)} ${value}`).join(" "));
+      return `${clean(one.trace.split("/").pop() ?? "", 60)}: ${values.join(", ")}, reserved ${size(one.peak_reserved_bytes)} at its peak`;
+    });
+    return el(
+      "div",
+      { class: "fitting" },
+      el("p", {}, el("strong", { text: clean(facts.line, 200) })),
+      table(["setting", "fits", "too close to say", "does not fit"], rows),
+      ...recorded.map((text) => el("p", { class: "dim", text })),
+      ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
+    );
   }
 
   private whatif(facts: WhatifFacts): HTMLElement {
