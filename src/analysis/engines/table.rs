@@ -19,6 +19,17 @@ pub(super) const ENGINES: &[Engine] = &[
                 Role::Workspace,
                 "the workspace that ggml gives to cuBLAS",
             ),
+            function("ggml_cuda_op_", Role::Workspace, "scratch memory of an operation, cuBLAS"),
+            function(
+                "ggml_cuda_mul_mat",
+                Role::Workspace,
+                "scratch memory of an operation, cuBLAS",
+            ),
+            function(
+                "ggml_backend_cuda_graph_compute",
+                Role::Workspace,
+                "scratch memory of an operation, cuBLAS",
+            ),
             function("ggml_gallocr_", Role::Activations, "compute buffers"),
             function("ggml_backend_sched_", Role::Activations, "compute buffers"),
             function("llama_context::output_reserve", Role::Activations, "logits, embeddings"),
