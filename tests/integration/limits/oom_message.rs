@@ -565,7 +565,7 @@ fn what_the_interpreters_end_frees_is_still_named() {
 fn functions_of_a_program_have_names_in_the_message() {
     let flags = ["-g0", "-O0"];
     let engine = Program::compiled("g++", "../../docs/programs/engine.cpp", &flags);
-    let run = engine.run(Setup::simulated().cap("3500MiB").arg(4096));
+    let run = engine.run(Setup::simulated().cap("3500MiB").arg("-c").arg(4096));
     assert_eq!(run.status, 1, "{}", run.stderr);
     let title = engine.0.file_name().unwrap().to_str().unwrap();
     let asked = format!("at llama_kv_cache::llama_kv_cache in {title}");
@@ -574,6 +574,6 @@ fn functions_of_a_program_have_names_in_the_message() {
     assert!(held.contains(&format!("llama_model::load_tensors in {title}")), "{held}");
     // Without symbols the place in the file is left.
     let stripped = Program::compiled("g++", "../../docs/programs/engine.cpp", &["-s"]);
-    let run = stripped.run(Setup::simulated().cap("3500MiB").arg(4096));
+    let run = stripped.run(Setup::simulated().cap("3500MiB").arg("-c").arg(4096));
     assert!(says(&run.stderr, "holds").contains("+0x"), "{}", run.stderr);
 }
