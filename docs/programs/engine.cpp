@@ -1,4 +1,4 @@
-// engine [CONTEXT]: takes memory in the steps and through the functions in which llama.cpp does, for the page about it:
+// engine [-c CONTEXT]: takes memory in the steps and through the functions in which llama.cpp does, for the page about it:
 // the model, the cache of keys and values for CONTEXT tokens (default 4096), compute buffers, scratch memory, graphs.
 // It computes nothing, so it needs no GPU (`vramtrace run --simulate`), and links nothing but the C library.
 //
@@ -207,7 +207,7 @@ struct llama_context {
 };
 
 int main(int count, char **arguments) {
-    size_t context = count > 1 ? strtoul(arguments[1], nullptr, 10) : 4096;
+    size_t context = count > 2 ? strtoul(arguments[2], nullptr, 10) : 4096;
     void *current;
     check(DRIVER(cuInit, unsigned)(0), "cuInit");
     check(DRIVER(cuDevicePrimaryCtxRetain, void **, int)(&current, 0), "cuDevicePrimaryCtxRetain");

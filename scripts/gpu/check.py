@@ -33,6 +33,7 @@ graphs  executable graphs of PyTorch: the driver's memory for them at the line t
         of the driver that are not classified
 llama   llama.cpp, if VRAMTRACE_LLAMA names it: logits and tokens/s without and with the preload, the named share of
         NVML's figure, roles, and its own estimate (llama-fit-params) beside what was measured
+strangers  XGBoost, tinygrad, RMM's and pycuda's tests, and NVIDIA's tools beside the recorder (strangers.py)
 per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
@@ -71,6 +72,7 @@ import sleep
 import stacks
 import story
 import streams
+import strangers
 import suites
 import tensors
 import truth
@@ -80,7 +82,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "strangers", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -450,6 +452,10 @@ def section_wheel():
 
 def section_llama():
     llama.section(sys.modules[__name__])
+
+
+def section_strangers():
+    strangers.section(sys.modules[__name__])
 
 
 def section_suites():

@@ -20,7 +20,9 @@ import time
 from pathlib import Path
 
 MIB = 1 << 20
-TOOLS = ("llama-bench", "llama-fit-params", "llama-batched-bench", "llama-results")
+TOOLS = ("llama-bench", "llama-fit-params", "llama-batched-bench")
+# Earlier versions of llama.cpp do not have it.
+MORE_TOOLS = ("llama-results",)
 OPTIONS = """-DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON -DGGML_CUDA_FA=OFF -DGGML_CUDA_NCCL=OFF -DGGML_NATIVE=OFF
 -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF
 -DLLAMA_OPENSSL=OFF""".split()
@@ -57,15 +59,14 @@ def tools(check, given):
     capability = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True)
     architecture = capability.stdout.split()[0].replace(".", "")
     ninja = ["-G", "Ninja"] if shutil.which("ninja") else []
-    commands = (
-        ["cmake", *ninja, "-S", str(directory), "-B", str(build), f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *OPTIONS],
-        ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", *TOOLS],
-    )
+    make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target"]
+    configure = ["cmake", *ninja, "-S", str(directory), "-B", str(build), f"-DCMAKE_CUDA_ARCHITECTURES={architecture}", *OPTIONS]
     started = time.time()
     with open(check.LOGS / "llama-build.log", "w") as log:
-        for command in commands:
-            if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode:
-                return None, "llama.cpp does not build, see llama-build.log"
+        run_logged = lambda command: subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode == 0
+        if not run_logged(configure) or not run_logged([*make, *TOOLS]):
+            return None, "llama.cpp does not build, see llama-build.log"
+        run_logged([*make, *MORE_TOOLS])
     print(f"built in {time.time() - started:.0f} s\n")
     return build / "bin", ""
 

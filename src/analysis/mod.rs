@@ -4,6 +4,7 @@
 //! ranks, and consistency checks. Sizes are bytes; times are ns since the start of the trace.
 
 mod diagnosis;
+pub mod engine_use;
 mod engines;
 pub mod fits;
 mod memory;

@@ -16,6 +16,7 @@ use crate::driver::nvml::{self, Card, Nvml};
 use crate::driver::{Driver, GpuDevice};
 use crate::launch::elf::{self, Executable};
 use crate::launch::library;
+use crate::live_processes::kernel_driver;
 use coverage::Coverage;
 use machine::{Access, DeviceNode, Machine};
 use recording::Switches;
@@ -216,6 +217,13 @@ impl Findings {
             notes.extend(self.machine.runtime_too_new(driver.version));
         }
         notes.extend(self.switches.notes());
+        let asked = kernel_driver::asked_by(|name| std::env::var(name).ok());
+        notes.extend(asked.map(|asked| {
+            format!(
+                "{asked}: tinygrad's NV backend calls the kernel driver, not libcuda: not recorded, \
+                 not capped; with CUDA=1 it is"
+            )
+        }));
         notes
     }
 

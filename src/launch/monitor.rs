@@ -14,6 +14,7 @@ use vramtrace_reader::files;
 use super::library::{SHIM, SIMULATED};
 use super::processes::{self, Process, Stat};
 use crate::console::message;
+use crate::live_processes::kernel_driver;
 
 /// The result of the monitor when the command ended.
 #[derive(Clone, Debug, Default)]
@@ -224,9 +225,21 @@ impl ProcessMonitor {
             self.report.without_shim.push((pid, stat.name.clone()));
             return true;
         }
-        // The recorder stays loaded.
-        shim && (!self.simulated || self.report.cudart_on_simulated)
+        if !cuda && kernel_driver::is_called_by(stat.process.pid as u32, &files) {
+            let Stat { process, name, .. } = stat;
+            message(format_args!("process {} ({name}) {}", process.pid, kernel_driver::UNRECORDED));
+            return true;
+        }
+        // The recorder stays loaded; what it does not see may come later.
+        let later = !cuda && calls_kernel_driver_later(stat.process.pid);
+        shim && !later && (!self.simulated || self.report.cudart_on_simulated)
     }
+}
+
+/// Whether its environment asks for a backend that passes libcuda by.
+fn calls_kernel_driver_later(pid: i32) -> bool {
+    let value = |name: &str| String::from_utf8(processes::variable(pid, name)?).ok();
+    kernel_driver::asked_by(value).is_some()
 }
 
 fn file_name(path: &Path) -> Option<&str> {

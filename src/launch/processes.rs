@@ -66,7 +66,8 @@ pub fn has_variable(pid: i32, name: &str, value: &OsStr) -> bool {
     variable(pid, name).is_some_and(|found| found == value.as_bytes())
 }
 
-fn variable(pid: i32, name: &str) -> Option<Vec<u8>> {
+/// The value of a variable that it was started with.
+pub fn variable(pid: i32, name: &str) -> Option<Vec<u8>> {
     let environ = proc_file(pid as u32, "environ");
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;

@@ -5,6 +5,7 @@ mod directory;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod followed;
 pub mod group;
+pub mod kernel_driver;
 #[cfg(feature = "metrics")]
 pub mod node;
 #[cfg(any(feature = "metrics", feature = "top"))]

@@ -345,7 +345,14 @@ impl<'s> Namer<'s> {
             places.get(index).and_then(|place| place.frames.last().copied())
         };
         let frames = &self.symbols.frames;
-        let says = |at: u32| frames[at as usize].says_it_allocates();
+        // Frameworks' allocators name no holder anyway (`memory/allocator_frames.rs`), and their files are large.
+        let own = |frame: &Frame| {
+            self.own_places.native(frame.library.as_deref(), &frame.file) >= Layer::Package
+        };
+        let says = |at: u32| {
+            let frame = &frames[at as usize];
+            frame.says_it_allocates() && own(frame)
+        };
         let mut callers: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
         for index in self.places.keys().filter(|at| outermost(&self.places, at).is_some_and(says)) {
             callers.insert(*index, Vec::new());

@@ -94,7 +94,7 @@ const READER: Layout = Layout {
         &["analysis/diagnosis"],
         &["analysis/fits"],
         &["analysis/process"],
-        &["analysis/runs", "analysis/verify"],
+        &["analysis/engine_use", "analysis/runs", "analysis/verify"],
         &["analysis"],
         &["report", "export", "import"],
         &["live_processes"],

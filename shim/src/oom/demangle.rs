@@ -84,7 +84,7 @@ mod tests {
             ("_ZN99999999999999999999xE", "_ZN99999999999999999999xE"),
             ("_ZN9abcE", "_ZN9abcE"),
             ("_ZN3\u{e4}\u{e4}E", "_ZN3\u{e4}\u{e4}E"),
-            ("_ZNSt3C2E", "_ZNSt3C2E"),
+            ("_ZNSt3C2E", "std::C2E"),
             ("", ""),
         ] {
             assert_eq!(shown(name), wanted, "{name}");

@@ -91,6 +91,7 @@ mod tests {
             ("onnxruntime::BFCArena::Extend", None),
             ("xgboost::EllpackPageImpl::EllpackPageImpl", Some(Role::Input)),
             ("xgboost::HostDeviceVectorImpl<float>::Resize", None),
+            ("xgboost::common::RefResourceView<float>::RefResourceView", None),
             ("my_llama_model", None),
             ("main", None),
         ] {

@@ -172,8 +172,8 @@ impl<'s> StackClassifier<'s> {
         let first = frames.iter().position(|index| self.engines[*index as usize])?;
         let frame = |at: &usize| &self.symbols.frames()[frames[*at] as usize];
         let native = |at: &usize| frame(at).language == Language::Native;
-        let above = (first..frames.len()).take_while(native);
-        Some(above.skip_while(|at| frame(at).says_it_allocates()).next().unwrap_or(first))
+        let mut above = (first..frames.len()).take_while(native);
+        Some(above.find(|at| !frame(at).says_it_allocates()).unwrap_or(first))
     }
 
     /// The innermost frame outside of the wrappers that begin at `first`, see `allocator_frames.rs`. `None`: there are

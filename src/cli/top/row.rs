@@ -76,6 +76,8 @@ pub enum Tracing {
     SwitchedOff,
     /// NVML lists it, and it has no live page.
     Untraced,
+    /// As untraced: it calls the kernel driver, which no preloaded library sees.
+    PastLibcuda,
     /// As untraced, of another user: whether that user records it is not known here.
     OfOthers,
 }
@@ -167,6 +169,7 @@ impl Row {
             Tracing::SwitchedOff => format!("{} (recording off)", self.command),
             Tracing::NotRecorded => format!("{} (not recorded)", self.command),
             Tracing::Untraced => format!("{} (not traced)", self.command),
+            Tracing::PastLibcuda => format!("{} (past libcuda: not recorded)", self.command),
             Tracing::OfOthers => format!("{} (of another user)", self.command),
         }
     }

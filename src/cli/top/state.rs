@@ -16,6 +16,7 @@ use super::rates::Rate;
 use super::row::{Card, Row, Tracing, push, refused};
 use super::untraced::{self, pids_are_those_of_nvml, utilization};
 use crate::driver::nvml::cards::CardFacts;
+use crate::live_processes::kernel_driver;
 
 /// How many cards are kept that no process uses any more.
 const MOST_CARDS: usize = 256;
@@ -247,6 +248,7 @@ impl State {
             Tracing::Untraced => Some(
                 "it runs without the recorder: start it by `vramtrace run` to see its lines".into(),
             ),
+            Tracing::PastLibcuda => Some(format!("it {}", kernel_driver::UNRECORDED)),
             Tracing::OfOthers => {
                 Some("it belongs to another user, whose traces are not read".into())
             }

@@ -8,6 +8,8 @@ use super::look::Look;
 use super::rates::Rate;
 use super::row::{Row, RowDevice, Tracing, script};
 use crate::driver::nvml::cards::CardFacts;
+use crate::launch::processes;
+use crate::live_processes::kernel_driver;
 
 /// The highest of the cards that a process is on.
 pub fn utilization(cards: &[CardFacts], pid: u32) -> Option<u32> {
@@ -28,6 +30,11 @@ pub fn pids_are_those_of_nvml(look: &Look, cards: &[CardFacts]) -> bool {
         None => look.in_first_namespace,
         Some(_) => traced.any(|process| is_listed(&process.pid)),
     }
+}
+
+fn passes_libcuda_by(pid: u32) -> bool {
+    let mapped = i32::try_from(pid).map_or(Vec::new(), processes::mapped_files);
+    kernel_driver::is_called_by(pid, &mapped)
 }
 
 /// The processes of the cards that have no live page of this user.
@@ -54,6 +61,7 @@ pub fn rows(look: &Look, cards: &[CardFacts]) -> Vec<Row> {
                 None => "(not visible from here)".into(),
             },
             tracing: match owner {
+                Some(owner) if owner.is_mine && passes_libcuda_by(pid) => Tracing::PastLibcuda,
                 Some(owner) if owner.is_mine => Tracing::Untraced,
                 _ => Tracing::OfOthers,
             },

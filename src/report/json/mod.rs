@@ -3,6 +3,7 @@
 pub mod damage;
 pub mod diff;
 mod driver_own;
+mod engine;
 pub mod event;
 pub mod fits;
 pub mod frag;

@@ -187,6 +187,9 @@ pub struct DeviceFacts {
     /// The holders by line of code; absent where they were not computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<DeviceHolders>,
+    /// What an inference engine got of the card; absent for other programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<super::engine::EngineFacts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -407,6 +410,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             let roles_at_peak = who.peak_roles.as_ref().map(|roles| roles_of(roles, id));
             DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live), roles_at_peak }
         }),
+        engine: super::engine::facts(process, id),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reports as text, for people.
 
 pub mod diff;
+mod engine;
 mod failed;
 pub mod fits;
 pub mod frag;

@@ -6,7 +6,7 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
-use super::{holders, in_use, oom, sleeps, sum, torch};
+use super::{engine, holders, in_use, oom, sleeps, sum, torch};
 use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
@@ -37,6 +37,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str(&refusals(process, id, device, shown.top));
         out.push_str(&largest_live(process, id, device, shown.top));
         out.push_str(&holders::of_device(process, id, shown));
+        out.push_str(&engine::of_device(process, id));
         out.push_str(&sleeps::of_device(process, id, shown));
     }
     if !any {

@@ -19,6 +19,22 @@ fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
+/// What passes libcuda by is said before the program runs.
+#[test]
+fn a_backend_on_the_kernel_driver_is_not_recorded() {
+    let scratch = Scratch::new();
+    let said = "tinygrad's NV backend calls the kernel driver, not libcuda: not recorded";
+    let notes = |name: &str, value: &str| {
+        let mut command = vramtrace();
+        command.arg("doctor").current_dir(&scratch.0).env(name, value);
+        command.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "2x24GiB");
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ").contains(said)
+    };
+    assert!(notes("NV", "1") && notes("DEV", "NV"));
+    assert!(!notes("CUDA", "1") && !notes("NV", "0"));
+}
+
 fn json(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {printed}"))

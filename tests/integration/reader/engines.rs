@@ -9,7 +9,7 @@ use vramtrace_format::{Definition, Kind};
 /// The program of docs/problems/llama-cpp.md.
 fn engine(flags: &[&str]) -> Run {
     let program = Program::compiled("g++", "../../docs/programs/engine.cpp", flags);
-    program.run(Setup::simulated().preload().arg(4096)).ok()
+    program.run(Setup::simulated().preload().arg("-c").arg(4096)).ok()
 }
 
 #[track_caller]
@@ -69,6 +69,38 @@ fn without_debug_information_the_symbols_say_the_same() {
     assert_eq!(holders(&run.scratch, run.only_trace().to_str().unwrap(), &[]), named(&FUNCTIONS));
 }
 
+/// The parts of the card, and the arithmetic of the context length.
+#[test]
+fn a_report_has_what_an_engine_got_of_the_card() {
+    let run = engine(&["-g"]);
+    let trace = run.only_trace();
+    let trace = trace.to_str().unwrap();
+    let json: Value =
+        serde_json::from_str(&text(&run.scratch, &["report", trace, "--json"])).unwrap();
+    let device = &json["processes"][0]["devices"][0];
+    let found = &device["engine"];
+    assert_eq!(found["engine"], "llama.cpp", "{found}");
+    let number = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{found}"));
+    let parts = found["parts"].as_array().unwrap();
+    let sum: u64 = parts.iter().map(|part| number(&part["bytes"])).sum();
+    assert_eq!(sum, number(&device["in_use_at_peak"]["headline_bytes"]), "{found}");
+    let part =
+        |name: &str| number(&parts.iter().find(|part| part["part"] == name).unwrap()["bytes"]);
+    assert_eq!((part("weights"), part("KV cache")), (2574 * MIB, 768 * MIB), "{found}");
+    let unused = number(&found["unused_bytes"]);
+    let taken = number(&device["peak_process_bytes"]) + number(&found["others_bytes"]);
+    assert_eq!(unused, 24 * 1024 * MIB - taken, "{found}");
+    let cache = 768 * MIB + unused - 1024 * MIB;
+    assert_eq!(number(&found["kv_cache_bytes"]), cache, "{found}");
+    let tokens = 4096 * u128::from(cache) / u128::from(768 * MIB) / 256 * 256;
+    let option = &found["options"][0];
+    assert_eq!((&option["option"], &option["had"]), (&"--ctx-size".into(), &"4096".into()));
+    assert_eq!(option["value"], tokens.to_string(), "{found}");
+    let shown = text(&run.scratch, &["report", trace, "--full"]);
+    let line = "would leave 1.00 GiB (from the trace; not tried on the engine)";
+    assert!(shown.contains(line) && shown.contains(&format!("--ctx-size={tokens}")), "{shown}");
+}
+
 /// What a command says of a program whose symbols are in another file, or nowhere.
 #[test]
 fn stripped_programs_and_missing_debug_files_are_told_apart() {
@@ -84,7 +116,7 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
     tool("strip", &["engine"]);
     let run = |program: &str| {
         let program = Program(scratch.0.join(program));
-        let run = program.run(Setup::simulated().preload().arg(4096)).ok();
+        let run = program.run(Setup::simulated().preload().arg("-c").arg(4096)).ok();
         text(&run.scratch, &["holders", run.only_trace().to_str().unwrap()])
     };
     let alone = run("engine");
