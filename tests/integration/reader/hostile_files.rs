@@ -129,7 +129,7 @@ fn run_that_finds(scratch: &Scratch, planted: &str) -> Ended {
     let script = format!("cp -a {planted}/. shared/");
     let mut run = vramtrace();
     run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
-    ends(&mut run)
+    ends(&run)
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_run_puts_together_a_trace_and_a_tail_of_its_own_user_alone() {
         let script = format!("cp -a planted/. shared/ && {change}");
         let mut run = vramtrace();
         run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
-        let ended = ends(&mut run);
+        let ended = ends(&run);
         assert!(ended.status.success(), "{}", ended.stderr);
         let left = tail_of(&scratch.0.join("shared/t.vtrace")).exists();
         assert_eq!(left, whose != "own", "{whose}");
