@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# Validates the manifests of examples/kubernetes against the schemas of Kubernetes, with kubeconform or with the package
-# kubernetes-validate of PyPI, which has the schemas in it.
+# Tests examples/kubernetes: what the webhook does to pods, and all manifests, those that it makes among them, against the
+# schemas of Kubernetes, with kubeconform or with the package kubernetes-validate of PyPI, which has the schemas in it.
 #
 #   scripts/test-kubernetes.sh
 #
-# Exit status: 0 all are valid, 1 one is not, 2 neither program is there.
+# Needs openssl and python3. Exit status: 0 all is right, 1 something is not, 2 a program is missing.
 set -eu
 cd "$(dirname "$0")/.."
-files=(examples/kubernetes/*.yaml)
+changed=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-kubernetes.XXXXXX")
+trap 'rm -rf "$changed"' EXIT
+command -v openssl > /dev/null || { echo "test-kubernetes: openssl was not found" >&2; exit 2; }
+python3 scripts/kubernetes_inject.py "$changed"
+files=(examples/kubernetes/*.yaml "$changed"/*.yaml)
 if command -v kubeconform > /dev/null; then
-    exec kubeconform -strict -summary "${files[@]}"
+    kubeconform -strict -summary "${files[@]}"
 elif command -v kubernetes-validate > /dev/null; then
-    exec kubernetes-validate --strict "${files[@]}"
+    kubernetes-validate --strict "${files[@]}"
+else
+    echo "test-kubernetes: kubeconform or kubernetes-validate was not found (pip install kubernetes-validate)" >&2
+    exit 2
 fi
-echo "test-kubernetes: kubeconform or kubernetes-validate was not found (pip install kubernetes-validate)" >&2
-exit 2

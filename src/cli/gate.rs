@@ -1,7 +1,6 @@
 //! The limits that make `vramtrace run` exit 1: --fail-on-leak, --max-peak.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
@@ -75,7 +74,7 @@ impl Gate {
     }
 
     /// Checks the traces of the run, prints the reasons for failure and appends the JSON. True: no reason.
-    pub fn passes(&self, ended: &RunResult, started: SystemTime) -> Result<bool, Failure> {
+    pub fn passes(&self, ended: &RunResult) -> Result<bool, Failure> {
         let traces = ended.output.traces();
         let traces = if traces.is_empty() { Vec::new() } else { load(&traces)?.traces };
         // A check is about all events of all processes, however long that takes.
@@ -105,7 +104,7 @@ impl Gate {
             let judged = Judged { leaks: found.as_deref(), least };
             let max_peak_bytes = self.args.max_peak;
             let checks = Checks { reasons, max_peak_bytes, unused_suppressions };
-            run_records::append(file, &traces, judged, ended, started, checks)?;
+            run_records::append(file, &traces, judged, ended, checks)?;
         }
         Ok(passed)
     }

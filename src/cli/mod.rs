@@ -33,6 +33,7 @@ mod oom;
 mod output;
 mod pack;
 mod page;
+mod page_choice;
 mod ps;
 mod record;
 mod report;

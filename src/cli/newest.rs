@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use vramtrace_format::Header;
 use vramtrace_reader::analysis::{Moment, read_all};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::trace::{Trace, TraceError, load};
@@ -46,8 +47,9 @@ fn show(mut traces: Vec<Trace>, given: String) -> Outcome {
     caveats::retain_known(&mut processes, &mut traces)?;
     caveats::warn_damage(&traces);
     caveats::warn_tails_in_memory(&traces);
+    let headers: Vec<Header> = traces.iter().map(|trace| trace.header().clone()).collect();
     let mut out = format!("{}\n", given.trim_start());
-    for line in verdict::lines(&mut processes, &traces, &given) {
+    for line in verdict::lines(&mut processes, &traces, &headers, &given) {
         out.push_str(&line);
         out.push('\n');
     }

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_reader::analysis::{Moment, Process, read_all};
 use vramtrace_reader::report::html::{COLLECT, PageRun, Redaction, write};
-use vramtrace_reader::units::size;
+use vramtrace_reader::units::{count, size};
 
-use super::caveats;
 use super::output::Output;
 use super::select::{ProcessArgs, Selected, paths};
+use super::{caveats, page_choice};
 use crate::console::message;
 use crate::error::{DONE, Outcome};
 
@@ -90,13 +90,16 @@ pub fn write_one(trace: &Path, path: &Path) -> Result<(), crate::error::Failure>
 }
 
 fn read(label: String, selected: Selected) -> Read {
+    let all = selected.traces.len();
+    let selected = page_choice::of_large(selected);
+    let few = selected.traces.len();
     let processes = read_all(&selected.traces, Moment::End, COLLECT, &|_, _| {});
     let chosen = selected.chosen.as_deref().map(shown);
-    Read {
-        label: if label.is_empty() { chosen.unwrap_or_default() } else { label },
-        selected,
-        processes,
+    let mut label = if label.is_empty() { chosen.unwrap_or_default() } else { label };
+    if few < all {
+        label.push_str(&format!(" ({few} of {} processes)", count(all as u64)));
     }
+    Read { label, selected, processes }
 }
 
 /// The name of a run in output.

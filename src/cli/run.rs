@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::time::SystemTime;
 
 use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, recordspec, stackspec};
@@ -200,7 +199,6 @@ pub fn run(args: Args) -> Outcome {
         }
     };
     let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
-    let started = SystemTime::now();
     let ended = prepared.and_then(|()| run_all());
     if let Some(job) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
@@ -219,7 +217,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(missing) = missing {
         message(format_args!("--require: {missing}"));
     }
-    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended, started))?;
+    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
     finish(&ended, passed && missing.is_none())
 }
 

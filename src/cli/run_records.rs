@@ -1,7 +1,7 @@
 //! `vramtrace run --json FILE`: appends a line for each process of the run and one for the job.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use vramtrace_format::cgroup;
 use vramtrace_reader::analysis::Bound;
@@ -92,14 +92,13 @@ pub fn append(
     traces: &[Trace],
     judged: Judged,
     ended: &RunResult,
-    started: SystemTime,
     checks: Checks,
 ) -> Result<(), Failure> {
     let (exit_status, signal) = match ended.status {
         Status::Exited(code) => (Some(code), None),
         Status::Signalled(signal) => (None, Some(signal)),
     };
-    let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_1970 = ended.started.duration_since(UNIX_EPOCH).unwrap_or_default();
     let host = host_name();
     let facts = Ended {
         run: format!("{host}.{}.{}", std::process::id(), since_1970.as_nanos()),
@@ -107,7 +106,7 @@ pub fn append(
         host,
         command: ended.command.clone(),
         started_unix_s: since_1970.as_secs_f64(),
-        duration_s: started.elapsed().unwrap_or_default().as_secs_f64(),
+        duration_s: ended.took.as_secs_f64(),
         passed: checks.reasons.is_empty(),
         exit_status,
         signal,

@@ -1,11 +1,12 @@
 //! The summary that `vramtrace run` prints on stderr at the end: traces, peak, refusals, verdict.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::ranks::{self, Card};
-use vramtrace_reader::analysis::{self, Moment, Process};
+use vramtrace_format::{DeviceId, Header};
+use vramtrace_reader::analysis::ranks::{self, Card, Rank, RankDevice, RankEnd, Source};
+use vramtrace_reader::analysis::{self, Bound, Moment, Process};
 use vramtrace_reader::replay::{DeviceState, InUse};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
@@ -23,6 +24,10 @@ use crate::launch::output::from_here;
 const LONG: u64 = 256 << 20;
 /// Size of the part at the end that is searched first for the latest checkpoint, bytes.
 const RECENT: u64 = 16 << 20;
+/// Of several traces that are larger together the processes' summaries are read, and one process in full.
+const LARGE_RUN: u64 = 512 << 20;
+/// How long such a run is read.
+const WITHIN: Duration = Duration::from_secs(5);
 /// How many devices a line names; the rest are counted.
 const NAMED: usize = 8;
 
@@ -47,15 +52,24 @@ pub fn print(ended: &RunResult) {
     match trace::load(&traces) {
         Ok(loaded) => {
             caveats::warn_versions(&loaded.traces);
-            let together = card_peaks(&loaded.traces);
-            let (all, mut whole, traces) = figures(loaded.traces);
+            let headers: Vec<Header> =
+                loaded.traces.iter().map(|trace| trace.header().clone()).collect();
+            let bytes = loaded.traces.iter().map(Trace::len).fold(0, u64::saturating_add);
+            let (all, together, mut whole, traces) = match headers.len() > 1 && bytes > LARGE_RUN {
+                true => of_large(loaded.traces),
+                false => {
+                    let together = card_peaks(&loaded.traces);
+                    let (all, whole, traces) = figures(loaded.traces);
+                    (all, together, whole, traces)
+                }
+            };
             lines(&all, together, ended.status).iter().for_each(message);
             if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
                 message(format_args!(
                     "  the cap of {cap} was for each process by itself, not for all together"
                 ));
             }
-            for line in verdict::lines(&mut whole, &traces, &given) {
+            for line in verdict::lines(&mut whole, &traces, &headers, &given) {
                 message(line);
             }
             if whole.is_empty() {
@@ -74,12 +88,61 @@ fn card_peaks(traces: &[Trace]) -> Option<Vec<Card>> {
     short.then(|| ranks::cards(&ranks::read(traces, &|_, _| {})))
 }
 
+/// Figures of all processes of a large run, what its cards held, and the process in full on which the verdict is: the
+/// first that failed, else the one with the highest peak. Bounded in time: what is not read is not known.
+fn of_large(mut traces: Vec<Trace>) -> (Vec<Figures>, Option<Vec<Card>>, Vec<Process>, Vec<Trace>) {
+    let bound = Bound::within(WITHIN);
+    let ranks = ranks::read_within(&traces, &bound, &|_, _| {});
+    caveats::warn_damage(&traces);
+    let unread = ranks.iter().filter(|rank| rank.source == Source::Totals).count();
+    if unread > 0 {
+        message(format_args!(
+            "reading all traces would take too long: of {unread} of {} processes these figures have the last totals \
+             alone; `vramtrace report` reads all",
+            ranks.len()
+        ));
+    }
+    let cards = ranks::cards(&ranks);
+    let together = cards.iter().all(|card| card.is_exact).then_some(cards);
+    let first = ranks::failed(&ranks).first().map(|failed| failed.rank);
+    let highest = || (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
+    let shown = first.or_else(highest).map(|index| traces.swap_remove(index));
+    let shown: Vec<Trace> = shown.into_iter().collect();
+    let shown = match bound.for_other_work().allows(shown.iter().map(Trace::len).sum()) {
+        true => shown,
+        false => Vec::new(),
+    };
+    let processes = analysis::read_all(&shown, Moment::End, verdict::collect(&shown), &|_, _| {});
+    (ranks.iter().map(Figures::of_rank).collect(), together, processes, shown)
+}
+
 /// The figures of one process at its end.
 struct Figures {
     devices: BTreeMap<DeviceId, DeviceState>,
     ended_ns: Option<u64>,
     running: bool,
     out_of_memory: bool,
+}
+
+impl Figures {
+    fn of_rank(rank: &Rank) -> Figures {
+        let state = |device: &RankDevice| {
+            let mut state = DeviceState::default();
+            state.peak.in_use.live = device.peak_bytes;
+            state.live_bytes = device.live_bytes;
+            state.live_allocations = device.live_allocations;
+            state.refused_by_cap = device.refused_by_cap;
+            state.refused_by_driver = device.refused_by_driver;
+            state
+        };
+        let devices = rank.devices.iter().map(|(id, device)| (*id, state(device))).collect();
+        Figures {
+            devices,
+            ended_ns: rank.ended_in_order.then_some(rank.last_ns),
+            running: rank.running,
+            out_of_memory: rank.end() == RankEnd::OutOfMemory,
+        }
+    }
 }
 
 /// Figures of all processes. Traces larger than [`LONG`] are read from their latest checkpoint on, so that the

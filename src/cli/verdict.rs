@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use vramtrace_format::Header;
 use vramtrace_reader::analysis::leaks::Suppressions;
 use vramtrace_reader::analysis::{Collect, Process, RolesOf, Wanted};
 use vramtrace_reader::report::shell;
@@ -18,8 +19,14 @@ pub fn collect(traces: &[Trace]) -> Collect {
 }
 
 /// Lines to print: the verdict, the line of code, a setting that helps, the next command. `given`: the
-/// arguments that name the run in a command, each after a space. The processes were read with [`collect`].
-pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<String> {
+/// arguments that name the run in a command, each after a space. The processes were read with [`collect`]; `headers`: of
+/// all processes of the run, also of those that were not read.
+pub fn lines(
+    processes: &mut [Process],
+    traces: &[Trace],
+    headers: &[Header],
+    given: &str,
+) -> Vec<String> {
     let mut worst: Option<(Severity, usize, Verdict)> = None;
     for (index, (process, trace)) in processes.iter_mut().zip(traces).enumerate() {
         let rules = Suppressions::default();
@@ -33,14 +40,13 @@ pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<St
     }
     let Some((_, index, found)) = worst else { return Vec::new() };
     let process = &processes[index];
-    let several = processes.len() > 1;
+    let several = headers.len() > 1;
     let of = if several { format!("{}: ", process.name()) } else { String::new() };
     let line = found.line.map(|line| format!("  line       {line}"));
     let fix = found.fix.map(|fix| format!("  fix        {fix}"));
     let mut lines = vec![format!("  verdict    {of}{}", found.what)];
     lines.extend(line.into_iter().chain(fix));
-    let headers = processes.iter().map(|process| &process.header);
-    let one = shell::of_process(given, &process.header, &process.trace, headers);
+    let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.
     let is_fine = found.finding <= Finding::Fine;
     lines.push(next(found.finding, if is_fine { given } else { &one }));

@@ -14,6 +14,7 @@ pub mod start_hook;
 mod terminal;
 
 use std::ffi::OsString;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Failure;
 use elf::Escape;
@@ -36,6 +37,9 @@ pub struct Launch {
 /// The result of a run.
 pub struct RunResult {
     pub status: child::Status,
+    /// When the command started, and how long it ran.
+    pub started: SystemTime,
+    pub took: Duration,
     /// The name of the program, without its directory.
     pub command: String,
     pub observed: monitor::MonitorReport,
@@ -76,6 +80,7 @@ impl Launch {
             library,
             self.simulated.is_some(),
         );
+        let (started, began) = (SystemTime::now(), Instant::now());
         let (status, observed) =
             match child::run(&self.command, &variables, self.quiet_stdout, outside) {
                 Ok(ended) => ended,
@@ -84,6 +89,7 @@ impl Launch {
                     return Err(failure);
                 }
             };
+        let took = began.elapsed();
         // A killed process may leave a file beside its trace. Readers find it there if this fails.
         for trace in self.output.traces() {
             let _ = vramtrace_reader::trace::merge(&trace);
@@ -98,6 +104,7 @@ impl Launch {
         let program = std::path::Path::new(&self.command[0]);
         let command = program.file_name().unwrap_or(program.as_os_str());
         let command = command.to_string_lossy().into_owned();
-        Ok(RunResult { status, command, observed, output: self.output, cap: self.cap })
+        let (output, cap) = (self.output, self.cap);
+        Ok(RunResult { status, started, took, command, observed, output, cap })
     }
 }

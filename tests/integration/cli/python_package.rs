@@ -68,6 +68,30 @@ fn a_batch_follows_the_memory_that_is_left() {
     }
 }
 
+/// examples/retry_batch.py: the batch that does not fit is cut by what the limit leaves, and the steps after it fit.
+#[test]
+fn a_batch_that_fails_goes_on_in_smaller_parts() {
+    let scratch = Scratch::new();
+    let output = vramtrace()
+        .args(["run", "--simulate", "--cap", "2GiB", "--", "python3"])
+        .arg(repository().join("examples/retry_batch.py"))
+        .current_dir(&scratch.0)
+        .env("PYTHONPATH", repository().join("python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env_remove("VRAMTRACE_OUT")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{printed}{stderr}");
+    // The figures say at once what fits: halves would take several turns.
+    assert_eq!(printed.matches("out of memory: on with parts of").count(), 1, "{printed}");
+    let part = printed.split("in parts of ").nth(1).unwrap().split(':').next().unwrap();
+    let part: u64 = part.parse().unwrap();
+    assert!((20_000..262_144).contains(&part), "{printed}");
+    assert!(stderr.contains("refused    1 by the cap, 0 by the driver"), "{stderr}");
+}
+
 #[test]
 fn decorated_generators_behave_as_the_plain_ones() {
     let script = repository().join("tests/python/wrapped_generators.py");

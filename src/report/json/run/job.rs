@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::process::IN_FULL;
 use super::{AdviceRecord, OomRecord, ProcessRecord, SCHEMA, add, bounded, rounded, share};
 use crate::analysis::ranks::{Card, Rank, cards, failed, imbalance};
 use crate::report::json::leaks::RuleFacts;
@@ -174,7 +175,7 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
     cards.truncate(MOST_CARDS);
     let numbered: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
     let hosts: BTreeSet<&str> = processes.iter().map(|process| &*process.host).collect();
-    let in_full = processes.iter().filter(|process| process.source == "events");
+    let in_full = processes.iter().filter(|process| process.source == IN_FULL);
     let shares = devices().filter_map(|device| device.never_used_share);
     JobRecord {
         schema: SCHEMA,

@@ -7,6 +7,8 @@
 mod job;
 mod process;
 mod read;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -38,8 +38,8 @@ pub struct ProcessRecord {
     pub duration_s: f64,
     /// `in_order`, `out_of_memory`, `cut_off` (killed, crashed or left by _exit), `running` or `unknown`.
     pub ended: &'static str,
-    /// Where the figures come from: `events`; or, where reading them would have taken too long, `summary` or `totals`
-    /// (the last that the recorder wrote).
+    /// Where the figures come from: `events`; or, where that would have taken too long, `replay` (events, without roles,
+    /// times and verdicts), `summary` or `totals` (the last that the recorder wrote).
     pub source: &'static str,
     pub devices: Vec<DeviceRecord>,
     /// The failure with which it ended.
@@ -135,8 +135,11 @@ impl DeviceRecord {
     }
 }
 
+/// The source of a process whose events were all read, with all that follows from them.
+pub(super) const IN_FULL: &str = "events";
+
 /// A process without its devices and findings.
-fn begin(header: &Header, trace: &std::path::Path, source: Source) -> ProcessRecord {
+fn begin(header: &Header, trace: &std::path::Path, source: &'static str) -> ProcessRecord {
     ProcessRecord {
         schema: SCHEMA,
         run: String::new(),
@@ -150,11 +153,7 @@ fn begin(header: &Header, trace: &std::path::Path, source: Source) -> ProcessRec
         started_unix_s: rounded(header.start_unix_ns as f64 / 1e9),
         duration_s: 0.0,
         ended: "unknown",
-        source: match source {
-            Source::Events => "events",
-            Source::Summary => "summary",
-            Source::Totals => "totals",
-        },
+        source,
         devices: Vec::new(),
         out_of_memory: None,
         advice: None,
@@ -172,11 +171,16 @@ fn end_name(end: RankEnd) -> &'static str {
     }
 }
 
-/// Of a process of which no events were read.
+/// Of a process that was not read in full.
 pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
     let classifier = StackClassifier::new(&rank.symbols, &rank.header);
     let held = held_at(rank, &classifier, SummaryMoment::Peak);
     let holders = classifier.holders(&held, GroupBy::Library);
+    let source = match rank.source {
+        Source::Events => "replay",
+        Source::Summary => "summary",
+        Source::Totals => "totals",
+    };
     let device = |(id, device): (&DeviceId, &RankDevice)| {
         DeviceRecord {
             peak_bytes: device.peak_bytes,
@@ -184,7 +188,7 @@ pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
             live_bytes: device.live_bytes,
             refused_by_cap: device.refused_by_cap,
             refused_by_driver: device.refused_by_driver,
-            by_library_at_peak: (rank.source == Source::Summary).then(|| {
+            by_library_at_peak: (rank.source != Source::Totals).then(|| {
                 let here = holders.iter().filter(|holder| holder.device == *id);
                 by_library(here.map(|holder| {
                     let free = holder.stack == FREE_CACHE;
@@ -199,7 +203,7 @@ pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
         duration_s: rounded(rank.last_ns as f64 / 1e9),
         ended: end_name(rank.end()),
         devices: rank.devices.iter().map(device).collect(),
-        ..begin(&rank.header, &rank.trace, rank.source)
+        ..begin(&rank.header, &rank.trace, source)
     }
 }
 
@@ -217,8 +221,8 @@ pub(super) fn of_process(process: &Process) -> ProcessRecord {
         ended: end_name(end),
         devices: process.devices().map(|(id, device)| of_device(process, id, device)).collect(),
         out_of_memory: fatal.map(|fatal| oom_record(process, fatal)),
-        advice: fatal.and_then(|fatal| advice_record(fatal)),
-        ..begin(&process.header, &process.trace, Source::Events)
+        advice: fatal.and_then(advice_record),
+        ..begin(&process.header, &process.trace, IN_FULL)
     }
 }
 

@@ -1,0 +1,95 @@
+//! Lines without a replay: what is left out is null, and said.
+
+use std::time::Duration;
+
+use vramtrace_format::{Counters, Event, Kind, RefusedBy};
+
+use super::*;
+use crate::analysis::Bound;
+use crate::testing::{SECOND, TraceBuilder};
+use crate::trace::Trace;
+
+const MIB: u64 = 1 << 20;
+
+fn counters(peak: u64, live: u64) -> Counters {
+    Counters {
+        device: 0,
+        peak,
+        live,
+        peak_time_ns: SECOND,
+        live_allocations: 1,
+        ..Counters::default()
+    }
+}
+
+/// Rank 0 ended with a summary, rank 1 was killed.
+fn run() -> [TraceBuilder; 2] {
+    let mut whole = TraceBuilder::new().rank(0, 2);
+    whole.header.uuid[0] = 1;
+    whole.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
+    whole.event(3 * SECOND, Event::SummaryBegin { cache_ooms: 0 });
+    whole.event(3 * SECOND, Event::SummaryDevice(counters(100 * MIB, 100 * MIB)));
+    whole.event(3 * SECOND, Event::SummaryEnd { records: 1 });
+    whole.event(3 * SECOND, Event::Ended);
+    let mut killed = TraceBuilder::new().rank(1, 2);
+    killed.alloc(SECOND, Kind::Device, 1 << 40, 300 * MIB);
+    killed.event(2 * SECOND, Event::Counters(counters(300 * MIB, 300 * MIB)));
+    killed.refused(2 * SECOND, Kind::Device, 900 * MIB, RefusedBy::Cap, 512 * MIB);
+    [whole, killed]
+}
+
+fn lines(bound: &Bound) -> RunRecords {
+    let place = tempfile::tempdir().unwrap();
+    let opened = |(number, builder): (usize, TraceBuilder)| {
+        let path = place.path().join(format!("{number}.vtrace"));
+        builder.write(&path);
+        Trace::open(&path).unwrap()
+    };
+    let traces: Vec<Trace> = run().into_iter().enumerate().map(opened).collect();
+    read(&traces, Judged::default(), bound, Ended::default())
+}
+
+#[test]
+fn without_time_the_figures_are_those_of_summary_and_totals() {
+    let RunRecords { processes, job } = lines(&Bound::within(Duration::ZERO));
+    let sources: Vec<&str> = processes.iter().map(|process| process.source).collect();
+    assert_eq!(sources, ["summary", "totals"]);
+    let ended: Vec<&str> = processes.iter().map(|process| process.ended).collect();
+    assert_eq!(ended, ["in_order", "cut_off"]);
+    let peaks: Vec<u64> = processes.iter().map(|it| it.devices[0].peak_bytes / MIB).collect();
+    assert_eq!(peaks, [100, 300]);
+    for process in &processes {
+        let device = &process.devices[0];
+        assert!(process.leaks.is_none() && device.held_gib_hours.is_none());
+        assert!(device.in_use_at_peak.is_none() && device.by_role_at_peak.is_none());
+        assert_eq!(device.limit_bytes, Some(24 << 30));
+    }
+    assert!(processes[1].devices[0].by_library_at_peak.is_none());
+    assert_eq!((job.processes, job.processes_in_full, job.leaks), (2, 0, None));
+    // Both had the card at one time, and no moment was read.
+    assert_eq!((job.cards[0].peak_bytes, job.peak_bytes), (None, None));
+    assert_eq!(job.cards[0].sum_of_peaks_bytes / MIB, 400);
+    assert_eq!(job.first_failure.unwrap().ended, "cut_off");
+}
+
+#[test]
+fn with_time_every_figure_is_there() {
+    let RunRecords { processes, job } = lines(&Bound::none());
+    assert!(processes.iter().all(|process| process.source == "events"));
+    assert_eq!((job.processes_in_full, job.leaks), (2, Some(0)));
+    assert_eq!(job.cards[0].peak_bytes, Some(400 * MIB));
+    // 100 MiB for two seconds, 300 for one.
+    let expected = (2.0 * 100.0 + 300.0) / 1024.0 / 3600.0;
+    assert!((job.held_gib_hours - expected).abs() < 2e-6, "{}", job.held_gib_hours);
+    let failure = job.first_failure.unwrap().out_of_memory.unwrap();
+    assert_eq!((failure.cause, failure.size_bytes / MIB), ("cap", 900));
+    assert_eq!(processes[1].advice.as_ref().unwrap().what, "cap");
+}
+
+#[test]
+fn small_names_are_summed() {
+    let all = (0..40u64).map(|n| (format!("lib{n}"), n + 1)).collect();
+    let kept = bounded(all);
+    assert_eq!((kept.len(), kept["other"]), (25, (1..=16).sum::<u64>()));
+    assert_eq!(kept.values().sum::<u64>(), (1..=40).sum::<u64>());
+}
