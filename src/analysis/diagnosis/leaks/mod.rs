@@ -35,6 +35,7 @@ mod headroom;
 mod judge;
 mod lines;
 mod observer;
+mod sampled;
 mod series;
 mod suppress;
 #[cfg(test)]
@@ -43,6 +44,7 @@ mod trend;
 mod verdict;
 
 pub use growth::{Growth, KeptReason};
+pub use sampled::Sampled;
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{
     DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed,
@@ -66,7 +68,7 @@ pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();
     let mut observer = GrowthObserver::default();
     let end = trace.replay(&definitions, &mut observer).state;
-    let watched = Watched::new(observer, Level::of(&end));
+    let watched = Watched::new(observer, &end);
     let mut rests = watched.rests();
     trace.visit(&definitions, &mut [&mut rests]);
     watched.judge(trace, definitions, &end, rests, rules, least)
@@ -78,12 +80,17 @@ pub struct Watched {
     observer: GrowthObserver,
     sleeps: BTreeMap<DeviceId, Sleeps>,
     level: Level,
+    sampled: Option<Sampled>,
 }
 
 impl Watched {
-    pub fn new(mut observer: GrowthObserver, level: Level) -> Watched {
+    /// `end`: the state at the end.
+    pub fn new(mut observer: GrowthObserver, end: &State) -> Watched {
         let sleeps = std::mem::take(&mut observer.sleeps).finish();
-        Watched { observer, sleeps, level }
+        // The samples credit memory that was unmapped and mapped again to the call that did so.
+        let history = end.history.as_ref().filter(|_| end.history_from_ns > 0 && sleeps.is_empty());
+        let sampled = history.and_then(|history| observer.prepend(history));
+        Watched { observer, sleeps, level: Level::of(end), sampled }
     }
 
     /// The visitor that finds what stayed at the sleeps.
@@ -108,6 +115,6 @@ impl Watched {
             definitions,
             sleeps: asleep::SleepFindings::new(self.sleeps.clone(), rests.found),
         };
-        judge::judge(subject, end, &self.observer, rules, least)
+        Leaks { sampled: self.sampled, ..judge::judge(subject, end, &self.observer, rules, least) }
     }
 }
