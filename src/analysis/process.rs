@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use vramtrace_format::{DeviceId, Header};
 
@@ -17,8 +18,8 @@ use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
-use super::{Holdings, Level, Moment};
-use crate::replay::{DeviceState, OffSpan, RecorderCost, State, Stop, Until, Visitor};
+use super::{Holdings, Level, Moment, SampledMoment};
+use crate::replay::{DeviceState, History, OffSpan, RecorderCost, State, Stop, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
 
@@ -123,6 +124,8 @@ pub struct Ending {
     pub off: Vec<OffSpan>,
     /// The time and memory that the recorder took, by its last record.
     pub recorder_cost: Option<RecorderCost>,
+    /// The recorder's samples, of a trace with a limit.
+    pub history: Option<Arc<History>>,
     /// Time of the last event.
     pub last_ns: u64,
     pub events: u64,
@@ -164,10 +167,9 @@ impl Process {
         let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), timed)));
         let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
         let whole = trace.replay_until(&definitions, Until::End, &mut observers, progress);
-        let level = Level::of(&whole.state);
         let collected = Collected {
             roles: learner.map(RoleLearner::finish),
-            watched: growth.map(|growth| Watched::new(growth, level)),
+            watched: growth.map(|growth| Watched::new(growth, &whole.state)),
             sizes,
             over_time: over_time.map(|over_time| over_time.finish(whole.state.time_ns)),
         };
@@ -177,6 +179,7 @@ impl Process {
             stopped: whole.state.stopped,
             off: whole.state.off.clone(),
             recorder_cost: whole.state.recorder_cost,
+            history: whole.state.history.clone(),
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
@@ -356,6 +359,14 @@ impl Process {
     /// The name of the process in reports.
     pub fn name(&self) -> String {
         process_name(&self.header, &self.trace)
+    }
+
+    /// What the recorder's samples say of the requested moment, where its events are missing: then the state is not
+    /// known. `None`: it is, or no sample is of that time.
+    pub fn sampled(&self) -> Option<SampledMoment> {
+        let Moment::At(asked_ns) = self.moment else { return None };
+        let history = self.ending.history.as_ref().filter(|_| !self.state.live_is_known())?;
+        SampledMoment::at(history, &self.definitions, &self.header, asked_ns)
     }
 
     /// The last out-of-memory of each device on which the run ended, for any requested moment. Empty

@@ -166,10 +166,19 @@ pub fn require_known(trace: &Trace, process: &Process) -> Result<(), Failure> {
 /// [`require_known`] for each process: removes those whose state is not known, with a message. Fails if none is
 /// left.
 pub fn retain_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Result<(), Failure> {
+    retain_known_or(processes, traces, |_| false)
+}
+
+/// [`retain_known`]; processes for which `shown` is true stay in any case.
+pub fn retain_known_or(
+    processes: &mut Vec<Process>,
+    traces: &mut Vec<Trace>,
+    shown: impl Fn(&Process) -> bool,
+) -> Result<(), Failure> {
     let mut known = Vec::new();
     let mut last = None;
     for (process, trace) in processes.iter().zip(&*traces) {
-        let found = require_known(trace, process);
+        let found = if shown(process) { Ok(()) } else { require_known(trace, process) };
         known.push(found.is_ok());
         if let Err(failure) = found
             && let Some(earlier) = last.replace(failure)

@@ -43,7 +43,8 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     /// Show this moment: `peak`, `end` (the default), `step:23` (the peak of a training step),
-    /// `step:23:end`, or seconds since the start
+    /// `step:23:end`, or seconds since the start. Of a time whose events were erased: what samples of
+    /// the recorder say of it, with their resolution
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
     /// All that is known, in place of one screen
@@ -196,7 +197,8 @@ pub fn run(args: Args) -> Outcome {
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);
     moment::require_in(&processes, moment, "--at")?;
-    caveats::retain_known(&mut processes, &mut found.traces)?;
+    let is_sampled = |process: &Process| process.sampled().is_some();
+    caveats::retain_known_or(&mut processes, &mut found.traces, is_sampled)?;
     caveats::warn_damage(&found.traces);
     caveats::warn_tails_in_memory(&found.traces);
     args.device
@@ -379,7 +381,10 @@ fn as_text(
             }
             let top = args.top.unwrap_or(if args.full { 5 } else { 3 });
             let shown = ReportOptions { top, full: args.full, moment };
-            out.push_str(&text::details(process, shown));
+            out.push_str(&match process.sampled() {
+                Some(sampled) => text::sampled::details(process, &sampled, top),
+                None => text::details(process, shown),
+            });
         }
     }
     for (process, parts) in processes.iter().zip(parts) {

@@ -20,6 +20,7 @@ mod phases;
 mod processes;
 mod requester;
 mod roles;
+mod sampled;
 mod sink;
 pub mod snapshot;
 pub mod stacks;

@@ -14,6 +14,7 @@ use super::phases::{Edge, ExportedPhase, Open};
 use super::processes::TracedProcess;
 use super::requester::{ByStack, who_of};
 use super::roles::KnownRoles;
+use super::sampled::SampledTime;
 use super::sink::{Exported, Refusal, RoleSums, Sink, Slice, SliceEnd, Window};
 use crate::analysis::roles::Role;
 use crate::replay::{
@@ -50,6 +51,10 @@ pub(super) struct Timeline<'a, 't, S: Sink> {
     counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
     host_pinned: u64,
     phases: Open,
+    /// Of the time whose events were erased.
+    sampled: SampledTime,
+    /// Time of the latest event, ns since the start of the trace.
+    event_ns: u64,
     /// The recording is switched off.
     off: bool,
     /// The wanted part has begun: what comes is drawn at once.
@@ -81,6 +86,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             trace.replay(&definitions, &mut planner);
             least = planner.finish(lanes);
         }
+        let sampled = SampledTime::of(trace, &definitions, !window.driver_only);
         Timeline {
             now_ns: process.start_ns,
             owners: Owners::of(trace, &definitions),
@@ -104,6 +110,8 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             counters: FxHashMap::default(),
             host_pinned: 0,
             phases: Open::default(),
+            sampled,
+            event_ns: 0,
             off: false,
             drawing: window.from_ns.is_none(),
             failed: None,
@@ -135,7 +143,18 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
 
     /// Moves the clock; true when this moment is to be drawn. Stamps may run back a little.
     fn advance(&mut self, at: &Stamped) -> bool {
-        let now = self.process.start_ns.saturating_add(at.time_ns);
+        for part in self.sampled.between(self.event_ns, at.time_ns) {
+            self.move_clock(part.at_ns(self.process.start_ns));
+            for (what, bytes) in part.values {
+                self.count(Some(part.device), what, bytes);
+            }
+        }
+        self.event_ns = self.event_ns.max(at.time_ns);
+        self.move_clock(self.process.start_ns.saturating_add(at.time_ns));
+        self.drawing
+    }
+
+    fn move_clock(&mut self, now: u64) {
         if let Some(from) = self.window.from_ns
             && !self.drawing
             && now >= from
@@ -144,7 +163,6 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             self.start_drawing();
         }
         self.now_ns = self.now_ns.max(now);
-        self.drawing
     }
 
     /// The wanted part begins: with what is live and what the counters show.

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
+use vramtrace_reader::analysis::StackClassifier;
 use vramtrace_reader::analysis::leaks::{
     GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
 };
 use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
-use vramtrace_reader::analysis::{Level, StackClassifier};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::report::text::oom::place;
 use vramtrace_reader::trace::{Definitions, Trace};
@@ -156,7 +156,7 @@ impl Followed {
 
     fn judge(&self, trace: &Trace, state: &State) -> TraceFigures {
         let definitions = self.replay.definitions();
-        let watched = Watched::new(self.observers.growth.clone(), Level::of(state));
+        let watched = Watched::new(self.observers.growth.clone(), state);
         let mut rests = watched.rests();
         trace.visit(definitions, &mut [&mut rests]);
         let rules = Suppressions::default();

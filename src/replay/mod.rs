@@ -28,6 +28,7 @@ mod driver_own;
 mod exec_graphs;
 mod freed;
 mod growing;
+pub mod history;
 pub mod in_use;
 pub mod live;
 mod mapping;
@@ -55,6 +56,7 @@ pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt, held_by_oth
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use exec_graphs::{ExecGraph, ExecGraphs, GraphChange};
 pub use growing::{Follower, GrowingReplay};
+pub use history::History;
 pub use in_use::{CacheInUse, InUse};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
@@ -95,6 +97,7 @@ pub struct Replay {
     checkpoints_only: bool,
     /// The latest events are missing because the recording was switched off.
     gap_by_switch: bool,
+    history: history::Reading,
 }
 
 impl Replay {
@@ -299,6 +302,18 @@ impl Replay {
             Event::RecorderCost { calls, ns, one_of, bytes, stacks } => {
                 let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
                 self.state.recorder_cost = Some(cost);
+            }
+            Event::HistoryBegin { .. }
+            | Event::HistoryBin(_)
+            | Event::HistoryDevice(_)
+            | Event::HistoryLevel(_)
+            | Event::HistoryKind { .. }
+            | Event::HistoryHolder(_)
+            | Event::HistoryPeakHolder(_)
+            | Event::HistoryEnd { .. } => {
+                if let Some(history) = self.history.take(&at.event) {
+                    self.state.history = Some(history);
+                }
             }
             // A summary repeats figures of earlier events; `Trace::summary` reads it.
             Event::SummaryBegin { .. }

@@ -1,6 +1,7 @@
 //! The state of one process's memory at one place in its trace.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{
@@ -10,6 +11,7 @@ use vramtrace_format::{
 use super::cache::CacheState;
 use super::device::DeviceState;
 use super::exec_graphs::ExecGraphs;
+use super::history::History;
 use super::live::LiveSet;
 use super::mapping::AddressSpace;
 
@@ -194,6 +196,8 @@ pub struct State {
     pub recorder_cost: Option<RecorderCost>,
     /// `None`: all blocks are recorded.
     pub sampling: Option<Sampling>,
+    /// Samples of the time since the start, also of that whose events are missing.
+    pub history: Option<Arc<History>>,
     pub stopped: Option<Stop>,
     /// When the recording was switched off, in order: the first [`OFF_SPANS_KEPT`] times.
     pub off: Vec<OffSpan>,

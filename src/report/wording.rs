@@ -216,6 +216,14 @@ pub fn age(ns: u64) -> String {
     }
 }
 
+/// Time for which there is one value: `1.0 s`, or `1.0 s to 2.3 h`.
+pub fn resolution(finest_ns: u64, coarsest_ns: u64) -> String {
+    match (age(finest_ns), age(coarsest_ns)) {
+        (finest, coarsest) if finest == coarsest => finest,
+        (finest, coarsest) => format!("{finest} to {coarsest}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

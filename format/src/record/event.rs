@@ -7,8 +7,8 @@
 
 use super::event_macro::events;
 use super::values::{
-    Alloc, BlockChange, Counters, Drift, Mark, PostMortem, Refused, Sample, StopReason,
-    SummaryHolder, SwitchedBy, Took,
+    Alloc, BlockChange, Counters, Drift, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel,
+    Mark, PostMortem, Refused, Sample, StopReason, SummaryHolder, SwitchedBy, Took,
 };
 use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
@@ -404,9 +404,46 @@ events! {
         by: SwitchedBy = small,
     } => opens_file: false, is_total: true;
 
+    /// The begin of a copy of the history: samples of the ledger, thinned. A later copy replaces it.
+    0x50 HistoryBegin {
+        id: u32 = small,
+        /// Time from one sample to the next in ns, at least.
+        every_ns: u64 = word,
+    } => opens_file: false, is_total: true;
+
+    /// A bin of the history. The records up to the next bin are its figures.
+    0x51 HistoryBin(bin: HistoryBin) => opens_file: false, is_total: true;
+
+    /// The figures of a device in the bin.
+    0x52 HistoryDevice(device: HistoryDevice) => opens_file: false, is_total: true;
+
+    /// The memory of the driver, or of a framework's blocks, in the bin.
+    0x53 HistoryLevel(level: HistoryLevel) => opens_file: false, is_total: true;
+
+    /// Bytes of one kind (`Kind as u8`) at the bin's highest sample. Written if they are not those of the bin before.
+    0x54 HistoryKind {
+        device: DeviceId = small,
+        kind: u8 = small,
+        bytes: u64 = word,
+    } => opens_file: false, is_total: true;
+
+    /// A stack that is told apart in the bin.
+    0x55 HistoryHolder(holder: HistoryHolder) => opens_file: false, is_total: true;
+
+    /// One of the largest holders at a device's highest peak so far.
+    0x56 HistoryPeakHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
+
+    /// The end of the copy. `records`: number of records after `HistoryBegin`. A copy with fewer is not used.
+    0x57 HistoryEnd {
+        id: u32 = small,
+        /// Holders of the latest bins are left out, since the copy has reached its greatest length.
+        cut: bool = small,
+        records: u64 = word,
+    } => opens_file: false, is_total: true;
+
     /// Of a framework's blocks samples are recorded, from here on with this rate ([`Event::SampledAlloc`]). Written at the
     /// start, at each change, and in each window. Driver memory is recorded whole.
-    0x50 Sampling {
+    0x58 Sampling {
         /// In bytes.
         rate: u64 = word,
         /// The rate of the start, which is not gone below.
@@ -419,7 +456,7 @@ events! {
 
     /// Exact figures of a framework's blocks where samples are recorded. Those that were freed: `allocations` less
     /// `live`.
-    0x51 BlockCounts {
+    0x59 BlockCounts {
         device: DeviceId = small,
         /// Blocks that are allocated now.
         live: u64 = word,

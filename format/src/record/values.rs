@@ -352,6 +352,71 @@ fields! {
     }
 }
 
+fields! {
+    /// A part of the time, in the history. The figures of the bins of a tier are in the order of time.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct HistoryBin {
+        /// 0 the whole recording, 1 minutes, 2 seconds.
+        tier: u8 = small,
+        /// Samples in it.
+        samples: u32 = small,
+        /// Nanoseconds since the start.
+        from_ns: u64 = word,
+        until_ns: u64 = word,
+    }
+}
+
+fields! {
+    /// The figures of a device in a bin of the history.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HistoryDevice {
+        device: DeviceId = small,
+        /// The highest physical bytes in the bin, of all allocations.
+        peak: u64 = word,
+        /// Refused requests from the start to the end of the bin.
+        refused_by_cap: u64 = word,
+        refused_by_driver: u64 = word,
+    }
+}
+
+fields! {
+    /// The memory of one level of a device in a bin of the history, bytes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HistoryLevel {
+        device: DeviceId = small,
+        /// True: blocks of a framework. False: memory that the driver allocated.
+        of_framework: bool = small,
+        /// The lowest and the highest sample.
+        lowest: u64 = word,
+        highest: u64 = word,
+        /// From the start to the end of the bin.
+        allocations: u64 = word,
+        frees: u64 = word,
+        /// The stacks that have no record: their number, the sum of their lowest samples, their bytes at the highest
+        /// sample of all, and the growth of their lowest samples since the bin before.
+        other_stacks: u64 = word,
+        other_lowest: u64 = word,
+        other_highest: u64 = word,
+        other_grew: i64 = word,
+    }
+}
+
+fields! {
+    /// A stack in a bin of the history.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HistoryHolder {
+        /// The number of later bins of the tier in which its figures are the same. It has no record there.
+        run: u8 = small,
+        of_framework: bool = small,
+        stack: StackId = high,
+        device: DeviceId = low,
+        /// Its lowest sample, bytes.
+        lowest: u64 = word,
+        /// Its bytes at the highest sample of its device and level; 0 also where they are among the others.
+        highest: u64 = word,
+    }
+}
+
 numbered_enum! {
     /// The moment to which a holder of a summary refers.
     pub enum SummaryMoment {

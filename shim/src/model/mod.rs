@@ -8,6 +8,7 @@ pub mod devices;
 pub mod executable_graphs;
 pub mod exports;
 pub mod graphs;
+pub mod history;
 pub mod imports;
 pub mod launched_kernels;
 pub mod ledger;

@@ -1,10 +1,11 @@
 //! Periodic work at the end of a call, outside all locks: totals at each new window, slices of
 //! checkpoints, the live page, and once a second writing windows to the trace.
 
+use super::history_state::HistoryKeeper;
 use super::live::PublishedPage;
 use super::switch_state::Switch;
 use super::{PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
-use crate::model::ledger::Cursor;
+use crate::model::ledger::{Cursor, Ledger};
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
 use crate::trace_writer::trace::Trace;
@@ -45,6 +46,8 @@ pub trait ProcessView {
     fn summary(&self, emit: &mut dyn FnMut(&Event));
     /// Requests on which a framework's cache gave up.
     fn cache_ooms(&self) -> u32;
+    /// What the history samples.
+    fn ledger(&self) -> &Ledger;
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
     /// The small parts of a checkpoint: contexts, mappings, pools, graphs, the driver's own memory.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
@@ -88,6 +91,7 @@ pub struct Maintenance {
     totals_due_ns: u64,
     /// A checkpoint is due, because earlier events are not in the file.
     pub(super) cut: bool,
+    pub(super) history: HistoryKeeper,
     pub(super) switch: Switch,
 }
 
@@ -130,6 +134,7 @@ impl Maintenance {
             copies: Copies { left: COPIES_MOST, earned_ns: 0, every_ns: COPY_EVERY_NS },
             totals_due_ns: 0,
             cut: false,
+            history: HistoryKeeper::new(max),
             switch,
         }
     }
@@ -247,7 +252,14 @@ impl TraceWriter {
                 }
             }
         }
-        let busy = maintenance.running.is_some() && trace.is_some();
+        let samples = match trace {
+            Some(trace) if end => {
+                own_stack::run(|| self.end_history(maintenance, view, trace, now_ns));
+                false
+            }
+            _ => state != SILENT && self.keep_history(maintenance, view, trace, now_ns),
+        };
+        let busy = samples || maintenance.running.is_some() && trace.is_some();
         self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
         // Other threads go on with a checkpoint meanwhile.
         drop(guard);
@@ -308,7 +320,10 @@ impl TraceWriter {
 
     /// The file was truncated: what is live is recorded again by a checkpoint.
     fn go_on_after_cut(&self, trace: &Trace) {
-        self.maintenance.lock().cut = true;
+        let mut maintenance = self.maintenance.lock();
+        maintenance.cut = true;
+        maintenance.history.lost();
+        drop(maintenance);
         self.due_ns.store(0, Ordering::Relaxed);
         let text = format!(
             "{}: the file was truncated while it was written; records in the lost part are missing",

@@ -8,6 +8,8 @@ mod failure;
 mod file;
 mod forked_child;
 mod grid;
+mod history;
+mod history_state;
 mod identity;
 pub mod live;
 mod live_lock;

@@ -1,8 +1,8 @@
 //! Which windows stay when the trace reaches its limit.
 //!
 //! Kept: definitions; from the last checkpoint but one to the end; and for each device the windows from
-//! the checkpoint before its highest peak up to that peak. The oldest others are erased and their slots
-//! reused, so the file does not grow beyond the limit.
+//! the checkpoint before its highest peak up to that peak; and the last copy of the history. The oldest others are
+//! erased and their slots reused, so the file does not grow beyond the limit.
 
 use super::failure::Failure;
 use crate::runtime::fallible::{MakeRoom, TryPush};
@@ -51,6 +51,10 @@ pub struct Retention {
     peaks: Vec<Peak>,
     /// Devices whose peak was given up since the last query.
     lost: Vec<DeviceId>,
+    /// The windows with the last copy of the history, and where the one that is being written begins.
+    history: Option<(u64, u64)>,
+    next_history: Option<u64>,
+    has_erased: bool,
 }
 
 impl Retention {
@@ -63,6 +67,9 @@ impl Retention {
             marks: vec![Mark { begin: 0, end: Some(0) }],
             peaks: Vec::new(),
             lost: Vec::new(),
+            history: None,
+            next_history: None,
+            has_erased: false,
         }
     }
 
@@ -104,14 +111,18 @@ impl Retention {
         let errno = if self.totals_only { libc::EFBIG } else { 0 };
         let full = Failure { reason: StopReason::CannotPunch, errno };
         self.shed_peaks(limit);
+        if self.held_by(|sequence| self.has_history(sequence)) > limit / 4 {
+            self.drop_history();
+        }
         while self.used + bytes > limit {
             let Some(at) = self.oldest_free() else {
-                if self.drop_a_peak() {
+                if self.drop_a_peak() || self.drop_history() {
                     continue;
                 }
                 return Err(full);
             };
             let window = self.windows.remove(at);
+            self.has_erased = true;
             erase(window.slot, window.slots)?;
             self.used -= u64::from(window.slots) * SLOT as u64;
         }
@@ -132,7 +143,9 @@ impl Retention {
     fn oldest_free(&self) -> Option<usize> {
         let tail = self.tail();
         self.windows.iter().position(|window| {
-            let kept = window.sequence >= tail || self.holds_a_peak(window.sequence);
+            let sequence = window.sequence;
+            let kept =
+                sequence >= tail || self.holds_a_peak(sequence) || self.has_history(sequence);
             window.complete && (self.totals_only || !kept)
         })
     }
@@ -151,17 +164,45 @@ impl Retention {
     /// Peaks may take half of the limit; beyond that the lowest peaks are given up first.
     fn shed_peaks(&mut self, limit: u64) {
         loop {
-            let tail = self.tail();
-            let held: u64 = self
-                .windows
-                .iter()
-                .filter(|window| window.sequence < tail && self.holds_a_peak(window.sequence))
-                .map(|window| u64::from(window.slots) * SLOT as u64)
-                .sum();
+            let held = self.held_by(|sequence| self.holds_a_peak(sequence));
             if held <= limit / 2 || !self.drop_a_peak() {
                 return;
             }
         }
+    }
+
+    /// Bytes of windows before the tail for which `keeps` is true.
+    fn held_by(&self, keeps: impl Fn(u64) -> bool) -> u64 {
+        let tail = self.tail();
+        let held = self.windows.iter().filter(|one| one.sequence < tail && keeps(one.sequence));
+        held.map(|window| u64::from(window.slots) * SLOT as u64).sum()
+    }
+
+    fn has_history(&self, sequence: u64) -> bool {
+        self.history.is_some_and(|(from, to)| (from..=to).contains(&sequence))
+            || self.next_history.is_some_and(|from| sequence >= from)
+    }
+
+    /// The copy may be erased; another one follows.
+    fn drop_history(&mut self) -> bool {
+        self.next_history.take().is_some() | self.history.take().is_some()
+    }
+
+    /// A copy of the history begins in this window (or later). The one before stays until it ends.
+    pub fn history_begins(&mut self, sequence: u64) {
+        self.next_history = Some(sequence);
+    }
+
+    /// It is complete with this window (or earlier).
+    pub fn history_ends(&mut self, sequence: u64) {
+        if let Some(from) = self.next_history.take() {
+            self.history = Some((from, sequence));
+        }
+    }
+
+    /// Whether any events were erased, or none are written any more.
+    pub fn has_erased(&self) -> bool {
+        self.has_erased || self.totals_only
     }
 
     fn drop_a_peak(&mut self) -> bool {
@@ -313,6 +354,27 @@ mod tests {
         let lost = file.retention.take_lost();
         assert!(!lost.is_empty() && !lost.contains(&DeviceId(7)), "{lost:?}");
         assert_eq!(file.retention.take_lost(), []);
+    }
+
+    #[test]
+    fn the_last_whole_copy_of_the_history_stays_and_the_one_that_is_written() {
+        let mut file = File::new(24);
+        for step in 0..200u64 {
+            file.roll().unwrap();
+            let now = file.next - 1;
+            if step % 4 == 0 {
+                file.checkpoint();
+            }
+            match step {
+                50 | 120 => file.retention.history_begins(now),
+                52 | 130 => file.retention.history_ends(now),
+                // Until the next one is whole.
+                129 => assert!(file.is_whole(50..=52) && file.is_whole(120..=129)),
+                _ => {}
+            }
+        }
+        assert!(file.is_whole(120..=130) && !file.is_whole(50..=50), "{:?}", file.erased);
+        assert!(file.retention.has_erased());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{Cause, DeviceId, Space, StackId};
 
+use super::recorded_peaks::RecordedPeaks;
 use crate::analysis::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until, Visitor};
 use crate::spans::Spans;
@@ -165,6 +166,7 @@ impl Holdings {
 pub struct HoldingsAtPeaks {
     /// Each device, its place, and its peak.
     places: Vec<(DeviceId, Until, Peak)>,
+    recorded: RecordedPeaks,
     pub found: Holdings,
 }
 
@@ -174,7 +176,7 @@ impl HoldingsAtPeaks {
         let places = places(end, peak).into_iter();
         let places = places.map(|(device, until)| (device, until, end.devices[&device].peak));
         let found = Holdings { level, ..Holdings::default() };
-        HoldingsAtPeaks { places: places.collect(), found }
+        HoldingsAtPeaks { places: places.collect(), recorded: RecordedPeaks::of(end, peak), found }
     }
 }
 
@@ -187,7 +189,16 @@ impl Visitor for HoldingsAtPeaks {
         let (device, until, peak) = self.places[stop];
         let found = &mut self.found;
         if state.is_in_gap() {
-            found.not_known.insert(device, peak);
+            let Some(recorded) = self.recorded.at(device, peak, found.level) else {
+                found.not_known.insert(device, peak);
+                return;
+            };
+            found.at_ns.insert(device, peak.time_ns);
+            for holder in recorded {
+                let sums = if holder.of_cache { &mut found.blocks } else { &mut found.held };
+                let sum = sums.entry((device, holder.stack)).or_default();
+                sum.add(Held { bytes: holder.bytes, count: holder.count, ..Held::default() });
+            }
             return;
         }
         let mut here = Holdings::of_state(state, found.level);

@@ -19,6 +19,8 @@ mod moment;
 mod phases;
 mod places;
 mod reconcile;
+mod recorded_peaks;
+mod sampled;
 pub mod sleeps;
 pub mod tree;
 
@@ -36,3 +38,4 @@ pub use moment::{Moment, StepMoment};
 pub use phases::{InPhase, MOST_OPEN, Phase, phases};
 pub use places::{Layer, Places, is_dispatch, pool_hint};
 pub use reconcile::{Basis, Reconciled, reconcile};
+pub use sampled::{SampledDevice, SampledLevel, SampledMoment};

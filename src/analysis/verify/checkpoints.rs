@@ -36,6 +36,8 @@ pub(super) struct FollowedCheckpoint {
 /// Of the running checkpoint, by device: allocations and frees of all sites.
 #[derive(Default)]
 struct TotalsOfSites {
+    /// The checkpoint, if no event is missing since it began.
+    of: Option<u32>,
     by_device: BTreeMap<DeviceId, (u64, u64)>,
     /// A site without definition or device: its calls are in no sum here.
     unknown: bool,
@@ -52,9 +54,12 @@ impl Checkpoints {
     ) -> FollowedCheckpoint {
         let mut followed = FollowedCheckpoint::default();
         self.explain(at, &mut followed.violations);
+        if state.certainty == Certainty::Lost {
+            self.sums.of = None;
+        }
         match at.event {
-            Event::CheckpointBegin { .. } => {
-                self.sums = TotalsOfSites::default();
+            Event::CheckpointBegin { id } => {
+                self.sums = TotalsOfSites { of: Some(id), ..TotalsOfSites::default() };
                 let known = matches!(state.certainty, Certainty::Whole | Certainty::Resumed);
                 self.second = (known && !only_checkpoints_follow(state)).then(|| {
                     let mut second = Replay::new();
@@ -62,10 +67,12 @@ impl Checkpoints {
                     second
                 });
             }
-            Event::CheckpointTotals { site, allocations, frees, .. } => {
+            Event::CheckpointTotals { id, site, allocations, frees, .. }
+                if self.sums.of == Some(id) =>
+            {
                 self.sums.add(definitions, site, allocations, frees);
             }
-            Event::CheckpointCounters { counters, .. } => {
+            Event::CheckpointCounters { id, counters } if self.sums.of == Some(id) => {
                 let device = DeviceId(counters.device);
                 let (allocations, frees) = self.sums.of(device);
                 if !self.sums.unknown {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use vramtrace_reader::analysis::Level;
 use vramtrace_reader::analysis::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer};
 use vramtrace_reader::trace::{Definitions, OpenError, Trace};
@@ -78,7 +77,7 @@ impl History {
             return Ok(rate);
         }
         let definitions = self.replay.definitions();
-        let watched = Watched::new(self.observed.0.clone(), Level::of(state));
+        let watched = Watched::new(self.observed.0.clone(), state);
         let mut rests = watched.rests();
         trace.visit(definitions, &mut [&mut rests]);
         let rules = Suppressions::default();

@@ -6,7 +6,7 @@ use super::is_zero;
 use super::recording_off::{OffFacts, off_facts};
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
-use crate::analysis::leaks::{KeptReason, LargerPieces, Leak, Leaks, Suppressions};
+use crate::analysis::leaks::{KeptReason, LargerPieces, Leak, Leaks, Sampled, Suppressions};
 use crate::analysis::{MergedLeak, merge_leaks};
 use crate::report::leak_evidence::evidence;
 use crate::report::wording::ordinal;
@@ -156,6 +156,9 @@ pub struct LeakProcessFacts {
     pub until_s: f64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
+    /// The part of the time in which samples of the recorder stand for erased events; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledFacts>,
     /// When the recording was switched off; absent where it never was.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recording_off: Vec<OffFacts>,
@@ -205,6 +208,27 @@ fn larger_pieces(found: &Leaks) -> Vec<LargerPiecesFacts> {
         }
     };
     found.larger_pieces.iter().map(fact).collect()
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SampledFacts {
+    /// Seconds since the trace began.
+    pub from_s: f64,
+    pub until_s: f64,
+    /// The time for which there is one value: the shortest and the longest.
+    pub finest_s: f64,
+    pub coarsest_s: f64,
+}
+
+fn sampled_facts(sampled: &Sampled) -> SampledFacts {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    SampledFacts {
+        from_s: seconds(sampled.from_ns),
+        until_s: seconds(sampled.until_ns),
+        finest_s: seconds(sampled.finest_ns),
+        coarsest_s: seconds(sampled.coarsest_ns),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -307,6 +331,7 @@ fn process_facts(found: &Leaks) -> LeakProcessFacts {
         warm_up_until_s: at(found.warm_ns),
         until_s: at(found.until_ns),
         beginning_lost: found.beginning_lost,
+        sampled: found.sampled.as_ref().map(sampled_facts),
         recording_off: off_facts(&found.off),
         live_is_known: found.live_is_known,
         kept: found

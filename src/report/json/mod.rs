@@ -17,6 +17,7 @@ pub mod ps;
 pub mod ranks;
 pub mod recording_off;
 pub mod run;
+mod sampled;
 #[cfg(test)]
 mod schemas;
 mod sleeps;

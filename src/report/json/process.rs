@@ -10,6 +10,7 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
 use super::recording_off::{OffFacts, off_facts};
+use super::sampled::{SampledMomentFacts, facts as sampled_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
@@ -58,6 +59,10 @@ pub struct ProcessFacts {
     /// Samples of PyTorch's blocks were recorded: holders of them are estimates. Absent where all were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingFacts>,
+    /// What samples of the recorder say of the requested moment; absent where its events are in the file. Where it is
+    /// there, the figures below are of the last known moment before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledMomentFacts>,
     /// The moment of the figures below: the end, unless another was requested.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
@@ -286,6 +291,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
     let header = &process.header;
     let state = &process.state;
     ProcessFacts {
+        sampled: process.sampled().map(|found| sampled_facts(process, &found, top)),
         pid: header.pid,
         host: header.host.clone(),
         trace: process.trace.to_string_lossy().into_owned(),

@@ -137,7 +137,13 @@ fn head(found: &Leaks) -> String {
         );
         warn("  their standard error, numbers of blocks are those of the recorded ones".into());
     }
-    if found.beginning_lost {
+    if let Some(sampled) = &found.sampled {
+        warn(format!(
+            "events up to {} were erased: up to there one value in {}",
+            seconds(sampled.until_ns),
+            wording::resolution(sampled.finest_ns, sampled.coarsest_ns)
+        ));
+    } else if found.beginning_lost {
         warn(format!(
             "the file's history begins at {}: what is older counts as there from the beginning",
             seconds(found.from_ns)
@@ -259,7 +265,7 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     };
     out.push_str(&unsure(
         "the file's history begins late: what is older counts as there from the beginning",
-        |leaks| leaks.beginning_lost,
+        |leaks| leaks.beginning_lost && leaks.sampled.is_none(),
     ));
     out.push_str(&unsure(
         "events are missing and no checkpoint follows: this may be wrong",

@@ -17,6 +17,7 @@ mod options;
 mod overview;
 pub mod phases;
 mod process;
+pub mod sampled;
 mod sleeps;
 pub mod steps;
 mod sum;

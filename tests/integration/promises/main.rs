@@ -10,6 +10,7 @@ mod elf_shapes;
 mod full_tables;
 mod graph_growth;
 mod graphs;
+mod history;
 mod host_functions;
 mod kill;
 mod longjmp;

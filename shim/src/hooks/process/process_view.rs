@@ -4,7 +4,7 @@ use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::process::limit_events;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
-use crate::model::ledger::Cursor;
+use crate::model::ledger::{Cursor, Ledger};
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
 
@@ -95,6 +95,10 @@ impl ProcessView for Process {
 
     fn cache_ooms(&self) -> u32 {
         self.oom.cache_ooms()
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {

@@ -28,6 +28,23 @@ impl Ledger {
         self.totals(device).watched_peak.load(Relaxed)
     }
 
+    /// The peak since this was called last.
+    pub fn take_recent_peak(&self, device: DeviceId) -> u64 {
+        let totals = self.totals(device);
+        totals.recent_peak.swap(totals.live.load(Relaxed), Relaxed)
+    }
+
+    /// Requests that were refused so far: by a cap, and by the driver.
+    pub fn refused_so_far(&self, device: DeviceId) -> [u64; 2] {
+        let totals = self.totals(device);
+        [&totals.refused_by_cap, &totals.refused_by_driver].map(|count| count.load(Relaxed))
+    }
+
+    /// The number of the device's highest peak so far.
+    pub fn peak_number(&self, device: DeviceId) -> u32 {
+        self.totals(device).epoch()
+    }
+
     /// Physical bytes of one kind.
     pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
         self.totals(device).kinds[kind as usize].load(Relaxed)

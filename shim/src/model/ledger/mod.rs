@@ -14,6 +14,7 @@ mod blocks;
 mod checkpoint;
 mod entry;
 mod figures;
+mod held;
 mod peaks;
 mod shard;
 mod summary;
@@ -25,7 +26,8 @@ mod model_test;
 
 pub use checkpoint::Cursor;
 pub use entry::Entry;
-pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_index};
+pub use held::{Held, HeldCursor, Walked};
+pub use totals::{DEVICES, KINDS, SiteTotals, Sums, add_saturating, device_at, device_index};
 
 use crate::model::sites::is_shared;
 use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
@@ -34,7 +36,7 @@ use shard::{Inner, Shard};
 use std::sync::atomic::{
     AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
-use totals::{DeviceTotals, KINDS, KindSum, Step};
+use totals::{DeviceTotals, KindSum, Step};
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 

@@ -47,6 +47,8 @@ pub(super) struct DeviceTotals {
     pub peak_time_ns: AtomicU64,
     /// The peak since the last restart of the watch.
     pub watched_peak: AtomicU64,
+    /// The peak since the history last took it.
+    pub recent_peak: AtomicU64,
     pub kinds: [AtomicU64; KINDS],
     /// The bytes of a kind at the peak, if its epoch is that of the peak; otherwise they have not
     /// changed since.
@@ -78,6 +80,9 @@ impl DeviceTotals {
             }
             if live > self.watched_peak.load(Relaxed) {
                 self.watched_peak.fetch_max(live, Relaxed);
+            }
+            if live > self.recent_peak.load(Relaxed) {
+                self.recent_peak.fetch_max(live, Relaxed);
             }
         }
         kind_ok && live_ok

@@ -211,6 +211,10 @@ impl ProcessView for Fake {
         0
     }
 
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
         self.ledger.begin_checkpoint(id, append);
     }

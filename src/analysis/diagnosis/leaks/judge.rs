@@ -284,6 +284,7 @@ pub(super) fn judge(
         running,
         from_ns,
         beginning_lost: state.history_from_ns > 0,
+        sampled: None,
         off: state.off.clone(),
         live_is_known: state.live_is_known(),
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,

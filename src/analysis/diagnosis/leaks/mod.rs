@@ -37,6 +37,7 @@ mod judge;
 mod lines;
 mod observer;
 mod pieces;
+mod sampled;
 mod series;
 mod suppress;
 #[cfg(test)]
@@ -45,6 +46,7 @@ mod trend;
 mod verdict;
 
 pub use growth::{Growth, KeptReason};
+pub use sampled::Sampled;
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{
     DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed,
@@ -69,7 +71,7 @@ pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();
     let mut observer = GrowthObserver::default();
     let end = trace.replay(&definitions, &mut observer).state;
-    let watched = Watched::new(observer, Level::of(&end));
+    let watched = Watched::new(observer, &end);
     let mut rests = watched.rests();
     trace.visit(&definitions, &mut [&mut rests]);
     watched.judge(trace, definitions, &end, rests, rules, least)
@@ -81,12 +83,17 @@ pub struct Watched {
     observer: GrowthObserver,
     sleeps: BTreeMap<DeviceId, Sleeps>,
     level: Level,
+    sampled: Option<Sampled>,
 }
 
 impl Watched {
-    pub fn new(mut observer: GrowthObserver, level: Level) -> Watched {
+    /// `end`: the state at the end.
+    pub fn new(mut observer: GrowthObserver, end: &State) -> Watched {
         let sleeps = std::mem::take(&mut observer.sleeps).finish();
-        Watched { observer, sleeps, level }
+        // The samples credit memory that was unmapped and mapped again to the call that did so.
+        let history = end.history.as_ref().filter(|_| end.history_from_ns > 0 && sleeps.is_empty());
+        let sampled = history.and_then(|history| observer.prepend(history));
+        Watched { observer, sleeps, level: Level::of(end), sampled }
     }
 
     /// The visitor that finds what stayed at the sleeps.
@@ -111,6 +118,6 @@ impl Watched {
             definitions,
             sleeps: asleep::SleepFindings::new(self.sleeps.clone(), rests.found),
         };
-        judge::judge(subject, end, &self.observer, rules, least)
+        Leaks { sampled: self.sampled, ..judge::judge(subject, end, &self.observer, rules, least) }
     }
 }

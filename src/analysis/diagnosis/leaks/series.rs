@@ -63,6 +63,25 @@ impl Series {
         }
     }
 
+    /// This history, `by` later on its axis, behind earlier values: positions in ascending order, each with the value
+    /// from there on. The value before the first of them is that one, or, without any, this history's first.
+    pub(super) fn after(&self, earlier: &[(u64, u64)], by: u64) -> Series {
+        let mut value = earlier.first().map_or(self.before, |(_, value)| *value);
+        let mut all = Series::new(self.shift, value);
+        let mut go = |position: u64, to: u64| {
+            all.change(position, value, to);
+            value = to;
+        };
+        earlier.iter().filter(|(position, _)| *position < by).for_each(|(at, to)| go(*at, *to));
+        go(by, self.before);
+        for bin in &self.bins {
+            let position = by.saturating_add(u64::from(bin.number) << self.shift);
+            go(position, bin.lowest);
+            go(position, bin.last);
+        }
+        all
+    }
+
     fn coarsen(&mut self, shift: u32) {
         if shift <= self.shift {
             return;
@@ -155,6 +174,16 @@ mod tests {
             assert_eq!(values.len() as u64, (end >> shift) + 1);
             assert_eq!((values[0], values[1], values.last()), (1, 7, Some(&3)));
         }
+    }
+
+    #[test]
+    fn a_history_goes_on_behind_earlier_values() {
+        let mut series = Series::new(0, 8);
+        series.change(2, 8, 9);
+        let all = series.after(&[(0, 2), (3, 5), (20, 1)], 10);
+        assert_eq!(all.lowest(13, 0), [2, 2, 2, 2, 5, 5, 5, 5, 5, 5, 5, 8, 8, 9]);
+        let flat = series.after(&[], 4).lowest(7, 0);
+        assert_eq!(flat, [8, 8, 8, 8, 8, 8, 8, 9], "not told apart before");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
 use super::pieces::LargerPieces;
+use super::sampled::Sampled;
 use crate::analysis::Level;
 use crate::replay::OffSpan;
 use crate::symbols::Symbols;
@@ -196,6 +197,8 @@ pub struct Leaks {
     pub from_ns: u64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
+    /// The part of the time that is known by samples of the recorder.
+    pub sampled: Option<Sampled>,
     /// When the recording was switched off. Growth is judged from the last of these times on.
     pub off: Vec<OffSpan>,
     /// False: events are missing and no checkpoint follows.

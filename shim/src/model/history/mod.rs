@@ -1,0 +1,32 @@
+//! The history of a process that runs for long: samples of the ledger, which a trace with a limit keeps when the events
+//! of the time are erased.
+//!
+//! A sample is taken once a second at most, in slices at the end of calls. It has the bytes of every stack. Samples are
+//! thinned into bins, in three tiers: the whole time since the start in up to 256 bins, of which two become one when
+//! there are too many; the last two hours in minutes; the last minute in seconds. A bin has the figures of each device,
+//! and tells 64 stacks of each level apart that hold most, and as many that grew most; the rest is one sum. What
+//! grew is told by the lowest sample of a stack in a bin, so that memory that comes and goes is no growth.
+//!
+//! A slice reads at most 128 sums of 512 slots, adds at most 128 stacks to the bins, joins two bins, or writes about 32
+//! records. A sample takes at most one 200th of the time between two of them.
+//!
+//! The history is written to the trace as a copy of all bins, from time to time (`copy.rs`;
+//! `trace_writer/history.rs`). Memory: 112 bytes for each of at most 32,768 stacks, and up to 4 MiB of bins.
+//!
+//! ```text
+//! Idle --due--> Walk (ledger -> tracks) -> Add (tracks -> bins) -> Join (bins that are too many) -> Idle
+//! ```
+
+mod best;
+mod bins;
+mod copy;
+mod peak;
+mod sampler;
+mod tier;
+mod tracks;
+
+#[cfg(test)]
+mod tests;
+
+pub use copy::Copy;
+pub use sampler::History;

@@ -1,0 +1,109 @@
+//! The text of `report --at` for a moment whose events were erased: the recorder's samples.
+
+use super::holders::{ListingOptions, lead_words, words};
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use crate::analysis::StackClassifier;
+use crate::analysis::{GroupBy, Holder, Process, SampledDevice, SampledLevel, SampledMoment};
+use crate::report::wording::{self, gpu_name};
+use crate::units::{clean, count, seconds, several, size};
+
+/// What is known of the moment. `top`: holders of each level.
+pub fn details(process: &Process, found: &SampledMoment, top: usize) -> String {
+    let mut out = format!("{}\n", paint(BOLD, &process.name()));
+    let known = format!(
+        "  {} the events of {} were erased to bound the file: this is what {} from {} to {} say of it (resolution {})",
+        paint(WARN, "!"),
+        seconds(found.asked_ns),
+        several(found.samples.into(), "sample"),
+        seconds(found.from_ns),
+        seconds(found.until_ns),
+        wording::age(found.until_ns.saturating_sub(found.from_ns)),
+    );
+    out.push_str(&format!("{known}\n"));
+    let classifier = StackClassifier::new(&found.symbols, &process.header);
+    for of in &found.devices {
+        out.push_str(&format!("\n{}\n", paint(BOLD, &gpu_name(of.device))));
+        out.push_str(&figures(of));
+        for level in &of.levels {
+            out.push_str(&holders(&classifier, level, top));
+        }
+    }
+    if found.devices.is_empty() {
+        out.push_str("\n  no GPU memory was used\n");
+    }
+    out
+}
+
+fn level_name(level: &SampledLevel) -> &'static str {
+    if level.figures.of_framework { "blocks" } else { "allocated" }
+}
+
+fn figures(of: &SampledDevice) -> String {
+    let mut table = Table::new(4, "lrl");
+    let row = |what: &str, bytes: u64, more: String| [what.to_string(), size(bytes), more];
+    table.row(row("peak", of.peak, "the highest in this time".into()));
+    for level in &of.levels {
+        let lowest = format!("at the highest sample; {} at the lowest", size(level.figures.lowest));
+        table.row(row(level_name(level), level.figures.highest, lowest));
+    }
+    for (kind, bytes) in &of.kinds {
+        table.row(row(&format!("  {}", kind.name()), *bytes, String::new()));
+    }
+    if of.refused > 0 {
+        let refused = several(of.refused, "refused request");
+        table.row([refused, String::new(), "from the start to the end of this time".into()]);
+    }
+    table.render()
+}
+
+fn holders(classifier: &StackClassifier, level: &SampledLevel, top: usize) -> String {
+    let total = level.figures.highest.max(1);
+    let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total as f64);
+    let how = ListingOptions { by: GroupBy::Line, top, full: false, when: "" };
+    let mut table = Table::new(4, "rrll");
+    let title = format!("{} at the highest sample", level_name(level));
+    table.head(&[&title, "share", "library", ""]);
+    let shown = |holder: &Holder, at| Some(words(classifier.frame(holder.stack, at)?, how));
+    for holder in level.lines.iter().take(top) {
+        let lead = match classifier.frame(holder.stack, holder.lead) {
+            Some(frame) => lead_words(classifier, holder.stack, frame, how),
+            None => classifier.symbols.why_empty(holder.stack).to_string(),
+        };
+        let library = clean(holder.library.as_deref().unwrap_or("?"));
+        table.styled([
+            (size(holder.bytes), PLAIN),
+            (share(holder.bytes), PLAIN),
+            (library, PLAIN),
+            (lead, BOLD),
+        ]);
+        if let Some(caller) = shown(holder, holder.caller) {
+            let empty = || (String::new(), PLAIN);
+            table.styled([empty(), empty(), empty(), (format!("called from {caller}"), DIM)]);
+        }
+    }
+    let mut out = format!("\n{}", table.render());
+    let mut more = |text: String| out.push_str(&format!("    {}\n", paint(DIM, &text)));
+    if level.lines.len() > top {
+        let rest = &level.lines[top..];
+        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+        more(format!("and {} more, {} together", count(rest.len() as u64), size(bytes)));
+    }
+    let others = &level.figures;
+    if others.other_stacks > 0 {
+        let grew = match others.other_grew {
+            grew @ 1.. => format!(", grew by {}", size(grew.unsigned_abs())),
+            _ => String::new(),
+        };
+        let stacks = several(others.other_stacks, "stack");
+        more(format!("{stacks} not told apart: {}{grew}", size(others.other_highest)));
+    }
+    let libraries = level.libraries.iter().map(|holder| {
+        let name = clean(holder.library.as_deref().unwrap_or("?"));
+        format!("{name} {}", size(holder.bytes))
+    });
+    let libraries: Vec<String> = libraries.collect();
+    if libraries.len() > 1 {
+        more(format!("by library: {}", libraries.join(", ")));
+    }
+    out
+}

@@ -1,0 +1,134 @@
+//! A process that runs for days with a limited trace: the history answers for the time whose events were erased. The
+//! program's own clock makes days of seconds (`tests/programs/days.c`).
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use testkit::{Program, Run, Setup, vramtrace};
+
+const MIB: f64 = (1u64 << 20) as f64;
+const DAY: u64 = 86_400;
+
+fn json(run: &Run, args: &[&str]) -> Value {
+    let output = vramtrace().args(args).arg("--json").arg(trace(run)).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn trace(run: &Run) -> std::path::PathBuf {
+    run.only_trace()
+}
+
+/// `days`, a step in so many seconds, pairs of allocation and free in each, and how it ends.
+fn setup(limit: &str, days: u64, step: u64, pairs: u64, end: &str) -> Setup {
+    let setup = Setup::simulated().devices("2x512GiB").preload();
+    let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0").env("VRAMTRACE_STACKS", "native");
+    let setup = setup.env("VRAMTRACE_MAX", limit);
+    setup.arg(days).arg(step).arg(pairs).arg(end)
+}
+
+fn on_disk(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// The leak of 16 MiB an hour is the only one, at its line, with its rate; and the program's own figures at a tenth of the
+/// time and at its end.
+fn check_leak(run: &Run, days: u64) {
+    let all = json(run, &["leaks"]);
+    let leaks = all["leaks"].as_array().unwrap();
+    assert_eq!(leaks.len(), 1, "{all:#}");
+    let leak = &leaks[0];
+    assert_eq!((&leak["verdict"], &leak["device"]), (&"growing".into(), &0.into()), "{leak:#}");
+    let frames: Vec<&str> = leak["frames"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["function"].as_str())
+        .collect();
+    assert!(frames.contains(&"leaking_line"), "{frames:?}");
+    let rate = leak["rate_bytes_per_s"].as_f64().unwrap() * 3600.0 / MIB;
+    assert!((14.4..17.6).contains(&rate), "{rate} MiB an hour");
+    let process = &all["processes"][0];
+    let sampled = &process["sampled"];
+    let seconds = |value: &Value| value.as_f64().unwrap();
+    assert!(seconds(&process["from_s"]) < 600.0, "watched from the start");
+    assert!(seconds(&sampled["until_s"]) > (days * DAY) as f64 * 0.4, "{sampled}");
+    let whole = (days * DAY) as f64;
+    assert!(seconds(&sampled["coarsest_s"]) < whole / 32.0, "{sampled}");
+}
+
+/// Days of the program in `run`, of which the peak is in the middle.
+fn check_moments(run: &Run, days: u64) {
+    // The highest peak: its events, or its holders, are kept.
+    let report = json(run, &["report"]);
+    let device = &report["processes"][0]["devices"][0];
+    let peak_s = device["peak_at_s"].as_f64().unwrap();
+    let middle = (days / 2 * DAY + DAY / 2) as f64;
+    assert!((middle - 1.0..middle + 600.0).contains(&peak_s), "{peak_s}");
+    let holders = json(run, &["holders", "--at", "peak"]);
+    let functions = |value: &Value| value.to_string();
+    assert!(functions(&holders["holders"]).contains("peak_line"), "{holders:#}");
+    // A moment whose events were erased: what samples say.
+    let at = (DAY + DAY / 4).to_string();
+    let report = json(run, &["report", "--at", &at]);
+    let sampled = &report["processes"][0]["sampled"];
+    let (from, until) = (sampled["from_s"].as_f64().unwrap(), sampled["until_s"].as_f64().unwrap());
+    let at_s = at.parse::<f64>().unwrap();
+    assert!(from <= at_s && at_s <= until && until - from < 4.0 * 3600.0, "{sampled:#}");
+    let highest = sampled["devices"][0]["levels"][0]["highest_bytes"].as_u64().unwrap() as f64;
+    let leaked = 30.0 * 16.0;
+    assert!((highest / MIB - 400.0 * 1024.0 - leaked).abs() < 1024.0, "{}", highest / MIB);
+    // As text, with the resolution; and the timeline goes through that time.
+    let output = vramtrace().args(["report", "--at", &at]).arg(trace(run)).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("resolution") && text.contains("leaking_line"), "{text}");
+    let csv = vramtrace().args(["export", "--format", "csv", "-o", "-"]).arg(trace(run)).output();
+    let csv = String::from_utf8_lossy(&csv.unwrap().stdout).into_owned();
+    // record, time_s, .., device, kind
+    let of_live = csv.lines().filter(|line| {
+        let words: Vec<&str> = line.split(',').take(9).collect();
+        words.first() == Some(&"counter") && words[7..] == ["0", "live"]
+    });
+    let times: Vec<f64> = of_live.filter_map(|line| line.split(',').nth(1)?.parse().ok()).collect();
+    let gap = times.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
+    assert!(!times.is_empty() && gap < 6.0 * 3600.0, "{gap} s without a value");
+}
+
+#[test]
+fn a_week_in_a_small_trace() {
+    week(8 << 20, setup("8MiB", 7, 300, 100, "exit"));
+}
+
+/// Takes minutes: `cargo test --test promises history:: -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_week_in_64_mib() {
+    week(64 << 20, setup("64MiB", 7, 60, 250, "exit"));
+}
+
+fn week(limit: u64, setup: Setup) {
+    let days = 7;
+    let setup = setup.timeout(Duration::from_secs(900));
+    let run = Program::c_with("days", &["-g"]).run(setup).ok();
+    let bytes = on_disk(&trace(&run));
+    assert!(bytes <= limit * 11 / 10, "{bytes} bytes on disk");
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    let figures = |line: &str| -> (u64, u64) {
+        let mut words = line.split(' ').filter_map(|word| word.parse().ok());
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    let (early, late) = (figures(lines[0]), figures(lines[1]));
+    assert_eq!(early.0, late.0, "descriptors");
+    assert!(late.1 < early.1 + (8 << 10), "KiB of memory: {} and then {}", early.1, late.1);
+    check_leak(&run, days);
+    check_moments(&run, days);
+}
+
+#[test]
+fn a_kill_leaves_the_history() {
+    let days = 3;
+    let run = Program::c_with("days", &["-g"]).run(setup("4MiB", days, 300, 110, "kill"));
+    check_leak(&run, days);
+}
