@@ -255,6 +255,9 @@ impl Capture {
         if let Some(frame_cache) = frame_cache {
             let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, print);
             if let Some(id) = recent.get(fingerprint) {
+                if in_buffer.is_some() {
+                    walker.came_before();
+                }
                 return id;
             }
             known = Some(fingerprint);
@@ -298,6 +301,9 @@ impl Capture {
         if known == fingerprint
             && let Some(id) = recent.get(fingerprint)
         {
+            if in_buffer.is_some() {
+                walker.came_before();
+            }
             return id;
         }
         let in_buffer = match in_buffer {

@@ -132,6 +132,8 @@ pub struct Walker {
     since: u64,
     /// The loader's counts at the walk `since`.
     generation: Option<u64>,
+    /// So many walks are kept in the log.
+    to_keep: u32,
     ours: Range<usize>,
 }
 
@@ -169,6 +171,7 @@ impl Walker {
             walk: 0,
             since: 0,
             generation: None,
+            to_keep: 0,
             ours: ours.map_or(NOWHERE, |ours| ours.start..ours.end),
         }
     }
@@ -204,6 +207,12 @@ impl Walker {
         log.find(from.state(), high, most, self.since, &self.ours)
     }
 
+    /// The stack that was walked last is one that came before, so it pays to keep walks. (To keep one costs half as much as a
+    /// walk, and a stack that never comes again is not looked for.)
+    pub fn came_before(&mut self) {
+        self.to_keep = (self.to_keep + 2).min(64);
+    }
+
     /// Whether a build with assertions compares the last result of [`Walker::find`] with a walk.
     pub fn is_check_due(&self) -> bool {
         self.walk.is_multiple_of(3)
@@ -236,7 +245,9 @@ impl Walker {
         let mut found = 0;
         let mut in_known = NOWHERE;
         self.begin();
-        let mut recorder = Recorder::new(self.generation.is_some(), self.walk, self.since);
+        let is_kept = self.to_keep > 0 && self.generation.is_some();
+        self.to_keep -= u32::from(is_kept);
+        let mut recorder = Recorder::new(is_kept, self.walk, self.since);
         loop {
             if !in_known.contains(&code) {
                 in_known = self.know(code, &mut seen);

@@ -410,10 +410,14 @@ impl Recorder {
 
     /// Ends the entry with the last step that was added, and keeps it if it is new.
     pub fn close(&mut self, log: &mut WalkLog) {
+        let steps = self.entry.head.steps;
         match self.like {
-            _ if self.entry.head.steps == 0 => {}
-            Some(like) => log.entries[like].head.made = self.walk,
-            None => log.put(self.entry),
+            _ if steps == 0 => {}
+            Some(like) if log.entries[like].head.steps == steps => {
+                log.entries[like].head.made = self.walk;
+            }
+            // A known one that goes on where this walk had no more room may differ there.
+            _ => log.put(self.entry),
         }
         self.entry.head.made = 0;
         self.entry.head.steps = 0;
