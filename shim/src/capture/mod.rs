@@ -12,6 +12,8 @@
 //! | the forward operation of a stack in PyTorch's backward pass | [`autograd`] |
 //! | one number for each stack | [`stack_interner`] |
 //!
+//! Most native stacks are not walked: [`native::walk_log`] finds them by the words that earlier walks used.
+//!
 //! A stack is written once. A 64-bit fingerprint of return addresses, code objects and instructions
 //! finds its number. Where a library takes the place of another, fingerprints change, and stacks are
 //! written again.
@@ -39,6 +41,7 @@ use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::Seen;
 use crate::runtime::{own_stack, stack_bounds};
 use native::Registers;
+use native::walk_log::StackPrint;
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -74,11 +77,9 @@ enum Enough {
     Node,
 }
 
-#[inline(always)]
-fn fingerprint_of(seed: u64, frames: &[native::Frame]) -> u64 {
-    frames.iter().fold(mix(seed, frames.len() as u64), |fingerprint, frame| {
-        mix(fingerprint, frame.address as u64)
-    })
+/// The print of frames that were walked.
+fn print_of(frames: &[native::Frame], cut: bool) -> StackPrint {
+    StackPrint::of(frames.iter().map(|frame| frame.address), cut)
 }
 
 impl Capture {
@@ -157,14 +158,14 @@ impl Capture {
             .filter(|at| at.frames > 0)?;
         let mut flags = StackFlags::default();
         flags.add(StackFlags::NATIVE_OFF);
-        recent.get(self.fingerprint_with(frame_cache.fingerprint, flags, &[]))
+        recent.get(self.fingerprint_with(frame_cache.fingerprint, flags, StackPrint::default()))
     }
 
     /// The fingerprint of a stack, from that of its Python frames.
     #[inline(always)]
-    fn fingerprint_with(&self, python: u64, flags: StackFlags, native: &[native::Frame]) -> u64 {
+    fn fingerprint_with(&self, python: u64, flags: StackFlags, native: StackPrint) -> u64 {
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-        mix(fingerprint_of(seed, native), python).max(1)
+        mix(native.fingerprint(seed), python).max(1)
     }
 
     #[inline(never)]
@@ -183,8 +184,17 @@ impl Capture {
         enough: Enough,
     ) -> StackId {
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace { walker, changes, native, frame_cache, python, groups, joins, recent } =
-            &mut *work;
+        let Workspace {
+            walker,
+            changes,
+            walk_log,
+            native,
+            frame_cache,
+            python,
+            groups,
+            joins,
+            recent,
+        } = &mut *work;
         let mut flags = StackFlags::default();
 
         // A library that is loaded again at its old addresses must be defined again, and a new one may
@@ -210,28 +220,44 @@ impl Capture {
         let first = (wanted && self.python.is_seen()).then(&mut walk_python);
         let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
             || (frame_cache.is_some() && python_only);
-        let mut frames = &native[..0];
-        let mut end = high;
+        let all_native = native;
+        let native = &mut all_native[..self.wants.native_depth];
+        let mut print = StackPrint::default();
+        // `None`: there are none, or the log knows them.
+        let mut in_buffer: Option<native::Walked> = None;
         if self.wants.native && !has_python && self.can_unwind(sink) {
-            let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], seen);
-            frames = &native[..walked.frames];
-            end = walked.high;
-            if walked.cut {
+            if let Some(known) = walker.find(from, high, native.len(), walk_log) {
+                print = known;
+                if cfg!(debug_assertions) && walker.is_check_due() {
+                    let walked = walker.walk(from, high, native, walk_log, seen);
+                    assert_eq!(print_of(&native[..walked.frames], walked.cut), known);
+                    let addresses = native[..walked.frames].iter().map(|frame| frame.address);
+                    assert!(walk_log.addresses().eq(addresses));
+                }
+            } else {
+                let walked = walker.walk(from, high, native, walk_log, seen);
+                print = print_of(&native[..walked.frames], walked.cut);
+                in_buffer = Some(walked);
+            }
+            if print.cut {
                 flags.add(StackFlags::NATIVE_CUT);
             }
         } else {
             flags.add(StackFlags::NATIVE_OFF);
             if self.wants.python && !self.python.is_seen() && self.is_probe_due() {
-                walker.walk(from, high, native, seen);
-                frames = &[];
+                walker.walk(from, high, all_native, walk_log, seen);
             }
         }
+        let native = &mut all_native[..self.wants.native_depth];
 
         // Most stacks are found in this table.
         let mut known = None;
         if let Some(frame_cache) = frame_cache {
-            let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, frames);
+            let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, print);
             if let Some(id) = recent.get(fingerprint) {
+                if in_buffer.is_some() {
+                    walker.came_before();
+                }
                 return id;
             }
             known = Some(fingerprint);
@@ -255,7 +281,12 @@ impl Capture {
         }
 
         let forward = match &self.autograd {
-            Some(autograd) if walked.frames == 0 => autograd.forward_of(frames),
+            Some(autograd) if walked.frames == 0 => match &in_buffer {
+                Some(all) => {
+                    autograd.forward_of(native[..all.frames].iter().map(|frame| frame.address))
+                }
+                None => autograd.forward_of(walk_log.addresses().take(print.frames)),
+            },
             _ => StackId(0),
         };
         if enough == Enough::Node && walked.frames == 0 {
@@ -265,15 +296,24 @@ impl Capture {
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
         let seed = seed ^ u64::from(forward.0) << 40;
         let pythons = &python[..walked.frames];
-        let fingerprint = python::walk::fingerprint(fingerprint_of(seed, frames), pythons).max(1);
+        let fingerprint = python::walk::fingerprint(print.fingerprint(seed), pythons).max(1);
         let known = known.unwrap_or(fingerprint);
         if known == fingerprint
             && let Some(id) = recent.get(fingerprint)
         {
+            if in_buffer.is_some() {
+                walker.came_before();
+            }
             return id;
         }
+        let in_buffer = match in_buffer {
+            None if print.frames > 0 => walker.walk(from, high, native, walk_log, seen),
+            None => native::Walked { frames: 0, cut: false, high },
+            Some(all) => all,
+        };
+        let frames = &native[..in_buffer.frames];
         // Joins are computed for new stacks only: equal frames have equal joins.
-        let joined = self.join(frames, end, flags, (&walked, groups), joins);
+        let joined = self.join(frames, in_buffer.high, flags, (&walked, groups), joins);
         let stack =
             Stack { flags, native: frames, python: pythons, joins: &joins[..joined], forward };
         let id = self.intern(sink, fingerprint, &stack);

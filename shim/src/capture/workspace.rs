@@ -4,6 +4,7 @@
 //! signal handler that captures takes a shared one.
 
 use super::native::Walker;
+use super::native::walk_log::WalkLog;
 use super::python::walk::Group;
 use crate::capture::native;
 use crate::capture::python::frame_cache::FrameCache;
@@ -29,6 +30,7 @@ pub struct Workspace {
     pub walker: Walker,
     /// At the walker's last check: how many libraries had replaced others, and how many were opened.
     pub changes: (u32, u32),
+    pub walk_log: WalkLog,
     pub native: [native::Frame; DEEPEST],
     pub frame_cache: FrameCache,
     pub python: [walk::Frame; DEEPEST],

@@ -16,7 +16,6 @@ pub mod trampoline;
 #[ctor::ctor(unsafe)]
 fn start() {
     crate::runtime::loader::warm();
-    // Where the C library has no `_dl_find_object`, the first query takes the loader's lock. In a child that was
-    // forked while another thread held that lock, it is never released.
-    crate::runtime::mapped_modules::can_ask();
+    // This takes the loader's lock. In a child that was forked while another thread held that lock, it is never released.
+    crate::runtime::mapped_modules::prepare();
 }

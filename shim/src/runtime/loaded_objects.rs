@@ -1,5 +1,5 @@
 //! The loaded programs and libraries, where the C library has no `_dl_find_object`: glibc 2.28 to 2.34, as in
-//! RHEL 8 and 9, Debian 11 and Ubuntu 20.04. From glibc 2.35 on nothing of this file runs.
+//! RHEL 8 and 9, Debian 11 and Ubuntu 20.04. From glibc 2.35 on the counters alone are used, see [`generation`].
 //!
 //! A native stack needs the object of each address, and its table of frames. The other way to it is
 //! `dl_iterate_phdr`, which waits for a lock of the loader. A hook must not wait for it: another thread
@@ -63,6 +63,7 @@ impl Slot {
 #[derive(Clone, Copy)]
 struct Variables {
     lock: *mut libc::pthread_mutex_t,
+    namespaces: *const u64,
     loaded: *const u32,
     ever: *const u64,
     iterate: Iterate,
@@ -121,6 +122,7 @@ impl Variables {
             let at = |n: usize| global + 8 * n;
             Some(Variables {
                 lock: at(n + 1 + MUTEX) as *mut libc::pthread_mutex_t,
+                namespaces: at(n) as *const u64,
                 loaded: at(1) as *const u32,
                 ever: at(counter) as *const u64,
                 iterate,
@@ -171,6 +173,13 @@ pub fn can_ask() -> bool {
     ALL.is_usable()
 }
 
+/// A number that changes whenever an object is loaded or unloaded. `None`: the loader's variables were not found
+/// at the start, or there are several namespaces (`dlmopen`), of which the others have counters of their own.
+#[inline]
+pub fn generation() -> Option<u64> {
+    ALL.generation_of_all()
+}
+
 /// Failed attempts before a look-up gives up. The loader changes its list within a microsecond.
 const SPINS: u32 = 300;
 const YIELDS: u32 = 30;
@@ -194,6 +203,18 @@ impl LoadedObjects {
             self.begin();
         }
         self.state.load(Ordering::Acquire) == USABLE
+    }
+
+    #[inline]
+    fn generation_of_all(&self) -> Option<u64> {
+        if self.state.load(Ordering::Acquire) != USABLE {
+            return None;
+        }
+        // SAFETY: written before `state` was set, and not changed after that.
+        let variables = unsafe { (*self.variables.get()).as_ref() }?;
+        // SAFETY: a variable of the loader, which stays. It writes it in one piece.
+        let namespaces = unsafe { variables.namespaces.read_volatile() };
+        (namespaces == 1).then(|| variables.generation())
     }
 
     #[cold]

@@ -14,7 +14,6 @@
 pub mod node;
 pub mod table;
 
-use crate::capture::native;
 use crate::runtime::mapped_modules::holding;
 use node::Layout;
 use once_cell::race::OnceRef;
@@ -94,13 +93,10 @@ impl Functions {
 
 impl Calls {
     /// Whether the innermost function of the engine on this stack runs a node. Then the thread's current node is set.
-    fn runs_node(&self, frames: &[native::Frame]) -> bool {
-        let is_in = |code: &Range<usize>, frame: &native::Frame| {
-            code.contains(&frame.address.wrapping_sub(1))
-        };
-        let engine =
-            |frame: &&native::Frame| is_in(&self.evaluates, frame) || is_in(&self.main_loop, frame);
-        frames.iter().find(engine).is_some_and(|frame| is_in(&self.evaluates, frame))
+    fn runs_node(&self, mut addresses: impl Iterator<Item = usize>) -> bool {
+        let is_in = |code: &Range<usize>, address: usize| code.contains(&address.wrapping_sub(1));
+        let engine = |at: &usize| is_in(&self.evaluates, *at) || is_in(&self.main_loop, *at);
+        addresses.find(engine).is_some_and(|at| is_in(&self.evaluates, at))
     }
 
     /// Runs `read` with the addresses of the thread's current node and of its count of owners.
@@ -153,12 +149,12 @@ impl Autograd {
     }
 
     /// The stack of the forward operation whose node runs on this thread; 0: none runs, or it is not known.
-    /// `frames`: the thread's native frames.
-    pub fn forward_of(&self, frames: &[native::Frame]) -> StackId {
+    /// `addresses`: of the thread's native frames, from the innermost out.
+    pub fn forward_of(&self, addresses: impl Iterator<Item = usize>) -> StackId {
         let Some(Functions { calls: Some(calls) }) = self.functions.get() else {
             return StackId(0);
         };
-        if self.layout.is_off() || !calls.runs_node(frames) {
+        if self.layout.is_off() || !calls.runs_node(addresses) {
             return StackId(0);
         }
         let stack = calls.with_current(|node, owners| {
@@ -172,10 +168,6 @@ impl Autograd {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    fn frames(addresses: &[usize]) -> Vec<native::Frame> {
-        addresses.iter().map(|&address| native::Frame { address, low: 0 }).collect()
-    }
 
     extern "C" fn no_thread() -> u64 {
         unreachable!()
@@ -206,7 +198,7 @@ mod tests {
             (&[10, 200, 350], true),
             (&[10, 100], false),
         ] {
-            assert_eq!(calls.runs_node(&frames(stack)), runs, "{stack:?}");
+            assert_eq!(calls.runs_node(stack.iter().copied()), runs, "{stack:?}");
         }
         assert_eq!(calls.with_current(|_, _| ()), None, "no node is current");
     }
@@ -215,6 +207,6 @@ mod tests {
     fn a_library_without_the_functions_gives_none() {
         let autograd = Autograd::default();
         autograd.node_made(1, libc::getppid as *const () as usize, || unreachable!());
-        assert_eq!(autograd.forward_of(&frames(&[1, 2, 3])), StackId(0));
+        assert_eq!(autograd.forward_of([1, 2, 3].into_iter()), StackId(0));
     }
 }

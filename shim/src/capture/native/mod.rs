@@ -5,11 +5,13 @@
 //! | the library that contains an address | [`crate::runtime::mapped_modules`] |
 //! | the row of the unwind tables for an address | [`tables`] |
 //! | that row as a rule of 16 bytes, computed once | [`rules`] |
+//! | the steps of a stack that was walked before | [`walk_log`] |
 //!
-//! Libraries may be unloaded at any time (`dlclose` is not hooked). So a walk queries the loader for
-//! each library that it passes, by `_dl_find_object`, which takes no lock. (`dl_iterate_phdr` takes
-//! one, which a thread that no longer exists may hold in a forked child.) If a library differs from
-//! the known one in its addresses, its link map or some of its bytes, the walker discards all rules.
+//! Libraries may be unloaded at any time (`dlclose` is not hooked). The loader counts the objects that it ever
+//! loaded, and those that are loaded now: where one of the counts has changed, or where they are not known, a walk
+//! queries the loader for each library that it passes, by `_dl_find_object`, which takes no lock.
+//! (`dl_iterate_phdr` takes one, which a thread that no longer exists may hold in a forked child.) If a library
+//! differs from the known one in its addresses, its link map or some of its bytes, the walker discards all rules.
 
 #[cfg(target_arch = "aarch64")]
 mod row_aarch64;
@@ -17,6 +19,7 @@ mod row_aarch64;
 mod row_x86_64;
 pub mod rules;
 pub mod tables;
+pub mod walk_log;
 
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::mapped_modules;
@@ -24,6 +27,7 @@ use crate::runtime::mapped_modules::{Loaded, Mark, Seen};
 use rules::{Rule, Rules, State, UnwindStep};
 use std::ops::Range;
 use tables::Tables;
+use walk_log::{EXACT, OWN, Reads, Recorder, StackPrint, Step, WalkLog};
 
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug)]
@@ -113,15 +117,23 @@ pub struct Walked {
 /// Rules for unwinding, and the libraries that they come from: each is added when the first
 /// address in it is seen.
 ///
-/// Libraries can be unloaded without notice. So every walk checks with the loader, once for each
-/// library that it passes, that it is still the known one; if not, all rules are discarded. Libraries
-/// with a function on this thread's stack stay loaded until the walk has ended, and no others are read.
+/// Libraries can be unloaded without notice. So a walk checks with the loader, once for each library that it passes
+/// and that was not checked since one came or went, that it is still the known one; if not, all rules are
+/// discarded. Libraries with a function on this thread's stack stay loaded until the walk has ended, and no others
+/// are read.
 pub struct Walker {
     rules: Rules,
     /// Sorted by address, without overlap.
     known: Vec<Known>,
     /// The number of the current walk.
     walk: u64,
+    /// Libraries that this walk or a later one has checked are still the known ones, and the steps of these walks
+    /// would be the same.
+    since: u64,
+    /// The loader's counts at the walk `since`.
+    generation: Option<u64>,
+    /// So many walks are kept in the log.
+    to_keep: u32,
     ours: Range<usize>,
 }
 
@@ -157,6 +169,9 @@ impl Walker {
             rules: Rules::default(),
             known: Vec::new(),
             walk: 0,
+            since: 0,
+            generation: None,
+            to_keep: 0,
             ours: ours.map_or(NOWHERE, |ours| ours.start..ours.end),
         }
     }
@@ -165,21 +180,58 @@ impl Walker {
     pub fn forget(&mut self) {
         self.rules.forget();
         self.known.clear();
+        self.since = self.walk + 1;
+    }
+
+    /// Begins a walk: looks whether libraries came or went since the last one.
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.walk += 1;
+        let now = mapped_modules::generation();
+        if now.is_none() || now != self.generation {
+            self.generation = now;
+            self.since = self.walk;
+        }
+    }
+
+    /// What [`Walker::walk`] with room for `most` frames would find, if this stack was walked before.
+    #[inline]
+    pub fn find(
+        &mut self,
+        from: Registers,
+        high: usize,
+        most: usize,
+        log: &mut WalkLog,
+    ) -> Option<StackPrint> {
+        self.begin();
+        log.find(from.state(), high, most, self.since, &self.ours)
+    }
+
+    /// The stack that was walked last is one that came before, so it pays to keep walks. (To keep one costs half as much as a
+    /// walk, and a stack that never comes again is not looked for.)
+    pub fn came_before(&mut self) {
+        self.to_keep = (self.to_keep + 2).min(64);
+    }
+
+    /// Whether a build with assertions compares the last result of [`Walker::find`] with a walk.
+    pub fn is_check_due(&self) -> bool {
+        self.walk.is_multiple_of(3)
     }
 
     /// Fills `frames`, beginning with the innermost frame outside this library. `high`: end of this
     /// thread's stack. `seen` is called for each library that is found for the first time.
-    #[inline]
+    #[inline(never)]
     pub fn walk(
         &mut self,
         from: Registers,
         high: usize,
         frames: &mut [Frame],
+        log: &mut WalkLog,
         mut seen: impl FnMut(Seen),
     ) -> Walked {
         let low = from.sp;
         let last = high - 8;
-        let mut read = |address: usize| {
+        let read = |address: usize| {
             // SAFETY: between this function's caller's frame and the end of this thread's stack.
             (low..=last)
                 .contains(&address)
@@ -189,20 +241,44 @@ impl Walker {
         // The rule is that of the call instruction, which may be the function's last: hence the address
         // less 1.
         let mut code = at.ip;
-        let mut own = true;
+        let (mut own, mut flags) = (true, OWN | EXACT);
         let mut found = 0;
         let mut in_known = NOWHERE;
-        self.walk += 1;
+        self.begin();
+        let is_kept = self.to_keep > 0 && self.generation.is_some();
+        self.to_keep -= u32::from(is_kept);
+        let mut recorder = Recorder::new(is_kept, self.walk, self.since);
         loop {
             if !in_known.contains(&code) {
                 in_known = self.know(code, &mut seen);
             }
+            let in_library = !in_known.is_empty();
             let rule = match self.rules.get(code) {
                 Some(rule) => rule,
-                None => self.learn(code, !in_known.is_empty(), at),
+                None => self.learn(code, in_library, at),
             };
-            let exact = match rule.step(at, &mut read) {
-                UnwindStep::Caller(caller) => {
+            let mut reads = Reads::default();
+            let result = rule.step(at, &mut |address| {
+                let word = read(address);
+                reads.note(address, word);
+                word
+            });
+            let result = match result {
+                // A guessed caller of code in a library must be in a library; generated code may be
+                // called by generated code.
+                UnwindStep::Guessed(caller)
+                    if in_library && mapped_modules::holding(caller.ip - 1).is_none() =>
+                {
+                    UnwindStep::Lost
+                }
+                other => other,
+            };
+            if recorder.is_on() {
+                let (rule, reads) = (&rule, &reads);
+                recorder.step(log, &Step { at, flags, rule, reads, result, in_library });
+            }
+            let exact = match result {
+                UnwindStep::Caller(caller) | UnwindStep::Guessed(caller) => {
                     at = caller;
                     false
                 }
@@ -210,22 +286,15 @@ impl Walker {
                     at = state;
                     true
                 }
-                // A guessed caller of code in a library must be in a library; generated code may be
-                // called by generated code.
-                UnwindStep::Guessed(caller)
-                    if in_known.is_empty() || mapped_modules::holding(caller.ip - 1).is_some() =>
-                {
-                    at = caller;
-                    false
-                }
-                UnwindStep::Guessed(_) => return Walked { frames: found, cut: true, high },
                 UnwindStep::End => return Walked { frames: found, cut: false, high },
                 UnwindStep::Lost => return Walked { frames: found, cut: true, high },
             };
             code = at.ip - usize::from(!exact);
             own = own && self.ours.contains(&code);
+            flags = if own { OWN } else { 0 };
             if !own {
                 if found == frames.len() {
+                    recorder.close(log);
                     return Walked { frames: found, cut: true, high: at.sp };
                 }
                 frames[found] = Frame { address: at.ip, low: at.sp };
@@ -237,9 +306,9 @@ impl Walker {
     /// The known range that contains an address; empty if there is none.
     #[inline]
     fn know(&mut self, code: usize, seen: &mut impl FnMut(Seen)) -> Range<usize> {
-        let walk = self.walk;
+        let (walk, since) = (self.walk, self.since);
         if let Some(known) = self.holding(code) {
-            if known.seen == walk || known.is_there() {
+            if known.seen >= since || known.is_there() {
                 known.seen = walk;
                 return known.loaded.start..known.loaded.end;
             }
@@ -285,7 +354,10 @@ impl Walker {
     /// not kept, since a library may be loaded there later.
     #[cold]
     fn learn(&mut self, code: usize, is_known: bool, _at: State) -> Rule {
-        let tables = self.holding(code).and_then(|known| known.tables.as_ref());
+        // The loader counts a library until after it was unmapped: the tables are read only if it is there.
+        let known = self.holding(code).filter(|known| known.is_there());
+        let is_known = is_known && known.is_some();
+        let tables = known.and_then(|known| known.tables.as_ref());
         #[allow(unused_mut)]
         let mut rule = tables.map_or(Rule::FRAME_POINTER, |tables| tables.rule(code));
         // SAFETY: the frame before was not guessed: it will return to `ip`.
@@ -304,58 +376,4 @@ impl Walker {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::stack_bounds as bounds;
-
-    unsafe extern "C" {
-        fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;
-    }
-
-    #[inline(never)]
-    fn both(depth: usize, walker: &mut Walker) -> (Vec<usize>, Vec<usize>, Walked) {
-        if depth > 0 {
-            return std::hint::black_box(both(depth - 1, walker));
-        }
-        // In a test everything is "our own library".
-        walker.ours = 0..0;
-        let mut theirs = [std::ptr::null_mut(); 256];
-        let from = Registers::here();
-        let high = bounds::high(from.sp).unwrap();
-        let mut frames = [Frame::default(); 256];
-        let walked = walker.walk(from, high, &mut frames, |_| ());
-        // SAFETY: room for 256 addresses.
-        let count = unsafe { backtrace(theirs.as_mut_ptr(), 256) } as usize;
-        let ours = frames[..walked.frames].iter().map(|frame| frame.address).collect();
-        // Its first is the address in this function.
-        let theirs = theirs[1..count].iter().map(|address| *address as usize).collect();
-        (ours, theirs, walked)
-    }
-
-    #[test]
-    #[cfg_attr(sanitized, ignore = "backtrace() is the sanitizer's, with a frame more")]
-    fn as_backtrace_says() {
-        let mut walker = Walker::new();
-        for depth in [0, 1, 7, 40] {
-            let (ours, theirs, walked) = both(depth, &mut walker);
-            assert!(!walked.cut);
-            assert_eq!(ours, theirs, "depth {depth}");
-        }
-        walker.forget();
-        let (ours, theirs, _) = both(3, &mut walker);
-        assert_eq!(ours, theirs);
-    }
-
-    #[test]
-    fn frames_have_growing_stacks() {
-        let mut walker = Walker::new();
-        walker.ours = 0..0;
-        let from = Registers::here();
-        let high = bounds::high(from.sp).unwrap();
-        let mut frames = [Frame::default(); 3];
-        let walked = walker.walk(from, high, &mut frames, |_| ());
-        assert_eq!((walked.frames, walked.cut), (3, true));
-        assert!(frames.windows(2).all(|pair| pair[0].low < pair[1].low));
-        assert!(walked.high > frames[2].low && walked.high < high);
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ impl State {
 /// A return address without its signature (pointer authentication).
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
-fn unsigned(address: usize) -> usize {
+pub fn unsigned(address: usize) -> usize {
     let plain;
     // SAFETY: `xpaclri`, which changes x30 alone; older processors do nothing.
     unsafe {
@@ -161,6 +161,31 @@ impl Rule {
 
     fn saved(&self) -> u8 {
         (self.code >> (ADDRESS + 8)) as u8
+    }
+
+    pub fn is(&self, from: CfaBase) -> bool {
+        self.from() == from as u8
+    }
+
+    /// Whether a step depends on the frame pointer. (It hands it on if it has not changed it.)
+    pub fn uses_bp(&self) -> bool {
+        let saved = self.saved();
+        let by_bp = saved == SavedRegister::ByBp as u8;
+        #[cfg(target_arch = "aarch64")]
+        let by_bp = by_bp || saved == SavedRegister::InPlaceLinkByBp as u8;
+        by_bp || self.is(CfaBase::Bp) || self.is(CfaBase::AtBp) || self.is(CfaBase::Guess)
+    }
+
+    /// Whether the return address is in a register.
+    pub fn uses_link(&self) -> bool {
+        #[cfg(target_arch = "aarch64")]
+        {
+            i64::from(self.more) * UNIT == Rule::IN_LINK
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            false
+        }
     }
 
     /// One frame out. `read`: a word of the stack.
