@@ -91,7 +91,9 @@ mod tests {
         history.peak_holders.extend([holder(0, 1, 70), holder(0, 2, 30), holder(1, 1, 5)]);
         let (from_ns, samples, devices) = (0, 1, Default::default());
         history.tiers[0].bins.push(Bin { from_ns, until_ns, samples, devices });
-        State { history: Some(Arc::new(history)), ..State::default() }
+        let mut state = State::default();
+        state.history = Some(Arc::new(history));
+        state
     }
 
     #[test]
