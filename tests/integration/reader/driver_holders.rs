@@ -64,7 +64,7 @@ fn live_on_page(mut stream: &[u8]) -> Vec<(usize, u64)> {
             let values: Vec<u64> = columns.iter_mut().map(number).collect();
             if *kind == MEMORY && values[0] == 0 {
                 let share = values[8];
-                let bytes = if share % 2 == 0 { share * 256 } else { share / 2 };
+                let bytes = if share.is_multiple_of(2) { share * 256 } else { share / 2 };
                 live.push((values[3] as usize, bytes));
             }
         }
