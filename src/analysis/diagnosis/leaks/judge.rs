@@ -11,7 +11,7 @@ use super::driver_verdict;
 use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
 use super::headroom::headroom;
 use super::observer::{GrowthObserver, StackHistory};
-use super::pieces::{Pieces, larger_pieces};
+use super::pieces::Pieces;
 use super::suppress::Suppressions;
 use super::verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 use crate::analysis::{Level, StackClassifier};
@@ -199,7 +199,7 @@ pub(super) fn judge(
 
     let mut larger = Vec::new();
     found.retain(|one| {
-        let pieces = larger_pieces(&classifier, one);
+        let pieces = one.larger_pieces(&classifier);
         let of_program = pieces.filter(|of| pool_of(&classifier, one.at.0, of.stack).is_none());
         let is_leak = of_program.is_none();
         larger.extend(of_program);

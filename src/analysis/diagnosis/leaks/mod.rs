@@ -17,7 +17,7 @@
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
 //! * **Sleeps.** A program that unmaps its memory at times holds least while it sleeps: a line that holds
 //!   more at each of five sleeps leaks, also without a trend in the bins.
-//! * **A pool of ever larger pieces** grows as a leak does, and is none (`pieces.rs`).
+//! * **A pool of ever larger pieces** grows as a leak does, and is none (`larger.rs`).
 //! * **The driver's own memory** (executable graphs, streams, code, bytes without a name) is judged by rules of its
 //!   own (`driver_verdict.rs`).
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
@@ -34,6 +34,7 @@ mod driver_verdict;
 mod growth;
 mod headroom;
 mod judge;
+mod larger;
 mod lines;
 mod observer;
 mod pieces;
@@ -49,8 +50,8 @@ pub use growth::{Growth, KeptReason};
 pub use sampled::Sampled;
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{
-    DriverMemory, HeldByDriver, HeldReason, Kept, Leak, LeakReason, Leaks, Pooled, Suppressed,
-    Verdict,
+    DriverMemory, HeldByDriver, HeldReason, Kept, LargerPieces, Leak, LeakReason, Leaks, Pooled,
+    Suppressed, Verdict,
 };
 
 use std::collections::BTreeMap;
@@ -63,7 +64,6 @@ use crate::replay::State;
 use crate::trace::{Definitions, Trace};
 
 pub use observer::GrowthObserver;
-pub use pieces::LargerPieces;
 
 /// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out. Reads the trace once,
 /// and once more if the program unmapped memory.

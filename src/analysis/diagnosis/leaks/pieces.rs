@@ -1,23 +1,12 @@
-//! An allocator of the program that keeps pieces, each larger than those before: a later request is larger than any
-//! piece that is kept, so that a new one is allocated, and the smaller ones are never used again.
-//!
-//! It grows as a leak does. What tells them apart is that the sizes rise from piece to piece, and that a frame of the
-//! stack names an allocator: a list of ever larger pieces that a program forgets is a leak.
-
-use vramtrace_format::{DeviceId, StackId};
-
-use super::judge::JudgedLeak;
-use crate::analysis::{Level, StackClassifier};
+//! How the sizes of successive allocations of one stack compare.
 
 /// Pieces in use at once in one request, at most: each has a series of sizes of its own.
 const SERIES: usize = 4;
 /// Fewer pieces show no rule.
-const LEAST: u64 = 12;
+pub(super) const LEAST: u64 = 12;
 /// Of 100 pieces, so many are not smaller than the earlier one of their series, and so many are larger.
 const NOT_SMALLER: u64 = 90;
 const LARGER: u64 = 75;
-/// Such a pool takes more than this many times the bytes of its largest pieces.
-const TIMES: u64 = 2;
 
 /// How the sizes of successive allocations of one stack compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +54,7 @@ impl Pieces {
     }
 
     /// Bytes of the largest pieces, if the sizes rise.
-    fn exact(&self) -> Option<u64> {
+    pub(super) fn exact(&self) -> Option<u64> {
         let rises = |at: usize| {
             let pairs = self.pairs[at];
             pairs + SERIES as u64 >= LEAST
@@ -74,41 +63,6 @@ impl Pieces {
         };
         (0..SERIES).find(|at| rises(*at)).map(|at| self.newest[at])
     }
-}
-
-/// Pieces of an allocator of the program, each larger than the earlier ones, which are kept.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LargerPieces {
-    pub device: DeviceId,
-    /// The stack that holds the most of it.
-    pub stack: StackId,
-    pub bytes: u64,
-    pub pieces: u64,
-    /// Bytes of the largest pieces alone: what an allocator takes that frees a piece which is too small before it
-    /// allocates a larger one.
-    pub exact_bytes: u64,
-    pub bytes_per_second: Option<f64>,
-}
-
-/// The verdict on growth, if it is that of such an allocator.
-pub(super) fn larger_pieces(
-    classifier: &StackClassifier,
-    JudgedLeak { at: (level, device), case, leak }: &JudgedLeak,
-) -> Option<LargerPieces> {
-    let stays = case.highest_count * 10 >= case.allocations * 9;
-    let of_driver = *level == Level::Driver && leak.driver.is_none();
-    if !of_driver || leak.count < LEAST || !stays || !classifier.names_pool(leak.stack) {
-        return None;
-    }
-    let exact_bytes = case.pieces.exact()?;
-    (leak.bytes > exact_bytes.saturating_mul(TIMES)).then_some(LargerPieces {
-        device: *device,
-        stack: leak.stack,
-        bytes: leak.bytes,
-        pieces: leak.count,
-        exact_bytes,
-        bytes_per_second: leak.rate(),
-    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
-use super::pieces::LargerPieces;
 use super::sampled::Sampled;
 use crate::analysis::Level;
 use crate::replay::OffSpan;
@@ -175,6 +174,20 @@ pub struct Pooled {
     pub bytes_per_second: Option<f64>,
     /// It is the free part of a pool whose blocks are known.
     pub free: bool,
+}
+
+/// Pieces of an allocator of the program, each larger than the earlier ones, which are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LargerPieces {
+    pub device: DeviceId,
+    /// The stack that holds the most of it.
+    pub stack: StackId,
+    pub bytes: u64,
+    pub pieces: u64,
+    /// Bytes of the largest pieces alone: what an allocator takes that frees a piece which is too small before it
+    /// allocates a larger one.
+    pub exact_bytes: u64,
+    pub bytes_per_second: Option<f64>,
 }
 
 /// Leaks that match a rule of the suppressions file.
