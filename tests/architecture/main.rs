@@ -38,6 +38,8 @@ const FORMAT: Layout = Layout {
             "memory",
             "outspec",
             "proc",
+            "recordspec",
+            "sampling",
             "secrets",
             "shown",
             "size",
