@@ -85,12 +85,12 @@ def nv_backend(check):
         print(f"SKIP NV backend: no {missing}")
         return
     command = [sys.executable, str(check.PROGRAMS / "tinygrad_run.py")]
-    bare = subprocess.run(command, env=check.environment(NV="1"), input="\n", capture_output=True, text=True, timeout=EACH_S)
+    bare = subprocess.run(command, env=check.environment(DEV="NV"), input="\n", capture_output=True, text=True, timeout=EACH_S)
     if bare.returncode:
         print(f"SKIP NV backend: it does not run here: {bare.stderr.strip().splitlines()[-1:]}")
         return
     run = [str(check.BIN / "vramtrace"), "run", "--out", str(check.TRACES / "stranger-nv"), *command]
-    held = subprocess.Popen(run, env=check.environment(NV="1"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    held = subprocess.Popen(run, env=check.environment(DEV="NV"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(15)
     _, errors = held.communicate("\n", timeout=EACH_S)
     (check.LOGS / "stranger-nv.log").write_text(errors)
@@ -133,7 +133,7 @@ def section(check):
     began = time.time()
     print("| client | result | NVML, MiB | recorded, MiB | named |\n|---|---|---|---|---|")
     trace = client(check, "xgboost", "xgboost", {})
-    client(check, "tinygrad", "tinygrad", {"CUDA": "1"})
+    client(check, "tinygrad", "tinygrad", {"DEV": "CUDA"})
     if trace:
         divided(check, trace)
     print("\n| tests | result | |\n|---|---|---|")
