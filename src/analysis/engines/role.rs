@@ -5,8 +5,6 @@ use std::fmt;
 use serde::Serialize;
 use vramtrace_format::Cause;
 
-use crate::analysis::What;
-
 /// The purpose of an allocation. Charts stack them in this order, the longest lifetimes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
@@ -75,15 +73,6 @@ impl Role {
         match cause {
             Cause::Graphs => Role::GraphMemory,
             _ => Role::Context,
-        }
-    }
-
-    /// The role of memory that is no allocation.
-    pub fn without_allocation(what: What) -> Role {
-        match what {
-            What::Free => Role::FreeCache,
-            What::Driver(cause) => Role::of_cause(cause),
-            What::Memory | What::Block => Role::Unknown,
         }
     }
 

@@ -7,9 +7,18 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
 use super::{Allocation, Role};
-use crate::analysis::holdings::{Held, Piece, each_piece, places};
+use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, State, Until, Visitor};
+
+/// The role of memory that is no allocation.
+pub(super) fn without_allocation(what: What) -> Role {
+    match what {
+        What::Free => Role::FreeCache,
+        What::Driver(cause) => Role::of_cause(cause),
+        What::Memory | What::Block => Role::Unknown,
+    }
+}
 
 /// The memory held at one moment, by device, role and stack.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,7 +97,7 @@ impl RolesAt {
                 waiting.entry((key, live.time_ns)).or_default().push(counted);
             }
             None => {
-                let role = Role::without_allocation(piece.what);
+                let role = without_allocation(piece.what);
                 sums[stop].add(piece.device, role, piece.stack, piece.held);
             }
         });

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 use vramtrace_format::DeviceId;
 
+use super::held::without_allocation;
 use super::{Role, RoleLearner};
 use crate::analysis::{Level, Piece, each_piece};
 use crate::replay::{Key, Live, State};
@@ -30,7 +31,7 @@ impl RolesNow {
     pub fn of_piece(&self, piece: &Piece) -> Role {
         match piece.allocation {
             Some((key, live)) => self.of(key, live),
-            None => Role::without_allocation(piece.what),
+            None => without_allocation(piece.what),
         }
     }
 

@@ -2,8 +2,8 @@
 //! the simulated driver, and ends with status 0. (`pages.rs` runs the `console` blocks, and compares what
 //! they print.)
 //!
-//! `python` is that of an empty virtual environment, `pytest` a script that runs the pages' train.py, and
-//! process 4711 a program that waits.
+//! `python` is that of an empty virtual environment, `pytest` and `llama-server` scripts that run the pages' train.py, and
+//! process 4711 a program that waits. VRAM_RECORDS names a file, as in a job of Slurm.
 
 use std::ffi::OsString;
 use std::fs;
@@ -58,9 +58,11 @@ fn project() -> Scratch {
         .current_dir(&scratch.0)
         .status();
     assert!(made.is_ok_and(|status| status.success()), "python3 -m venv");
-    let pytest = scratch.0.join("venv/bin/pytest");
-    fs::write(&pytest, "#!/bin/sh\nexec python train.py\n").unwrap();
-    fs::set_permissions(&pytest, fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["pytest", "llama-server"] {
+        let script = scratch.0.join("venv/bin").join(name);
+        fs::write(&script, "#!/bin/sh\nexec python train.py\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    }
     scratch
 }
 
@@ -78,6 +80,7 @@ fn run(block: &str, project: &Path) -> Result<(), String> {
         path.push(":");
         path.push(part);
     }
+    shell.env("VRAM_RECORDS", project.join("records.jsonl"));
     shell.env("PATH", path).env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "1x24GiB");
     let ended = shell.output().unwrap();
     if ended.status.success() {
