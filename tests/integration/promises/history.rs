@@ -33,9 +33,8 @@ fn on_disk(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// The leak of 16 MiB an hour is the only one, at its line, with its rate; and the program's own figures at a tenth of the
-/// time and at its end.
-fn check_leak(run: &Run, days: u64) {
+/// The leak of 16 MiB an hour is the only one, at its line, with its rate. One value at least in each of `parts` of the time.
+fn check_leak(run: &Run, days: u64, parts: f64) {
     let all = json(run, &["leaks"]);
     let leaks = all["leaks"].as_array().unwrap();
     assert_eq!(leaks.len(), 1, "{all:#}");
@@ -56,7 +55,7 @@ fn check_leak(run: &Run, days: u64) {
     assert!(seconds(&process["from_s"]) < 600.0, "watched from the start");
     assert!(seconds(&sampled["until_s"]) > (days * DAY) as f64 * 0.4, "{sampled}");
     let whole = (days * DAY) as f64;
-    assert!(seconds(&sampled["coarsest_s"]) < whole / 32.0, "{sampled}");
+    assert!(seconds(&sampled["coarsest_s"]) < whole / parts, "{sampled}");
 }
 
 /// Days of the program in `run`, of which the peak is in the middle.
@@ -76,7 +75,7 @@ fn check_moments(run: &Run, days: u64) {
     let sampled = &report["processes"][0]["sampled"];
     let (from, until) = (sampled["from_s"].as_f64().unwrap(), sampled["until_s"].as_f64().unwrap());
     let at_s = at.parse::<f64>().unwrap();
-    assert!(from <= at_s && at_s <= until && until - from < 4.0 * 3600.0, "{sampled:#}");
+    assert!(from <= at_s && at_s <= until && until - from < 5.0 * 3600.0, "{sampled:#}");
     let highest = sampled["devices"][0]["levels"][0]["highest_bytes"].as_u64().unwrap() as f64;
     let leaked = 30.0 * 16.0;
     assert!((highest / MIB - 400.0 * 1024.0 - leaked).abs() < 1024.0, "{}", highest / MIB);
@@ -122,7 +121,7 @@ fn week(limit: u64, setup: Setup) {
     let (early, late) = (figures(lines[0]), figures(lines[1]));
     assert_eq!(early.0, late.0, "descriptors");
     assert!(late.1 < early.1 + (8 << 10), "KiB of memory: {} and then {}", early.1, late.1);
-    check_leak(&run, days);
+    check_leak(&run, days, 32.0);
     check_moments(&run, days);
 }
 
@@ -130,5 +129,5 @@ fn week(limit: u64, setup: Setup) {
 fn a_kill_leaves_the_history() {
     let days = 3;
     let run = Program::c_with("days", &["-g"]).run(setup("4MiB", days, 300, 110, "kill"));
-    check_leak(&run, days);
+    check_leak(&run, days, 12.0);
 }

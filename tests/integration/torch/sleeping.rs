@@ -94,7 +94,8 @@ fn run_with(setup: Setup) -> Slept {
 
 fn owners(symbols: &Symbols, holdings: &Holdings) -> Owners {
     let mut owners = Owners::new();
-    for (_, stack, _, held) in holdings.all() {
+    // What the driver took for itself is no allocation.
+    for (_, stack, _, held) in holdings.all().filter(|(_, _, cause, _)| cause.is_none()) {
         let frames = symbols.stack(stack).map(|frame| frame.function.to_string());
         let sums = owners.entry(wanted(frames)).or_default();
         sums.0 += held.bytes;
