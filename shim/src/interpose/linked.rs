@@ -53,6 +53,7 @@ impl<const N: usize> LinkedFunctions<N> {
         caller: usize,
         by_name: impl Fn() -> Option<usize>,
     ) -> Option<usize> {
+        let by_name = || by_name().or_else(|| self.of_another(index));
         for known in &self.callers {
             let start = known.start.load(Ordering::Acquire);
             if start == 0 {
@@ -97,6 +98,12 @@ impl<const N: usize> LinkedFunctions<N> {
             None => by_name(),
         }
     }
+
+    /// The function that another caller is linked to: where there is one copy of the library, the same.
+    fn of_another(&self, index: usize) -> Option<usize> {
+        let real = |known: &Caller<N>| known.real[index].load(Ordering::Relaxed);
+        self.callers.iter().map(real).find(|real| *real != 0)
+    }
 }
 
 /// The library that defines the function for this one: itself, or one that it is linked to.
@@ -121,4 +128,23 @@ fn defining(caller: &Object, name: &[u8]) -> Option<Object> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_of_no_library_gets_the_function_of_another() {
+        static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new(["getppid"]);
+        const NOBODY: usize = 16;
+        assert_eq!(FUNCTION.real(0, NOBODY, || None), None, "nobody is linked to it");
+        // SAFETY: has no arguments.
+        unsafe { libc::getppid() };
+        let here = defining as *const () as usize;
+        let real = FUNCTION.real(0, here, || None);
+        assert!(real.is_some() && real != Some(here));
+        assert_eq!(FUNCTION.real(0, NOBODY, || None), real);
+        assert_eq!(FUNCTION.real(0, NOBODY, || Some(1)), Some(1), "its name comes first");
+    }
 }

@@ -28,12 +28,31 @@ pub(super) struct Program {
     pub weight: u64,
 }
 
-/// Numbers of stacks.
-mod by {
-    pub(super) const LOAD: u32 = 1;
-    pub(super) const FORWARD: u32 = 2;
-    pub(super) const BACKWARD: u32 = 3;
-    pub(super) const OPTIMIZER: u32 = 4;
+/// The stacks of a training.
+pub(super) mod by {
+    use crate::testing::TraceBuilder;
+
+    pub(in super::super) const LOAD: u32 = 1;
+    pub(in super::super) const FORWARD: u32 = 2;
+    pub(in super::super) const BACKWARD: u32 = 3;
+    /// Part of the backward pass, by a shorter stack.
+    pub(in super::super) const EVEN: u32 = 4;
+    pub(in super::super) const OPTIMIZER: u32 = 5;
+
+    pub(in super::super) fn define(trace: &mut TraceBuilder) {
+        let torch = |file: &str| format!("/v/site-packages/torch/{file}");
+        trace.code(1, "main", "/home/me/train.py", 9);
+        trace.code(2, "Module._call_impl", &torch("nn/modules/module.py"), 5);
+        trace.code(3, "Net.forward", "/home/me/net.py", 4);
+        trace.code(4, "backward", &torch("_tensor.py"), 3);
+        trace.code(5, "_engine_run_backward", &torch("autograd/graph.py"), 2);
+        trace.code(6, "SGD.step", &torch("optim/sgd.py"), 7);
+        trace.stack(LOAD, &[], &[1], &[]);
+        trace.stack(FORWARD, &[], &[3, 2, 1], &[]);
+        trace.stack(BACKWARD, &[], &[5, 4, 1], &[]);
+        trace.stack(EVEN, &[], &[4, 1], &[]);
+        trace.stack(OPTIMIZER, &[], &[6, 1], &[]);
+    }
 }
 
 struct Run {
@@ -89,17 +108,7 @@ impl Program {
     /// The trace of a run with these values in each step. Marks name both.
     fn run(&self, steps: &[Values], conf: &Conf) -> Run {
         let mut trace = TraceBuilder::new();
-        let torch = |file: &str| format!("/v/site-packages/torch/{file}");
-        trace.code(1, "main", "/home/me/train.py", 9);
-        trace.code(2, "Module._call_impl", &torch("nn/modules/module.py"), 5);
-        trace.code(3, "Net.forward", "/home/me/net.py", 4);
-        trace.code(4, "backward", &torch("_tensor.py"), 3);
-        trace.code(5, "_engine_run_backward", &torch("autograd/graph.py"), 2);
-        trace.code(6, "SGD.step", &torch("optim/sgd.py"), 7);
-        trace.stack(by::LOAD, &[], &[1], &[]);
-        trace.stack(by::FORWARD, &[], &[3, 2, 1], &[]);
-        trace.stack(by::BACKWARD, &[], &[5, 4, 1], &[]);
-        trace.stack(by::OPTIMIZER, &[], &[6, 1], &[]);
+        by::define(&mut trace);
         let mut next = None;
         if conf.expandable_segments {
             let value = "expandable_segments:True".into();

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use vramtrace_format::{Definition, Kind, Mark, Space};
 
+use super::made::by;
 use super::*;
 use crate::allocator::{Conf, Request};
 use crate::testing::TraceBuilder;
@@ -25,15 +26,6 @@ impl Default for Program {
     fn default() -> Program {
         Program { layers: vec![|batch| 3 * MIB * batch; 4], weight: 8 * MIB, even_only: 0 }
     }
-}
-
-/// Numbers of stacks.
-mod by {
-    pub(super) const LOAD: u32 = 1;
-    pub(super) const FORWARD: u32 = 2;
-    pub(super) const BACKWARD: u32 = 3;
-    pub(super) const EVEN: u32 = 4;
-    pub(super) const OPTIMIZER: u32 = 5;
 }
 
 struct Written {
@@ -63,18 +55,7 @@ impl Program {
         let mut trace = TraceBuilder::new();
         let value = "expandable_segments:True".into();
         trace.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
-        let torch = |file: &str| format!("/v/site-packages/torch/{file}");
-        trace.code(1, "main", "/home/me/train.py", 9);
-        trace.code(2, "Module._call_impl", &torch("nn/modules/module.py"), 5);
-        trace.code(3, "Net.forward", "/home/me/net.py", 4);
-        trace.code(4, "backward", &torch("_tensor.py"), 3);
-        trace.code(5, "_engine_run_backward", &torch("autograd/graph.py"), 2);
-        trace.code(6, "SGD.step", &torch("optim/sgd.py"), 7);
-        trace.stack(by::LOAD, &[], &[1], &[]);
-        trace.stack(by::FORWARD, &[], &[3, 2, 1], &[]);
-        trace.stack(by::BACKWARD, &[], &[5, 4, 1], &[]);
-        trace.stack(by::EVEN, &[], &[4, 1], &[]);
-        trace.stack(by::OPTIMIZER, &[], &[6, 1], &[]);
+        by::define(&mut trace);
         trace.alloc(100, Kind::Device, SEGMENT, 1 << 39);
         let mut run = Written { trace, at: 1_000, next: SEGMENT };
         for _ in &self.layers {

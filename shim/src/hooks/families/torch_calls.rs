@@ -13,7 +13,9 @@ use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
 use crate::interpose::linked::LinkedFunctions;
 use crate::runtime::mapped_modules::{Loaded, holding};
-use crate::runtime::{clock, errno, loader, panic_boundary};
+use crate::runtime::{clock, elf::Object, errno, loader, panic_boundary};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
 #[inline]
@@ -71,4 +73,26 @@ pub fn find_library() {
     if loader::find_object().is_none() {
         depth::inside(|| pointers::find(Home::Torch));
     }
+}
+
+/// The function of a library of the usual name, for callers that are not linked to it. `known` keeps it. The loader is asked:
+/// not for the functions above.
+#[cold]
+pub fn function_of(library: &CStr, name: &str, known: &AtomicUsize) -> Option<usize> {
+    let kept = known.load(Ordering::Relaxed);
+    if kept != 0 {
+        return Some(kept);
+    }
+    let errno = errno::get();
+    let open = || loader::dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    let handle = depth::inside(open);
+    errno::set(errno);
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: `dlopen` returned the handle, and it is never closed.
+    let object = unsafe { Object::of_handle(handle) };
+    let found = object.function(name.as_bytes())?;
+    known.store(found, Ordering::Relaxed);
+    Some(found)
 }

@@ -6,14 +6,13 @@
 //! is the exception: then the loader is asked for libtorch_cpu.so.
 
 use crate::driver::api::Api;
-use crate::driver::depth;
 use crate::hooks::families::torch_calls;
 use crate::interpose::linked::LinkedFunctions;
-use crate::runtime::{elf::Object, errno, loader};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-static FUNCTION: LinkedFunctions<1> =
-    LinkedFunctions::new(["_ZN2at15sequence_number17get_and_incrementEv"]);
+const GET_AND_INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
+
+static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new([GET_AND_INCREMENT]);
 
 /// A node is made: returns its number.
 #[inline]
@@ -27,26 +26,10 @@ pub fn made(api: Api, caller: usize) -> u64 {
     number
 }
 
-/// The function in the library of the usual name, for callers that are not linked to it.
 #[cold]
 fn by_name() -> Option<usize> {
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    let known = KNOWN.load(Ordering::Relaxed);
-    if known != 0 {
-        return Some(known);
-    }
-    let kept = errno::get();
-    let open = || loader::dlopen(c"libtorch_cpu.so", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    let handle = depth::inside(open);
-    errno::set(kept);
-    if handle.is_null() {
-        return None;
-    }
-    // SAFETY: `dlopen` returned the handle, and it is never closed.
-    let object = unsafe { Object::of_handle(handle) };
-    let found = object.function(b"_ZN2at15sequence_number17get_and_incrementEv")?;
-    KNOWN.store(found, Ordering::Relaxed);
-    Some(found)
+    torch_calls::function_of(c"libtorch_cpu.so", GET_AND_INCREMENT, &KNOWN)
 }
 
 /// The number of a node where the real function cannot be found: like the real ones, each is greater than those before it

@@ -6,14 +6,13 @@
 //! the loader's lock, which may not happen below PyTorch's lock.
 
 use crate::driver::cuda::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CUstreamCaptureStatus};
-use crate::driver::depth;
 use crate::driver::param::Out;
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::Process;
 use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_lanes;
+use crate::runtime::log;
 use crate::runtime::mapped_modules::Loaded;
-use crate::runtime::{elf::Object, errno, loader, log};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::{BLOCK_STREAMS, Definition};
 
@@ -35,26 +34,10 @@ pub fn set_current(device: u64, stream: u64, caller: usize) {
     unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64, u64)>(real)(device, stream) }
 }
 
-/// The function in the library of the usual name, for callers that are not linked to it.
 #[cold]
 fn by_name() -> Option<usize> {
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    let known = KNOWN.load(Ordering::Relaxed);
-    if known != 0 {
-        return Some(known);
-    }
-    let kept = errno::get();
-    let open = || loader::dlopen(c"libc10_cuda.so", libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    let handle = depth::inside(open);
-    errno::set(kept);
-    if handle.is_null() {
-        return None;
-    }
-    // SAFETY: `dlopen` returned the handle, and it is never closed.
-    let object = unsafe { Object::of_handle(handle) };
-    let found = object.function(SET_CURRENT.as_bytes())?;
-    KNOWN.store(found, Ordering::Relaxed);
-    Some(found)
+    torch_calls::function_of(c"libc10_cuda.so", SET_CURRENT, &KNOWN)
 }
 
 /// Only a caller that is linked to the function, or has looked it up, comes here: there is one. To go on without it would
