@@ -241,7 +241,11 @@ impl Rank {
         time_ns += 1_000_000;
         if !self.killed {
             let summary = ledger.summary();
-            trace.event(ThreadId(1), time_ns, &Event::SummaryBegin { cache_ooms: 0 })?;
+            trace.event(
+                ThreadId(1),
+                time_ns,
+                &Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
+            )?;
             summary.iter().try_for_each(|event| trace.event(ThreadId(1), time_ns, event))?;
             let records = summary.len() as u32;
             trace.event(ThreadId(1), time_ns, &Event::SummaryEnd { records })?;

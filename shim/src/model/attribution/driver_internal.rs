@@ -15,6 +15,7 @@
 //! * Freed memory is subtracted from the same cause first, then from an originator with exactly as many
 //!   bytes, then from the latest. A context's end frees everything that was taken in it.
 
+use super::at_peak::AtPeak;
 use crate::runtime::fallible::TryPush;
 use vramtrace_format::{Cause, ContextId, SiteId, StackId};
 
@@ -171,6 +172,7 @@ pub struct DriverInternal {
     settled: u64,
     by_cause: [u64; Cause::COUNT],
     makers: Vec<(Originator, u64)>,
+    at_peak: AtPeak,
     /// There were more than [`MOST`].
     overflowed: bool,
     /// Kinds of calls that no reading followed, or only one that was not exact.
@@ -286,6 +288,16 @@ impl DriverInternal {
         self.overflowed
     }
 
+    /// Before the account changes. `epoch`: the number of the device's highest peak.
+    pub fn keep_peak(&mut self, epoch: u32) {
+        self.at_peak.keep(epoch, &self.makers);
+    }
+
+    /// What was held at the device's highest peak, whose number is `epoch`. `None`: not known.
+    pub fn makers_at_peak(&self, epoch: u32) -> Option<&[(Originator, u64)]> {
+        self.at_peak.at(epoch, &self.makers)
+    }
+
     /// Adds bytes to an originator's.
     pub fn add(&mut self, maker: Originator, bytes: u64) -> Originator {
         let same = |known: &Originator, maker: &Originator| known == maker;
@@ -353,8 +365,8 @@ impl DriverInternal {
         }
     }
 
-    pub fn makers(&self) -> impl Iterator<Item = &(Originator, u64)> {
-        self.makers.iter()
+    pub fn makers(&self) -> &[(Originator, u64)] {
+        &self.makers
     }
 }
 

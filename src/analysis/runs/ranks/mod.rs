@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vramtrace_format::summary::{HOLDERS, is_held};
-use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder, SummaryMoment};
+use vramtrace_format::{
+    Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
+};
 
 use super::bound::Bound;
 use super::outliers::Standing;
@@ -91,6 +93,8 @@ pub struct RankDevice {
     pub refused_by_driver: u64,
     /// The holders at the peak and at the end, at both levels, largest first; of a summary the largest.
     pub holders: Vec<SummaryHolder>,
+    /// What the driver took for itself, at the peak and at the end, largest first; of a summary the largest.
+    pub driver: Vec<SummaryDriver>,
     /// The live bytes at every moment, where processes share the device.
     steps: Option<Steps>,
 }
@@ -187,6 +191,7 @@ impl Rank {
                 peak_by_kind,
                 live_by_kind,
                 holders: of_device.holders.clone(),
+                driver: of_device.driver.clone(),
                 ..of_counters(&counters)
             };
             rank.devices.insert(id, device);
@@ -230,9 +235,11 @@ impl Rank {
                 Some(owners) => owners.get(id).cloned().unwrap_or_default(),
                 None => observer.held.holders(*id),
             };
+            let driver = observer.held.driver(*id);
             let steps = observer.steps.remove(id);
             let info = definitions.device(*id).cloned();
-            rank.devices.insert(*id, RankDevice { info, holders, steps, ..of_state(device) });
+            rank.devices
+                .insert(*id, RankDevice { info, holders, driver, steps, ..of_state(device) });
         }
         rank.name_holders(definitions)
     }
@@ -256,7 +263,9 @@ impl Rank {
     /// Adds the names of the holders' stacks.
     fn name_holders(mut self, definitions: &Definitions) -> Rank {
         let holders = self.devices.values().flat_map(|device| &device.holders);
-        let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
+        let driver = self.devices.values().flat_map(|device| &device.driver);
+        let stacks = holders.map(|holder| holder.stack).chain(driver.map(|of| of.stack));
+        let stacks = stacks.chain([FREE_CACHE]);
         self.symbols = Symbols::of(definitions, &self.header, stacks);
         self
     }
@@ -304,17 +313,24 @@ fn refused(counters: &Counters) -> u64 {
     counters.refused_by_cap.saturating_add(counters.refused_by_driver)
 }
 
-/// Whether a summary has all figures. Only the events tell whether refusals ended the program.
+/// Whether a summary has all figures. Only the events tell whether refusals ended the program, and what the driver took
+/// for itself where the recorder is an older one.
 fn is_enough(summary: &EndSummary) -> bool {
-    summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
+    summary.has_driver_memory
+        && summary.cache_ooms == 0
+        && summary.devices.values().all(|device| refused(&device.counters) == 0)
 }
 
 /// Whether a list of holders is full: smaller holders are not in it.
 fn may_lack_holders(summary: &EndSummary) -> bool {
     let mut lists: BTreeMap<(DeviceId, bool, bool), usize> = BTreeMap::new();
+    let mut driver: BTreeMap<(DeviceId, bool), usize> = BTreeMap::new();
     for holder in summary.devices.values().flat_map(|device| &device.holders) {
         let at_peak = holder.moment == SummaryMoment::Peak;
         *lists.entry((holder.device, at_peak, holder.of_framework)).or_default() += 1;
     }
-    lists.values().any(|holders| *holders >= HOLDERS)
+    for of in summary.devices.values().flat_map(|device| &device.driver) {
+        *driver.entry((of.device, of.moment == SummaryMoment::Peak)).or_default() += 1;
+    }
+    lists.values().chain(driver.values()).any(|holders| *holders >= HOLDERS)
 }

@@ -177,7 +177,7 @@ fn a_call_gives_its_own_back_and_nothing_goes_below_zero() {
     });
     assert_eq!(given_back, [(4, 4), (6, 6), (2, 2)]);
     assert_eq!((account.of(Cause::Modules), account.named()), (0, 0));
-    assert_eq!(account.makers().count(), 0);
+    assert_eq!(account.makers().len(), 0);
 }
 
 #[test]
@@ -198,5 +198,5 @@ fn many_makers_share_a_line() {
         account.add(Originator { name, ..maker(Cause::Modules, 1) }, 1);
     }
     assert_eq!(account.of(Cause::Modules), 2 * MOST as u64);
-    assert!(account.makers().count() <= MOST + 1 && account.has_overflowed());
+    assert!(account.makers().len() <= MOST + 1 && account.has_overflowed());
 }
