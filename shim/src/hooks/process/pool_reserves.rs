@@ -43,7 +43,8 @@ pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> 
     if p.stream_captures.any() || pool.kind() != Kind::Pool {
         return None;
     }
-    let handle = pool.handle()? as Pool;
+    let reader = pool.begin_reading()?;
+    let handle = reader.handle() as Pool;
     let get = driver().mem_pool_get_attribute?;
     let ticket = pool.growth.ticket();
     let one = |attribute| {
@@ -54,8 +55,7 @@ pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> 
     };
     let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
     let used = one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-    // It may have been destroyed meanwhile: then these are another pool's figures, or none.
-    (pool.handle() == Some(handle as u64)).then_some((ticket, Reading { reserved, used }))
+    Some((ticket, Reading { reserved, used }))
 }
 
 #[cold]
