@@ -3,4 +3,5 @@
 
 mod at_peak;
 pub mod driver_internal;
+mod originators;
 pub mod unattributed;

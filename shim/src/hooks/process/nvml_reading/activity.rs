@@ -55,7 +55,7 @@ impl Drop for ActivityGuard {
     fn drop(&mut self) {
         self.watched.active[self.call.doing as usize].fetch_sub(1, Ordering::Relaxed);
         if self.call.doing == DriverActivity::Graphs {
-            self.watched.account.lock().graph_call_ends();
+            self.watched.account.lock().graph_call_ends(self.call);
         }
     }
 }
@@ -108,7 +108,7 @@ impl NvmlReader {
             self.read_within_budget(p, device, || (), None);
         }
         if doing == DriverActivity::Graphs {
-            watched.account.lock().graph_call_begins(call.originator);
+            watched.account.lock().graph_call_begins(call);
         }
         watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
         Some(ActivityGuard { watched, device, call })
@@ -214,6 +214,11 @@ impl NvmlReader {
                 });
             }
             (Attribution::ByOriginator(maker, bytes), _) => self.book(p, device.id, maker, bytes),
+            (Attribution::ByOriginators(originators, bytes), _) => {
+                for (maker, part) in originators.divide(bytes).into_iter().flatten() {
+                    self.book(p, device.id, maker, part);
+                }
+            }
             (_, Some(own)) => (own.on_growth)(showed),
             (Attribution::BySome(cause, bytes), None) => {
                 self.book(p, device.id, Originator::unnamed(cause), bytes);
