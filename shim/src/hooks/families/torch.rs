@@ -29,7 +29,7 @@ use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId, Space};
 
 /// The type of PyTorch's `Device`.
 pub(super) const CUDA: u8 = 1;
@@ -135,7 +135,7 @@ pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
     }
-    p.trace_writer.record_block_free(p.clock.now_ns(), key);
+    p.trace_writer.record_free(p.clock.now_ns(), key, Space::Block, SiteId(0));
     true
 }
 
