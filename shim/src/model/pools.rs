@@ -168,7 +168,7 @@ impl Drop for Reader<'_> {
 }
 
 /// The figures of a destroyed pool without blocks.
-pub const GONE: Reading = Reading { reserved: 0, used: 0 };
+pub const GONE: Reading = Reading { reserved: 0, used: Some(0) };
 
 /// Pools at one time that have an id of their own in the trace. The ids above are for each device (0 to 63,
 /// unknown) one for the further pools of this process and one for imported ones.

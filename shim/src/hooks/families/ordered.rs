@@ -11,7 +11,7 @@ use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, take}
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, named};
-use crate::hooks::process::pool_reserves::{end_if_over, read, record_change, refresh};
+use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, target_of};
@@ -184,7 +184,7 @@ impl Account for OfPool<'_> {
             pool.served();
         }
         let (p, (pool, _)) = (self.p, self.limited()?);
-        let reading = read(p, pool);
+        let reading = read_reserved(p, pool);
         in_flight?.finish(true, reading, |change| record_change(p, pool, change));
         None
     }

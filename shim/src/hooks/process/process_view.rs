@@ -77,6 +77,7 @@ impl ProcessView for Process {
             let rate = self.block_sampling.as_ref().map(BlockSampling::rate);
             rate.iter().for_each(emit);
             self.torch_totals.ask();
+            self.block_sampling.iter().for_each(BlockSampling::ask);
         }
     }
 
