@@ -27,7 +27,7 @@ use vramtrace_format::{
 use super::bound::Bound;
 use super::outliers::Standing;
 use crate::analysis::oom;
-use crate::replay::{BytesByKind, DeviceState, Until};
+use crate::replay::{BytesByKind, DeviceState, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
 use observer::RankObserver;
@@ -140,7 +140,17 @@ impl Rank {
     /// From the events, also where the trace has a summary.
     pub fn replayed(trace: &Trace) -> Rank {
         let (definitions, _) = trace.definitions();
-        Rank::of_replay(trace, &definitions, None, &mut |_, _| {})
+        Rank::replayed_with(trace, &definitions, &mut (), &mut |_, _| {}).0
+    }
+
+    /// As [`Rank::replayed`], with an observer of that replay. Returns also the state at its end.
+    pub fn replayed_with(
+        trace: &Trace,
+        definitions: &Definitions,
+        observer: &mut impl Observer,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> (Rank, State) {
+        Rank::of_replay(trace, definitions, None, observer, progress)
     }
 
     /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
@@ -162,9 +172,9 @@ impl Rank {
         };
         match summary {
             Some(summary) if wanted(&summary) => Rank::of_summary(trace, &definitions, &summary),
-            _ if bound.allows(trace.len()) => {
-                bound.measure(trace.len(), || Rank::of_replay(trace, &definitions, steps, progress))
-            }
+            _ if bound.allows(trace.len()) => bound.measure(trace.len(), || {
+                Rank::of_replay(trace, &definitions, steps, &mut (), progress).0
+            }),
             Some(summary) => Rank::of_summary(trace, &definitions, &summary),
             None => Rank::of_totals(trace, &definitions),
         }
@@ -217,10 +227,12 @@ impl Rank {
         trace: &Trace,
         definitions: &Definitions,
         steps: Option<usize>,
+        observed: &mut impl Observer,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Rank {
+    ) -> (Rank, State) {
         let mut observer = RankObserver::new(steps);
-        let state = trace.replay_until(definitions, Until::End, &mut observer, progress).state;
+        let mut both = (&mut observer, observed);
+        let state = trace.replay_until(definitions, Until::End, &mut both, progress).state;
         let mut rank = Rank::begin(trace);
         rank.ended_in_order = state.ended_ns.is_some();
         rank.stopped = state.stopped.is_some();
@@ -241,7 +253,7 @@ impl Rank {
             rank.devices
                 .insert(*id, RankDevice { info, holders, driver, steps, ..of_state(device) });
         }
-        rank.name_holders(definitions)
+        (rank.name_holders(definitions), state)
     }
 
     fn begin(trace: &Trace) -> Rank {
