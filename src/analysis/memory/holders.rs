@@ -105,7 +105,7 @@ pub struct FrameRoles {
 
 impl<'s> StackClassifier<'s> {
     pub fn new(symbols: &'s Symbols, header: &Header) -> StackClassifier<'s> {
-        let places = Places::of(header);
+        let places = Places::of_trace(header, symbols);
         let mut titles: Vec<String> = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut title = |name: String| {
