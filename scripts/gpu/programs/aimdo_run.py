@@ -18,7 +18,6 @@ def hook(torch):
     from comfy_aimdo import control
 
     torch.cuda.init()
-    torch.empty(1, device="cuda")
     if not control.init("cuda") or not control.init_device(0):
         raise SystemExit("comfy-aimdo cannot be initialised")
     return control
@@ -81,6 +80,7 @@ def fill(torch):
 def main(mode):
     import torch
 
+    torch.empty(1, device="cuda")
     kept = None
     if mode == "hooks":
         kept = hook(torch)
