@@ -4,7 +4,7 @@
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams] [demo]
-#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
+#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
 #   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
 #   scripts/gpu/check.py says what each part checks
 #

@@ -33,6 +33,8 @@ pub struct Places {
     module: Option<[String; 2]>,
     /// The script through which one of [`RUNNERS`] is started: `/venv/bin/pytest`.
     launcher: Option<String>,
+    /// Libraries that replaced the beginning of the recorder's functions: they hand on the requests of others.
+    patched_by: Vec<String>,
 }
 
 /// What a Python interpreter runs.
@@ -233,7 +235,20 @@ impl Places {
             inline: header.command.iter().any(|argument| argument == "-c"),
             module,
             launcher: launcher.map(str::to_string),
+            patched_by: Vec::new(),
         }
+    }
+
+    /// The same, with the libraries of [`crate::PATCHED_BY`]. The program itself is never one of them: its frames say who
+    /// requested memory.
+    pub fn patched_by(mut self, libraries: Vec<String>) -> Places {
+        self.patched_by = libraries;
+        self.patched_by.retain(|path| *path != self.executable);
+        self
+    }
+
+    fn is_patching(&self, library: &str) -> bool {
+        self.patched_by.iter().any(|path| path == library)
     }
 
     /// The layer of a Python source file.
@@ -292,7 +307,7 @@ impl Places {
     pub fn native(&self, library: Option<&str>, file: &str) -> Layer {
         let Some(library) = library else { return Layer::Package };
         let name = base_name(library);
-        if is_plumbing(name) || is_of_interpreter(library) {
+        if is_plumbing(name) || is_of_interpreter(library) || self.is_patching(library) {
             return Layer::Plumbing;
         }
         // The function through which `vramtrace demo` calls the driver.
@@ -324,6 +339,11 @@ impl Places {
 
     /// The common name of the library at this path, or else its file name. `None`: [`Layer::Plumbing`].
     pub fn library(&self, path: &str) -> Option<String> {
+        if self.is_patching(path) { None } else { self.library_itself(path) }
+    }
+
+    /// The same, also of a library that replaced the beginning of functions: for memory that it requested for itself.
+    pub fn library_itself(&self, path: &str) -> Option<String> {
         let name = base_name(path);
         if is_plumbing(name) || is_of_interpreter(path) {
             return None;

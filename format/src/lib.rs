@@ -116,7 +116,7 @@ pub use read::reader::{self, Run, TraceReader};
 pub use read::tail;
 pub use record::define::Define;
 pub use record::definition::{
-    BLOCK_STREAMS, Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags,
+    BLOCK_STREAMS, Definition, Join, NativeName, PATCHED_BY, PoolOrigin, PythonFrame, StackFlags,
 };
 pub use record::event::{Event, Stamped};
 pub use record::values::{

@@ -34,6 +34,8 @@ graphs  executable graphs of PyTorch: the driver's memory for them at the line t
 llama   llama.cpp, if VRAMTRACE_LLAMA names it: logits and tokens/s without and with the preload, the named share of
         NVML's figure, roles, and its own estimate (llama-fit-params) beside what was measured
 strangers  XGBoost, tinygrad, RMM's and pycuda's tests, and NVIDIA's tools beside the recorder (strangers.py)
+aimdo   a training with comfy-aimdo, which replaces functions of the driver: owners and bytes as without it; its pages of
+        weights; PyTorch's backend cudaMallocAsync: owners, steps, roles, an out-of-memory, the native allocator predicted
 per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
 wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
@@ -55,6 +57,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import aimdo
 import demo
 import fits
 import fix
@@ -82,7 +85,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "strangers", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "strangers", "aimdo", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -456,6 +459,10 @@ def section_llama():
 
 def section_strangers():
     strangers.section(sys.modules[__name__])
+
+
+def section_aimdo():
+    aimdo.section(sys.modules[__name__])
 
 
 def section_suites():

@@ -138,7 +138,7 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<(&'static str, 
     let graphs = in_use.driver_own[Cause::Graphs as usize].min(in_use.taken_by_driver());
     let sum = |roles: &[Role]| roles.iter().fold(0, |sum: u64, role| sum.saturating_add(of(*role)));
     let mut parts = vec![
-        ("weights", sum(&[Role::Weights, Role::Copies])),
+        ("weights", sum(&[Role::Weights, Role::PagedWeights, Role::Copies])),
         ("KV cache", sum(&[Role::KvCache])),
         ("activations, compute buffers", sum(&[Role::Activations, Role::Temporary, Role::Input])),
         ("workspace", sum(&[Role::Workspace])),

@@ -102,6 +102,10 @@ fn of_command(screen: &mut Screen, command: &CommandFound) {
     if refused > 0 {
         screen.add("refused", &several(refused, "request"));
     }
+    for library in &used.patched_by {
+        let text = format!("{library} replaced functions of the recorder: its calls go through it");
+        screen.add("replaced", &text);
+    }
     if used.allocations.is_empty() {
         screen.add("", &format!("{:INDENT$}no GPU memory was taken{}", "", seen_by(used)));
     }

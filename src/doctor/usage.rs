@@ -22,6 +22,8 @@ pub struct DriverUsage {
     pub passed: BTreeSet<String>,
     /// Lines that the recorder put on stderr.
     pub notes: Vec<String>,
+    /// Libraries that replaced the beginning of the recorder's functions.
+    pub patched_by: BTreeSet<String>,
     /// Processes that used the driver without the recorder: pid and name.
     pub without_shim: Vec<(i32, String)>,
     /// A process had the recorder.
@@ -46,6 +48,7 @@ pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, UnreadableT
         refusals: BTreeMap::new(),
         passed: BTreeSet::new(),
         notes: Vec::new(),
+        patched_by: BTreeSet::new(),
         without_shim: ended.observed.without_shim.clone(),
         with_shim: ended.observed.with_shim,
     };
@@ -59,6 +62,7 @@ fn add(usage: &mut DriverUsage, path: &Path) -> Result<(), OpenError> {
     let trace = Trace::open(path)?;
     let (definitions, _) = trace.definitions();
     usage.notes.extend(definitions.notes().iter().cloned());
+    usage.patched_by.extend(definitions.patched_by().iter().cloned());
     let mut allocations: HashMap<SiteId, u64> = HashMap::new();
     let mut refusals: HashMap<SiteId, u64> = HashMap::new();
     let mut passed: BTreeSet<u16> = BTreeSet::new();

@@ -50,6 +50,8 @@ pub struct Symbols {
     /// Indexes of frames of wrappers.
     wrappers: FxHashSet<u32>,
     problems: Vec<String>,
+    /// See [`Definitions::patched_by`]; as the libraries of the frames.
+    patched_by: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -136,6 +138,11 @@ impl Symbols {
         }
     }
 
+    /// Libraries that replaced the beginning of the recorder's functions: they hand on the requests of others.
+    pub fn patched_by(&self) -> &[String] {
+        &self.patched_by
+    }
+
     /// Libraries that gave no names, and why. One line each.
     pub fn problems(&self) -> &[String] {
         &self.problems
@@ -203,7 +210,11 @@ fn problem(path: &Path, places: &Places, found: &Result<Found, Unnamed>) -> Opti
 
 /// The main program has no name with some loaders; a relative one is of where it was started.
 fn path_of(module: &Module, header: &Header) -> PathBuf {
-    match &*module.path {
+    loaded_path(&module.path, header)
+}
+
+fn loaded_path(path: &str, header: &Header) -> PathBuf {
+    match path {
         "" => PathBuf::from(&header.executable),
         path if path.starts_with('[') => PathBuf::from(path),
         path => Path::new(&header.working_directory).join(path),
@@ -235,11 +246,13 @@ struct Namer<'s> {
 
 impl<'s> Namer<'s> {
     fn new(definitions: &'s Definitions, header: &'s Header) -> Namer<'s> {
+        let path = |path: &String| loaded_path(path, header).to_string_lossy().into_owned();
+        let patched_by = definitions.patched_by().iter().map(path).collect();
         Namer {
             definitions,
             header,
             own_places: Places::of(header),
-            symbols: Symbols::default(),
+            symbols: Symbols { patched_by, ..Symbols::default() },
             places: FxHashMap::default(),
             python: FxHashMap::default(),
             texts: FxHashMap::default(),

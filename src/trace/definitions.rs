@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use rustc_hash::FxHashMap;
 use vramtrace_format::uuid;
 use vramtrace_format::{
-    ContextId, Definition, DeviceId, Kind, PoolId, PoolOrigin, SiteId, ThreadId,
+    ContextId, Definition, DeviceId, Kind, PATCHED_BY, PoolId, PoolOrigin, SiteId, ThreadId,
 };
 
 use super::stacks::{Code, Loaded, Stacks};
@@ -70,6 +70,7 @@ pub struct Definitions {
     texts: HashMap<u32, String>,
     notes: Vec<String>,
     settings: BTreeMap<String, String>,
+    patched_by: Vec<String>,
     stacks: Stacks,
 }
 
@@ -102,6 +103,9 @@ impl Definitions {
                 self.texts.insert(id, text);
             }
             Definition::Note { text } => self.notes.push(text),
+            Definition::Setting { name, value } if name == PATCHED_BY => {
+                self.patched_by.push(value);
+            }
             Definition::Setting { name, value } => {
                 self.settings.insert(name, value);
             }
@@ -171,6 +175,11 @@ impl Definitions {
     /// where an imported trace comes from.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
+    }
+
+    /// Paths of the libraries that replaced the beginning of the recorder's functions, as in the modules' definitions.
+    pub fn patched_by(&self) -> &[String] {
+        &self.patched_by
     }
 
     /// What an imported trace was made from. `None`: it was recorded.

@@ -8,6 +8,10 @@ use crate::kind::Kind;
 /// numbers of captures (CUDA graphs). Without it a stream of 0 can be any.
 pub const BLOCK_STREAMS: &str = "block_streams";
 
+/// The name of a [`Definition::Setting`] whose value is the path of a library, as in [`Definition::Module`]. The library
+/// replaced the beginning of functions of the recorder, so calls go through it. There is one for each such library.
+pub const PATCHED_BY: &str = "patched_by";
+
 /// A definition of an id, or a setting, note or name of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Definition {

@@ -67,7 +67,8 @@ const TORCH: &str = "PyTorch";
 
 impl<'a> Names<'a> {
     pub fn new(process: Sources, header: &Header, read: Read<'a>) -> Names<'a> {
-        Names { process, left: MOST_BYTES, places: Places::of(header), read, codes: Map::default() }
+        let places = Places::of(header).patched_by(process.patchers.libraries());
+        Names { process, left: MOST_BYTES, places, read, codes: Map::default() }
     }
 
     fn frames(&mut self, stack: StackId) -> Option<Frames> {

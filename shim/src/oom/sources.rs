@@ -2,6 +2,7 @@
 
 use crate::capture::Capture;
 use crate::config::Config;
+use crate::model::attribution::patchers::Patchers;
 use crate::model::cap::Cap;
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
@@ -27,6 +28,7 @@ pub struct Sources {
     pub torch_totals: &'static TorchTotals,
     pub vmm: &'static Vmm,
     pub exports: &'static Exports,
+    pub patchers: &'static Patchers,
     pub card: &'static dyn CardReader,
 }
 

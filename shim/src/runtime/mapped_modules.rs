@@ -6,9 +6,10 @@
 //! [`loaded_objects`] takes its place.
 
 use crate::runtime::elf::Object;
+use crate::runtime::fallible::TryPush;
 use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
-use crate::runtime::readable::can_read_word;
+use crate::runtime::readable::{can_read_word, read_word};
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -108,6 +109,27 @@ impl Loaded {
     pub unsafe fn object(&self) -> Object {
         // SAFETY: the loader's record of a library that is still loaded (see above).
         unsafe { Object::of_handle(self.link_map) }
+    }
+
+    /// The path as it was loaded, of an object that another thread may be unloading: the loader's record is read as memory
+    /// that may not be there. Empty for the program itself. `None`: it cannot be read, or is no text.
+    pub fn path_read_carefully(&self) -> Option<String> {
+        const PATH: usize = size_of::<usize>();
+        const LONGEST: usize = 4096;
+        let mut at = read_word((self.link_map as usize).checked_add(PATH)?)? as usize;
+        let mut path: Vec<u8> = Vec::new();
+        while path.len() < LONGEST {
+            let word = read_word(at)?.to_ne_bytes();
+            let text = word.split(|byte| *byte == 0).next()?;
+            for byte in text {
+                path.try_push(*byte).ok()?;
+            }
+            if text.len() < word.len() {
+                return String::from_utf8(path).ok();
+            }
+            at += word.len();
+        }
+        None
     }
 
     /// # Safety
@@ -268,6 +290,9 @@ mod tests {
         // SAFETY: both stay.
         let (headers, object) = unsafe { (theirs.headers(), theirs.object()) };
         assert!(object.is_named("libc.so"));
+        let path = theirs.path_read_carefully();
+        assert_eq!(path.as_deref(), object.path().to_str().ok());
+        assert_eq!(Loaded::nobody(0, 1).path_read_carefully(), None);
         assert!(headers.build_id.len() >= 8, "{headers:?}");
         let data = theirs.unwind_data(&headers).unwrap();
         assert_eq!(data.index[0], 1, "version of .eh_frame_hdr");

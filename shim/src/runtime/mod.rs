@@ -6,6 +6,7 @@ pub mod bytes;
 pub mod clock;
 pub mod directory;
 pub mod elf;
+pub mod entry_jump;
 pub mod errno;
 pub mod escapes;
 pub mod fallible;

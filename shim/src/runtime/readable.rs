@@ -1,4 +1,4 @@
-//! Whether an address can be read, without a fault.
+//! Reads memory that may not be there, without a fault.
 
 use crate::runtime::errno;
 use core::ffi::c_void;
@@ -9,6 +9,33 @@ use core::ffi::c_void;
 /// page without access does too. Valgrind answers the calls that other libraries use for this itself, with a crash or a
 /// warning.
 pub fn can_read_word(address: usize) -> bool {
+    match copied(address) {
+        Ok(word) => word.is_some(),
+        Err(Forbidden) => exists(address & !4095),
+    }
+}
+
+/// The eight bytes at this address. `None`: they cannot be read. System calls: for cold paths. For code that runs, and
+/// data of the loader: where the kernel copies nothing for this process, a page that exists is read directly.
+pub fn read_word(address: usize) -> Option<u64> {
+    match copied(address) {
+        Ok(word) => word,
+        Err(Forbidden) => {
+            let last = address.checked_add(size_of::<u64>() - 1)?;
+            let there = exists(address & !4095) && exists(last & !4095);
+            // SAFETY: both pages exist, and by the contract above they can be read.
+            there
+                .then(|| unsafe { (address as *const [u8; 8]).read_volatile() })
+                .map(u64::from_ne_bytes)
+        }
+    }
+}
+
+/// The kernel copies no memory for this process.
+struct Forbidden;
+
+/// The word as the kernel copies it. `Ok(None)`: not all of it can be read.
+fn copied(address: usize) -> Result<Option<u64>, Forbidden> {
     const WORD: usize = size_of::<u64>();
     let kept = errno::get();
     let mut word = 0u64;
@@ -29,12 +56,12 @@ pub fn can_read_word(address: usize) -> bool {
             0usize,
         )
     };
-    let can = match read {
-        -1 if errno::get() != libc::EFAULT => exists(address & !4095),
-        read => read == WORD as i64,
+    let copied = match read {
+        -1 if errno::get() != libc::EFAULT => Err(Forbidden),
+        read => Ok((read == WORD as i64).then_some(word)),
     };
     errno::set(kept);
-    can
+    copied
 }
 
 fn exists(page: usize) -> bool {
@@ -59,12 +86,16 @@ mod tests {
         let page = crate::runtime::hash_table::pages(2 * 4096).unwrap() as usize;
         assert!(can_read_word(page) && can_read_word(page + 4088));
         // SAFETY: our own page.
+        unsafe { ((page + 4081) as *mut [u8; 8]).write(*b"unequal!") };
+        assert_eq!(read_word(page + 4081), Some(u64::from_ne_bytes(*b"unequal!")));
+        // SAFETY: our own page.
         unsafe { libc::mprotect((page + 4096) as *mut c_void, 4096, libc::PROT_NONE) };
         assert!(can_read_word(page + 4088));
         assert!(!can_read_word(page + 4096), "no access");
         assert!(!can_read_word(page + 4092), "half of it");
         for address in [0, 8, 4096, usize::MAX - 7, 1 << 63] {
             assert!(!can_read_word(address), "{address:x}");
+            assert_eq!(read_word(address), None, "{address:x}");
         }
     }
 }

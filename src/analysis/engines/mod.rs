@@ -135,7 +135,7 @@ mod tests {
                 engine.name
             );
             for row in engine.rows {
-                let begin = if row.library.is_empty() { row.function } else { row.library };
+                let begin = if row.function.is_empty() { row.library } else { row.function };
                 let line = format!("| `{begin}...` | {} | {} |", row.role, row.what);
                 assert!(page.contains(&line), "docs/roles.md lacks the line {line}");
             }

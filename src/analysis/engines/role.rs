@@ -9,6 +9,8 @@ use vramtrace_format::Cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Weights,
+    /// Weights that are brought to the card for a call, and leave it under pressure.
+    PagedWeights,
     Gradients,
     OptimizerState,
     /// Copies of the weights: for averages (EMA), or a teacher.
@@ -31,8 +33,9 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Role; 14] = [
+    pub const ALL: [Role; 15] = [
         Role::Weights,
+        Role::PagedWeights,
         Role::Gradients,
         Role::OptimizerState,
         Role::Copies,
@@ -52,6 +55,7 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Role::Weights => "weights",
+            Role::PagedWeights => "weights (paged)",
             Role::Gradients => "gradients",
             Role::OptimizerState => "optimizer state",
             Role::Copies => "copies of weights",

@@ -106,6 +106,16 @@ pub(super) const ENGINES: &[Engine] = &[
         ],
     },
     Engine {
+        name: "comfy-aimdo",
+        source: "names of its functions, as in comfy-aimdo 0.6.0",
+        names_holders: false,
+        rows: &[
+            of("vbar_", "aimdo", Role::PagedWeights, "pages of weights"),
+            of("physical_page_", "aimdo", Role::PagedWeights, "pages of weights"),
+            of("vrambuf_", "aimdo", Role::Workspace, "what weights are cast in"),
+        ],
+    },
+    Engine {
         name: "NCCL, NVSHMEM",
         source: "file names of the libraries, names of their functions",
         names_holders: false,
@@ -128,6 +138,10 @@ pub(super) const ENGINES: &[Engine] = &[
 
 const fn function(begin: &'static str, role: Role, what: &'static str) -> Row {
     Row { function: begin, library: "", role, what }
+}
+
+const fn of(begin: &'static str, library: &'static str, role: Role, what: &'static str) -> Row {
+    Row { function: begin, library, role, what }
 }
 
 const fn library(begin: &'static str, role: Role, what: &'static str) -> Row {

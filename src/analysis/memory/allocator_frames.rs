@@ -55,6 +55,11 @@ pub(super) fn is_torch_cache(frame: &Frame) -> bool {
         && library().is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
+/// Whether a frame of PyTorch's allocator is of its backend cudaMallocAsync, where each tensor is an allocation of the driver.
+pub(super) fn is_torch_async(frame: &Frame) -> bool {
+    frame.function.contains("CUDACachingAllocator::CudaMallocAsync")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -105,7 +105,7 @@ pub struct FrameRoles {
 
 impl<'s> StackClassifier<'s> {
     pub fn new(symbols: &'s Symbols, header: &Header) -> StackClassifier<'s> {
-        let places = Places::of(header);
+        let places = Places::of_trace(header, symbols);
         let mut titles: Vec<String> = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
         let mut title = |name: String| {
@@ -201,6 +201,13 @@ impl<'s> StackClassifier<'s> {
         }
     }
 
+    /// Whether a stack of the driver's memory is a tensor's: PyTorch's backend cudaMallocAsync keeps no segments.
+    fn is_tensor(&self, frames: &[u32]) -> bool {
+        let frame = |index: &u32| &self.symbols.frames()[*index as usize];
+        let innermost = frames.iter().map(frame).find(|of| allocator_frames::is_torch_cache(of));
+        innermost.is_some_and(allocator_frames::is_torch_async)
+    }
+
     /// The library of a frame that may have requested a block. `None`: the frame passes the call on.
     fn asked(&self, index: u32) -> Option<u32> {
         let frame = &self.symbols.frames()[index as usize];
@@ -226,6 +233,9 @@ impl<'s> StackClassifier<'s> {
     /// The library of the innermost frame that is not plumbing; for a line of the program, its name. Where that is PyTorch, a native frame
     /// further out may name cuBLAS: PyTorch allocates its workspace.
     fn library_of(&self, frames: &[u32]) -> Option<u32> {
+        if self.is_tensor(frames) {
+            return frames.iter().find_map(|index| self.asked(*index)).or(Some(self.torch));
+        }
         let of = |index: &u32| self.libraries[*index as usize];
         let asked = |index: &u32| of(index).is_some() || self.is_of_program(*index);
         let first = frames.iter().position(asked)?;
@@ -284,11 +294,12 @@ impl<'s> StackClassifier<'s> {
 
     /// Whether a function of the stack, outside of the CUDA runtime, is an allocator's by its name.
     pub fn names_pool(&self, stack: StackId) -> bool {
-        let mut frames = self.symbols.indexes(stack).iter();
-        frames.any(|index| {
-            let frame = &self.symbols.frames()[*index as usize];
-            self.layers[*index as usize] > Layer::Plumbing && is_pool(&frame.function)
-        })
+        let frames = self.symbols.indexes(stack);
+        !self.is_tensor(frames)
+            && frames.iter().any(|index| {
+                let frame = &self.symbols.frames()[*index as usize];
+                self.layers[*index as usize] > Layer::Plumbing && is_pool(&frame.function)
+            })
     }
 
     /// The frame at an index of a stack's frames.

@@ -3,7 +3,8 @@
 pub use vramtrace_format::layers::Layer;
 use vramtrace_format::{Header, layers};
 
-use crate::symbols::{Frame, Language};
+use crate::analysis::engines;
+use crate::symbols::{Frame, Language, Symbols};
 
 /// Where a traced program's own files are.
 #[derive(Clone, Debug)]
@@ -12,6 +13,11 @@ pub struct Places(layers::Places);
 impl Places {
     pub fn of(header: &Header) -> Places {
         Places(layers::Places::of(header))
+    }
+
+    /// The same, with the libraries that hand on the requests of others.
+    pub fn of_trace(header: &Header, symbols: &Symbols) -> Places {
+        Places(layers::Places::of(header).patched_by(symbols.patched_by().to_vec()))
     }
 
     pub fn layer(&self, frame: &Frame) -> Layer {
@@ -37,7 +43,11 @@ impl Places {
                 .flatten()
                 .map(layers::package_title);
         };
-        let title = self.0.library(path)?;
+        // What a library that hands on requests needs for itself is known by its functions alone.
+        let title = match engines::purpose(frame) {
+            Some(_) => self.0.library_itself(path)?,
+            None => self.0.library(path)?,
+        };
         Some(match title.as_str() {
             // Linked into the framework.
             "PyTorch" if frame.function.starts_with("nccl") => "NCCL".into(),

@@ -110,7 +110,7 @@ pub fn of(state: &State, learner: &RoleLearner) -> Inside {
 
 pub fn colour(role: Role) -> Color {
     match role {
-        Role::Weights => Color::Blue,
+        Role::Weights | Role::PagedWeights => Color::Blue,
         Role::Gradients => Color::Red,
         Role::OptimizerState => Color::Green,
         Role::Copies => Color::LightGreen,

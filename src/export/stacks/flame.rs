@@ -108,7 +108,7 @@ struct Colours {
 
 impl Colours {
     fn of(process: &ProcessStacks) -> Colours {
-        Colours { places: Places::of(&process.header) }
+        Colours { places: Places::of_trace(&process.header, &process.symbols) }
     }
 
     fn get(&self, frame: &Frame) -> Color {

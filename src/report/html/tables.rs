@@ -69,7 +69,7 @@ const WRAPPERS: [&str; 7] =
 /// Builds the tables for these owners.
 pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
     let classifier = StackClassifier::new(symbols, header);
-    let places = Places::of(header);
+    let places = Places::of_trace(header, symbols);
     let (mut libraries, mut files) = (Names::default(), Names::default());
     let mut tables = Tables::default();
     for frame in symbols.frames() {

@@ -19,6 +19,7 @@ mod no_malloc;
 mod no_memory;
 mod odd_company;
 mod old_c_library;
+mod patched_functions;
 mod process_exit;
 mod recorder_cost;
 mod sanitizers;

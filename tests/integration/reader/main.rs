@@ -3,6 +3,7 @@
 mod bad_arguments;
 mod diff;
 mod driver_holders;
+mod driver_pool;
 mod endings;
 mod engines;
 mod failed_ranks;

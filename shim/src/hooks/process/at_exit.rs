@@ -6,6 +6,7 @@
 
 use crate::driver::depth::outermost;
 use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::patched_entries;
 use crate::hooks::process::state;
 use crate::runtime::panic_boundary;
 use crate::runtime::uncancelled::uncancelled;
@@ -20,6 +21,7 @@ extern "C" fn at_exit() {
     // Exit from a signal handler that interrupted one of our hooks: its locks may be held by this
     // very thread.
     outermost(|| {
+        let _ = panic_boundary::catch(|| uncancelled(|| patched_entries::look(process)));
         let _ = panic_boundary::catch(|| process.oom.at_exit(sources(process)));
         let _ = panic_boundary::catch(|| uncancelled(|| process.trace_writer.end(process)));
     });

@@ -19,6 +19,7 @@ pub fn sources(p: &'static Process) -> Sources {
         torch_totals: &p.torch_totals,
         vmm: &p.vmm,
         exports: &p.exports,
+        patchers: &p.patchers,
         card: &p.nvml,
     }
 }

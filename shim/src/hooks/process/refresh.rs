@@ -2,6 +2,7 @@
 //! itself.
 
 use crate::hooks::process::graph_reserves;
+use crate::hooks::process::patched_entries;
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::state::Process;
 use crate::runtime::thread_slot;
@@ -30,6 +31,7 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
+    patched_entries::look(p);
     p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {
         true => refresh_reserves(p, device),

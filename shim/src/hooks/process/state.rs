@@ -12,8 +12,10 @@ use crate::hooks::process::cost::HookCost;
 use crate::hooks::process::device_query;
 use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
+use crate::hooks::process::patched_entries;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
+use crate::model::attribution::patchers::Patchers;
 use crate::model::block_sampling::{BlockFigures, BlockSampling};
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
@@ -79,6 +81,7 @@ pub struct Process {
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
+    pub patchers: Patchers,
 }
 
 impl Process {
@@ -127,6 +130,7 @@ impl Process {
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
+            patchers: Patchers::default(),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {
@@ -247,6 +251,7 @@ fn make_now() -> &'static Process {
             process.trace_writer.start();
             record_settings(process);
             early_ranges::record(&process.names, &process.trace_writer);
+            patched_entries::look(process);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.

@@ -4,6 +4,7 @@
 //! and capacity, and ranks the results.
 
 mod compatible;
+mod driver_pool;
 mod lanes;
 mod no_blocks;
 mod predict;

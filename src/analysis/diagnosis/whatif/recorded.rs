@@ -8,6 +8,7 @@ use vramtrace_format::{
 };
 
 use super::compatible::{self, Obstacles};
+use super::driver_pool;
 use super::lanes::{Lane, Lanes};
 use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
@@ -68,7 +69,7 @@ pub struct Source {
 pub struct InForce {
     /// The variable and its text. `None`: the trace has none: it was not set, or not recorded.
     pub set: Option<(&'static str, String)>,
-    /// `None`: the text is invalid, or the backend is the driver's pool, whose requests are not recorded.
+    /// `None`: the text is invalid, or the backend is the driver's pool, which is no setting of PyTorch's cache.
     pub conf: Option<Conf>,
 }
 
@@ -127,6 +128,10 @@ impl Recorded {
         until: Until,
         wants_sources: bool,
     ) -> Vec<Recorded> {
+        // Where the allocations come from is asked for by what follows blocks alone.
+        if !wants_sources && driver_pool::is_in_force(definitions) {
+            return driver_pool::read(trace, definitions, until);
+        }
         let mut observer = RequestObserver {
             definitions,
             conf: InForce::of(definitions).conf.unwrap_or_default(),
@@ -353,7 +358,7 @@ impl RequestObserver<'_> {
 }
 
 /// Bytes of the device outside of the cache: contexts, kernels, allocations of other libraries.
-fn outside(state: &DeviceState) -> u64 {
+pub(super) fn outside(state: &DeviceState) -> u64 {
     let unattributed = state.sample.and_then(|at| at.unattributed()).unwrap_or(0).max(0) as u64;
     let managed = state.kind(Kind::Managed).live_bytes;
     state

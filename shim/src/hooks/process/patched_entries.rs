@@ -1,0 +1,118 @@
+//! Finds exported functions of this library whose beginning another library replaced by a jump to its own code, as
+//! comfy-aimdo does. The trace gets the library ([`PATCHED_BY`]), for the reports that name who requested memory, and one
+//! note. Looked at when the state is made, with the live page's call sites, before a refusal and at the end: never on the
+//! path of a call.
+
+use crate::driver::api::{Api, Home};
+use crate::hooks::process::state::Process;
+use crate::runtime::entry_jump;
+use crate::runtime::fallible::TryPush;
+use crate::runtime::mapped_modules::{self, Loaded};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use vramtrace_format::{Definition, PATCHED_BY};
+
+/// Addresses of the exported functions. 0: not looked up.
+static ENTRIES: [AtomicUsize; Api::COUNT] = [const { AtomicUsize::new(0) }; Api::COUNT];
+/// In their place: not exported (a build for unit tests).
+const NONE: usize = 1;
+
+/// Functions that one library replaced. `library`: its path; empty for the program itself. `None`: generated code.
+struct Found {
+    library: Option<String>,
+    functions: Vec<Api>,
+}
+
+/// Looks at all followed functions of the driver, and notes what is new.
+pub fn look(p: &'static Process) {
+    let mut all: Vec<Found> = Vec::new();
+    for api in Api::ALL.iter().copied().filter(|api| is_followed(*api)) {
+        let entry = entry(api);
+        // SAFETY: code of this library, which stays mapped. Another thread may be writing it: a part of a jump is no jump.
+        if entry == NONE
+            || !entry_jump::may_be_jump(unsafe { (entry as *const [u8; 8]).read_volatile() })
+            || p.patchers.is_noted(api as usize)
+        {
+            continue;
+        }
+        let Some(library) = replaced_by(entry) else { continue };
+        if !p.patchers.note(api as usize) {
+            continue;
+        }
+        let known = all.iter_mut().find(|found| found.library == library);
+        let added = match known {
+            Some(found) => found.functions.try_push(api),
+            None => {
+                let mut functions = Vec::new();
+                functions.try_push(api).and_then(|()| all.try_push(Found { library, functions }))
+            }
+        };
+        if added.is_err() {
+            break;
+        }
+    }
+    all.iter().for_each(|found| note(p, found));
+}
+
+fn is_followed(api: Api) -> bool {
+    let hook = api.line().hook;
+    api.home() == Home::Cuda && hook != "pass" && hook != "note"
+}
+
+fn ours() -> Option<Loaded> {
+    mapped_modules::holding(look as *const () as usize)
+}
+
+fn entry(api: Api) -> usize {
+    let known = ENTRIES[api as usize].load(Ordering::Relaxed);
+    if known != 0 { known } else { find(api) }
+}
+
+#[cold]
+fn find(api: Api) -> usize {
+    // SAFETY: this library stays loaded.
+    let object = ours().map(|ours| unsafe { ours.object() });
+    let function = object.and_then(|object| object.function(api.name().as_bytes()));
+    let entry = function.unwrap_or(NONE);
+    ENTRIES[api as usize].store(entry, Ordering::Relaxed);
+    entry
+}
+
+/// The path of the library to which the code at an entry jumps; inner `None`: it leads to no library. Outer `None`: it
+/// does not jump, or within this library.
+#[cold]
+fn replaced_by(entry: usize) -> Option<Option<String>> {
+    let destination = entry_jump::destination(entry, |at| mapped_modules::holding(at).is_some())?;
+    match mapped_modules::holding(destination) {
+        Some(library) if Some(library) == ours() => None,
+        // A path that cannot be read is looked at again.
+        Some(library) => Some(Some(library.path_read_carefully()?)),
+        None => Some(None),
+    }
+}
+
+#[cold]
+fn note(p: &'static Process, found: &Found) {
+    let by = match found.library.as_deref() {
+        None => "generated code",
+        Some("") => "the program",
+        Some(path) => {
+            if p.patchers.add(path) {
+                let (name, value) = (PATCHED_BY.into(), path.into());
+                p.trace_writer.define(&Definition::Setting { name, value });
+            }
+            path
+        }
+    };
+    let first = found.functions.first().map_or("", |api| api.name());
+    let text = match found.functions.len() {
+        1 => format!(
+            "{by} replaced the beginning of {first}: its calls go through it, and memory belongs to what called it"
+        ),
+        n => format!(
+            "{by} replaced the beginning of {first} and {} more functions: their calls go through it, and memory \
+             belongs to what called them",
+            n - 1
+        ),
+    };
+    p.trace_writer.define(&Definition::Note { text });
+}
