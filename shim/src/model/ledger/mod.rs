@@ -15,6 +15,7 @@ mod checkpoint;
 mod entry;
 mod figures;
 mod held;
+mod pages;
 mod peaks;
 mod shard;
 mod summary;
@@ -30,7 +31,7 @@ pub use held::{Held, HeldCursor, Walked};
 pub use totals::{DEVICES, KINDS, SiteTotals, Sums, add_saturating, device_at, device_index};
 
 use crate::model::sites::is_shared;
-use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
+use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::lock::Lock;
 use shard::{Inner, Shard};
 use std::sync::atomic::{
@@ -150,11 +151,6 @@ impl Ledger {
         let bits = self.summed[device_index(device)][at].load(Relaxed);
         let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
         known.filter_map(move |kind| Some((kind, self.shards[at].sum(device, kind as usize)?)))
-    }
-
-    /// The shard that counts what is live in a 2 MiB page of device addresses.
-    fn page_shard(&self, page: u64) -> &Shard {
-        &self.shards[(spread(page) >> 58) as usize % SHARDS]
     }
 
     fn totals(&self, device: DeviceId) -> &DeviceTotals {
@@ -304,46 +300,6 @@ impl Ledger {
             written: slot.written,
             seen: epoch,
         })
-    }
-
-    /// Removes a small allocation from its pages. The caller holds no lock.
-    fn free_pages(&self, sink: &impl Sink, key: u64, size: u64) -> u64 {
-        let (first, last) = pages(key, size);
-        (first..=last)
-            .map(|page| {
-                let owner = self.page_shard(page).lock().close_page(page);
-                self.page_closed(sink, owner)
-            })
-            .sum()
-    }
-
-    fn page_closed(&self, sink: &impl Sink, owner: Option<(DeviceId, Kind)>) -> u64 {
-        let Some((device, kind)) = owner else { return 0 };
-        self.subtract(sink, device, kind, PAGE);
-        PAGE
-    }
-
-    fn subtract(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
-        if !self.totals(device).add(kind, -(bytes as i64), 0) {
-            self.drift(sink, Drift::Underflow, bytes);
-        }
-    }
-
-    /// After the driver's free: the physical bytes that the driver has freed. For a small allocation
-    /// these are its page, if the page holds no other allocation that is live or being freed.
-    #[inline(always)]
-    pub fn left(&self, removed: &Removed) -> u64 {
-        let entry = &removed.entry;
-        match entry.physical() {
-            Physical::Shared(_) => {
-                let (first, last) = pages(entry.key, entry.size);
-                (first..=last)
-                    .filter(|page| self.page_shard(*page).lock().leave_page(*page))
-                    .map(|_| PAGE)
-                    .sum()
-            }
-            _ => removed.bytes,
-        }
     }
 
     /// Restores an entry after a failed free. Returns the physical bytes that the cap does not count: 0

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use testkit::{in_child, redirect};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, SummaryDriver,
+    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, SiteId, Space, StackId, SummaryDriver,
     TailPlace, TraceReader,
 };
 
