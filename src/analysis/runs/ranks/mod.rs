@@ -24,7 +24,6 @@ use vramtrace_format::{
     Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
 };
 
-use super::bound::Bound;
 use super::outliers::Standing;
 use crate::analysis::oom;
 use crate::replay::{BytesByKind, DeviceState, Observer, State, Until};
@@ -134,7 +133,7 @@ impl Rank {
 
     /// From the summary where it has all figures, else from the events.
     pub fn read(trace: &Trace) -> Rank {
-        Rank::read_with(trace, None, true, &Bound::none(), &mut |_, _| {})
+        Rank::read_with(trace, None, true, &mut |_, _| {})
     }
 
     /// From the events, also where the trace has a summary.
@@ -154,12 +153,11 @@ impl Rank {
     }
 
     /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
-    /// summary do not suffice. `bound`: beyond it, no events are replayed.
+    /// summary do not suffice.
     fn read_with(
         trace: &Trace,
         steps: Option<usize>,
         all_holders: bool,
-        bound: &Bound,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Rank {
         let (definitions, broken) = trace.definitions();
@@ -172,11 +170,18 @@ impl Rank {
         };
         match summary {
             Some(summary) if wanted(&summary) => Rank::of_summary(trace, &definitions, &summary),
-            _ if bound.allows(trace.len()) => bound.measure(trace.len(), || {
-                Rank::of_replay(trace, &definitions, steps, &mut (), progress).0
-            }),
-            Some(summary) => Rank::of_summary(trace, &definitions, &summary),
-            None => Rank::of_totals(trace, &definitions),
+            _ => Rank::of_replay(trace, &definitions, steps, &mut (), progress).0,
+        }
+    }
+
+    /// Without a replay. The second value: whether a replay would say more.
+    fn read_short(trace: &Trace) -> (Rank, bool) {
+        let (definitions, broken) = trace.definitions();
+        match trace.summary().filter(|_| broken.is_empty()) {
+            Some(summary) => {
+                (Rank::of_summary(trace, &definitions, &summary), !is_enough(&summary))
+            }
+            None => (Rank::of_totals(trace, &definitions), true),
         }
     }
 

@@ -19,9 +19,12 @@ pub fn read_within(traces: &[Trace], bound: &Bound, progress: parallel::Progress
     let all: Vec<&Trace> = traces.iter().collect();
     let bytes = |traces: &[&Trace]| traces.iter().map(|it| it.len()).fold(0, u64::saturating_add);
     let all_holders = bytes(&all) <= SHORT_RUN && bound.is_none();
-    let mut ranks = parallel::each(&all, progress, |_, trace, done| {
-        Rank::read_with(trace, None, all_holders, bound, done)
-    });
+    let mut ranks = match bound.is_none() {
+        true => parallel::each(&all, progress, |_, trace, done| {
+            Rank::read_with(trace, None, all_holders, done)
+        }),
+        false => read_bounded(&all, bound, progress),
+    };
     let shared = cards::sharing(&ranks);
     let again: Vec<&Trace> = shared.iter().map(|index| &traces[*index]).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(again.len()).max(1);
@@ -30,10 +33,29 @@ pub fn read_within(traces: &[Trace], bound: &Bound, progress: parallel::Progress
     }
     let steps = steps::most_for(again.len());
     let again = parallel::each(&again, progress, |_, trace, done| {
-        Rank::read_with(trace, Some(steps), all_holders, &Bound::none(), done)
+        Rank::read_with(trace, Some(steps), all_holders, done)
     });
     for (index, rank) in shared.into_iter().zip(again) {
         ranks[index] = rank;
+    }
+    ranks
+}
+
+/// What is read without a replay comes first, of all processes: it takes part of the time in any case. The replays have
+/// the rest.
+fn read_bounded(all: &[&Trace], bound: &Bound, progress: parallel::Progress) -> Vec<Rank> {
+    let short = parallel::each(all, progress, |_, trace, _| Rank::read_short(trace));
+    let (mut ranks, more): (Vec<Rank>, Vec<bool>) = short.into_iter().unzip();
+    let wanted: Vec<usize> = (0..all.len()).filter(|index| more[*index]).collect();
+    let traces: Vec<&Trace> = wanted.iter().map(|index| all[*index]).collect();
+    let replayed = parallel::each(&traces, progress, |_, trace, done| {
+        let replay = || Rank::read_with(trace, None, false, done);
+        bound.allows(trace.len()).then(|| bound.measure(trace.len(), replay))
+    });
+    for (index, rank) in wanted.into_iter().zip(replayed) {
+        if let Some(rank) = rank {
+            ranks[index] = rank;
+        }
     }
     ranks
 }

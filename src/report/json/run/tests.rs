@@ -74,7 +74,11 @@ fn without_time_the_figures_are_those_of_summary_and_totals() {
 
 #[test]
 fn with_time_every_figure_is_there() {
-    let RunRecords { processes, job } = lines(&Bound::none());
+    every_figure_is_there(lines(&Bound::none()));
+    every_figure_is_there(lines(&Bound::within(Duration::from_secs(600))));
+}
+
+fn every_figure_is_there(RunRecords { processes, job }: RunRecords) {
     assert!(processes.iter().all(|process| process.source == "events"));
     assert_eq!((job.processes_in_full, job.leaks), (2, Some(0)));
     assert_eq!(job.cards[0].peak_bytes, Some(400 * MIB));
