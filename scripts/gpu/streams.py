@@ -1,7 +1,9 @@
 """The part `streams` of the GPU check: streams and private pools of PyTorch's blocks compared with its own snapshot, and
-the reserved memory of runs with them, and of runs under a limit, predicted from one recorded run and measured.
+the reserved memory of runs with them, and of runs under a limit, predicted from one recorded run and measured. A trace
+has the sizes of blocks; where the requests are known without a card, the same is predicted from them too.
 About 60 s: each run is a process of its own, four at a time, with at most 3 GiB of the card."""
 import csv
+import importlib.util
 import json
 import subprocess
 import sys
@@ -71,6 +73,35 @@ def partitions(blocks, recorded):
     return wrong
 
 
+def requests(check, mode):
+    """The requests of a mode of the program as a file for `vramtrace whatif`; None where they are not known without a card.
+    The program's own code makes them, with stand-ins for tensors: their lives are those of its tensors."""
+    if mode not in ("churn", "turns"):
+        return None
+    at = importlib.util.spec_from_file_location("cache_run", check.PROGRAMS / "cache_run.py")
+    program = importlib.util.module_from_spec(at)
+    at.loader.exec_module(program)
+    rows = []
+
+    class Tensor:
+        def __init__(self, size, stream):
+            self.row = (len(rows) + 1 << 30, size, stream)
+            rows.append(("alloc", *self.row))
+
+        def __del__(self):
+            rows.extend((action, *self.row) for action in ("free_requested", "free_completed"))
+
+    if mode == "churn":
+        kept = program.churn(lambda size: Tensor(size, 0), 900 * MIB)
+    else:
+        kept = program.take_turns([0, 1], lambda stream, size: Tensor(size, stream), 400 * MIB)
+    path = check.TRACES / f"requests-{mode}.csv"
+    lines = ["action,addr,size,stream", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    del kept
+    return path
+
+
 def section(check):
     modes = sorted({mode for mode, _, _ in RUNS})
     with ThreadPoolExecutor(4) as pool:
@@ -103,39 +134,57 @@ def section(check):
         verdict = "PASS" if not wrong and enough else check.fail(f"{len(wrong)}: {wrong[:2]}")
         print(f"| {mode} | {len(blocks)} | {len({block[1] for block in blocks})} | {private} | {verdict} |")
     print("\n### Reserved at the peak, predicted from the run under the default setting, and measured (GiB)\n")
-    print("| run | setting | limit, MiB | predicted | measured | off | retries: predicted / measured | verdict |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| run | setting | limit, MiB | predicted | measured | off | retries: predicted / measured | from requests: off, retries | verdict |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    of_mode = {mode: (traces[mode], requests(check, mode)) for mode in modes}
     for (mode, setting, limit), running in measuring.items():
         if mode in facts:
-            print(f"| {mode} | {setting} | {limit or ''} {row(check, traces[mode], facts[mode]['total'], setting, limit, mode, running)} |")
+            print(f"| {mode} | {setting} | {limit or ''} {row(check, *of_mode[mode], facts[mode]['total'], setting, limit, mode, running)} |")
 
 
-def row(check, trace, total, setting, limit, mode, running):
+def predicted(check, trace, conf, total):
+    """The answer for the device, and what it has of the setting."""
+    answer = json.loads(reader(check, "whatif", trace, "--json", "--conf", conf, "--capacity", f"{total >> 10}KiB"))
+    device = answer["devices"][0]
+    return device, next(one for one in device["settings"] if one["conf"] == conf)
+
+
+def compare(guess, measured):
+    """Per cent by which a guess is off, and whether it is right."""
+    off = 100 * (guess["peak_reserved_bytes"] / measured["peak_reserved"] - 1)
+    return off, abs(off) <= GOAL and guess["fits"] == (not measured["oom"])
+
+
+def row(check, trace, known, total, setting, limit, mode, running):
     conf = setting
     if limit:
         fraction = f"per_process_memory_fraction:{limit * MIB / total!r}"
         conf = fraction if setting == "default" else f"{setting},{fraction}"
     try:
         measured, _ = running.result()
-        answer = json.loads(reader(check, "whatif", trace, "--json", "--conf", conf, "--capacity", f"{total >> 10}KiB"))
+        device, of_setting = predicted(check, trace, conf, total)
+        exact = predicted(check, known, conf, total)[1]["at_capacity"][0] if known else None
     except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
         old = "Unrecognized" in str(error)
-        return f"| | | | | {'SKIP: this torch does not know it' if old else check.fail(str(error))}"
-    device = answer["devices"][0]
-    of_setting = next(one for one in device["settings"] if one["conf"] == conf)
+        return f"| | | | | | {'SKIP: this torch does not know it' if old else check.fail(str(error))}"
     if (least := of_setting["least_reserved_bytes"]) is not None:
         most, reserved = of_setting["peak_reserved_bytes"], measured["peak_reserved"]
         verdict = "PASS" if least <= reserved <= most else check.fail("outside of the interval")
-        return f"| {least / GIB:.3f} to {most / GIB:.3f} | {reserved / GIB:.3f} | | | {verdict}"
+        return f"| {least / GIB:.3f} to {most / GIB:.3f} | {reserved / GIB:.3f} | | | | {verdict}"
     guess = of_setting["at_capacity"][0]
-    off = 100 * (guess["peak_reserved_bytes"] / measured["peak_reserved"] - 1)
-    good = abs(off) <= GOAL and guess["fits"] == (not measured["oom"])
+    off, good = compare(guess, measured)
+    exact_off, exactly = compare(exact, measured) if exact else (None, False)
     # Uses by other streams are not in a trace: there the prediction must say so.
     noted = any("record_stream" in caveat for caveat in device["caveats"])
     verdict = "PASS" if good or (mode == "uses" and noted) else check.fail("out of memory" if measured["oom"] else "")
     if mode == "uses" and not good and noted:
         verdict += " (noted)"
+    if exact and not exactly:
+        verdict = check.fail("from requests")
+    elif exact and not good:
+        verdict = "PASS from requests (the trace has none)"
+    of_requests = f"{exact_off:+.2f} %, {exact['retries']}" if exact else ""
     return (
         f"| {guess['peak_reserved_bytes'] / GIB:.3f} | {measured['peak_reserved'] / GIB:.3f} | {off:+.2f} % "
-        f"| {guess['retries']} / {measured['retries']} | {verdict}"
+        f"| {guess['retries']} / {measured['retries']} | {of_requests} | {verdict}"
     )

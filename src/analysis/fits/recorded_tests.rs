@@ -98,7 +98,7 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
 }
 
 /// Models whose peaks earlier intervals did not hold. DeiT has buffers of reductions, which stop growing at batch 28; Swin takes
-/// another kernel for its normalization from batch 24 on, with 14.5 MB more, which no smaller batch shows.
+/// another kernel for its normalization from batch 24 on, with 14 to 17 MB more, which no smaller batch shows.
 #[test]
 fn peaks_that_were_missed_are_inside() {
     let recordings = Recordings(tempfile::tempdir().unwrap());

@@ -37,7 +37,7 @@ pub(super) fn stacks(definitions: &Definitions, symbols: &Symbols) -> FxHashSet<
 /// The largest buffer on a card, by the name that the driver gives it. `None`: not known.
 pub(super) fn largest_on(card: &str) -> Option<u64> {
     let has = |word: &&str| card.split([' ', '-']).any(|of| of == *word);
-    let row = CARDS.iter().find(|(words, _)| words.iter().all(|word| has(word)))?;
+    let row = CARDS.iter().find(|(words, _)| words.iter().all(has))?;
     Some(row.1 * OF_MULTIPROCESSOR)
 }
 
