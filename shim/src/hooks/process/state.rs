@@ -14,7 +14,6 @@ use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::patched_entries;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
-use crate::model::attribution::patchers::Patchers;
 use crate::model::block_sampling::BlockSampling;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
@@ -80,7 +79,7 @@ pub struct Process {
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
-    pub patchers: Patchers,
+    pub patchers: crate::model::attribution::patchers::Patchers,
 }
 
 impl Process {
@@ -129,7 +128,7 @@ impl Process {
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
-            patchers: Patchers::default(),
+            patchers: Default::default(),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {
@@ -209,7 +208,7 @@ fn make_now() -> &'static Process {
             process.trace_writer.start();
             record_settings(process);
             early_ranges::record(&process.names, &process.trace_writer);
-            patched_entries::look(process);
+            patched_entries::look(&process.patchers, &process.trace_writer);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.

@@ -152,7 +152,7 @@ pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
     let conf = InForce::of(definitions);
     if conf.name().contains("cudaMallocAsync") {
         return "the run used backend:cudaMallocAsync: memory comes from the driver's own pool, \
-                and PyTorch's cache had none; record it with the default backend";
+                where none of these settings counts; record it with the default backend";
     }
     if definitions.setting("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some() {
         return "the run had PYTORCH_NO_CUDA_MEMORY_CACHING set: nothing was cached, and none of \
