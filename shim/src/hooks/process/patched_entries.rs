@@ -31,11 +31,12 @@ pub fn look(patchers: &Patchers, trace: &TraceWriter) {
     let mut all: Vec<Found> = Vec::new();
     for api in Api::ALL.iter().copied().filter(|api| is_followed(*api)) {
         let entry = ENTRIES[api as usize].load(Ordering::Relaxed);
+        if entry == 0 || patchers.is_noted(api as usize) {
+            continue;
+        }
         // SAFETY: code of this library, which stays mapped. Another thread may be writing it: a part of a jump is no jump.
-        if entry == 0
-            || !entry_jump::may_be_jump(unsafe { (entry as *const [u8; 8]).read_volatile() })
-            || patchers.is_noted(api as usize)
-        {
+        let code = unsafe { (entry as *const [u8; 8]).read_volatile() };
+        if !entry_jump::may_be_jump(code) {
             continue;
         }
         let Some(library) = replaced_by(entry) else { continue };
