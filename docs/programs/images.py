@@ -23,7 +23,10 @@ class Tensor:
 
 
 def load_text_encoder():
-    return [Tensor(16 * MIB) for _ in range(8)]
+    layers = []
+    for _ in range(8):
+        layers.append(Tensor(16 * MIB))
+    return layers
 
 
 def attention(x):

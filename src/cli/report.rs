@@ -300,7 +300,7 @@ fn head(found: &Selected) -> String {
 
 /// The parts of a run, for --by.
 enum Parts {
-    Steps(StepParts),
+    Steps(Box<StepParts>),
     Phases(Vec<Phase>),
 }
 
@@ -308,7 +308,7 @@ impl Parts {
     fn of(by: By, process: &Process, trace: &Trace) -> Option<Parts> {
         Some(match by {
             By::Phase => Parts::Phases(phases_of(process, trace)),
-            By::Step => Parts::Steps(StepParts::of(process, trace)?),
+            By::Step => Parts::Steps(Box::new(StepParts::of(process, trace)?)),
         })
     }
 

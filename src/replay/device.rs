@@ -133,11 +133,16 @@ pub struct DeviceState {
 }
 
 impl DeviceState {
-    /// Bytes in live blocks; of driver memory where no blocks were recorded.
+    /// Bytes in live blocks; of driver memory where no blocks were recorded. What a pool of the driver only reserves is not
+    /// allocated, as what a cache keeps free is not.
     pub fn allocated_bytes(&self) -> u64 {
+        let pools = self.kind(Kind::Pool);
         match self.cache.is_used() {
             true => self.cache.allocated,
-            false => self.live_bytes,
+            false => self
+                .live_bytes
+                .saturating_sub(pools.live_bytes)
+                .saturating_add(pools.requested_bytes),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Runs under PyTorch's backend cudaMallocAsync: each tensor is an allocation of the driver's pool. Its owner is the line
 //! that asked for the tensor, and PyTorch's own cache can be predicted from the requests.
 
+use std::io::Read;
+
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Scratch, vramtrace};
-use vramtrace_format::{Definition, Kind, NativeName, Space};
+use vramtrace_format::{Alloc, Definition, Event, Kind, NativeName, PoolId, Space, TraceReader};
 
 const MIB: u64 = 1 << 20;
 const STEPS: u64 = 400;
@@ -34,6 +36,9 @@ fn training() -> TraceBuilder {
         let at = SECOND + step * SECOND / 20;
         t.alloc_by(at, Kind::Pool, 1 << 40, 24 * MIB - 7, 1);
         t.alloc_by(at + 1000, Kind::Pool, (2 << 40) + step * 4 * MIB, 2 * MIB - 3, 2);
+        let used = (26 + 2 * step) * MIB;
+        let reserved = used.next_multiple_of(32 * MIB);
+        t.event(at + 2000, Event::PoolState { pool: PoolId(1), reserved, used });
         t.free(at + SECOND / 50, Kind::Pool.space(), 1 << 40);
     }
     t
@@ -47,9 +52,81 @@ fn json(trace: &std::path::Path, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// A recorded run of PyTorch, as if it had been under cudaMallocAsync: each block is an allocation of the driver's pool.
+fn under_async(packed: &str) -> TraceBuilder {
+    const ASYNC: u16 = 0x7f00;
+    let file = std::fs::File::open(testkit::repository().join(packed)).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    let reader = TraceReader::new(&bytes).unwrap();
+    let mut t = TraceBuilder::new();
+    t.define(Definition::Api { id: ASYNC, name: "cuMemAllocAsync".into() });
+    for definition in reader.definitions() {
+        t.define(match definition {
+            Definition::Site { id, kind: Some(Kind::Block), device, context, stream, .. } => {
+                let (kind, pool) = (Some(Kind::Pool), PoolId(1));
+                Definition::Site { id, api: ASYNC, kind, device, context, pool, stream }
+            }
+            other => other,
+        });
+    }
+    for stamped in reader.events() {
+        let event = match stamped.event {
+            Event::Alloc(alloc) if alloc.space == Space::Block => {
+                Event::Alloc(Alloc { space: Space::Device, ..alloc })
+            }
+            Event::Free { key, space: Space::Block, site } => {
+                Event::Free { key, space: Space::Device, site }
+            }
+            mark @ Event::Mark { .. } => mark,
+            _ => continue,
+        };
+        t.event_of(stamped.thread, stamped.time_ns, event);
+    }
+    t
+}
+
+/// The same steps and roles as those of the run with blocks.
+#[test]
+fn steps_and_roles_follow_from_the_driver_s_allocations() {
+    for name in ["roles/gpt2", "steps/accumulation", "steps/gan", "steps/evaluation"] {
+        let scratch = Scratch::new();
+        let packed = format!("tests/data/{name}.vtrace.gz");
+        let (native, pool) = (testkit::repository().join(&packed), scratch.0.join("pool.vtrace"));
+        under_async(&packed).write(&pool);
+        let steps = |trace| {
+            let answer = json(trace, &["report", "--by", "step"]);
+            let found = &answer["processes"][0]["steps"];
+            let step = |step: &Value| {
+                [&step["state"], &step["backward_passes"], &step["updates"]].map(Value::to_string)
+            };
+            let each = found["steps"].as_array().unwrap().iter().map(step);
+            (found["count"].to_string(), each.collect::<Vec<_>>())
+        };
+        let expected = steps(&native);
+        assert!(expected.1.len() > 1, "{name}: {expected:?}");
+        assert_eq!(steps(&pool), expected, "{name}");
+        // The rest is what cuBLAS, the cache and the driver have beside the tensors.
+        const OF_TENSORS: [&str; 6] =
+            ["activations", "gradients", "input", "optimizer state", "temporary", "weights"];
+        let roles = |trace| {
+            let answer = json(trace, &["holders", "--by", "role", "--at", "step:2"]);
+            let of = |role: &Value| {
+                (role["role"].as_str().unwrap().to_string(), role["count"].as_u64().unwrap())
+            };
+            let all = answer["holders"].as_array().unwrap().iter().map(of);
+            let mut all: Vec<_> =
+                all.filter(|(role, _)| OF_TENSORS.contains(&role.as_str())).collect();
+            all.sort();
+            assert!(all.len() > 2, "{name}: {answer}");
+            all
+        };
+        assert_eq!(roles(&pool), roles(&native), "{name}");
+    }
+}
+
 #[test]
 fn a_tensor_belongs_to_the_line_that_asked_for_it_and_leaks_there() {
-    assert_eq!(Kind::Pool.space(), Space::Device);
     let scratch = Scratch::new();
     let trace = scratch.0.join("run.vtrace");
     training().write(&trace);
@@ -74,6 +151,7 @@ fn the_native_allocator_is_predicted_from_the_requests() {
     let answer = json(&trace, &["whatif", "--conf", "default"]);
     let device = &answer["devices"][0];
     assert_eq!(device["in_force"], "backend:cudaMallocAsync");
+    assert_eq!(device["recorded_peak_reserved_bytes"], 832 * MIB);
     assert_eq!(device["recorded_peak_allocated_bytes"], 24 * MIB - 7 + STEPS * (2 * MIB - 3));
     // Ten pieces of 2 MiB in each segment of 20 MiB, and one segment of 24 MiB.
     let setting = &device["settings"][0];

@@ -19,7 +19,7 @@ pub struct TraceBuilder {
     definitions: Vec<Definition>,
     sites: HashMap<(Kind, u8, u16), SiteId>,
     /// Sequences of events. Between two of them windows are missing.
-    stretches: Vec<Vec<(u64, Event)>>,
+    stretches: Vec<Vec<(u64, ThreadId, Event)>>,
     /// Windows are missing before the first sequence.
     beginning_lost: bool,
 }
@@ -113,7 +113,11 @@ impl TraceBuilder {
     }
 
     pub fn event(&mut self, time_ns: u64, event: Event) {
-        self.stretches.last_mut().expect("a stretch").push((time_ns, event));
+        self.event_of(ThreadId(1), time_ns, event);
+    }
+
+    pub fn event_of(&mut self, thread: ThreadId, time_ns: u64, event: Event) {
+        self.stretches.last_mut().expect("a stretch").push((time_ns, thread, event));
     }
 
     /// The site of this kind on this device, in its context.
@@ -252,10 +256,10 @@ impl TraceBuilder {
         slot += 1;
         let mut sequence = u64::from(self.beginning_lost);
         for stretch in &self.stretches {
-            let base = stretch.first().map_or(0, |(time_ns, _)| *time_ns);
+            let base = stretch.first().map_or(0, |(time_ns, ..)| *time_ns);
             let mut window = Window::new(WindowKind::Events, slot, sequence, base, &self.header);
-            for (time_ns, event) in stretch {
-                let append = |window: &Window| window.writer.append(ThreadId(1), *time_ns, event);
+            for (time_ns, thread, event) in stretch {
+                let append = |window: &Window| window.writer.append(*thread, *time_ns, event);
                 if append(&window) == Appended::Full {
                     window.end(&mut out);
                     slot += 1;

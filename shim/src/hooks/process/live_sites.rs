@@ -24,7 +24,7 @@ pub fn refresh(p: &'static Process) {
 
 #[cold]
 fn store(p: &'static Process, now_ns: u64) {
-    patched_entries::look(p);
+    patched_entries::look(&p.patchers, &p.trace_writer);
     if let Some(live) = p.trace_writer.live() {
         live.page().update_sites(now_ns, &largest(p));
     }

@@ -4,17 +4,18 @@
 //! path of a call.
 
 use crate::driver::api::{Api, Home};
-use crate::hooks::process::state::Process;
+use crate::model::attribution::patchers::Patchers;
 use crate::runtime::entry_jump;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::mapped_modules::{self, Loaded};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::trace_writer::TraceWriter;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use vramtrace_format::{Definition, PATCHED_BY};
 
-/// Addresses of the exported functions. 0: not looked up.
+/// Addresses of the exported functions. 0: not exported (a build for unit tests), or not looked up.
 static ENTRIES: [AtomicUsize; Api::COUNT] = [const { AtomicUsize::new(0) }; Api::COUNT];
-/// In their place: not exported (a build for unit tests).
-const NONE: usize = 1;
+static ARE_FOUND: AtomicBool = AtomicBool::new(false);
+const _: () = assert!(Api::COUNT <= Patchers::FUNCTIONS);
 
 /// Functions that one library replaced. `library`: its path; empty for the program itself. `None`: generated code.
 struct Found {
@@ -23,19 +24,23 @@ struct Found {
 }
 
 /// Looks at all followed functions of the driver, and notes what is new.
-pub fn look(p: &'static Process) {
+pub fn look(patchers: &Patchers, trace: &TraceWriter) {
+    if !ARE_FOUND.load(Ordering::Acquire) {
+        find_entries();
+    }
     let mut all: Vec<Found> = Vec::new();
     for api in Api::ALL.iter().copied().filter(|api| is_followed(*api)) {
-        let entry = entry(api);
+        let entry = ENTRIES[api as usize].load(Ordering::Relaxed);
+        if entry == 0 || patchers.is_noted(api as usize) {
+            continue;
+        }
         // SAFETY: code of this library, which stays mapped. Another thread may be writing it: a part of a jump is no jump.
-        if entry == NONE
-            || !entry_jump::may_be_jump(unsafe { (entry as *const [u8; 8]).read_volatile() })
-            || p.patchers.is_noted(api as usize)
-        {
+        let code = unsafe { (entry as *const [u8; 8]).read_volatile() };
+        if !entry_jump::may_be_jump(code) {
             continue;
         }
         let Some(library) = replaced_by(entry) else { continue };
-        if !p.patchers.note(api as usize) {
+        if !patchers.note(api as usize) {
             continue;
         }
         let known = all.iter_mut().find(|found| found.library == library);
@@ -50,7 +55,7 @@ pub fn look(p: &'static Process) {
             break;
         }
     }
-    all.iter().for_each(|found| note(p, found));
+    all.iter().for_each(|found| note(patchers, trace, found));
 }
 
 fn is_followed(api: Api) -> bool {
@@ -62,19 +67,16 @@ fn ours() -> Option<Loaded> {
     mapped_modules::holding(look as *const () as usize)
 }
 
-fn entry(api: Api) -> usize {
-    let known = ENTRIES[api as usize].load(Ordering::Relaxed);
-    if known != 0 { known } else { find(api) }
-}
-
 #[cold]
-fn find(api: Api) -> usize {
+fn find_entries() {
+    let Some(ours) = ours() else { return };
     // SAFETY: this library stays loaded.
-    let object = ours().map(|ours| unsafe { ours.object() });
-    let function = object.and_then(|object| object.function(api.name().as_bytes()));
-    let entry = function.unwrap_or(NONE);
-    ENTRIES[api as usize].store(entry, Ordering::Relaxed);
-    entry
+    let object = unsafe { ours.object() };
+    for api in Api::ALL.iter().copied().filter(|api| is_followed(*api)) {
+        let entry = object.function(api.name().as_bytes()).unwrap_or(0);
+        ENTRIES[api as usize].store(entry, Ordering::Relaxed);
+    }
+    ARE_FOUND.store(true, Ordering::Release);
 }
 
 /// The path of the library to which the code at an entry jumps; inner `None`: it leads to no library. Outer `None`: it
@@ -91,14 +93,14 @@ fn replaced_by(entry: usize) -> Option<Option<String>> {
 }
 
 #[cold]
-fn note(p: &'static Process, found: &Found) {
+fn note(patchers: &Patchers, trace: &TraceWriter, found: &Found) {
     let by = match found.library.as_deref() {
         None => "generated code",
         Some("") => "the program",
         Some(path) => {
-            if p.patchers.add(path) {
+            if patchers.add(path) {
                 let (name, value) = (PATCHED_BY.into(), path.into());
-                p.trace_writer.define(&Definition::Setting { name, value });
+                trace.define(&Definition::Setting { name, value });
             }
             path
         }
@@ -114,5 +116,5 @@ fn note(p: &'static Process, found: &Found) {
             n - 1
         ),
     };
-    p.trace_writer.define(&Definition::Note { text });
+    trace.define(&Definition::Note { text });
 }

@@ -81,7 +81,7 @@ pub struct Process {
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
-    pub patchers: Patchers,
+    pub patchers: crate::model::attribution::patchers::Patchers,
 }
 
 impl Process {
@@ -130,7 +130,7 @@ impl Process {
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
-            patchers: Patchers::default(),
+            patchers: Default::default(),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {
@@ -251,7 +251,7 @@ fn make_now() -> &'static Process {
             process.trace_writer.start();
             record_settings(process);
             early_ranges::record(&process.names, &process.trace_writer);
-            patched_entries::look(process);
+            patched_entries::look(&process.patchers, &process.trace_writer);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.

@@ -5,8 +5,6 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Functions that are told apart.
-const FUNCTIONS: usize = 1024;
 /// Most libraries that are kept. A further one is noted in the trace only.
 const MOST: usize = 16;
 
@@ -14,17 +12,20 @@ pub struct Patchers {
     /// Paths, as the loader has them.
     libraries: Lock<Vec<String>>,
     /// A bit for each function.
-    noted: [AtomicU64; FUNCTIONS / 64],
+    noted: [AtomicU64; Patchers::FUNCTIONS / 64],
 }
 
 impl Default for Patchers {
     fn default() -> Patchers {
-        let noted = [const { AtomicU64::new(0) }; FUNCTIONS / 64];
+        let noted = [const { AtomicU64::new(0) }; Patchers::FUNCTIONS / 64];
         Patchers { libraries: Lock::new(Vec::new()), noted }
     }
 }
 
 impl Patchers {
+    /// Functions that are told apart.
+    pub const FUNCTIONS: usize = 1024;
+
     /// Whether the function with this number was noted before.
     #[inline]
     pub fn is_noted(&self, function: usize) -> bool {
@@ -60,7 +61,10 @@ mod tests {
         let patchers = Patchers::default();
         assert!(!patchers.is_noted(70) && patchers.note(70) && !patchers.note(70));
         assert!(patchers.is_noted(70) && !patchers.is_noted(6) && !patchers.is_noted(71));
-        assert!(!patchers.note(FUNCTIONS) && patchers.is_noted(FUNCTIONS), "no such function");
+        assert!(
+            !patchers.note(Patchers::FUNCTIONS) && patchers.is_noted(Patchers::FUNCTIONS),
+            "no such function"
+        );
         assert!(patchers.add("/x/a.so") && !patchers.add("/x/a.so") && patchers.add("/x/b.so"));
         assert_eq!(patchers.libraries(), ["/x/a.so", "/x/b.so"]);
         for n in 0..MOST {

@@ -128,10 +128,6 @@ impl Recorded {
         until: Until,
         wants_sources: bool,
     ) -> Vec<Recorded> {
-        // Where the allocations come from is asked for by what follows blocks alone.
-        if !wants_sources && driver_pool::is_in_force(definitions) {
-            return driver_pool::read(trace, definitions, until);
-        }
         let mut observer = RequestObserver {
             definitions,
             conf: InForce::of(definitions).conf.unwrap_or_default(),
@@ -141,7 +137,12 @@ impl Recorded {
             streams: Vec::new(),
         };
         let reading = trace.replay_until(definitions, until, &mut observer, &mut |_, _| {});
-        observer.finish(&reading.state, trace)
+        let all = observer.finish(&reading.state, trace);
+        // Where the allocations come from is asked for by what follows blocks alone.
+        if all.is_empty() && !wants_sources && driver_pool::is_in_force(definitions) {
+            return driver_pool::read(trace, definitions, until);
+        }
+        all
     }
 }
 
