@@ -15,7 +15,6 @@ use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::patched_entries;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
-use crate::model::attribution::patchers::Patchers;
 use crate::model::block_sampling::{BlockFigures, BlockSampling};
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use testkit::{in_child, redirect};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, SiteId, Space, StackId, SummaryDriver,
-    TailPlace, TraceReader,
+    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, SiteId, Space, StackId,
+    SummaryDriver, TailPlace, TraceReader,
 };
 
 /// A directory that goes with the test.
