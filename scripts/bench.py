@@ -304,16 +304,48 @@ def idle():
     print(f"| ms | {best['bare'] * 1e3:.2f} | {best['preloaded'] * 1e3:.2f} | {(best['preloaded'] - best['bare']) * 1e3:+.2f} |")
 
 
-def reading():
-    program = work / "endings"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / "tests/programs/endings.c"), "-ldl", "-lpthread"], check=True
-    )
+def churn_trace(count):
+    """A trace of this many allocations of the simulated driver, each freed."""
+    program = compiled("endings", "tests/programs/endings.c")
     trace = work / "million.vtrace"
-    count = 500_000
+    trace.unlink(missing_ok=True)
     subprocess.run(
         [str(program), "churn", str(count)], env=env(VRAMTRACE_OUT=str(trace), VRAMTRACE_MAX="unlimited"), check=True, capture_output=True
     )
+    return trace
+
+
+def parquet():
+    """Rows a second of CPU time on one core, and bytes a row: of a million events of the simulated driver, and of a recorded run of PyTorch."""
+    recorded = work / "recorded.vtrace"
+    subprocess.run([str(BIN / "vramtrace"), "import", str(ROOT / "tests/data/varlen_s1.csv.gz"), "-o", str(recorded), "--force"], check=True, capture_output=True)
+    traces = {"simulated driver": churn_trace(500_000), "PyTorch, recorded": recorded}
+    print("| trace | tables | events | M events/s of CPU time, best of 5 | bytes an event | bytes a block |\n|---|---|---|---|---|---|")
+    for name, trace in traces.items():
+        for tables in "events", "events,blocks,stacks,samples,holders,summary":
+            out = work / "tables"
+            best, sizes, rows = 1e9, {}, {}
+            for _ in range(5):
+                shutil.rmtree(out, ignore_errors=True)
+                before = os.times()
+                ended = subprocess.run(
+                    ["taskset", "-c", "0", str(BIN / "vramtrace"), "export", "--format", "parquet", "--tables", tables, "-o", str(out), str(trace)],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
+                after = os.times()
+                best = min(best, after.children_user - before.children_user + after.children_system - before.children_system)
+                words = ended.stderr.strip().split("rows: ")[1].split(", ")
+                rows = {table: int(number) for number, table in (word.split() for word in words)}
+                sizes = {table: sum(file.stat().st_size for file in (out / table).rglob("*.parquet")) for table in rows}
+            events = rows["events"]
+            blocks = f"{sizes['blocks'] / rows['blocks']:.1f}" if "blocks" in rows else ""
+            print(f"| {name} | {'all' if ',' in tables else tables} | {events:,} | {events / best / 1e6:.2f} | {sizes['events'] / events:.1f} | {blocks} |")
+
+
+def reading():
+    trace = churn_trace(500_000)
     size = trace.stat().st_size
     times, outs = {}, {}
     for _ in range(3):
@@ -391,7 +423,7 @@ def filesystems():
         print(f"| {way} | {cost:.0f} | {cost / (best['ext4'] - best['bare']):.2f} |" if "ext4" in best else f"| {way} | {cost:.0f} | |")
 
 
-parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "nvml": nvml, "reading": reading, "filesystems": filesystems}
+parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "nvml": nvml, "reading": reading, "parquet": parquet, "filesystems": filesystems}
 BY_NAME_ONLY = {"filesystems"}  # needs root
 for part in sys.argv[1:]:
     if part not in parts:

@@ -15,6 +15,7 @@
 # nvml       a reading of NVML, and the lag of a cap
 # filesystems  an event, by the file system of the trace: mounts ext4, XFS and btrfs, as root
 # reading    bytes per event, and the speed of `vramtrace report` and `leaks`
+# parquet    rows a second on one core, and bytes a row, of `vramtrace export --format parquet`
 #
 # Prints Markdown tables. Needs cargo, gcc, and python3 with its headers. Compare only figures of one table:
 # they depend on the machine and its load. Exit status: 0 done, 1 a measurement failed, 2 unknown part.

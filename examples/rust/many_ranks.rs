@@ -2,11 +2,12 @@
 //! `vramtrace report`.
 //!
 //! ```text
-//! cargo run --release --example many_ranks -- DIRECTORY [RANKS [EVENTS [KILLED]]]
+//! cargo run --release --example many_ranks -- DIRECTORY [RANKS [EVENTS [KILLED [REFUSED]]]]
 //! ```
 //!
 //! There are eight ranks per host, each with one card. Rank 17 holds 50 % more than the others. The last
-//! KILLED ranks were killed, and have no summary.
+//! KILLED ranks were killed, and have no summary. Of REFUSED the last ranks ran out of memory, the last one first; then
+//! all ranks leak 2 MiB in each step, at one line.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,17 +18,23 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::summary::{AtPeak, Change, keep_largest};
 use vramtrace_format::{
     Alloc, ContextId, Counters, Definition, DeviceId, Event, Header, Kind, PoolId, PythonFrame,
-    SiteId, Space, StackFlags, StackId, SummaryHolder, SummaryMoment, ThreadId,
+    Refused, RefusedBy, SiteId, Space, StackFlags, StackId, SummaryHolder, SummaryMoment, ThreadId,
 };
 use vramtrace_reader::trace::{TraceWriter, WriterMemory};
 
 const STACKS: u32 = 200;
+/// The stack that leaks.
+const LEAKING: u32 = 77;
 const DEVICE: DeviceId = DeviceId(0);
+/// Blocks that are allocated in a step.
+const STEP: u64 = 512;
+/// Events of a step: of these blocks, and of a segment.
+const STEP_EVENTS: u64 = 2 * STEP + 2;
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let Some(directory) = arguments.next() else {
-        eprintln!("usage: many_ranks DIRECTORY [RANKS [EVENTS [KILLED]]]");
+        eprintln!("usage: many_ranks DIRECTORY [RANKS [EVENTS [KILLED [REFUSED]]]]");
         std::process::exit(2);
     };
     let mut number = |default: u64| match arguments.next() {
@@ -38,11 +45,21 @@ fn main() -> io::Result<()> {
         }),
     };
     let (ranks, events, killed) = (number(1024), number(200_000), number(0));
+    let refused = number(0);
     std::fs::create_dir_all(&directory)?;
     let memory = WriterMemory::default();
     for rank in 0..ranks {
         let path = Path::new(&directory).join(format!("vramtrace.rank{rank}.vtrace"));
-        let rank = Rank { rank, ranks, events, killed: rank + killed >= ranks };
+        // How many ranks before this one run out of memory later than it; 0: it does not.
+        let out_of_memory = (rank + refused + 1).saturating_sub(ranks);
+        let rank = Rank {
+            rank,
+            ranks,
+            events: events.saturating_sub(out_of_memory * STEP_EVENTS),
+            killed: rank + killed >= ranks,
+            leaks: refused > 0,
+            out_of_memory: out_of_memory > 0,
+        };
         rank.write(&memory, File::create_new(path)?)?;
     }
     Ok(())
@@ -53,6 +70,8 @@ struct Rank {
     ranks: u64,
     events: u64,
     killed: bool,
+    leaks: bool,
+    out_of_memory: bool,
 }
 
 /// A device's figures, as the ledger of the recorder keeps them.
@@ -199,7 +218,6 @@ impl Rank {
             Event::ContextCreated { context: ContextId(1), device: DEVICE, stack: StackId(0) };
         trace.event(ThreadId(1), time_ns, &created)?;
         let size = if self.rank == 17 { 96 * MIB } else { 64 * MIB };
-        let step = 512u64;
         let mut put = |trace: &mut TraceWriter, alloc: &Alloc, came: bool| {
             time_ns += 20_032;
             written += 1;
@@ -224,24 +242,51 @@ impl Rank {
             site: SiteId(2),
             stack: StackId(1 + (n as u32 * 13) % STACKS),
         };
-        for n in 0..step / 32 {
+        for n in 0..STEP / 32 {
             put(&mut trace, &segment(n), true)?;
         }
+        let leaked = |n: u64| Alloc {
+            key: (1 << 45) + n * 2 * MIB,
+            space: Space::Device,
+            size: 2 * MIB,
+            site: SiteId(1),
+            stack: StackId(LEAKING),
+        };
         let mut done = 0;
-        while done + 2 * step + 2 < self.events {
-            for n in 0..step {
+        while done + STEP_EVENTS < self.events {
+            for n in 0..STEP {
                 put(&mut trace, &block(n), true)?;
             }
             put(&mut trace, &segment(1000), true)?;
             done = put(&mut trace, &segment(1000), false)?;
-            for n in 0..step {
+            for n in 0..STEP {
                 done = put(&mut trace, &block(n), false)?;
+            }
+            if self.leaks {
+                done = put(&mut trace, &leaked(done), true)?;
             }
         }
         time_ns += 1_000_000;
-        if !self.killed {
+        if self.out_of_memory {
+            let refused = Refused {
+                site: SiteId(1),
+                stack: StackId(LEAKING),
+                size: MIB,
+                result: 2,
+                by: RefusedBy::Driver,
+                counted: ledger.counters.live,
+                limit: 0,
+                driver_free: 0,
+                cache: None,
+            };
+            trace.event(ThreadId(1), time_ns, &Event::Refused(refused))?;
+        } else if !self.killed {
             let summary = ledger.summary();
-            trace.event(ThreadId(1), time_ns, &Event::SummaryBegin { cache_ooms: 0 })?;
+            trace.event(
+                ThreadId(1),
+                time_ns,
+                &Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
+            )?;
             summary.iter().try_for_each(|event| trace.event(ThreadId(1), time_ns, event))?;
             let records = summary.len() as u32;
             trace.event(ThreadId(1), time_ns, &Event::SummaryEnd { records })?;

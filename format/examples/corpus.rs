@@ -76,6 +76,14 @@ fn events() -> Vec<Event> {
         bytes: 2,
         count: 1,
     };
+    let driver = SummaryDriver {
+        device,
+        moment: SummaryMoment::End,
+        cause: Cause::Graphs,
+        stack,
+        bytes: 2,
+        count: 1,
+    };
     vec![
         Event::ContextCreated { context, device, stack },
         Event::Cap { device, bytes: Some(1 << 33) },
@@ -150,11 +158,12 @@ fn events() -> Vec<Event> {
         Event::CheckpointSampled { id, time_ns: 64, rate: 512 << 10, alloc },
         Event::ErrorAfterRefusal { api: 1, result: -1 },
         Event::ExitStatus { status: 1 },
-        Event::SummaryBegin { cache_ooms: 0 },
+        Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
         Event::SummaryDevice(counters),
         Event::SummaryKind { device, kind: Kind::Device as u8, at_peak: 2, live: 1 },
         Event::SummaryHolder(holder),
-        Event::SummaryEnd { records: 3 },
+        Event::SummaryDriver(driver),
+        Event::SummaryEnd { records: 4 },
         Event::Ended,
     ]
 }

@@ -122,7 +122,7 @@ pub use record::event::{Event, Stamped};
 pub use record::values::{
     Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, HistoryBin, HistoryDevice,
     HistoryHolder, HistoryLevel, Mark, OomEvidence, PostMortem, Refused, RefusedBy, Sample,
-    StopReason, SummaryHolder, SummaryMoment, SwitchedBy, Took,
+    StopReason, SummaryDriver, SummaryHolder, SummaryMoment, SwitchedBy, Took,
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};

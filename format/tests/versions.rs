@@ -20,7 +20,7 @@ fn events() -> Vec<(u16, u64, Event)> {
     let all = [
         Event::Alloc(alloc),
         Event::SampledAlloc { rate: 1 << 19, alloc },
-        Event::SummaryBegin { cache_ooms: 0 },
+        Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
         Event::SummaryDevice(counters),
         Event::SummaryEnd { records: 1 },
         Event::Ended,

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 # What the program does; whether `leaks` must report it; the least share of the driver's bytes at lines, in percent.
-PROGRAMS = (("kept", True, 95), ("threads", False, None), ("captures", False, None), ("cache", False, None), ("last", False, None))
+PROGRAMS = (("kept", True, 95), ("threads", None, 95), ("captures", False, None), ("cache", False, None), ("last", False, None))
 MIB = 1 << 20
 # Requests of `kept`: the verdict must be there after so many.
 KEPT = 50

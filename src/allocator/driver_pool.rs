@@ -1,9 +1,11 @@
 //! PyTorch's backend `cudaMallocAsync`: each request goes to the driver's memory pool of the device, which keeps what it
 //! took (PyTorch sets its release threshold to the maximum).
 //!
-//! The pool grows by multiples of 32 MiB and places blocks at multiples of 512 B (measured on an H200). Where it places
-//! them is not documented, so the result is an interval. At the least it reserves the live bytes, rounded up. The most is
-//! that of best fit inside of each growth, with streams that share nothing.
+//! The pool grows by multiples of 32 MiB, each growth behind the one before, and places blocks at multiples of 512 B
+//! (measured on an H200 and an H100). Which free piece it takes is not documented and depends on how far the card is, so
+//! the result is an interval. At the least it reserves the live bytes, rounded up. The most is that of best fit among the
+//! pieces as they were freed, which join with their neighbours only when the pool grows, and of streams that share nothing:
+//! the addresses of 4,800 requests on an H100 show that the pool often grows although neighbours would have been enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +18,7 @@ const STEP: u64 = 32 << 20;
 /// More bytes than any device has.
 const LARGEST: u64 = 1 << 47;
 
-/// A block, or a free range.
+/// A block, or a free piece.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     address: u64,
@@ -24,14 +26,22 @@ struct Range {
     stream: u32,
 }
 
+impl Range {
+    fn end(&self) -> u64 {
+        self.address + self.size
+    }
+}
+
 #[derive(Debug, Default)]
 struct Pool {
-    /// Stream, size, address of each free range.
+    /// Stream, size, address of each free piece.
     by_size: BTreeSet<(u32, u64, u64)>,
     by_address: BTreeMap<u64, Range>,
     /// Address and size of each growth.
     growths: Vec<(u64, u64)>,
-    next: u64,
+    /// What no block has had yet, of the latest growth: `used..end`.
+    used: u64,
+    end: u64,
     reserved: u64,
     live: u64,
 }
@@ -42,65 +52,89 @@ impl Pool {
         self.live += size;
         let fitting = (stream, size, 0)..=(stream, u64::MAX, u64::MAX);
         let found = self.by_size.range(fitting).next().copied();
-        let range = match found {
-            Some((_, _, address)) => self.remove(address),
-            None => {
-                let (address, grown) = (self.next, size.next_multiple_of(STEP));
-                // Growths do not touch: a range lies in one.
-                self.next += grown + MIN_BLOCK;
-                self.growths.push((address, grown));
-                self.reserved += grown;
-                Range { address, size: grown, stream }
-            }
-        };
-        if range.size > size {
-            self.add(Range { address: range.address + size, size: range.size - size, stream });
+        let Some((_, _, address)) = found else { return self.take_new(size, stream) };
+        let piece = self.remove(address);
+        if piece.size > size {
+            self.add(Range { address: piece.address + size, size: piece.size - size, stream });
         }
-        Range { size, ..range }
+        Range { size, ..piece }
     }
 
-    fn give_back(&mut self, mut range: Range) {
-        self.live -= range.size;
-        let joins = |other: &Range| other.stream == range.stream;
-        if let Some(next) =
-            self.by_address.get(&(range.address + range.size)).copied().filter(joins)
-        {
-            self.remove(next.address);
-            range.size += next.size;
+    /// A block that no piece is large enough for.
+    fn take_new(&mut self, size: u64, stream: u32) -> Range {
+        let missing = size.saturating_sub(self.end - self.used);
+        if missing > 0 {
+            let grown = missing.next_multiple_of(STEP);
+            self.growths.push((self.end, grown));
+            self.end += grown;
+            self.reserved += grown;
+            self.join();
         }
-        let before = self.by_address.range(..range.address).next_back().map(|(_, it)| *it);
-        if let Some(before) =
-            before.filter(|it| it.stream == range.stream && it.address + it.size == range.address)
-        {
-            self.remove(before.address);
-            range.address = before.address;
-            range.size += before.size;
+        let address = self.used;
+        self.used += size;
+        Range { address, size, stream }
+    }
+
+    fn give_back(&mut self, block: Range) {
+        self.live -= block.size;
+        self.add(block);
+    }
+
+    /// Neighbouring pieces of a stream become one.
+    fn join(&mut self) {
+        let mut joined: Vec<Range> = Vec::with_capacity(self.by_address.len());
+        for (_, piece) in std::mem::take(&mut self.by_address) {
+            match joined.last_mut() {
+                Some(last) if last.end() == piece.address && last.stream == piece.stream => {
+                    last.size += piece.size;
+                }
+                _ => joined.push(piece),
+            }
         }
-        self.add(range);
+        self.by_size.clear();
+        joined.into_iter().for_each(|piece| self.add(piece));
     }
 
     /// The growths without a block go back to the driver.
     fn empty(&mut self) {
+        self.join();
         for (address, size) in std::mem::take(&mut self.growths) {
-            match self.by_address.get(&address).is_some_and(|range| range.size == size) {
-                true => {
-                    self.remove(address);
-                    self.reserved -= size;
+            let is_last = address + size == self.end;
+            let end = if is_last { self.used.max(address) } else { address + size };
+            let piece = self.by_address.range(..=address).next_back().map(|(_, piece)| *piece);
+            match piece.filter(|piece| piece.end() >= end) {
+                Some(piece) => {
+                    self.remove(piece.address);
+                    if piece.address < address {
+                        self.add(Range { size: address - piece.address, ..piece });
+                    }
+                    if piece.end() > end {
+                        self.add(Range { address: end, size: piece.end() - end, ..piece });
+                    }
                 }
-                false => self.growths.push((address, size)),
+                None if end == address => {}
+                None => {
+                    self.growths.push((address, size));
+                    continue;
+                }
+            }
+            self.reserved -= size;
+            if is_last {
+                // Addresses are not used again: what lies behind is another growth.
+                self.used = self.end;
             }
         }
     }
 
-    fn add(&mut self, range: Range) {
-        self.by_size.insert((range.stream, range.size, range.address));
-        self.by_address.insert(range.address, range);
+    fn add(&mut self, piece: Range) {
+        self.by_size.insert((piece.stream, piece.size, piece.address));
+        self.by_address.insert(piece.address, piece);
     }
 
     fn remove(&mut self, address: u64) -> Range {
-        let range = self.by_address.remove(&address).expect("a free range");
-        self.by_size.remove(&(range.stream, range.size, range.address));
-        range
+        let piece = self.by_address.remove(&address).expect("a free piece");
+        self.by_size.remove(&(piece.stream, piece.size, piece.address));
+        piece
     }
 }
 
@@ -161,21 +195,26 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_by_32_mib_and_keeps_what_it_has() {
+    fn it_grows_by_32_mib_behind_what_it_has_and_keeps_it() {
         let mut log = Log::default();
         log.alloc(1, 1000, 0, 0);
         assert_eq!(reserved(&log), (32, 32));
         log.alloc(2, 100 * MIB, 0, 0);
-        // 100 MiB and 1,024 B need 128 MiB at the least.
-        assert_eq!(reserved(&log), (128, 160));
+        // 100 MiB and 1,024 B: the rest of the first growth serves a part.
+        assert_eq!(reserved(&log), (128, 128));
         log.free(2);
         log.alloc(3, 20 * MIB, 0, 0);
         log.alloc(4, 80 * MIB, 0, 0);
-        assert_eq!(reserved(&log), (128, 160), "the smaller rest of 32 MiB serves the 20");
+        assert_eq!(reserved(&log), (128, 128), "the piece of 100 MiB serves both");
+        log.free(3);
+        log.alloc(5, 27 * MIB, 0, 0);
+        assert_eq!(reserved(&log), (128, 128), "the rest that no block has had yet");
+        log.alloc(6, 21 * MIB, 0, 0);
+        assert_eq!(reserved(&log), (160, 160));
     }
 
     #[test]
-    fn neighbours_join_inside_of_a_growth_and_streams_stay_apart() {
+    fn neighbours_join_when_the_pool_grows_and_streams_stay_apart() {
         let mut log = Log::default();
         for address in 0..4 {
             log.alloc(address, 8 * MIB, 0, 0);
@@ -183,14 +222,18 @@ mod tests {
         for address in [1, 3, 2, 0] {
             log.free(address);
         }
-        log.alloc(7, 32 * MIB, 0, 0);
-        assert_eq!(reserved(&log), (32, 32));
+        log.alloc(7, 30 * MIB, 0, 0);
+        assert_eq!(reserved(&log), (32, 64), "no piece of 8 MiB is enough");
+        log.alloc(8, 32 * MIB, 0, 0);
+        assert_eq!(reserved(&log), (64, 64), "then they are one");
         log.free(7);
-        log.alloc(8, 8 * MIB, 1, 0);
-        assert_eq!(reserved(&log), (32, 64));
+        log.alloc(9, 8 * MIB, 1, 0);
+        assert_eq!(reserved(&log), (64, 96));
+        log.free(8);
         log.empty_cache();
-        log.alloc(9, 64 * MIB, 0, 0);
-        assert_eq!(reserved(&log), (96, 96), "the first 32 MiB went back");
+        log.alloc(10, 64 * MIB, 0, 0);
+        // The first growth went back; a block is at the end of the second one.
+        assert_eq!(reserved(&log), (96, 128));
     }
 
     #[test]

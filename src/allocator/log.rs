@@ -155,6 +155,11 @@ impl Log {
         slot.is_some()
     }
 
+    /// Whether a block at this address is live.
+    pub fn is_live(&self, address: u64) -> bool {
+        self.live.contains_key(&address)
+    }
+
     /// Adds a call of torch.cuda.empty_cache().
     pub fn empty_cache(&mut self) {
         self.put(tag::EMPTY_CACHE, 0);

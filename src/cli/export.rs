@@ -14,6 +14,7 @@ use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{seconds as seconds_text, size};
 
+use super::export_tables::{self, TablesArgs};
 use super::output::Output;
 use super::select::{DeviceArgs, ProcessArgs, paths};
 use super::{caveats, holders, level, moment};
@@ -32,12 +33,15 @@ use crate::error::{DONE, Failure, Outcome};
         pprof: for `go tool pprof`.\n\n\
         torch-snapshot: one process as PyTorch would have recorded it, for \
         https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py; memory that other libraries \
-        took is in it.",
+        took is in it.\n\n\
+        parquet: a directory of tables, partitioned by run and rank, for DuckDB, Spark and data \
+        frames: events, blocks, stacks, samples, holders, summary.",
     after_help = "Examples:\n  \
         vramtrace export -o timeline.perfetto-trace\n  \
         vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv\n  \
         vramtrace export --format pprof --at peak -o memory.pb.gz\n  \
-        vramtrace export --format torch-snapshot -o snapshot.pickle"
+        vramtrace export --format torch-snapshot -o snapshot.pickle\n  \
+        vramtrace export run/ --format parquet -o tables"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -46,7 +50,8 @@ pub struct Args {
     device: DeviceArgs,
     #[arg(long, default_value = "perfetto", value_parser = format_parser())]
     format: ExportFormat,
-    /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]
+    /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]; for parquet
+    /// a new directory
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Leave out what was before this many seconds
@@ -65,6 +70,12 @@ pub struct Args {
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
+    /// Parquet: only these tables, separated by commas [default: all]
+    #[arg(long, value_name = "TABLES")]
+    tables: Option<String>,
+    /// Parquet: the name of the run of all traces [default: one for each `vramtrace run`]
+    #[arg(long, value_name = "NAME")]
+    run: Option<String>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -110,12 +121,16 @@ pub fn run(args: Args) -> Outcome {
     if let Some(why) = args.format.refuses(args.given()) {
         return Err(Failure::new(why));
     }
-    let output = Output::new(&output(&args)?, args.force)?;
-    let traces = args.processes.open()?.traces;
-    output.refuse_inputs(paths(&traces))?;
+    let opened = || {
+        let output = Output::new(&output(&args)?, args.force)?;
+        let traces = args.processes.open()?.traces;
+        output.refuse_inputs(paths(&traces))?;
+        Ok::<_, Failure>((traces, output))
+    };
     let level = args.level.map(Level::from);
     match args.format.writer {
         Writer::Timeline(format) => {
+            let (traces, output) = opened()?;
             level::require_blocks(&traces, level, None)?;
             let driver_only = level == Some(Level::Driver);
             let min_size = args.min_size.unwrap_or(0);
@@ -123,10 +138,21 @@ pub fn run(args: Args) -> Outcome {
             timeline(&traces, format, &window, &output)
         }
         Writer::Stacks(format) => {
+            let (traces, output) = opened()?;
             let moment = args.at.unwrap_or(Moment::Peak);
             stacks(&traces, format, (moment, level), &args.device, &output)
         }
-        Writer::TorchSnapshot => snapshot(&traces, &output),
+        Writer::TorchSnapshot => {
+            let (traces, output) = opened()?;
+            snapshot(&traces, &output)
+        }
+        Writer::Tables => export_tables::run(&TablesArgs {
+            processes: &args.processes,
+            output: args.output.as_deref(),
+            tables: args.tables.as_deref(),
+            run: args.run.as_deref(),
+            force: args.force,
+        }),
     }
 }
 
@@ -140,6 +166,8 @@ impl Args {
             (ExportOption::At, self.at.is_some()),
             (ExportOption::Level, self.level.is_some()),
             (ExportOption::Device, self.device.is_given()),
+            (ExportOption::Tables, self.tables.is_some()),
+            (ExportOption::Run, self.run.is_some()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
     }
@@ -279,13 +307,19 @@ fn write(
     window: &Window,
     out: &mut dyn Write,
 ) -> std::io::Result<Exported> {
+    let bar = progress_bar(traces)?;
+    let exported = export::export(traces, format, window, out, &mut |at, _| bar.set_position(at));
+    bar.finish_and_clear();
+    exported
+}
+
+/// Over the bytes of the traces.
+pub fn progress_bar(traces: &[Trace]) -> std::io::Result<ProgressBar> {
     let bar = ProgressBar::new(traces.iter().map(Trace::len).sum());
     // Hidden by itself where stderr is no terminal.
     let style = ProgressStyle::with_template("{bar:40} {percent}% of {total_bytes}  {eta} left");
     bar.set_style(style.map_err(std::io::Error::other)?);
-    let exported = export::export(traces, format, window, out, &mut |at, _| bar.set_position(at));
-    bar.finish_and_clear();
-    exported
+    Ok(bar)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod env;
 #[cfg(feature = "metrics")]
 mod events;
 mod export;
+mod export_tables;
 mod fits;
 mod flame;
 mod frag;

@@ -26,6 +26,8 @@ pub enum Writer {
     Stacks(StackFormat),
     /// A memory snapshot of PyTorch, of one process.
     TorchSnapshot,
+    /// A directory of tables.
+    Tables,
 }
 
 /// The options that only some formats take.
@@ -37,6 +39,8 @@ pub enum ExportOption {
     At,
     Level,
     Device,
+    Tables,
+    Run,
 }
 
 impl ExportOption {
@@ -49,6 +53,8 @@ impl ExportOption {
             ExportOption::At => "--at",
             ExportOption::Level => "--level",
             ExportOption::Device => "--device",
+            ExportOption::Tables => "--tables",
+            ExportOption::Run => "--run",
         }
     }
 }
@@ -84,7 +90,7 @@ const fn stacks(name: &'static str, suffix: &'static str, format: StackFormat) -
 }
 
 /// All formats.
-pub const FORMATS: [ExportFormat; 7] = [
+pub const FORMATS: [ExportFormat; 8] = [
     timeline("csv", "csv", TimelineFormat::Csv),
     timeline("chrome", "json", TimelineFormat::Chrome),
     timeline("perfetto", "perfetto-trace", TimelineFormat::Perfetto),
@@ -98,6 +104,14 @@ pub const FORMATS: [ExportFormat; 7] = [
         options: &[],
         nature: "the whole run of one process",
         writer: Writer::TorchSnapshot,
+    },
+    ExportFormat {
+        name: "parquet",
+        suffix: "parquet",
+        default_file: None,
+        options: &[ExportOption::Tables, ExportOption::Run],
+        nature: "a directory of tables with the whole run",
+        writer: Writer::Tables,
     },
 ];
 
@@ -144,8 +158,8 @@ mod tests {
 
     #[test]
     fn every_option_is_taken_by_a_format() {
-        use ExportOption::{At, Device, From, Level, MinSize, To};
-        for option in [From, To, MinSize, At, Level, Device] {
+        use ExportOption::{At, Device, From, Level, MinSize, Run, Tables, To};
+        for option in [From, To, MinSize, At, Level, Device, Tables, Run] {
             assert!(FORMATS.iter().any(|format| format.options.contains(&option)), "{option:?}");
         }
     }

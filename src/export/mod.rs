@@ -6,7 +6,7 @@
 //! for each allocation of a trace with blocks.
 //!
 //! [`stacks`] writes the memory that stacks held at one moment; [`snapshot`] writes a memory snapshot of
-//! PyTorch.
+//! PyTorch; `parquet` writes tables, a directory of files.
 
 mod chrome;
 mod counter;
@@ -15,6 +15,8 @@ pub mod formats;
 mod lanes;
 pub mod map;
 mod owners;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod perfetto;
 mod phases;
 mod processes;

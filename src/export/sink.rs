@@ -10,7 +10,7 @@ use super::phases::ExportedPhase;
 use super::processes::TracedProcess;
 use super::requester::Requester;
 use crate::analysis::roles::Role;
-use crate::replay::{Key, Live};
+use crate::replay::{FreeCause, Key, Live};
 use crate::trace::Definitions;
 use crate::units::size;
 
@@ -61,6 +61,17 @@ pub(super) enum SliceEnd {
     Live,
     /// Events are missing here.
     Lost,
+}
+
+impl From<FreeCause> for SliceEnd {
+    fn from(how: FreeCause) -> SliceEnd {
+        match how {
+            FreeCause::Freed => SliceEnd::Freed,
+            FreeCause::WithContext => SliceEnd::WithContext,
+            FreeCause::WithMemory => SliceEnd::WithMemory,
+            FreeCause::Replaced => SliceEnd::Replaced,
+        }
+    }
 }
 
 impl SliceEnd {

@@ -293,13 +293,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             *sum = sum.saturating_sub(role_bytes(live).saturating_sub(paused));
         }
         if let Some(slice) = self.open.remove(&key) {
-            let how = match how {
-                FreeCause::Freed => SliceEnd::Freed,
-                FreeCause::WithContext => SliceEnd::WithContext,
-                FreeCause::WithMemory => SliceEnd::WithMemory,
-                FreeCause::Replaced => SliceEnd::Replaced,
-            };
-            self.close(self.now_ns, slice, how);
+            self.close(self.now_ns, slice, how.into());
         }
     }
 

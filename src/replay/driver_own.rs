@@ -17,6 +17,13 @@ pub struct Originator {
     pub name: u32,
 }
 
+impl Originator {
+    pub fn of(took: &Took) -> Originator {
+        let Took { cause, site, stack, name, .. } = *took;
+        Originator { cause, site, stack, name }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct DriverOwn {
     by_cause: BytesByCause,
@@ -49,11 +56,11 @@ impl DriverOwn {
     }
 
     pub(super) fn apply(&mut self, took: &Took) {
-        let Took { cause, delta, site, stack, name, .. } = *took;
+        let Took { cause, delta, .. } = *took;
         self.has_causes = true;
         let sum = &mut self.by_cause[cause as usize];
         *sum = sum.saturating_add_signed(delta);
-        let maker = self.makers.entry(Originator { cause, site, stack, name }).or_default();
+        let maker = self.makers.entry(Originator::of(took)).or_default();
         *maker = maker.saturating_add_signed(delta);
     }
 

@@ -320,6 +320,7 @@ impl Replay {
             | Event::SummaryDevice(_)
             | Event::SummaryKind { .. }
             | Event::SummaryHolder(_)
+            | Event::SummaryDriver(_)
             | Event::SummaryEnd { .. } => {}
             Event::ErrorAfterRefusal { api, result } => {
                 observer.on_error_after_refusal(at, api, result);

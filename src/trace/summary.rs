@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use vramtrace_format::reader::Run;
-use vramtrace_format::{Counters, DeviceId, Event, SummaryHolder};
+use vramtrace_format::{Counters, DeviceId, Event, SummaryDriver, SummaryHolder};
 
 use super::Trace;
 
@@ -17,6 +17,8 @@ pub struct EndSummary {
     pub ended_ns: u64,
     /// Requests that a framework's cache could not serve.
     pub cache_ooms: u32,
+    /// It has what the driver took for itself; those of older recorders lack it.
+    pub has_driver_memory: bool,
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
 }
 
@@ -28,6 +30,8 @@ pub struct DeviceSummary {
     pub kinds: Vec<(u8, u64, u64)>,
     /// Largest first, by moment and level.
     pub holders: Vec<SummaryHolder>,
+    /// What the driver took for itself, largest first, by moment.
+    pub driver: Vec<SummaryDriver>,
 }
 
 /// The last totals that the recorder wrote.
@@ -51,9 +55,10 @@ struct Found {
 
 impl Found {
     fn take(&mut self, time_ns: u64, event: &Event) {
-        if let Event::SummaryBegin { cache_ooms } = *event {
+        if let Event::SummaryBegin { cache_ooms, has_driver_memory } = *event {
             *self = Found { begun: true, ..Found::default() };
             self.summary.cache_ooms = cache_ooms;
+            self.summary.has_driver_memory = has_driver_memory;
             return;
         }
         if !self.begun {
@@ -69,6 +74,9 @@ impl Found {
             }
             Event::SummaryHolder(holder) => {
                 devices.entry(holder.device).or_default().holders.push(holder);
+            }
+            Event::SummaryDriver(driver) => {
+                devices.entry(driver.device).or_default().driver.push(driver);
             }
             Event::SummaryEnd { records } => {
                 self.whole = records == self.records;

@@ -58,6 +58,35 @@ static void pools(void) {
     }
 }
 
+/* A request from a pool that was destroyed fails; then memory is taken and refused, where pools are read. */
+static void destroyed_pool(void) {
+    CUresult (*get)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        CALL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream));
+    CUresult (*get_default)(CUdeviceptr *, size_t, CUstream) =
+        CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
+    CUresult (*give)(CUdeviceptr, CUstream) = CALL(cuMemFreeAsync, (CUdeviceptr, CUstream));
+    CUmemoryPool pool;
+    CUmemPoolProps props;
+    CUdeviceptr block = 0, late = 0x1234, huge = 0x1234;
+    memset(&props, 0, sizeof props);
+    props.alloc_type = 1;
+    props.location.type = 1;
+    SHOW(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
+    SHOW(get(&block, 3 * MIB, pool, stream));
+    SHOW(give(block, stream));
+    SHOW(CALL(cuStreamSynchronize, (CUstream))(stream));
+    SHOW(CALL(cuMemPoolDestroy, (CUmemoryPool))(pool));
+    for (int n = 0; n < 3; n++) {
+        SHOW(get(&late, MIB, pool, stream));
+        usleep(2000);
+        SHOW(get_default(&block, MIB, stream));
+        SHOW(give(block, stream));
+        SHOW(CALL(cuStreamSynchronize, (CUstream))(stream));
+        SHOW(get_default(&huge, 1ull << 40, stream));
+    }
+    printf("late %d huge %d\n", late == 0x1234, huge == 0x1234);
+}
+
 /* Two blocks fill a pool's step of 32 MiB, with what rounding adds; a third one needs another. The
    driver's figure of used bytes is that of the sizes asked for. */
 static void padding(void) {
@@ -261,7 +290,7 @@ int main(int count, char **arguments) {
         void (*run)(void);
     } all[] = {{"managed", managed},     {"pools", pools},     {"padding", padding},
                {"nodes", nodes},         {"multicast", multicast}, {"clone", raw_clone},
-               {"storm", storm},         {"escapes", escapes}};
+               {"storm", storm},         {"escapes", escapes}, {"destroyed", destroyed_pool}};
     current = begin(0);
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -8,7 +8,7 @@
 use super::event_macro::events;
 use super::values::{
     Alloc, BlockChange, Counters, Drift, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel,
-    Mark, PostMortem, Refused, Sample, StopReason, SummaryHolder, SwitchedBy, Took,
+    Mark, PostMortem, Refused, Sample, StopReason, SummaryDriver, SummaryHolder, SwitchedBy, Took,
 };
 use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
@@ -329,6 +329,8 @@ events! {
     0x40 SummaryBegin {
         /// Requests that a framework's cache could not serve.
         cache_ooms: u32 = small,
+        /// It also has what the driver took for itself. False in files of older writers.
+        has_driver_memory: bool = word_added,
     } => opens_file: false, is_total: true;
 
     /// The totals of one device at the end.
@@ -344,6 +346,9 @@ events! {
 
     /// The bytes that one stack held on a device: one of the largest holders at that moment.
     0x43 SummaryHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
+
+    /// What the driver took for itself, by cause and stack: the largest ones at that moment.
+    0x4D SummaryDriver(driver: SummaryDriver) => opens_file: false, is_total: true;
 
     /// The end of the summary. `records`: number of records after `SummaryBegin`. A summary with fewer is not used.
     0x44 SummaryEnd {

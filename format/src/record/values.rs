@@ -353,6 +353,20 @@ fields! {
 }
 
 fields! {
+    /// Memory that the driver took for itself, of one cause and stack, at one of two moments.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SummaryDriver {
+        device: DeviceId = small,
+        moment: SummaryMoment = small,
+        cause: Cause = small,
+        stack: StackId = word,
+        bytes: u64 = word,
+        /// Number of calls and names that it was taken for ([`Took`]).
+        count: u64 = word,
+    }
+}
+
+fields! {
     /// A part of the time, in the history. The figures of the bins of a tier are in the order of time.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HistoryBin {

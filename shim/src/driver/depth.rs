@@ -190,6 +190,28 @@ impl Guard {
     }
 }
 
+/// The next hook of this thread, which needs no guard and is not timed.
+pub struct Untimed(*mut Slot);
+
+/// `None`: a hook on this thread cannot begin at once, or is to be timed.
+#[inline(always)]
+pub fn untimed() -> Option<Untimed> {
+    let slot = slot();
+    // SAFETY: this thread's own.
+    let (state, marks) = unsafe { ((*slot).state, (*slot).marks) };
+    (state == 0 && !marks.wrapping_add(1).is_multiple_of(SAMPLED_ONE_OF)).then_some(Untimed(slot))
+}
+
+impl Untimed {
+    /// It has ended.
+    #[inline(always)]
+    pub fn count(self) {
+        // SAFETY: this thread's own.
+        let marks = unsafe { &mut (*self.0).marks };
+        *marks = marks.wrapping_add(1);
+    }
+}
+
 /// Notes the end of this thread's timed hook. Returns that of the one before; 0: there was none.
 pub fn timed(now_ns: u64) -> u64 {
     // SAFETY: this thread's own.

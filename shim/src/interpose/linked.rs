@@ -53,18 +53,39 @@ impl<const N: usize> LinkedFunctions<N> {
         caller: usize,
         by_name: impl Fn() -> Option<usize>,
     ) -> Option<usize> {
-        let by_name = || by_name().or_else(|| self.of_another(index));
+        match self.known(index, caller) {
+            Some(0) | None => self.unknown(index, caller, by_name),
+            real => real,
+        }
+    }
+
+    /// The same for a library that has called before. 0: it is linked to no function of this name.
+    #[inline(always)]
+    pub fn known(&self, index: usize, caller: usize) -> Option<usize> {
         for known in &self.callers {
             let start = known.start.load(Ordering::Acquire);
             if start == 0 {
                 break;
             }
             if (start..known.end.load(Ordering::Relaxed)).contains(&caller) {
-                let real = known.real[index].load(Ordering::Relaxed);
-                return if real != 0 { Some(real) } else { by_name() };
+                return Some(known.real[index].load(Ordering::Relaxed));
             }
         }
-        self.register(index, caller, by_name)
+        None
+    }
+
+    #[cold]
+    fn unknown(
+        &self,
+        index: usize,
+        caller: usize,
+        by_name: impl Fn() -> Option<usize>,
+    ) -> Option<usize> {
+        let by_name = || by_name().or_else(|| self.of_another(index));
+        match self.known(index, caller) {
+            Some(_) => by_name(),
+            None => self.register(index, caller, by_name),
+        }
     }
 
     /// An address in each library that has called.

@@ -14,6 +14,7 @@ use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table, pages};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin};
 
 /// Not in use; zero bytes are such a pool.
@@ -23,6 +24,12 @@ const LIVE: u8 = 1;
 const DESTROYING: u8 = 2;
 /// Destroyed, with blocks that are not freed yet.
 const DESTROYED: u8 = 3;
+/// A request named it; no call that returned pools gave it, and the driver has served no request from it. It may be a
+/// destroyed one, whose figures may not be asked for: the driver reads freed memory (measured with 580.159.04).
+const NAMED: u8 = 4;
+
+/// How long a destruction waits for threads that read the pool's figures.
+const READERS_WAIT: Duration = Duration::from_secs(10);
 
 #[repr(C)]
 pub struct Pool {
@@ -33,6 +40,8 @@ pub struct Pool {
     kind: AtomicU32,
     origin: AtomicU8,
     state: AtomicU8,
+    /// Threads that read its figures from the driver now.
+    readers: AtomicU32,
     /// It may hold memory of the device: its bit in the chunk is set.
     active: AtomicBool,
     /// A block was freed since the last synchronisation: it is in the list of those.
@@ -102,9 +111,25 @@ impl Pool {
         Group { device, kind, origin: self.origin() as u8, shares_id: self.shares_id() }
     }
 
-    /// The driver's handle, while the pool can be queried.
-    pub fn handle(&self) -> Option<u64> {
-        (self.state.load(Ordering::Acquire) == LIVE).then(|| self.handle.load(Ordering::Relaxed))
+    /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
+    pub fn begin_reading(&self) -> Option<Reader<'_>> {
+        // With `begin_destroy`: either it sees the reader, or the reader sees the new state.
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        let reader = Reader(self);
+        (self.state.load(Ordering::SeqCst) == LIVE).then_some(reader)
+    }
+
+    /// The driver has served a request from it, so it exists.
+    #[inline]
+    pub fn served(&self) {
+        if self.state.load(Ordering::Relaxed) == NAMED {
+            self.exists();
+        }
+    }
+
+    #[cold]
+    fn exists(&self) {
+        let _ = self.state.compare_exchange(NAMED, LIVE, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// True from time to time: the caller then reads the figures.
@@ -127,8 +152,23 @@ impl Pool {
     }
 }
 
+/// A thread that reads a pool's figures from the driver.
+pub struct Reader<'a>(&'a Pool);
+
+impl Reader<'_> {
+    pub fn handle(&self) -> u64 {
+        self.0.handle.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// The figures of a destroyed pool without blocks.
-pub const GONE: Reading = Reading { reserved: 0, used: 0 };
+pub const GONE: Reading = Reading { reserved: 0, used: Some(0) };
 
 /// Pools at one time that have an id of their own in the trace. The ids above are for each device (0 to 63,
 /// unknown) one for the further pools of this process and one for imported ones.
@@ -240,7 +280,7 @@ impl Pools {
         self.by_number(number)
     }
 
-    /// The pool of a handle. `None`: there are too many, or no pages.
+    /// The pool of a handle that the driver returned. `None`: there are too many, or no pages.
     pub fn register(
         &self,
         handle: u64,
@@ -248,9 +288,32 @@ impl Pools {
         kind: Kind,
         origin: PoolOrigin,
     ) -> Option<Seen<'_>> {
+        self.add(handle, device, kind, origin, LIVE)
+    }
+
+    /// The pool of a handle that a request named. If it is a new one, the driver may know no such pool.
+    pub fn named(&self, handle: u64, device: DeviceId) -> Option<Seen<'_>> {
+        self.add(handle, device, Kind::Pool, PoolOrigin::Created, NAMED)
+    }
+
+    fn add(
+        &self,
+        handle: u64,
+        device: DeviceId,
+        kind: Kind,
+        origin: PoolOrigin,
+        state: u8,
+    ) -> Option<Seen<'_>> {
         let mut known = self.known.lock();
         if let Some(slot) = known.handles.get(handle) {
-            return self.by_number(slot.value).map(|pool| Seen { pool, define: false });
+            let pool = self.by_number(slot.value)?;
+            let was_named = || pool.state.load(Ordering::Acquire) == NAMED;
+            if state == NAMED || !was_named() {
+                return Some(Seen { pool, define: false });
+            }
+            // What was named before this handle was given out: another pool, or one whose kind is known only now.
+            known.handles.remove(handle);
+            pool.state.store(DESTROYED, Ordering::Release);
         }
         let pool = self.unused(&mut known, device, kind, origin);
         let pool = pool.filter(|pool| {
@@ -268,7 +331,7 @@ impl Pools {
             self.count.store(pool.number(), Ordering::Release);
         }
         pool.handle.store(handle, Ordering::Relaxed);
-        pool.state.store(LIVE, Ordering::Release);
+        pool.state.store(state, Ordering::Release);
         if origin != PoolOrigin::Created {
             self.note_active(pool);
         }
@@ -331,8 +394,33 @@ impl Pools {
     pub fn begin_destroy(&self, handle: u64) -> Option<&Pool> {
         let number = self.known.lock().handles.remove(handle)?.value;
         let pool = self.by_number(number)?;
-        pool.state.store(DESTROYING, Ordering::Release);
+        pool.state.store(DESTROYING, Ordering::SeqCst);
+        // The driver may not be asked for the figures of a pool while it destroys it. A reader waits for nothing but
+        // the driver; the bound is for one that ended inside it.
+        if pool.readers.load(Ordering::SeqCst) != 0 {
+            let until = Instant::now() + READERS_WAIT;
+            while pool.readers.load(Ordering::SeqCst) != 0 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
         Some(pool)
+    }
+
+    /// The driver served no request from a pool that is only named: it is not known any more. Returns whether it was
+    /// one; then it is [destroyed](Pools::destroyed).
+    pub fn forget_named(&self, pool: &Pool) -> bool {
+        if pool.state.load(Ordering::Relaxed) != NAMED {
+            return false;
+        }
+        let mut known = self.known.lock();
+        let state = &pool.state;
+        let was_named =
+            state.compare_exchange(NAMED, DESTROYED, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let handle = pool.handle.load(Ordering::Relaxed);
+        if was_named && known.handles.get(handle).is_some_and(|slot| slot.value == pool.number()) {
+            known.handles.remove(handle);
+        }
+        was_named
     }
 
     /// The driver refused to destroy it.
@@ -510,191 +598,4 @@ impl Pools {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn register(pools: &Pools, handle: u64) -> &Pool {
-        let seen = pools.register(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
-        assert!(seen.define || seen.pool.shares_id());
-        seen.pool
-    }
-
-    fn destroy(pools: &Pools, handle: u64) {
-        let pool = pools.begin_destroy(handle).unwrap();
-        pools.destroyed(pool);
-        if pool.is_over() {
-            pools.end(pool, || ());
-        }
-    }
-
-    #[test]
-    fn a_reused_handle_is_another_pool() {
-        let pools = Pools::default();
-        let seen = pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap();
-        let first = seen.pool;
-        assert!(seen.define);
-        assert!(
-            !pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define
-        );
-        assert_eq!(
-            (first.id(), first.device(), first.handle()),
-            (PoolId(1), DeviceId(2), Some(0x10))
-        );
-        first.growth.allocated(100);
-        pools.destroyed(pools.begin_destroy(0x10).unwrap());
-        assert!(pools.find(0x10).is_none() && first.handle().is_none());
-        let second =
-            pools.register(0x10, DeviceId(0), Kind::HostPinned, PoolOrigin::Created).unwrap().pool;
-        assert_eq!((second.id(), second.kind()), (PoolId(2), Kind::HostPinned));
-        assert_eq!(pools.by_number(1).unwrap().device(), DeviceId(2));
-        assert!(pools.by_number(0).is_none());
-        assert_eq!(pools.all().count(), 2);
-    }
-
-    #[test]
-    fn a_destroyed_pool_ends_with_its_last_block_and_its_number_is_free() {
-        let pools = Pools::default();
-        let pool = register(&pools, 0x10);
-        pool.growth.allocated(100);
-        pool.growth.allocated(600);
-        pool.growth.freed(100);
-        assert!(!pool.is_over());
-        destroy(&pools, 0x10);
-        assert!(!pool.is_over() && pools.all().count() == 1);
-        assert_eq!(register(&pools, 0x10).number(), 2);
-        pool.growth.freed(600);
-        assert!(pool.is_over());
-        let mut ends = 0;
-        pools.end(pool, || ends += 1);
-        pools.end(pool, || ends += 1);
-        assert_eq!((ends, pools.all().count()), (1, 1));
-        assert_eq!(register(&pools, 0x20).number(), 1);
-        let other =
-            pools.register(0x30, DeviceId(1), Kind::Pool, PoolOrigin::Created).unwrap().pool;
-        assert_eq!(other.number(), 3, "of another device");
-    }
-
-    #[test]
-    fn freed_pools_are_looked_at_once() {
-        let pools = Pools::default();
-        let (first, second) = (register(&pools, 0x10), register(&pools, 0x20));
-        register(&pools, 0x30);
-        assert!(!pools.any_freed());
-        pools.freed_one(second);
-        pools.freed_one(first);
-        pools.freed_one(second);
-        assert!(pools.any_freed());
-        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(1), PoolId(2)]);
-        assert!(!pools.any_freed() && pools.take_freed().next().is_none());
-        pools.freed_one(second);
-        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(2)]);
-    }
-
-    #[test]
-    fn only_pools_that_may_hold_memory_are_read() {
-        let pools = Pools::default();
-        let all: Vec<_> = (1..=200).map(|handle| register(&pools, handle)).collect();
-        let numbers = || pools.active().map(Pool::number).collect::<Vec<_>>();
-        assert!(numbers().is_empty());
-        for at in [199, 0, 63, 64, 63] {
-            pools.takes(all[at]);
-            all[at].growth.allocated(600);
-        }
-        assert_eq!(numbers(), [1, 64, 65, 200]);
-        all[0].growth.freed(600);
-        pools.active().for_each(|pool| pools.rests(pool));
-        assert_eq!(numbers(), [64, 65, 200]);
-        pools.takes(all[0]);
-        assert_eq!(numbers(), [1, 64, 65, 200]);
-        let default =
-            pools.register(999, DeviceId(0), Kind::Pool, PoolOrigin::Default).unwrap().pool;
-        pools.rests(default);
-        assert_eq!(numbers(), [1, 64, 65, 200, default.number()]);
-    }
-
-    #[test]
-    fn a_checkpoint_has_what_holds_something() {
-        let pools = Pools::default();
-        register(&pools, 0x10);
-        register(&pools, 0x20).growth.allocated(512);
-        let mut events = Vec::new();
-        pools.checkpoint(7, &mut |event| events.push(*event));
-        let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
-        assert_eq!(events, [held]);
-    }
-
-    #[test]
-    fn a_failed_destroy_leaves_it_as_it_was() {
-        let pools = Pools::default();
-        register(&pools, 0x10);
-        let pool = pools.begin_destroy(0x10).unwrap();
-        assert!(!pool.is_over(), "the driver may refuse");
-        pools.put_back(pool);
-        assert_eq!(pools.find(0x10).unwrap().id(), PoolId(1));
-        assert_eq!(pool.handle(), Some(0x10));
-    }
-
-    #[test]
-    fn any_number_of_pools_one_after_the_other() {
-        let pools = Pools::default();
-        for handle in 1..=100_000 {
-            assert_eq!(register(&pools, handle).number(), 1);
-            destroy(&pools, handle);
-        }
-        assert_eq!(pools.all().count(), 0);
-    }
-
-    #[test]
-    fn pools_without_an_id_of_their_own_are_recorded_as_one() {
-        let pools = Pools::default();
-        let all: Vec<_> =
-            (1..=u64::from(OWN_IDS) + 2).map(|handle| register(&pools, handle)).collect();
-        let [.., own, first, second] = all[..] else { panic!() };
-        assert_eq!(own.id(), PoolId(OWN_IDS as u16));
-        assert_eq!((first.id(), second.id()), (PoolId(OWN_IDS as u16 + 1), first.id()));
-        let reported = |pool, now| {
-            let mut reported = None;
-            pools.record(pool, now, |sums| reported = Some(sums));
-            reported.unwrap()
-        };
-        assert_eq!(reported(own, [7, 7]), [7, 7]);
-        assert_eq!(reported(first, [100, 10]), [100, 10]);
-        assert_eq!(reported(second, [30, 3]), [130, 13]);
-        assert_eq!(reported(first, [0, 0]), [30, 3]);
-        let mut events = Vec::new();
-        pools.checkpoint(7, &mut |event| events.push(*event));
-        let rest = Event::CheckpointPool { id: 7, pool: first.id(), reserved: 30, used: 3 };
-        assert_eq!(events, [rest]);
-        // One with an id of its own is taken first.
-        destroy(&pools, 5);
-        destroy(&pools, u64::from(OWN_IDS) + 1);
-        assert_eq!(register(&pools, 0x1000).number(), 5);
-        assert_eq!(register(&pools, 0x1001).number(), first.number());
-        let imported =
-            pools.register(0x1002, DeviceId(3), Kind::Pool, PoolOrigin::Imported).unwrap();
-        assert_eq!(imported.pool.id(), PoolId(OWN_IDS as u16 + 1 + 7));
-        assert!(imported.define);
-    }
-
-    #[test]
-    fn pools_that_are_not_followed_are_known_of() {
-        let pools = Pools::default();
-        for handle in 1..=MOST as u64 {
-            register(&pools, handle);
-        }
-        assert!(!pools.has_overflowed());
-        assert!(pools.register(0x1000, DeviceId(0), Kind::Pool, PoolOrigin::Created).is_none());
-        assert!(pools.has_overflowed());
-        destroy(&pools, 9);
-        assert_eq!(register(&pools, 0x1001).number(), 9);
-    }
-
-    #[test]
-    fn it_is_looked_at_once_in_a_while() {
-        let pools = Pools::default();
-        let pool = register(&pools, 1);
-        assert!(pool.is_due(LOOK_EVERY_NS));
-        assert!(!pool.is_due(LOOK_EVERY_NS + 5));
-        assert!(pool.is_due(2 * LOOK_EVERY_NS));
-    }
-}
+mod tests;

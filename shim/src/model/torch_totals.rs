@@ -1,12 +1,15 @@
 //! PyTorch's totals of its cache for each device, used by the trace and by post-mortems.
 
+use crate::model::block_sampling::BlockFigures;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_lanes::Lane;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use vramtrace_format::{DeviceId, Event, SiteId};
 
 pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
+    /// Where samples are recorded, the totals are there: most calls reach nothing else.
+    sampled: Option<&'static BlockFigures>,
     /// Incremented when each device's figures must be written again.
     due: AtomicU32,
     /// Frees of blocks whose allocation was not seen.
@@ -38,18 +41,17 @@ pub struct CacheTotals {
     pub reserved: u64,
 }
 
-impl Default for TorchTotals {
-    fn default() -> Self {
+impl TorchTotals {
+    pub fn new(sampled: Option<&'static BlockFigures>) -> Self {
         TorchTotals {
             devices: std::array::from_fn(|_| DeviceCache::default()),
+            sampled,
             due: AtomicU32::new(1),
             unknown_frees: AtomicU64::new(0),
             are_streams_noted: AtomicBool::new(false),
         }
     }
-}
 
-impl TorchTotals {
     /// Stores the totals that a call reports. Returns true if they must be written to the trace. The
     /// caller holds PyTorch's lock of the device, so there is one call at a time for a device.
     #[inline]
@@ -57,7 +59,7 @@ impl TorchTotals {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
-        let due = self.due.load(Relaxed);
+        let due = self.due.load(SeqCst);
         if cache.written.load(Relaxed) == due {
             return false;
         }
@@ -96,16 +98,22 @@ impl TorchTotals {
 
     /// Each device's next call is to be written: only in that call do figures and blocks agree.
     pub fn ask(&self) {
-        self.due.fetch_add(1, Relaxed);
+        self.due.fetch_add(1, SeqCst);
     }
 
     /// The last figures; `None`: there were none yet.
     pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
         let cache = &self.devices[device_index(device)];
-        (cache.written.load(Relaxed) != 0).then(|| CacheTotals {
-            allocated: cache.allocated.load(Relaxed),
-            reserved: cache.reserved.load(Relaxed),
-        })
+        if cache.written.load(Relaxed) == 0 {
+            return None;
+        }
+        Some(self.sampled.map_or_else(
+            || CacheTotals {
+                allocated: cache.allocated.load(Relaxed),
+                reserved: cache.reserved.load(Relaxed),
+            },
+            |sampled| sampled.totals(device),
+        ))
     }
 
     /// The last figures of all devices, as they are written.
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_site_is_looked_up_once_for_each_device_way_and_lane() {
-        let caches = TorchTotals::default();
+        let caches = TorchTotals::new(None);
         let (one, other) = (1, 2);
         let lane = Lane::default();
         let fails = || panic!("is known");
@@ -154,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_first_call_and_each_that_is_asked_for_is_written() {
-        let caches = TorchTotals::default();
+        let caches = TorchTotals::new(None);
         let one = |allocated| CacheTotals { allocated, reserved: 2 << 20 };
         assert_eq!(caches.of(DeviceId(1)), None);
         assert!(caches.update(DeviceId(1), one(512)));

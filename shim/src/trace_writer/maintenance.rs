@@ -10,7 +10,7 @@ use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
 use crate::trace_writer::trace::Trace;
 use std::sync::atomic::Ordering;
-use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice};
+use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice, SummaryDriver};
 
 /// The live page's figures are at most this old while calls come.
 const EVERY_NS: u64 = 1_000_000;
@@ -42,7 +42,9 @@ pub trait ProcessView {
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
     /// Whether a summary at the trace's end would be right.
     fn can_sum_up(&self) -> bool;
-    /// Emits the summary at the trace's end.
+    /// What the driver took for itself, for the summary. `None`: without host memory it is not known.
+    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>>;
+    /// Emits the rest of the summary at the trace's end.
     fn summary(&self, emit: &mut dyn FnMut(&Event));
     /// Requests on which a framework's cache gave up.
     fn cache_ooms(&self) -> u32;
@@ -288,12 +290,16 @@ impl TraceWriter {
 
     /// The summary at the trace's end.
     fn sum_up(&self, view: &impl ProcessView) {
-        self.record(&Event::SummaryBegin { cache_ooms: view.cache_ooms() });
+        let driver = view.summary_of_driver();
+        let (cache_ooms, has_driver_memory) = (view.cache_ooms(), driver.is_some());
+        self.record(&Event::SummaryBegin { cache_ooms, has_driver_memory });
         let mut records = 0;
-        view.summary(&mut |event| {
+        let mut record = |event: &Event| {
             records += 1;
             self.record(event);
-        });
+        };
+        view.summary(&mut record);
+        driver.into_iter().flatten().for_each(|of| record(&Event::SummaryDriver(of)));
         self.record(&Event::SummaryEnd { records });
     }
 

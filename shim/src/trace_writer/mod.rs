@@ -55,8 +55,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use switch_state::Switch;
 use trace::Trace;
 use vramtrace_format::{
-    Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
+    Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId,
 };
+use window::Window;
 
 /// Nothing recorded yet; the first event that opens the file will.
 const UNOPENED: u32 = 0;
@@ -219,44 +220,76 @@ impl TraceWriter {
     }
 
     /// `record_at` for an allocation, in a fast path.
-    #[inline]
-    pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
-        let short = |thread, writer: &WindowWriter| writer.append_alloc(thread, time_ns, alloc);
-        if !self.short(time_ns, short) {
-            self.record_at(time_ns, &Event::Alloc(*alloc));
-        }
-    }
-
-    /// `record_at` for a block's free, in a fast path.
-    #[inline]
-    pub fn record_block_free(&self, time_ns: u64, key: u64) {
-        let (space, site) = (Space::Block, SiteId(0));
-        let short =
-            |thread, writer: &WindowWriter| writer.append_free(thread, time_ns, key, space, site);
-        if !self.short(time_ns, short) {
-            self.record_at(time_ns, &Event::Free { key, space, site });
-        }
-    }
-
-    /// False: not written.
     #[inline(always)]
-    fn short(
-        &self,
-        time_ns: u64,
-        put: impl FnOnce(ThreadId, &WindowWriter) -> Option<Appended>,
-    ) -> bool {
-        if self.state.load(Ordering::Acquire) != RUNNING {
-            return false;
+    pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
+        if let Some((thread, trace, window)) = self.short(time_ns)
+            && let Some(put) = window.writer.append_alloc(thread, time_ns, alloc)
+            && self.is_put(trace, window, put, time_ns)
+        {
+            return;
         }
-        let Some(thread) = thread_slot::number(self.owner()) else { return false };
-        let Some(trace) = self.trace() else { return false };
-        match trace.short(time_ns, |writer| put(thread, writer)) {
-            None => false,
-            Some(Ok(_)) => true,
-            Some(Err(failure)) => {
-                self.fail(failure, time_ns);
+        self.record_wide(time_ns, &Event::Alloc(*alloc));
+    }
+
+    /// `record_at` for a free, in a fast path.
+    #[inline(always)]
+    pub fn record_free(&self, time_ns: u64, key: u64, space: Space, site: SiteId) {
+        if let Some((thread, trace, window)) = self.short(time_ns)
+            && let Some(put) = window.writer.append_free(thread, time_ns, key, space, site)
+            && self.is_put(trace, window, put, time_ns)
+        {
+            return;
+        }
+        self.record_wide(time_ns, &Event::Free { key, space, site });
+    }
+
+    /// `record_at` where the fast path ends.
+    #[cold]
+    #[inline(never)]
+    fn record_wide(&self, time_ns: u64, event: &Event) {
+        self.record_at(time_ns, event);
+    }
+
+    /// As `record_alloc`, out of line: for the hooks of the driver's functions, which are many.
+    #[inline(never)]
+    pub fn record_driver_alloc(&self, time_ns: u64, alloc: &Alloc) {
+        self.record_alloc(time_ns, alloc);
+    }
+
+    /// As `record_free`, out of line.
+    #[inline(never)]
+    pub fn record_driver_free(&self, time_ns: u64, key: u64, space: Space, site: SiteId) {
+        self.record_free(time_ns, key, space, site);
+    }
+
+    /// Where an event in its short form may go, in the common case.
+    #[inline(always)]
+    fn short(&self, time_ns: u64) -> Option<(ThreadId, &'static Trace, &'static Window)> {
+        if self.state.load(Ordering::Acquire) != RUNNING {
+            return None;
+        }
+        let thread = thread_slot::number(self.owner())?;
+        let trace = self.trace()?;
+        Some((thread, trace, trace.short(time_ns)?))
+    }
+
+    /// False: there was no room, and nothing was written.
+    #[inline(always)]
+    fn is_put(&self, trace: &Trace, window: &'static Window, put: Appended, time_ns: u64) -> bool {
+        match put {
+            Appended::At { middle: false, .. } => true,
+            Appended::At { middle: true, .. } => {
+                self.middle_reached(trace, window, time_ns);
                 true
             }
+            Appended::Full => false,
+        }
+    }
+
+    #[cold]
+    fn middle_reached(&self, trace: &Trace, window: &'static Window, time_ns: u64) {
+        if let Err(failure) = trace.middle_reached(window, time_ns) {
+            self.fail(failure, time_ns);
         }
     }
 

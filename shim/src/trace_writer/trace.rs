@@ -173,25 +173,17 @@ impl Trace {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
     }
 
-    /// As `event`, for an event in its short form that `put` appends, in the common case. `None`:
-    /// nothing was written.
+    /// The window of an event in its short form, in the common case. After an append that reaches the middle,
+    /// [`Trace::middle_reached`] is called.
     #[inline(always)]
-    pub fn short(
-        &self,
-        now_ns: u64,
-        put: impl FnOnce(&WindowWriter) -> Option<Appended>,
-    ) -> Option<Outcome> {
+    pub fn short(&self, now_ns: u64) -> Option<&'static Window> {
         let window = self.events.current();
-        if self.at_once.load(Ordering::Relaxed) || !window.writer.is_near(now_ns) {
-            return None;
-        }
-        match put(&window.writer)? {
-            Appended::At { middle: false, .. } => Some(Ok(false)),
-            Appended::At { middle: true, .. } => {
-                Some(self.ready(&self.events, window, now_ns).map(|()| false))
-            }
-            Appended::Full => None,
-        }
+        let is_common = !self.at_once.load(Ordering::Relaxed) && window.writer.is_near(now_ns);
+        is_common.then_some(window)
+    }
+
+    pub fn middle_reached(&self, window: &'static Window, now_ns: u64) -> Result<(), Failure> {
+        self.ready(&self.events, window, now_ns)
     }
 
     /// Appends a definition. Returns its offset in the file.

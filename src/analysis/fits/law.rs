@@ -1,8 +1,9 @@
 //! How the size of a block depends on the batch. Sizes are bytes.
 //!
 //! The trace has the sizes of blocks. A block may be larger than its request: by less than 512 B, and, where it is
-//! large, by up to 1 MiB that PyTorch's cache does not split off. So a block of 3.5 MiB at batch 4 and one of 3 MiB at
-//! batch 6 may be the same request of 3 MiB. A law holds if it explains each recorded block within these limits.
+//! large and was taken whole, by up to 1 MiB that PyTorch's cache does not split off. So a block of 3.5 MiB at batch 4 and
+//! one of 3 MiB at batch 6 may be the same request of 3 MiB. A law holds if it explains each recorded block within these
+//! limits.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -17,6 +18,8 @@ use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 pub struct Point {
     pub at: Values,
     pub bytes: u64,
+    /// The smallest request that the block may serve.
+    pub least: u64,
 }
 
 /// How a block's size follows the batch.
@@ -133,8 +136,8 @@ pub(super) fn usual(sizes: &BTreeMap<u64, u32>, range: RangeInclusive<u64>) -> O
 
 impl Known {
     /// Adds a block that only one law explains, without slack.
-    pub(super) fn learn(&mut self, points: &[Point], splits: bool) {
-        let fits = Candidates::of(points, splits);
+    pub(super) fn learn(&mut self, points: &[Point]) {
+        let fits = Candidates::of(points);
         if fits.batches.len() < 2 {
             return;
         }
@@ -151,10 +154,9 @@ impl Known {
 }
 
 impl Law {
-    /// The law of a block. `splits`: the cache split off the rest of large blocks, as with expandable segments, so that
-    /// blocks are as large as requests.
-    pub(super) fn of(points: &[Point], splits: bool, known: &Known) -> Law {
-        let fits = Candidates::of(points, splits);
+    /// The law of a block.
+    pub(super) fn of(points: &[Point], known: &Known) -> Law {
+        let fits = Candidates::of(points);
         if fits.batches.len() < 2 {
             return Law::Unknown(points.to_vec());
         }
@@ -178,6 +180,12 @@ impl Law {
             },
             Law::Unknown(_) => LawKind::Unknown,
         }
+    }
+
+    /// Whether a recorded block may be as large as the law has it.
+    pub(super) fn explains(&self, point: Point) -> bool {
+        let bytes = self.at(point.at, Bound::Expected);
+        (point.least..point.bytes + MIN_BLOCK).contains(&bytes)
     }
 
     /// The size at other values.
@@ -206,32 +214,26 @@ struct Candidates {
     least_each: f64,
 }
 
-/// The smallest request that a block may serve. Those of up to 1 MiB are served from blocks of their own size.
-pub(super) fn least_request(bytes: u64, splits: bool) -> u64 {
-    let least = bytes.saturating_sub(slack(bytes, splits));
+/// The smallest request that a block may serve. Those of up to 1 MiB are served from blocks of their own size. `split`: the
+/// cache split the block off a larger one.
+pub(super) fn least_request(bytes: u64, split: bool) -> u64 {
+    let unsplit = if bytes > SMALL && !split { SMALL } else { 0 };
+    let least = bytes.saturating_sub(unsplit + MIN_BLOCK - 1);
     if bytes > SMALL { least.max(SMALL + 1) } else { least }
 }
 
-/// The bytes by which a block may be larger than its request.
-fn slack(bytes: u64, splits: bool) -> u64 {
-    let unsplit = if bytes > SMALL && !splits { SMALL } else { 0 };
-    unsplit + MIN_BLOCK - 1
-}
-
 /// Whether two blocks at one batch may serve the same request.
-pub(super) fn same_request(one: Point, other: Point, splits: bool) -> bool {
-    let larger = one.bytes.max(other.bytes);
-    larger - one.bytes.min(other.bytes) <= slack(larger, splits)
+pub(super) fn same_request(one: Point, other: Point) -> bool {
+    one.least.max(other.least) <= one.bytes.min(other.bytes)
 }
 
 impl Candidates {
-    fn of(points: &[Point], splits: bool) -> Candidates {
-        let least = |point: &Point| least_request(point.bytes, splits);
+    fn of(points: &[Point]) -> Candidates {
         let per = |bytes: u64, point: &Point| bytes as f64 / point.at.first.max(1) as f64;
         let constant = points.iter().map(|point| point.bytes).min().unwrap_or(0);
-        let least_constant = points.iter().map(least).max().unwrap_or(0);
+        let least_constant = points.iter().map(|point| point.least).max().unwrap_or(0);
         let each = points.iter().map(|point| per(point.bytes, point)).fold(f64::MAX, f64::min);
-        let least_each = points.iter().map(|point| per(least(point), point)).fold(0.0, f64::max);
+        let least_each = points.iter().map(|point| per(point.least, point)).fold(0.0, f64::max);
         let mut batches = points.to_vec();
         batches.sort_by_key(|point| (point.at.first, point.bytes));
         batches.dedup_by_key(|point| point.at.first);

@@ -21,6 +21,7 @@ mod property_tests;
 #[cfg(test)]
 mod recorded_tests;
 mod recording;
+mod reductions;
 mod scaling;
 mod terms;
 #[cfg(test)]

@@ -35,7 +35,7 @@ impl Recordings {
     }
 }
 
-/// A run without the recorder: `tests/data/fits/peaks.jsonl`, measured on an H100.
+/// A run without the recorder, measured on an H100.
 struct Peak {
     batch: u64,
     setting: String,
@@ -43,8 +43,8 @@ struct Peak {
     reserved: u64,
 }
 
-fn peaks(model: &str) -> Vec<Peak> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fits/peaks.jsonl");
+fn peaks(file: &str, model: &str) -> Vec<Peak> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fits").join(file);
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let peak = |line: serde_json::Value| Peak {
@@ -69,7 +69,7 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
         ("resnet50", &["resnet50_b16", "resnet50_b24"], 0.006, 0.065),
     ] {
         let runs = recordings.read(names);
-        let truths = peaks(model);
+        let truths = peaks("peaks.jsonl", model);
         assert_eq!(truths.len(), 12, "{model}: six batches under two settings");
         let confs = ["default", "expandable_segments:True"];
         let confs = confs.map(|name| (name.to_string(), Conf::parse(name).unwrap()));
@@ -92,6 +92,37 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
                 let place = format!("{names:?} to {} {}: {off}", truth.batch, truth.setting);
                 assert!(off.abs() <= within, "{place}");
                 assert!((interval.low..=interval.high).contains(&right), "{place}, {interval:?}");
+            }
+        }
+    }
+}
+
+/// Models whose peaks earlier intervals did not hold. DeiT has buffers of reductions, which stop growing at batch 28; Swin takes
+/// another kernel for its normalization from batch 24 on, with 14.5 MB more, which no smaller batch shows.
+#[test]
+fn peaks_that_were_missed_are_inside() {
+    let recordings = Recordings(tempfile::tempdir().unwrap());
+    for (file, model, names, allocated) in [
+        ("fresh_peaks.jsonl", "deit-autocast", ["deit-autocast_b8", "deit-autocast_b12"], 0.0125),
+        ("unseen_peaks.jsonl", "swin", ["swin-expandable_b8", "swin-expandable_b12"], 0.006),
+    ] {
+        let runs = recordings.read(&names);
+        let truths = peaks(file, model);
+        assert!(truths.len() >= 7, "{model}");
+        let confs = usual_settings(&runs);
+        let values = truths.iter().map(|truth| truth.batch).collect();
+        let question = Question { at: None, card: None, in_use: None, values, confs };
+        let answer = answer(&runs, &question).unwrap();
+        for truth in truths {
+            let of = |one: &&Predicted| one.value == truth.batch && one.setting == truth.setting;
+            let predicted = answer.predicted.iter().find(of).unwrap();
+            let off = predicted.allocated.expected as f64 / truth.allocated as f64 - 1.0;
+            let place = format!("{model} at {} {}: {off}", truth.batch, truth.setting);
+            assert!(off.abs() <= allocated, "{place}");
+            for (of, right) in
+                [(predicted.allocated, truth.allocated), (predicted.reserved, truth.reserved)]
+            {
+                assert!((of.low..=of.high).contains(&right), "{place}: {of:?}, not {right}");
             }
         }
     }

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
 use super::keys::{StackKey, stack_keys};
+use super::law::{Point, least_request};
 use super::matching::Unpaired;
+use super::reductions;
 use super::varied::{Axis, Name, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
@@ -48,8 +50,19 @@ pub(super) struct Block {
     pub stack: StackKey,
     pub thread: u32,
     pub bytes: u64,
+    /// The smallest request that it may serve.
+    pub least: u64,
+    /// A buffer of a reduction.
+    pub reduces: bool,
     /// The first allocation after its free. `usize::MAX`: it is not freed.
     pub freed_before: usize,
+}
+
+impl Block {
+    /// It was recorded at these values.
+    pub(super) fn point(&self, at: Values) -> Point {
+        Point { at, bytes: self.bytes, least: self.least }
+    }
 }
 
 /// Allocations in a row: those before the first step, or those of a step.
@@ -102,7 +115,11 @@ impl Recording {
             varied: varied.clone(),
             card: definitions.device(recorded.device).map(|device| device.name.clone()),
             no_steps: steps.found.err(),
-            blocks: blocks(&recorded, &stack_keys(&definitions)),
+            blocks: blocks(
+                &recorded,
+                &stack_keys(&definitions),
+                &reductions::stacks(&definitions, &symbols),
+            ),
             stretches,
             recorded,
         })
@@ -276,7 +293,13 @@ fn marked(
     steps.iter().map(of).collect()
 }
 
-fn blocks(recorded: &Recorded, keys: &FxHashMap<StackId, StackKey>) -> Vec<Block> {
+fn blocks(
+    recorded: &Recorded,
+    keys: &FxHashMap<StackId, StackKey>,
+    reductions: &FxHashSet<StackId>,
+) -> Vec<Block> {
+    // Blocks are as large as requests, but for less than 512 B.
+    let splits = recorded.in_force.is_expandable();
     let mut threads = FxHashMap::default();
     let mut blocks: Vec<Block> = Vec::with_capacity(recorded.sources.len());
     let mut live: FxHashMap<u32, usize> = FxHashMap::default();
@@ -290,6 +313,8 @@ fn blocks(recorded: &Recorded, keys: &FxHashMap<StackId, StackKey>) -> Vec<Block
                     stack: keys.get(&source.stack).copied().unwrap_or_default(),
                     thread: *threads.entry(source.thread).or_insert(next),
                     bytes: size,
+                    least: least_request(size, splits || source.split),
+                    reduces: reductions.contains(&source.stack),
                     freed_before: usize::MAX,
                 });
             }

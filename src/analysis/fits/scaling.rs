@@ -9,6 +9,7 @@ use super::keys::StackKey;
 use super::law::{Bound, Known, Law, LawKind, Point, same_request};
 use super::matching::pairs;
 use super::recording::{Recording, Stretch};
+use super::reductions;
 use super::terms;
 use super::varied::{Name, Values};
 use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
@@ -29,6 +30,8 @@ pub struct Scaling<'r> {
     laws: Vec<Law>,
     /// The recorded values of each of these blocks.
     values: Vec<Values>,
+    /// The largest buffer of a reduction on the recorded card.
+    largest_reduction: Option<u64>,
     /// The part of the bytes of the steps whose blocks were seen at more than one value.
     pub paired: f64,
     /// The part by which the replays of the recordings, under their own settings, differ from what they reserved.
@@ -98,7 +101,8 @@ impl<'r> Scaling<'r> {
         let values = kept.iter().flat_map(|it| it.blocks.clone().map(|_| it.at)).collect();
         let model_off = recordings.iter().map(model_off).fold(0.0, f64::max);
         let laws = laws(base, kept, &points);
-        Ok(Scaling { laws, base, values, paired, model_off, recorded })
+        let largest_reduction = base.card.as_deref().and_then(reductions::largest_on);
+        Ok(Scaling { laws, base, values, largest_reduction, paired, model_off, recorded })
     }
 
     /// The run that is scaled.
@@ -132,7 +136,7 @@ impl<'r> Scaling<'r> {
                 Request::Alloc { size, stream, pool, slot } => {
                     let Some(law) = self.laws.get(next) else { break };
                     let as_recorded = as_recorded && self.values[next] == at;
-                    let size = if as_recorded { size } else { law.at(at, bound) };
+                    let size = if as_recorded { size } else { self.size(next, law, at, bound) };
                     log.alloc(u64::from(slot), size, stream, pool);
                     next += 1;
                 }
@@ -145,6 +149,15 @@ impl<'r> Scaling<'r> {
             }
         }
         log
+    }
+
+    /// The size of a block of the base, by its law.
+    fn size(&self, block: usize, law: &Law, at: Values, bound: Bound) -> u64 {
+        let bytes = law.at(at, bound);
+        match &self.base.blocks[block] {
+            of if of.reduces => reductions::limited(bytes, of.bytes, self.largest_reduction, bound),
+            _ => bytes,
+        }
     }
 
     /// The replay of the run at other values, without a limit.
@@ -182,26 +195,24 @@ fn model_off(recording: &Recording) -> f64 {
 
 /// For each kept block of the base, what was recorded of it.
 fn points(recordings: &[Recording], base: &Recording, kept: &[Stretch]) -> Vec<Vec<Point>> {
-    let splits = splits(base);
     let mut points = Vec::new();
     for (index, stretch) in kept.iter().enumerate() {
         let own = base.unpaired(stretch);
-        let bytes = |block: usize| base.blocks[stretch.blocks.start + block].bytes;
         let first = points.len();
-        let recorded = |block| vec![Point { at: stretch.at, bytes: bytes(block) }];
+        let recorded =
+            |block: usize| vec![base.blocks[stretch.blocks.start + block].point(stretch.at)];
         points.extend((0..own.len()).map(recorded));
         for other in recordings {
             for partner in partners(base, other, index) {
                 let others = other.unpaired(partner);
                 for (block, pair) in pairs(&own, &others).into_iter().enumerate() {
                     let Some(pair) = pair else { continue };
-                    let bytes = other.blocks[partner.blocks.start + pair].bytes;
-                    let point = Point { at: partner.at, bytes };
+                    let point = other.blocks[partner.blocks.start + pair].point(partner.at);
                     let of: &mut Vec<Point> = &mut points[first + block];
                     // What is paired with the first at the same values may be another request: it counts if it may be
                     // the same.
                     let first = of.iter().find(|it| it.at == point.at);
-                    if first.is_none_or(|first| same_request(*first, point, splits)) {
+                    if first.is_none_or(|first| same_request(*first, point)) {
                         of.push(point);
                     }
                 }
@@ -239,10 +250,9 @@ fn several_values(points: &[Point]) -> bool {
 }
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
-    let splits = splits(base);
     let mut laws = match base.varied.second {
-        None => of_one_number(points, splits),
-        Some(_) => terms::laws(points, splits),
+        None => of_one_number(points),
+        Some(_) => terms::laws(points),
     };
     let sites = sites(base, kept);
     let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
@@ -255,11 +265,13 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
         if laws[block].is_some() {
             continue;
         }
-        let sibling = of_sites.get(&sites[block]);
+        // A sibling is another request if its law does not give the size that was recorded.
+        let sibling = of_sites.get(&sites[block]).and_then(|sibling| laws[*sibling].clone());
+        let sibling = sibling.filter(|law| points[block].iter().all(|point| law.explains(*point)));
         // What stays to the end is of the model, and not of the values.
         let stays = base.blocks[block].freed_before >= points.len();
         let bytes = base.blocks[block].bytes;
-        laws[block] = Some(match sibling.and_then(|sibling| laws[*sibling].clone()) {
+        laws[block] = Some(match sibling {
             Some(law) => law,
             None if stays => Law::Constant(bytes),
             None => Law::Unknown(points[block].clone()),
@@ -269,16 +281,11 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
 }
 
 /// The laws of blocks that were each recorded at several values. `None`: one was not.
-fn of_one_number(points: &[Vec<Point>], splits: bool) -> Vec<Option<Law>> {
+fn of_one_number(points: &[Vec<Point>]) -> Vec<Option<Law>> {
     let mut known = Known::default();
-    points.iter().for_each(|points| known.learn(points, splits));
-    let law = |points: &Vec<Point>| several_values(points).then(|| Law::of(points, splits, &known));
+    points.iter().for_each(|points| known.learn(points));
+    let law = |points: &Vec<Point>| several_values(points).then(|| Law::of(points, &known));
     points.iter().map(law).collect()
-}
-
-/// Whether the cache splits off the rest of large blocks.
-fn splits(base: &Recording) -> bool {
-    base.recorded.in_force.conf.as_ref().is_some_and(|conf| conf.expandable_segments)
 }
 
 /// The stack of each block, and its number among those of its stretch.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::law::{Bound, FIXED_PART, Law, Point, least_request, roundest, usual};
+use super::law::{Bound, FIXED_PART, Law, Point, roundest, usual};
 use super::varied::{Name, Values, Varied};
 use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 
@@ -79,8 +79,8 @@ pub(super) fn at(terms: &[Term], at: Values, bound: Bound) -> f64 {
 struct Known(BTreeMap<Powers, BTreeMap<u64, u32>>);
 
 impl Known {
-    fn learn(&mut self, points: &[Point], splits: bool) {
-        if let [one] = candidates(points, splits)[..]
+    fn learn(&mut self, points: &[Point]) {
+        if let [one] = candidates(points)[..]
             && one.is_exact(points)
             && let Some(each) = one.exact_each(points)
         {
@@ -134,10 +134,10 @@ impl Candidate {
     }
 }
 
-fn candidates(points: &[Point], splits: bool) -> Vec<Candidate> {
+fn candidates(points: &[Point]) -> Vec<Candidate> {
     let candidate = |powers: Powers| {
         let each = |bytes: u64, point: &Point| bytes as f64 / powers.of(point.at);
-        let least = points.iter().map(|point| each(least_request(point.bytes, splits), point));
+        let least = points.iter().map(|point| each(point.least, point));
         let most = points.iter().map(|point| each(point.bytes, point));
         let (least, most) = (least.fold(0.0, f64::max), most.fold(f64::MAX, f64::min));
         (least <= most).then_some(Candidate { powers, least, most })
@@ -146,16 +146,16 @@ fn candidates(points: &[Point], splits: bool) -> Vec<Candidate> {
 }
 
 /// The laws of blocks that were each recorded at several values. `None`: one was not.
-pub(super) fn laws(points: &[Vec<Point>], splits: bool) -> Vec<Option<Law>> {
+pub(super) fn laws(points: &[Vec<Point>]) -> Vec<Option<Law>> {
     let several = |points: &&Vec<Point>| points.iter().any(|point| point.at != points[0].at);
     let mut known = Known::default();
-    points.iter().filter(several).for_each(|points| known.learn(points, splits));
-    let law = |points: &Vec<Point>| several(&points).then(|| law(points, splits, &known));
+    points.iter().filter(several).for_each(|points| known.learn(points));
+    let law = |points: &Vec<Point>| several(&points).then(|| law(points, &known));
     points.iter().map(law).collect()
 }
 
-fn law(points: &[Point], splits: bool, known: &Known) -> Law {
-    let mut found = candidates(points, splits);
+fn law(points: &[Point], known: &Known) -> Law {
+    let mut found = candidates(points);
     if found.is_empty() {
         let terms = with_fixed_part(points);
         return if terms.is_empty() { Law::Unknown(points.to_vec()) } else { Law::Terms(terms) };

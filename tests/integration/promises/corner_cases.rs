@@ -74,6 +74,21 @@ fn pools_of_managed_and_host_memory_count_as_their_own_kind() {
     assert_eq!(device["refused_by_cap"], 1, "{device:#}");
 }
 
+/// RMM's own tests do that, and the driver reads freed memory if it is asked for the figures of such a pool.
+#[test]
+fn a_destroyed_pool_is_not_read_though_requests_name_it() {
+    let program = Program::c("corners");
+    let bare = program.run(corner("destroyed")).ok();
+    let ours = program.run(corner("destroyed").preload()).ok();
+    assert_eq!(ours.stdout, bare.stdout);
+    let device = &ours.only_report()["devices"][0];
+    assert_eq!((&device["live_bytes"], &device["refused_by_driver"]), (&0.into(), &3.into()));
+    for cap in ["8GiB", "4TiB"] {
+        let run = program.run(corner("destroyed").cap(cap)).ok();
+        assert!(run.stdout.contains("late 1 huge 1"), "{cap}: {}", run.stdout);
+    }
+}
+
 #[test]
 fn memory_nodes_of_the_general_call_are_counted_and_capped() {
     let process = same_as_bare("nodes").only_report();

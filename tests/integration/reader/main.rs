@@ -20,6 +20,8 @@ mod missing;
 mod newer_records;
 mod outputs;
 mod page;
+#[cfg(feature = "parquet")]
+mod parquet_export;
 mod printed_text;
 mod recorded_demo;
 mod report;

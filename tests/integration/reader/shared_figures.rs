@@ -134,15 +134,13 @@ fn the_holders_of_a_run_are_the_same_in_report_and_holders() {
     for path in recorded().iter().filter(|path| path.is_dir()).chain([&roles]) {
         let report = json(&["report", "--top", "1000000"], path).unwrap();
         let Some(holders) = json(&["holders", "--at", "peak"], path) else { continue };
-        // The summary of a process lacks what the driver took for itself.
         let is_free = |of: &&Value| of["name"] == "PyTorch cache (free)";
-        let is_other = |of: &&Value| is_free(of) || !of["driver_memory"].is_null();
         let bytes = |all: &Value| -> Vec<i128> {
             let mut all: Vec<_> = all
                 .as_array()
                 .unwrap()
                 .iter()
-                .filter(|of| !is_other(of))
+                .filter(|of| !is_free(of))
                 .map(|of| number(&of["bytes"]))
                 .collect();
             all.sort_unstable();

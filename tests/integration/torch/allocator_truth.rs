@@ -1,5 +1,5 @@
-//! The replayed allocator against torch 2.11 on an H200: two recorded runs, each measured under
-//! several settings and limits, one process per row.
+//! The replayed allocator against torch 2.11: two recorded runs, each measured on an H200 under several settings and limits,
+//! and the requests of two programs, measured on an H100, one process per row.
 
 use std::io::Read;
 use vramtrace_reader::allocator::{Conf, Log, replay, smallest_capacity};
@@ -13,12 +13,19 @@ fn recorded(name: &str) -> Log {
     flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
         .read_to_string(&mut text)
         .unwrap();
-    let mut log = Log::default();
+    let (mut log, mut streams) = (Log::default(), Vec::new());
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
         let (address, size) = (fields[1].parse().unwrap(), fields[2].parse().unwrap());
         match fields[0] {
-            "alloc" => log.alloc(address, size, 0, 0),
+            "alloc" => {
+                let known = streams.iter().position(|known| *known == fields[3]);
+                let stream = known.unwrap_or_else(|| {
+                    streams.push(fields[3]);
+                    streams.len() - 1
+                });
+                log.alloc(address, size, stream as u32, 0);
+            }
             "free_completed" => {
                 log.free(address);
             }
@@ -81,4 +88,54 @@ fn the_smallest_capacity_lies_between_the_measured_verdicts() {
     let smallest = smallest_capacity(&log, &conf, &replay(&log, &conf, None)).unwrap();
     assert!(replay(&log, &conf, Some(smallest)).fits(), "the answer itself fits");
     assert!((6 * GIB..=7 * GIB).contains(&smallest), "{smallest}");
+}
+
+/// Bytes of the card on which the programs below ran.
+const CARD: u64 = 85_017_755_648;
+
+/// scripts/gpu/programs/cache_run.py: (mode, setting, limit in MiB or 0, measured: fits, peak reserved in thousandths of a
+/// GiB, retries). H100, driver 580, torch 2.11, 2026-11-24. The requests of a mode are the same in each run.
+const PROGRAMS: [(&str, &str, u64, bool, u64, u64); 11] = [
+    ("turns", "default", 0, true, 2346, 0),
+    ("turns", "expandable_segments:True", 0, true, 2084, 0),
+    ("turns", "roundup_power2_divisions:4", 0, true, 2441, 0),
+    ("churn", "default", 0, true, 1500, 0),
+    ("churn", "default", 1400, true, 1367, 4),
+    ("churn", "garbage_collection_threshold:0.6", 1400, true, 1336, 0),
+    ("churn", "garbage_collection_threshold:0.8", 1400, false, 1355, 1),
+    ("churn", "max_split_size_mb:20", 1400, true, 1367, 1),
+    ("churn", "default", 1300, false, 1268, 4),
+    ("churn", "garbage_collection_threshold:0.6", 1300, false, 1238, 1),
+    ("churn", "garbage_collection_threshold:0.8", 1300, false, 1264, 2),
+];
+
+fn thousandths(bytes: u64) -> u64 {
+    (bytes as f64 / GIB as f64 * 1000.0).round() as u64
+}
+
+#[test]
+fn requests_of_streams_and_under_limits_take_what_was_measured() {
+    let logs = ["churn", "turns"].map(|mode| (mode, recorded(&format!("cache_{mode}.csv.gz"))));
+    for (mode, setting, limit, fits, reserved, retries) in PROGRAMS {
+        let (_, log) = logs.iter().find(|(name, _)| *name == mode).unwrap();
+        let mut conf = Conf::parse(setting).unwrap();
+        if limit > 0 {
+            conf.per_process_memory_fraction = Some((limit << 20) as f64 / CARD as f64);
+        }
+        let outcome = replay(log, &conf, Some(CARD));
+        let found = (outcome.fits(), thousandths(outcome.peak_reserved), outcome.retries);
+        assert_eq!(found, (fits, reserved, retries), "{mode} under {setting} in {limit} MiB");
+    }
+}
+
+/// Measured under backend:cudaMallocAsync, in thousandths of a GiB.
+#[test]
+fn the_interval_of_the_drivers_pool_holds_what_was_measured() {
+    let conf = Conf::parse("backend:cudaMallocAsync").unwrap();
+    for (mode, measured) in [("churn", 1688), ("turns", 1969)] {
+        let outcome = replay(&recorded(&format!("cache_{mode}.csv.gz")), &conf, None);
+        let least = thousandths(outcome.least.unwrap().reserved);
+        let most = thousandths(outcome.peak_reserved);
+        assert!((least..=most).contains(&measured), "{mode}: {least} to {most}, not {measured}");
+    }
 }

@@ -223,7 +223,7 @@ pub(in crate::hooks) fn take<A: Account>(
     if let ControlFlow::Break(result) = account.enter(&entry, promise) {
         return result;
     }
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    p.trace_writer.record_driver_alloc(entry.time_ns, &entry.alloc());
     if let Some(sampling) = &p.block_sampling
         && entry.space == Space::Device
     {
@@ -446,7 +446,7 @@ pub fn free(
     };
     let site = freeing_site(p, api, &removed.entry, stream);
     let now = p.clock.now_ns();
-    p.trace_writer.record_at(now, &Event::Free { key, space, site });
+    p.trace_writer.record_driver_free(now, key, space, site);
     let result = real();
     if result == 0 {
         commit_free(p, removed, now);

@@ -56,15 +56,17 @@ pub(in crate::hooks) fn unfollowed(process: &Process, device: DeviceId) -> Optio
 }
 
 /// At the end of a call that PyTorch makes with a lock held. It may not wait for anything, so neither
-/// the driver nor NVML is called.
+/// the driver nor NVML is called. Returns whether work was due.
 #[inline]
-pub fn after_block(process: &'static Process) {
+pub fn after_block(process: &'static Process) -> bool {
     if reserve::is_used() {
         stop_without_host_memory(process);
     }
-    if process.trace_writer.is_due_after_block() {
+    let is_due = process.trace_writer.is_due_after_block();
+    if is_due {
         own_stack::run(|| maintain(process));
     }
+    is_due
 }
 
 fn maintain(process: &'static Process) {

@@ -79,7 +79,10 @@ impl TrackedCall {
                     p.nvml.book(p, device, maker(cause, StackId(0), 0), bytes);
                 }
                 // The reading books these.
-                Attribution::ByOriginator(..) | Attribution::Less(_) | Attribution::Nothing => {}
+                Attribution::ByOriginator(..)
+                | Attribution::ByOriginators(..)
+                | Attribution::Less(_)
+                | Attribution::Nothing => {}
             }
         };
         let own = AttributedReading { taking, on_growth: &mut on_growth };

@@ -11,7 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::torch_calls;
+use crate::hooks::families::{torch_calls, torch_samples};
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -28,6 +28,12 @@ macro_rules! exports {
         /// The pointers that look-ups return in place of the real functions.
         pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
     };
+}
+
+/// The real function of a call that ends before its hook.
+macro_rules! passes {
+    (torch :: memory, $passed:ident, $($arg:expr),*) => { torch_samples::$passed($($arg),*) };
+    ($($hook:tt)+) => { None::<usize> };
 }
 
 macro_rules! export {
@@ -71,11 +77,26 @@ macro_rules! export {
         mod $name {
             use super::*;
             // Without destructors: see `hooks/call/handler_exits.rs`.
+            // The last calls are jumps, and none needs a place on the stack.
             pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                if let Some(real) = passes!($($hook)+, passed, Api::$name, caller $(, $arg)*) {
+                    let real: unsafe extern "C-unwind" fn($($ty),*) =
+                        // SAFETY: the real function of this row, with the types that the row names.
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { real($($arg),*) };
+                }
                 if depth::is_plain() {
                     // SAFETY: the program's own call, with its arguments.
                     return unsafe { hooked($($arg,)* caller) };
                 }
+                // SAFETY: the program's own call, with its arguments.
+                unsafe { not_plain($($arg,)* caller) }
+            }
+
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C-unwind" fn not_plain($($arg: $ty,)* caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
                 deferred(move || unsafe { hooked($($arg,)* caller) })
             }
@@ -85,9 +106,11 @@ macro_rules! export {
                 let api = Api::$name;
                 // First, since the hook may ask which libraries call.
                 let real = torch_calls::real(api, caller);
-                torch_calls::run(api, |process| {
-                    crate::hooks::families::$($hook)+(process, api, $($arg),*)
-                });
+                torch_calls::run(
+                    api,
+                    || passes!($($hook)+, timed_passed, Api::$name, caller $(, $arg)*).is_some(),
+                    |process| crate::hooks::families::$($hook)+(process, api, $($arg),*),
+                );
                 if let Some(real) = real {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
                         // SAFETY: the real function of this row, with the types that the row names.

@@ -100,7 +100,7 @@ fn charged_to(made: Option<Instantiation>) -> Followed {
         stack: made.stack,
         ..Originator::unnamed(Cause::Graphs)
     });
-    Followed { doing: DriverActivity::Graphs, originator }
+    Followed { doing: DriverActivity::Graphs, originator, nodes: made.map_or(0, |made| made.nodes) }
 }
 
 fn call_for(p: &'static Process, exec: GraphExec) -> Followed {

@@ -10,8 +10,8 @@ use crate::hooks::call::accounting::{Account, Request, Why, allocate, free, refu
 use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, take};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
-use crate::hooks::families::pool::{current_pool, register};
-use crate::hooks::process::pool_reserves::{read, record_change, refresh};
+use crate::hooks::families::pool::{current_pool, named};
+use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, target_of};
@@ -21,7 +21,7 @@ use crate::model::pools::Pool as KnownPool;
 use crate::model::stream_targets::{Key, StreamTarget};
 use std::ops::ControlFlow;
 use std::ptr::null_mut;
-use vramtrace_format::{DeviceId, Kind, PoolId, PoolOrigin, Space};
+use vramtrace_format::{DeviceId, Kind, PoolId, Space};
 
 /// Streams 0 to 2 are the default ones: legacy by default, legacy, per-thread.
 pub const PER_THREAD_STREAM: u64 = 2;
@@ -170,12 +170,21 @@ impl Account for OfPool<'_> {
         if let Some(in_flight) = in_flight {
             in_flight.finish(false, None, |_| ());
         }
+        if let Some(pool) = self.route.pool
+            && self.p.pools.forget_named(pool)
+        {
+            self.p.stream_targets.forget();
+            end_if_over(self.p, pool);
+        }
     }
 
     #[inline(always)]
     fn given(&self, in_flight: Self::Promise) -> Self::Promise {
+        if let Some(pool) = self.route.pool {
+            pool.served();
+        }
         let (p, (pool, _)) = (self.p, self.limited()?);
-        let reading = read(p, pool);
+        let reading = read_reserved(p, pool);
         in_flight?.finish(true, reading, |change| record_change(p, pool, change));
         None
     }
@@ -256,7 +265,7 @@ fn find_route(p: &'static Process, wanted: &Wanted, key: &Key) -> StreamTarget {
     let mut target = target_of(p, context);
     let pool = match wanted.pool {
         0 => current_pool(p, target.device),
-        wanted => register(p, wanted, target.device, Kind::Pool, PoolOrigin::Created),
+        wanted => named(p, wanted, target.device),
     };
     if let Some(pool) = pool {
         // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may

@@ -38,10 +38,24 @@ pub fn register(
     kind: Kind,
     origin: PoolOrigin,
 ) -> Option<&'static KnownPool> {
+    let seen = || p.pools.register(handle, device, kind, origin);
+    followed(p, (handle, device, origin), seen)
+}
+
+/// The pool of a handle that a request names, as [`register`].
+pub fn named(p: &'static Process, handle: u64, device: DeviceId) -> Option<&'static KnownPool> {
+    followed(p, (handle, device, PoolOrigin::Created), || p.pools.named(handle, device))
+}
+
+fn followed(
+    p: &'static Process,
+    (handle, device, origin): (u64, DeviceId, PoolOrigin),
+    seen: impl FnOnce() -> Option<Seen<'static>>,
+) -> Option<&'static KnownPool> {
     if handle == 0 {
         return None;
     }
-    let Some(Seen { pool, define }) = p.pools.register(handle, device, kind, origin) else {
+    let Some(Seen { pool, define }) = seen() else {
         match p.pools.is_full() {
             true => overflowed(),
             // The line about refused memory is printed at the end of the call.

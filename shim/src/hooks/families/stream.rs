@@ -107,7 +107,7 @@ fn made(p: &'static Process, call: &Call<impl Function>) -> CUresult {
         stack: stack(p),
         ..Originator::unnamed(Cause::Streams)
     });
-    let followed = Followed { doing: DriverActivity::Streams, originator };
+    let followed = Followed { originator, ..DriverActivity::Streams.into() };
     watched(p, call.api, target, followed, nameless, real)
 }
 

@@ -19,24 +19,25 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
-use crate::hooks::families::torch_streams;
+use crate::hooks::families::{torch_samples, torch_streams};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::Process;
-use crate::model::block_sampling::{BlockSampling, Chosen};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId, Space};
+
+/// The type of PyTorch's `Device`.
+pub(super) const CUDA: u8 = 1;
 
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
 /// zero for "the current one". The current device is not known here, as the driver may not be called.
 /// `None`: not a CUDA device, or not known.
 fn device(word: u64) -> Option<DeviceId> {
-    const CUDA: u8 = 1;
     let [kind, index, ..] = word.to_le_bytes();
     let id = if (index as i8) < 0 { DeviceId::UNKNOWN } else { DeviceId(index) };
     (kind == CUDA).then_some(id)
@@ -61,7 +62,7 @@ pub fn memory(
     let key = at as u64;
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
-        return sampled(p, sampling, api, device, (key, size), totals);
+        return torch_samples::memory(p, sampling, api, device, (key, size), totals);
     }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
@@ -74,68 +75,6 @@ pub fn memory(
     report(p, device, totals);
 }
 
-/// As [`memory`] where samples are recorded. `block`: its address and size.
-#[inline]
-fn sampled(
-    p: &'static Process,
-    sampling: &'static BlockSampling,
-    api: Api,
-    device: DeviceId,
-    (key, size): (u64, i64),
-    totals: CacheTotals,
-) {
-    if key != 0 && size != 0 {
-        let mut chosen = Chosen::No;
-        if size > 0 {
-            chosen = sampling.allocated(device, key, size as u64);
-        } else {
-            sampling.freed(device);
-        }
-        if chosen != Chosen::No || sampling.may_be_recorded(key) {
-            record_sample(p, sampling, api, device, (key, size), chosen, totals);
-        }
-    }
-    sampling.note(device, totals.allocated);
-    if p.torch_totals.update(device, totals) {
-        record_totals(p, device, totals);
-        p.trace_writer.record(&sampling.counts(device));
-    }
-}
-
-/// A block that is recorded begins or ends; or, if there is one at an address that is given out again, its end was not reported.
-#[cold]
-fn record_sample(
-    p: &'static Process,
-    sampling: &'static BlockSampling,
-    api: Api,
-    device: DeviceId,
-    (key, size): (u64, i64),
-    chosen: Chosen,
-    totals: CacheTotals,
-) {
-    if p.trace_writer.is_silent() {
-        return;
-    }
-    let ended = sampling.may_be_recorded(key) && block_freed(p, key);
-    if ended {
-        sampling.is_removed(key);
-    }
-    match chosen {
-        Chosen::No if !ended => return,
-        Chosen::No => {}
-        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
-        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
-    }
-    if chosen != Chosen::No {
-        sampling.is_recorded(key);
-    }
-    // The samples do not give the totals.
-    record_totals(p, device, totals);
-    if sampling.are_counts_due(device) {
-        p.trace_writer.record(&sampling.counts(device));
-    }
-}
-
 /// Stores the totals that the call reports, and records them if that is due.
 #[inline]
 fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) {
@@ -145,14 +84,14 @@ fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) {
 }
 
 #[cold]
-fn record_totals(p: &'static Process, device: DeviceId, totals: CacheTotals) {
+pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: CacheTotals) {
     let CacheTotals { allocated, reserved } = totals;
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
 /// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`].
 #[inline]
-fn block_allocated(
+pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
@@ -192,11 +131,11 @@ fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> Si
 
 /// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
 #[inline]
-fn block_freed(p: &'static Process, key: u64) -> bool {
+pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
     }
-    p.trace_writer.record_block_free(p.clock.now_ns(), key);
+    p.trace_writer.record_free(p.clock.now_ns(), key, Space::Block, SiteId(0));
     true
 }
 

@@ -7,6 +7,7 @@
 
 use crate::driver::api::Api;
 use crate::hooks::families::torch_calls;
+use crate::hooks::process::state::Process;
 use crate::interpose::linked::LinkedFunctions;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -20,9 +21,10 @@ pub fn made(api: Api, caller: usize) -> u64 {
     let Some(real) = FUNCTION.real(0, caller, by_name) else { return without_function() };
     // SAFETY: `static uint64_t at::sequence_number::get_and_increment()`, the program's own call.
     let number = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn() -> u64>(real) }();
-    torch_calls::run(api, |process| {
+    let made = |process: &'static Process| {
         process.capture.node_made(number, real, &process.trace_writer);
-    });
+    };
+    torch_calls::run(api, || false, made);
     number
 }
 

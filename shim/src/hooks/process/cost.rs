@@ -21,6 +21,11 @@ impl HookCost {
         self.ns.fetch_add(whole_ns.saturating_sub(driver_ns), Relaxed);
     }
 
+    /// Adds work that is not part of a timed call, and is all of its kind.
+    pub fn add_work(&self, ns: u64) {
+        self.ns.fetch_add(ns / SAMPLED_ONE_OF as u64, Relaxed);
+    }
+
     /// Adds a reading of NVML.
     pub fn add_reading(&self, ns: u64) {
         self.readings_ns.fetch_add(ns, Relaxed);

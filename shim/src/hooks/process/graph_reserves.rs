@@ -27,7 +27,7 @@ pub fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
     let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
     let used = one(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
     memory.set_used(used);
-    Some((ticket, Reading { reserved, used }))
+    Some((ticket, Reading { reserved, used: Some(used) }))
 }
 
 /// Reads the device's graph memory from the driver. Does nothing if no graph has taken any yet.

@@ -38,12 +38,20 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
     });
 }
 
-/// The driver's figures; `None` where the driver may not be called now, or gives none.
-pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
+/// The driver's reserved bytes; `None` where the driver may not be called now, or gives none. After a request: it may have
+/// made the pool grow, and the used bytes are those of the ledger.
+#[inline]
+pub fn read_reserved(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
+    read(p, pool, false)
+}
+
+#[inline(always)]
+fn read(p: &'static Process, pool: &KnownPool, with_used: bool) -> Option<(Ticket, Reading)> {
     if p.stream_captures.any() || pool.kind() != Kind::Pool {
         return None;
     }
-    let handle = pool.handle()? as Pool;
+    let reader = pool.begin_reading()?;
+    let handle = reader.handle() as Pool;
     let get = driver().mem_pool_get_attribute?;
     let ticket = pool.growth.ticket();
     let one = |attribute| {
@@ -53,14 +61,16 @@ pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> 
         (result == 0).then_some(value)
     };
     let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-    let used = one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-    // It may have been destroyed meanwhile: then these are another pool's figures, or none.
-    (pool.handle() == Some(handle as u64)).then_some((ticket, Reading { reserved, used }))
+    let used = match with_used {
+        true => Some(one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?),
+        false => None,
+    };
+    Some((ticket, Reading { reserved, used }))
 }
 
 #[cold]
 pub fn refresh(p: &'static Process, pool: &'static KnownPool) {
-    if let Some((ticket, reading)) = read(p, pool) {
+    if let Some((ticket, reading)) = read(p, pool, true) {
         let budget = p.cap.budget(pool.device());
         pool.growth.observe(budget, ticket, reading, |change| record_change(p, pool, change));
     }

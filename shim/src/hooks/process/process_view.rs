@@ -6,7 +6,7 @@ use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::trace_writer::maintenance::{Cost, ProcessView};
-use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, SummaryDriver};
 
 impl ProcessView for Process {
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
@@ -77,6 +77,7 @@ impl ProcessView for Process {
             let rate = self.block_sampling.as_ref().map(BlockSampling::rate);
             rate.iter().for_each(emit);
             self.torch_totals.ask();
+            self.block_sampling.iter().for_each(BlockSampling::ask);
         }
     }
 
@@ -84,6 +85,14 @@ impl ProcessView for Process {
     /// blocks: then no summary is written, and the reader replays the trace.
     fn can_sum_up(&self) -> bool {
         self.block_sampling.is_none() && !self.vmm.lock().ever_slept()
+    }
+
+    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>> {
+        let mut all = Vec::new();
+        for device in self.devices() {
+            self.nvml.sum_up(device, self.ledger.epoch(device), &mut all).ok()?;
+        }
+        Some(all)
     }
 
     fn summary(&self, emit: &mut dyn FnMut(&Event)) {

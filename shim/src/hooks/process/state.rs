@@ -3,6 +3,7 @@
 //! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
 //! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
+//! Beside it are pointers to the part of the state that calls about PyTorch's blocks use (`families/torch_samples.rs`).
 
 use crate::capture::Capture;
 use crate::config::Config;
@@ -14,7 +15,7 @@ use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::patched_entries;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
-use crate::model::block_sampling::BlockSampling;
+use crate::model::block_sampling::{BlockFigures, BlockSampling};
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
@@ -113,8 +114,8 @@ impl Process {
             graphs: Graphs::default(),
             executable_graphs: ExecutableGraphs::default(),
             stream_captures: StreamCaptures::default(),
-            torch_totals: TorchTotals::default(),
             block_sampling: block_sampling(&config),
+            torch_totals: TorchTotals::new((*at).block_sampling.as_ref().map(|of| of.figures())),
             torch_captures: CaptureNumbers::default(),
             oom: OomReporter::default(),
             live_sites: LiveSites::default(),
@@ -165,8 +166,28 @@ fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
     Some(DeviceFacts { uuid, total_bytes })
 }
 
+/// What lies on the page.
+#[repr(C)]
+struct Page {
+    process: AtomicPtr<Process>,
+    /// For each of the functions that report blocks, once it was called: where calls are counted that are not recorded.
+    passing: [AtomicPtr<BlockFigures>; BLOCK_FUNCTIONS],
+}
+
+/// Functions that report PyTorch's blocks.
+pub const BLOCK_FUNCTIONS: usize = 2;
+
+impl Page {
+    const fn empty() -> Page {
+        Page {
+            process: AtomicPtr::new(null_mut()),
+            passing: [const { AtomicPtr::new(null_mut()) }; BLOCK_FUNCTIONS],
+        }
+    }
+}
+
 /// The page; made with the first process state. Null before.
-static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(null_mut());
 
 /// This process's state, created at the first call of the driver.
 #[inline]
@@ -180,8 +201,29 @@ pub fn current() -> &'static Process {
 /// The state if there is one. Unlike [`current`] it creates none.
 #[inline]
 pub fn existing() -> Option<&'static Process> {
-    // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire).as_ref() }
+    // SAFETY: null, or a state that is never freed.
+    unsafe { existing_page()?.process.load(Ordering::Acquire).as_ref() }
+}
+
+#[inline(always)]
+fn existing_page() -> Option<&'static Page> {
+    // SAFETY: null, or the page, which is never unmapped.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Where calls of this function are counted that are not recorded; `None`: not yet.
+#[inline(always)]
+pub fn passing(function: usize) -> Option<&'static BlockFigures> {
+    let figures = existing_page()?.passing[function].load(Ordering::Acquire);
+    // SAFETY: null, or figures that are never freed.
+    unsafe { figures.as_ref() }
+}
+
+/// The process has seen a call of this function.
+pub fn set_passing(function: usize, figures: &'static BlockFigures) {
+    if let Some(page) = existing_page() {
+        page.passing[function].store((&raw const *figures).cast_mut(), Ordering::Release);
+    }
 }
 
 #[cold]
@@ -193,7 +235,7 @@ fn make_now() -> &'static Process {
     silence_panics();
     let page = page();
     let fresh = Box::into_raw(Process::boxed());
-    match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match page.process.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
@@ -231,9 +273,8 @@ fn record_settings(process: &Process) {
     }
 }
 
-fn page() -> &'static AtomicPtr<Process> {
-    // SAFETY: null, or the page, which is never unmapped.
-    if let Some(known) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+fn page() -> &'static Page {
+    if let Some(known) = existing_page() {
         return known;
     }
     let fresh = map_page();
@@ -244,7 +285,7 @@ fn page() -> &'static AtomicPtr<Process> {
 }
 
 /// A zeroed page, which the kernel zeroes again in a forked child.
-fn map_page() -> *mut AtomicPtr<Process> {
+fn map_page() -> *mut Page {
     let size = 4096;
     if pages_granted(Site::State) {
         // SAFETY: a fresh mapping touches nothing that exists.
@@ -262,15 +303,16 @@ fn map_page() -> *mut AtomicPtr<Process> {
             }
         }
     }
-    // Fallback without memory or on a kernel before 4.14: a static word, which a fork handler clears.
+    // Fallback without memory or on a kernel before 4.14: a static, which a fork handler clears.
     // (A raw clone does not run fork handlers.)
-    static WORD: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+    static STATIC: Page = Page::empty();
     unsafe extern "C" fn forget() {
-        WORD.store(null_mut(), Ordering::Release);
+        STATIC.process.store(null_mut(), Ordering::Release);
+        STATIC.passing.iter().for_each(|figures| figures.store(null_mut(), Ordering::Release));
     }
     // SAFETY: a function of this library, which is never unloaded.
     unsafe { crate::runtime::forked::in_child(forget) };
-    (&raw const WORD).cast_mut()
+    (&raw const STATIC).cast_mut()
 }
 
 /// Makes panics of this library silent: `std`'s hook writes many lines on stderr. A cdylib has its own

@@ -23,3 +23,13 @@ pub fn ended(p: &Process, began_ns: u64, driver_ns: u64) {
         p.trace_writer.record(&sampling.rate());
     }
 }
+
+/// Work ends that began at `began_ns`, and that timed calls alone do.
+#[cold]
+pub fn work_ended(p: &Process, began_ns: u64) {
+    let ns = clock::elapsed_ns(began_ns);
+    p.cost.add_work(ns);
+    if let Some(sampling) = &p.block_sampling {
+        sampling.add_work(ns);
+    }
+}

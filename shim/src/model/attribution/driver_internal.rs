@@ -7,7 +7,8 @@
 //!   gets the cause that all these kinds share, or [`Cause::Other`], and no call.
 //! * What the driver takes for an executable graph belongs to the call that instantiated it, whenever it
 //!   shows. Calls for graphs of one such call are not told apart: they have the same originator. Where
-//!   graphs of several could be meant, the growth gets the cause only.
+//!   graphs of several are meant, and of nothing else, the growth is divided among them by the nodes of the
+//!   graphs; where a call or the nodes of a graph are not known, it gets the cause only.
 //! * Growth that shows after no such call stays unattributed, also later.
 //! * A call that is not followed (cuCtxSetCurrent) may take memory too. It shows as the next
 //!   followed call's, unless another reading comes between. (Measured: the driver takes such memory
@@ -15,6 +16,8 @@
 //! * Freed memory is subtracted from the same cause first, then from an originator with exactly as many
 //!   bytes, then from the latest. A context's end frees everything that was taken in it.
 
+use super::at_peak::AtPeak;
+use super::originators::Originators;
 use crate::runtime::fallible::TryPush;
 use vramtrace_format::{Cause, ContextId, SiteId, StackId};
 
@@ -116,35 +119,13 @@ pub struct Followed {
     pub doing: DriverActivity,
     /// Who is charged, where that is known before the growth: the call that instantiated the graph.
     pub originator: Option<Originator>,
+    /// Of a call for a graph, the graph's nodes; 0 = not known.
+    pub nodes: u32,
 }
 
 impl From<DriverActivity> for Followed {
     fn from(doing: DriverActivity) -> Followed {
-        Followed { doing, originator: None }
-    }
-}
-
-/// The originators of several calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Originators {
-    #[default]
-    NoCall,
-    One(Originator),
-    /// Several, or one that is not known.
-    Several,
-}
-
-impl Originators {
-    fn of(originator: Option<Originator>) -> Originators {
-        originator.map_or(Originators::Several, Originators::One)
-    }
-
-    fn and(self, other: Originators) -> Originators {
-        match (self, other) {
-            (Originators::NoCall, one) | (one, Originators::NoCall) => one,
-            (one, other) if one == other => one,
-            _ => Originators::Several,
-        }
+        Followed { doing, originator: None, nodes: 0 }
     }
 }
 
@@ -156,6 +137,8 @@ pub enum Attribution {
     ByCall(u64),
     /// Growth, by calls for graphs that this one instantiated.
     ByOriginator(Originator, u64),
+    /// Growth, by calls for graphs that several instantiated, to be [divided](Originators::divide) among them.
+    ByOriginators(Originators, u64),
     /// Growth, by one or several of the calls in progress.
     BySome(Cause, u64),
     /// A decrease, to be subtracted from originators.
@@ -171,6 +154,7 @@ pub struct DriverInternal {
     settled: u64,
     by_cause: [u64; Cause::COUNT],
     makers: Vec<(Originator, u64)>,
+    at_peak: AtPeak,
     /// There were more than [`MOST`].
     overflowed: bool,
     /// Kinds of calls that no reading followed, or only one that was not exact.
@@ -180,9 +164,8 @@ pub struct DriverInternal {
     /// The originator of the last call, and how many calls in a row had it.
     last: Option<Originator>,
     in_a_row: u32,
-    /// The calls for graphs in progress, and their originators.
-    graph_calls: u32,
-    graph_originators: Originators,
+    /// The calls for graphs in progress.
+    graph_calls: Originators,
 }
 
 impl DriverInternal {
@@ -196,7 +179,7 @@ impl DriverInternal {
 
     pub fn wait(&mut self, call: Followed) {
         self.waiting = self.waiting.with(call.doing);
-        self.waiting_for = self.waiting_for.and(Originators::of(call.originator));
+        self.waiting_for.add(call);
     }
 
     /// The number of calls up to this one, in a row, that had its originator.
@@ -215,20 +198,16 @@ impl DriverInternal {
     /// Whether all calls that wait have one originator, which is not this call's: what they took can be told apart
     /// from what it takes only before it begins.
     pub fn waits_for_other(&self, call: Followed) -> bool {
-        matches!(self.waiting_for, Originators::One(maker) if call.originator != Some(maker))
+        self.waiting_for.only().is_some_and(|maker| call.originator != Some(maker))
     }
 
     /// A call for a graph begins.
-    pub fn graph_call_begins(&mut self, originator: Option<Originator>) {
-        self.graph_calls += 1;
-        self.graph_originators = self.graph_originators.and(Originators::of(originator));
+    pub fn graph_call_begins(&mut self, call: Followed) {
+        self.graph_calls.add(call);
     }
 
-    pub fn graph_call_ends(&mut self) {
-        self.graph_calls = self.graph_calls.saturating_sub(1);
-        if self.graph_calls == 0 {
-            self.graph_originators = Originators::NoCall;
-        }
+    pub fn graph_call_ends(&mut self, call: Followed) {
+        self.graph_calls.remove(call);
     }
 
     /// `hidden`: the bytes that a reading shows now. `own`: the call after which it was made; `others`:
@@ -248,28 +227,35 @@ impl DriverInternal {
             return Attribution::Nothing;
         }
         let only_graphs = ActivitySet::default().with(DriverActivity::Graphs);
-        let originators = self.waiting_for.and(match others {
-            others if others.is_empty() => Originators::NoCall,
-            others if others == only_graphs => self.graph_originators,
-            _ => Originators::Several,
-        });
+        let is_graph_call = own.is_some_and(|call| call.doing == DriverActivity::Graphs);
+        let in_progress = match (own, others == only_graphs) {
+            // This call is one of those.
+            (_, true) if is_graph_call => self.graph_calls,
+            (Some(call), true) => self.graph_calls.and(Originators::of(call)),
+            (None, true) => self.graph_calls,
+            (Some(call), false) if others.is_empty() => Originators::of(call),
+            (None, false) if others.is_empty() => Originators::default(),
+            _ => Originators::unknown(),
+        };
+        let originators = self.waiting_for.and(in_progress);
         self.settled = hidden;
         match own {
             _ if exact => {
-                (self.waiting, self.waiting_for) = (ActivitySet::default(), Originators::NoCall);
+                (self.waiting, self.waiting_for) = (ActivitySet::default(), Originators::default());
             }
             Some(call) => self.wait(call),
             None => {}
         }
         if hidden > before {
             let grown = hidden - before;
-            let known = own.map_or(Originators::NoCall, |call| Originators::of(call.originator));
-            return match (own, originators.and(known)) {
+            let doing = own.map_or(involved, |call| involved.with(call.doing));
+            let is_divisible = || doing == only_graphs && originators.divide(grown).is_some();
+            return match (own, originators.only()) {
                 (None, _) if involved.is_empty() => Attribution::Nothing,
-                (_, Originators::One(originator)) => Attribution::ByOriginator(originator, grown),
-                (Some(_), _) if involved.is_empty() => Attribution::ByCall(grown),
-                (Some(call), _) => Attribution::BySome(involved.with(call.doing).common(), grown),
-                (None, _) => Attribution::BySome(involved.common(), grown),
+                (_, Some(originator)) => Attribution::ByOriginator(originator, grown),
+                (Some(_), None) if involved.is_empty() => Attribution::ByCall(grown),
+                (_, None) if is_divisible() => Attribution::ByOriginators(originators, grown),
+                (_, None) => Attribution::BySome(doing.common(), grown),
             };
         }
         // Unattributed bytes are subtracted first, unless this call frees its own.
@@ -284,6 +270,16 @@ impl DriverInternal {
     /// Whether some originators share an entry.
     pub fn has_overflowed(&self) -> bool {
         self.overflowed
+    }
+
+    /// Before the account changes. `epoch`: the number of the device's highest peak.
+    pub fn keep_peak(&mut self, epoch: u32) {
+        self.at_peak.keep(epoch, &self.makers);
+    }
+
+    /// What was held at the device's highest peak, whose number is `epoch`. `None`: not known.
+    pub fn makers_at_peak(&self, epoch: u32) -> Option<&[(Originator, u64)]> {
+        self.at_peak.at(epoch, &self.makers)
     }
 
     /// Adds bytes to an originator's.
@@ -353,8 +349,8 @@ impl DriverInternal {
         }
     }
 
-    pub fn makers(&self) -> impl Iterator<Item = &(Originator, u64)> {
-        self.makers.iter()
+    pub fn makers(&self) -> &[(Originator, u64)] {
+        &self.makers
     }
 }
 

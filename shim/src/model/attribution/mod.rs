@@ -1,6 +1,8 @@
 //! Memory that the driver takes beside the program's allocations: how much is not attributed to a call,
 //! and which call made it grow. And the libraries that hand on the requests of others.
 
+mod at_peak;
 pub mod driver_internal;
+mod originators;
 pub mod patchers;
 pub mod unattributed;

@@ -37,6 +37,11 @@ impl Overhead {
         (self.last.load(Relaxed), self.bound)
     }
 
+    /// Adds work that is not part of a timed call, and is all of its kind.
+    pub fn add_work(&self, took_ns: u64) {
+        self.spent_ns.fetch_add(took_ns.min(LONGEST_NS), Relaxed);
+    }
+
     /// Adds a timed call, one in `one_of` of its thread: its time, and that since the last timed one. `Some`: how often the
     /// rate is to double; below zero: to halve.
     pub fn add(&self, took_ns: u64, one_of: u64, since_ns: u64) -> Option<i32> {

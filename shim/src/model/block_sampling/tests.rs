@@ -109,16 +109,111 @@ fn the_first_block_in_new_memory_is_recorded() {
     assert_eq!(other, Chosen::No);
 }
 
+fn allocated(bytes: u64) -> CacheTotals {
+    CacheTotals { allocated: bytes, reserved: 4 << 30 }
+}
+
+/// One call as the hook makes it; the second figure: whether the block is to be recorded or may have been.
+fn call(sampling: &BlockSampling, address: u64, size: i64, totals: CacheTotals) -> (Chosen, bool) {
+    let chosen = match size > 0 {
+        true => sampling.allocated(DEVICE, address, size as u64),
+        false => {
+            sampling.freed(DEVICE);
+            Chosen::No
+        }
+    };
+    sampling.note(DEVICE, totals);
+    (chosen, chosen != Chosen::No || sampling.may_be_recorded(address))
+}
+
+/// The same calls of two recorders, of which one passes what it can.
+#[test]
+fn what_passes_is_what_is_not_recorded() {
+    let samplings = [11, 11].map(|seed| BlockSampling::new(seed, 20_000).unwrap());
+    samplings[1].may_pass(DEVICE);
+    let (mut random, mut held, mut passed, mut recorded) = (3, Vec::new(), 0, 0);
+    let mut below = |limit: u64| {
+        let (next, bits) = sampling::random(random);
+        random = next;
+        bits % limit
+    };
+    for turn in 0..if cfg!(miri) { 200 } else { 20_000u64 } {
+        if turn % 1_000 == 0 {
+            let address = (turn / 1_000 + 1) << 32;
+            samplings.iter().for_each(|sampling| sampling.memory_came(DEVICE, address, MIB));
+        }
+        let (address, size) = match below(2) == 0 && !held.is_empty() {
+            true => held.swap_remove(below(held.len() as u64) as usize),
+            false => {
+                let (address, size) =
+                    (((turn / 1_000 + 1) << 32) + (turn << 13), 512 + below(64 * KIB));
+                held.push((address, -(size as i64)));
+                (address, size as i64)
+            }
+        };
+        let totals = allocated(below(1 << 30));
+        let (chosen, is_known) = call(&samplings[0], address, size, totals);
+        match samplings[1].figures().pass(0, address, size, totals) {
+            true => {
+                passed += 1;
+                assert!(chosen == Chosen::No && !is_known, "{turn}");
+            }
+            false => {
+                recorded += 1;
+                assert_eq!(
+                    call(&samplings[1], address, size, totals),
+                    (chosen, is_known),
+                    "{turn}"
+                );
+            }
+        }
+        for sampling in &samplings {
+            match size > 0 {
+                true if chosen != Chosen::No => sampling.is_recorded(address),
+                false if is_known => sampling.is_removed(address),
+                _ => {}
+            }
+        }
+        assert_eq!(samplings[0].counts(DEVICE), samplings[1].counts(DEVICE));
+        let [one, other] = samplings.each_ref().map(|sampling| sampling.figures().totals(DEVICE));
+        assert_eq!((one, other), (totals, totals));
+    }
+    assert!(passed > 4 * recorded && recorded > 0, "{passed} {recorded}");
+}
+
+#[test]
+fn nothing_passes_before_it_may_and_after_totals_are_asked_for() {
+    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    // The first draw.
+    sampling.allocated(DEVICE, 1 << 40, 1);
+    let passes = |index, address, size| sampling.figures().pass(index, address, size, allocated(1));
+    assert!(!passes(0, 1 << 40, 1));
+    for device in [DEVICE, DeviceId(62), DeviceId(63), DeviceId::UNKNOWN] {
+        sampling.may_pass(device);
+    }
+    assert!(passes(0, 1 << 40, 1) && passes(0, 1 << 40, -1) && passes(62, 1 << 40, -1));
+    for (index, address, size) in
+        [(1, 1, 1), (64, 1, -1), (255, 1, -1), (0, 0, 1), (0, 0, -1), (0, 1, 0)]
+    {
+        assert!(!passes(index, address, size), "{index} {address} {size}");
+    }
+    assert!(!passes(0, 1 << 40, i64::MAX), "a point lies in it");
+    sampling.ask();
+    assert!(!passes(0, 1 << 40, 1) && !passes(62, 1 << 40, -1));
+    sampling.may_pass(DEVICE);
+    assert!(passes(0, 1 << 40, 1) && !passes(62, 1 << 40, -1));
+}
+
 #[test]
 fn counts_are_exact() {
     let sampling = BlockSampling::new(5, 20_000).unwrap();
     for number in 0..100 {
         sampling.allocated(DEVICE, number << 20, 2 * MIB);
-        sampling.note(DEVICE, (number + 1) * 2 * MIB);
+        sampling.note(DEVICE, allocated((number + 1) * 2 * MIB));
     }
     for number in 0..40 {
         sampling.freed(DEVICE);
-        sampling.note(DEVICE, (99 - number) * 2 * MIB);
+        sampling.note(DEVICE, allocated((99 - number) * 2 * MIB));
     }
     sampling.freed(DeviceId(1));
     let counts = Event::BlockCounts { device: DEVICE, live: 60, allocations: 100, peak: 200 * MIB };

@@ -202,6 +202,11 @@ impl EntrySlot {
         weighed(self.size, self.sampled)
     }
 
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     pub fn context(&self) -> ContextId {
         ContextId(self.context)
     }

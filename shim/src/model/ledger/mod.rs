@@ -36,8 +36,8 @@ use shard::{Inner, Shard};
 use std::sync::atomic::{
     AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
-use totals::{DeviceTotals, KindSum, Step};
-use vramtrace_format::physical::{PAGE, Physical, pages};
+use totals::{DeviceTotals, KindSum, Maker, Step};
+use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 
 const SHARDS: usize = 64;
@@ -134,15 +134,15 @@ impl Ledger {
 
     /// The sum that an entry is counted in, if its kind is in any.
     #[inline]
-    fn sum_of(&self, at: usize, entry: &Entry) -> Option<&KindSum> {
-        if entry.kind == Kind::Block {
+    fn sum_of(&self, at: usize, device: DeviceId, kind: Kind) -> Option<&KindSum> {
+        if kind == Kind::Block {
             return None;
         }
-        let (summed, bit) = (&self.summed[device_index(entry.device)][at], 1 << entry.kind as u16);
+        let (summed, bit) = (&self.summed[device_index(device)][at], 1 << kind as u16);
         if summed.load(Relaxed) & bit == 0 {
             summed.fetch_or(bit, Relaxed);
         }
-        self.shards[at].sum(entry.device, entry.kind as usize)
+        self.shards[at].sum(device, kind as usize)
     }
 
     /// The kinds that were summed in this shard, and those sums.
@@ -218,7 +218,7 @@ impl Ledger {
         let step = if again { Step::Unfreed } else { Step::Allocated };
         let peak = self.totals(entry.device).epoch_for(entry.kind, true);
         inner.site_add(entry.maker(), step, entry.weighed(), now, peak);
-        if let Some(sum) = self.sum_of(at, entry) {
+        if let Some(sum) = self.sum_of(at, entry.device, entry.kind) {
             match again {
                 true => sum.unfreed(entry.size, now),
                 false => sum.allocated(entry.size, now),
@@ -272,23 +272,25 @@ impl Ledger {
         let mut slot = inner.take_at(index)?;
         let epoch = self.epoch.load(Relaxed);
         let running = self.running.load(Relaxed);
-        let entry = slot.entry();
         if running != 0 && slot.epoch < running && slot.written != running {
-            sink.emit(&checkpoint_alloc(running, &entry));
+            sink.emit(&checkpoint_alloc(running, &slot.entry()));
             slot.written = running;
         }
-        let peak = self.totals(entry.device).epoch_for(entry.kind, false);
-        inner.site_add(entry.maker(), Step::Freed, entry.weighed(), epoch, peak);
-        if let Some(sum) = self.sum_of(at, &entry) {
-            sum.freed(entry.size, epoch);
+        // From the slot: an entry would be written and read again.
+        let maker = slot.made_by();
+        let Maker { device, kind, .. } = maker;
+        let peak = self.totals(device).epoch_for(kind, false);
+        inner.site_add(maker, Step::Freed, slot.weighed(), epoch, peak);
+        if let Some(sum) = self.sum_of(at, device, kind) {
+            sum.freed(slot.size(), epoch);
         }
-        let bytes = match entry.physical() {
+        let bytes = match physical(kind, slot.size()) {
             Physical::Shared(_) => {
                 drop(inner);
-                self.free_pages(sink, &entry)
+                self.free_pages(sink, key, slot.size())
             }
             Physical::Own(bytes) => {
-                self.subtract(sink, entry.device, entry.kind, bytes);
+                self.subtract(sink, device, kind, bytes);
                 bytes
             }
             Physical::Reserved | Physical::None => 0,
@@ -305,8 +307,8 @@ impl Ledger {
     }
 
     /// Removes a small allocation from its pages. The caller holds no lock.
-    fn free_pages(&self, sink: &impl Sink, entry: &Entry) -> u64 {
-        let (first, last) = pages(entry.key, entry.size);
+    fn free_pages(&self, sink: &impl Sink, key: u64, size: u64) -> u64 {
+        let (first, last) = pages(key, size);
         (first..=last)
             .map(|page| {
                 let owner = self.page_shard(page).lock().close_page(page);

@@ -26,6 +26,11 @@ impl Ledger {
         }
     }
 
+    /// The number of the device's highest peak.
+    pub fn epoch(&self, device: DeviceId) -> u32 {
+        self.totals(device).epoch()
+    }
+
     /// The stacks that hold most of a device at a moment: of the driver's memory, or of a
     /// framework's blocks.
     pub fn holders(

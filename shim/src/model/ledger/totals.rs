@@ -282,18 +282,20 @@ impl SiteSlot {
             self.before = self.now;
             self.epoch = epoch;
         }
-        let (allocations, frees, bytes) = match step {
-            Step::Allocated => (number as i64, 0, size as i64),
-            Step::Freed => (0, number as i64, 0),
-            Step::Unfreed => (0, -(number as i64), 0),
-        };
-        if is_held(self.kind()) {
-            let (bytes, came) = (physical::share(self.kind(), size), step != Step::Freed);
+        let kind = self.kind();
+        if is_held(kind) {
+            let (bytes, came) = (physical::share(kind, size), step != Step::Freed);
             let (epoch, joins_peak) = peak;
             self.held.apply(Change { bytes, number, came, epoch, joins_peak });
         }
-        for (word, by) in self.now.iter_mut().zip([allocations, frees, bytes]) {
-            *word = word.saturating_add_signed(by);
+        let [allocations, frees, bytes] = &mut self.now;
+        match step {
+            Step::Allocated => {
+                *allocations = allocations.saturating_add(number);
+                *bytes = bytes.saturating_add(size);
+            }
+            Step::Freed => *frees = frees.saturating_add(number),
+            Step::Unfreed => *frees = frees.saturating_sub(number),
         }
     }
 

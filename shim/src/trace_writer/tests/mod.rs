@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use testkit::{in_child, redirect};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, TailPlace,
-    TraceReader,
+    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, SummaryDriver,
+    TailPlace, TraceReader,
 };
 
 /// A directory that goes with the test.
@@ -198,6 +198,10 @@ impl ProcessView for Fake {
 
     fn can_sum_up(&self) -> bool {
         true
+    }
+
+    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>> {
+        Some(Vec::new())
     }
 
     fn summary(&self, emit: &mut dyn FnMut(&Event)) {

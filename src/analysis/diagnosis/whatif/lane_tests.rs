@@ -134,6 +134,32 @@ fn captures_whose_blocks_share_a_segment_share_a_pool() {
     assert_eq!(pools, [1, 1, 3, 1, 0, 0]);
 }
 
+/// The trace of an expandable segment has pages: two captures share a pool where they share addresses of one mapping.
+#[test]
+fn captures_whose_blocks_share_mapped_memory_share_a_pool() {
+    let (address, size) = (SEGMENT, 40 * MIB);
+    let mut t = TraceBuilder::new();
+    let map = |t: &mut TraceBuilder, at, object| {
+        t.alloc(at, Kind::Vmm, object, size);
+        t.event(at + 1, Event::Map { address, size, offset: 0, object, stack: StackId(0) });
+    };
+    map(&mut t, 1000, 1);
+    block(&mut t, 1002, address, 16, 0x23, 1);
+    block(&mut t, 1003, address + 16 * MIB, 16, 0x23, 1);
+    t.free(1004, Space::Block, address);
+    block(&mut t, 2000, address, 8, 0x23, 2);
+    t.free(2001, Space::Block, address);
+    t.free(2002, Space::Block, address + 16 * MIB);
+    // Other memory at these addresses is another segment's.
+    t.event(3000, Event::Unmap { address, size, stack: StackId(0) });
+    map(&mut t, 4000, 2);
+    block(&mut t, 4002, address, 16, 0x23, 3);
+    let found = recorded(&t);
+    assert_eq!(lanes(&found), [(0, 1), (0, 1), (0, 1), (0, 3)]);
+    let ends = found.log.requests().filter(|it| matches!(it, Request::PoolEnds { pool: 1 }));
+    assert_eq!(ends.count(), 1, "its memory went");
+}
+
 #[test]
 fn a_private_pool_ends_with_its_first_segment_that_goes() {
     let mut t = TraceBuilder::new();
@@ -155,4 +181,26 @@ fn a_private_pool_ends_with_its_first_segment_that_goes() {
     ];
     assert_eq!(requests, expected);
     assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 20 * MIB);
+}
+
+/// The cache joins free neighbours: what it takes whole ends at an allocated block or at the end of a segment.
+#[test]
+fn a_block_with_free_memory_behind_it_was_split_off() {
+    let mut t = TraceBuilder::new();
+    segment(&mut t, 1000, 1);
+    block(&mut t, 1001, SEGMENT, 2, 0, 0);
+    block(&mut t, 1002, SEGMENT + 2 * MIB, 8, 0, 0);
+    block(&mut t, 1003, SEGMENT + 10 * MIB, 10, 0, 0);
+    t.free(2000, Space::Block, SEGMENT + 2 * MIB);
+    block(&mut t, 2001, SEGMENT + 2 * MIB, 8, 0, 0);
+    t.free(3000, Space::Block, SEGMENT + 2 * MIB);
+    t.free(3001, Space::Block, SEGMENT + 10 * MIB);
+    block(&mut t, 3002, SEGMENT + 2 * MIB, 8, 0, 0);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    t.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    let all = Recorded::with_sources(&trace, &definitions);
+    let split: Vec<bool> = all[0].sources.iter().map(|source| source.split).collect();
+    assert_eq!(split, [true, true, false, false, true]);
 }

@@ -3,7 +3,8 @@
 //! All blocks of a segment have one stream and one pool. A recorded stream is the thread's current one, which a program
 //! may pass over (`caching_allocator_alloc` with a stream, a restored graph pool), and a recorded pool is the number of a
 //! capture, of which several may share a pool. So a block has the lane of its segment, and captures whose blocks share a
-//! segment share a pool.
+//! segment share a pool. Of an expandable segment the trace has the pages, and not which of them are one segment: there
+//! blocks that share addresses are of one lane.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +19,29 @@ struct Segment {
     lane: Lane,
 }
 
+impl Segment {
+    /// The lane of a block in it, recorded with `lane`.
+    fn shared_with(&self, lane: Lane, log: &mut Log) -> Lane {
+        if self.lane.1 != 0 && lane.1 != 0 {
+            log.merge_pools(self.lane.1, lane.1);
+        }
+        self.lane
+    }
+}
+
+/// What holds an address, and where it begins.
+fn at(segments: &mut BTreeMap<u64, Segment>, address: u64) -> Option<(u64, &mut Segment)> {
+    let (start, segment) = segments.range_mut(..=address).next_back()?;
+    (address < segment.end).then_some((*start, segment))
+}
+
 /// The segments of a device.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     /// By address.
     segments: BTreeMap<u64, Segment>,
+    /// Mapped memory that blocks have had since a lane was seen that is not the default one, by address.
+    mapped: BTreeMap<u64, Segment>,
     /// The segment whose first block comes next.
     fresh: Option<u64>,
     /// A lane was seen that is not the default one: before that, all are.
@@ -53,30 +72,60 @@ impl Lanes {
     }
 
     /// The lane of a new block, recorded with `lane`. Pools that turn out to be one become one in `log`.
-    pub(super) fn of_block(&mut self, address: u64, lane: Lane, log: &mut Log) -> Lane {
+    pub(super) fn of_block(
+        &mut self,
+        (address, bytes): (u64, u64),
+        lane: Lane,
+        log: &mut Log,
+    ) -> Lane {
         let fresh = self.fresh.take();
         if !self.differ && lane == (0, 0) {
             self.streams.insert(0);
             return lane;
         }
         self.differ = true;
-        let segment = self.segments.range_mut(..=address).next_back();
-        let segment = segment.filter(|(_, segment)| address < segment.end);
-        let lane = match segment {
-            Some((start, segment)) if fresh == Some(*start) => {
+        let lane = match at(&mut self.segments, address) {
+            Some((start, segment)) if fresh == Some(start) => {
                 segment.lane = lane;
                 lane
             }
-            Some((_, segment)) => {
-                if segment.lane.1 != 0 && lane.1 != 0 {
-                    log.merge_pools(segment.lane.1, lane.1);
-                }
-                segment.lane
-            }
-            None => lane,
+            Some((_, segment)) => segment.shared_with(lane, log),
+            None => self.of_mapped(address, bytes, lane, log),
         };
         self.streams.insert(lane.0);
         lane
+    }
+
+    fn of_mapped(&mut self, address: u64, bytes: u64, lane: Lane, log: &mut Log) -> Lane {
+        let end = address.saturating_add(bytes);
+        match at(&mut self.mapped, address) {
+            Some((_, known)) => {
+                known.end = known.end.max(end);
+                known.shared_with(lane, log)
+            }
+            None => {
+                self.mapped.insert(address, Segment { end, lane });
+                lane
+            }
+        }
+    }
+
+    /// The memory is no longer mapped. Answers with the private pools of its blocks.
+    pub(super) fn unmapped(&mut self, start: u64, end: u64) -> Vec<u16> {
+        let before = at(&mut self.mapped, start).map(|(first, _)| first);
+        let gone: Vec<u64> =
+            before.into_iter().chain(self.mapped.range(start..end).map(|(at, _)| *at)).collect();
+        let mut pools: Vec<u16> =
+            gone.into_iter().filter_map(|at| Some(self.mapped.remove(&at)?.lane.1)).collect();
+        pools.retain(|pool| *pool != 0);
+        pools.dedup();
+        pools
+    }
+
+    /// Whether memory of the segment follows behind an address in it.
+    pub(super) fn segment_goes_on(&self, address: u64) -> bool {
+        let segment = self.segments.range(..address).next_back();
+        segment.is_some_and(|(_, segment)| address < segment.end)
     }
 
     /// The number of streams with blocks.

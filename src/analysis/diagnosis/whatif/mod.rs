@@ -6,14 +6,16 @@
 mod compatible;
 mod driver_pool;
 mod lanes;
+mod no_blocks;
 mod predict;
 mod recorded;
 mod sharing;
 
+pub use no_blocks::{NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
     Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
 };
-pub use recorded::{InForce, NOT_OF_SAMPLES, Recorded, RecordedOoms, Source, why_no_blocks};
+pub use recorded::{InForce, Recorded, RecordedOoms, Source};
 
 #[cfg(test)]
 mod lane_tests;

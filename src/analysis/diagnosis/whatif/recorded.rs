@@ -13,8 +13,8 @@ use super::lanes::{Lane, Lanes};
 use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
-    AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, SegmentAt, State,
-    Until, held_by_others,
+    AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
+    SegmentAt, State, Until, held_by_others,
 };
 use crate::symbols::{Symbols, torch_version};
 use crate::trace::{Definitions, IMPORT, Site, Trace};
@@ -60,6 +60,8 @@ pub struct Source {
     pub thread: ThreadId,
     /// Of its event in the trace.
     pub offset: u64,
+    /// The cache split the block off a larger one, so it is as large as its request, but for less than 512 B.
+    pub split: bool,
 }
 
 /// The setting that the run was recorded under.
@@ -144,34 +146,6 @@ impl Recorded {
     }
 }
 
-/// The message for a trace with samples of the blocks.
-pub const NOT_OF_SAMPLES: &str = "samples of PyTorch's blocks were recorded \
-    (VRAMTRACE_RECORD=sampled), and this needs all of them; record with VRAMTRACE_RECORD=full";
-
-/// The message for a trace without blocks: the probable reason, and what to do.
-pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
-    let conf = InForce::of(definitions);
-    if conf.name().contains("cudaMallocAsync") {
-        return "the run used backend:cudaMallocAsync: memory comes from the driver's own pool, \
-                where none of these settings counts; record it with the default backend";
-    }
-    if definitions.setting("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some() {
-        return "the run had PYTORCH_NO_CUDA_MEMORY_CACHING set: nothing was cached, and none of \
-                these settings counts; record it without";
-    }
-    let modules = definitions.stacks().modules();
-    match modules.iter().any(|module| module.path.contains("libc10_cuda")) {
-        true => {
-            "PyTorch was there, and none of its tensors were recorded: a pluggable allocator was \
-             in its place, or the run was recorded with VRAMTRACE_TENSORS=off"
-        }
-        false => {
-            "no tensors of PyTorch were recorded: give a trace of a PyTorch run, a PyTorch memory \
-             snapshot, or a CSV with the columns action,addr,size,stream"
-        }
-    }
-}
-
 /// The request of the last event of a block. The next event may add to it.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
@@ -241,6 +215,12 @@ impl Builder {
         }
     }
 
+    /// Whether a block that ends here was split off a larger one. Free memory behind it was: the cache joins free neighbours,
+    /// so what it takes whole ends at an allocated block or at the end of a segment.
+    fn is_split(&self, end: u64) -> bool {
+        self.sources.is_some() && !self.log.is_live(end) && self.lanes.segment_goes_on(end)
+    }
+
     /// Segments that go back without a refused request before them: the program emptied the
     /// cache. After one, the cache did it itself, and does so in the replay.
     fn note_release(&mut self, collects_garbage: bool) {
@@ -288,6 +268,15 @@ impl RequestObserver<'_> {
         builder.note_release(collects_garbage);
         builder.asked_at = at.offset;
         builder
+    }
+
+    fn unmapped(&mut self, start: u64, end: u64) {
+        for builder in self.devices.values_mut() {
+            for pool in builder.lanes.unmapped(start, end) {
+                builder.settle();
+                builder.log.pool_ends(pool);
+            }
+        }
     }
 
     fn segment(&mut self, segment: &SegmentAt) -> LogSegment {
@@ -388,9 +377,11 @@ impl Observer for RequestObserver<'_> {
             return;
         }
         let lane = self.lane(live);
-        let source = Source { stack: live.stack, thread: at.thread, offset: at.offset };
         let builder = self.next(at, live.device);
-        let (stream, pool) = builder.lanes.of_block(address, lane, &mut builder.log);
+        let split = builder.is_split(address.saturating_add(live.size));
+        let source = Source { stack: live.stack, thread: at.thread, offset: at.offset, split };
+        let block = (address, live.size);
+        let (stream, pool) = builder.lanes.of_block(block, lane, &mut builder.log);
         builder.knows_streams |= stream != 0 || pool != 0;
         builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool, source });
     }
@@ -437,6 +428,14 @@ impl Observer for RequestObserver<'_> {
             builder.settle();
             builder.log.pool_ends(pool);
         }
+    }
+
+    fn on_unmap(&mut self, _at: &Stamped, address: u64, mapping: &Mapping) {
+        self.unmapped(address, mapping.end());
+    }
+
+    fn on_sleep(&mut self, _at: &Stamped, asleep: &Asleep, _by: StackId) {
+        self.unmapped(asleep.address, asleep.end());
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {

@@ -367,8 +367,9 @@ fn the_drivers_pool_is_an_interval_and_no_proposal() {
     let mut t = TraceBuilder::new();
     filled(&mut t, 1000, 1, 20);
     filled(&mut t, 2000, 2, 20);
-    filled(&mut t, 3000, 3, 20);
-    t.free(4000, Space::Block, SEGMENT * 2);
+    t.free(3000, Space::Block, SEGMENT);
+    t.free(3001, Space::Block, SEGMENT * 2);
+    filled(&mut t, 4000, 3, 40);
     let recorded = recorded(&t);
     let confs = ["backend:cudaMallocAsync", "default"];
     let capacities = [63 * MIB, 70 * MIB, 96 * MIB];
@@ -379,7 +380,7 @@ fn the_drivers_pool_is_an_interval_and_no_proposal() {
         .zip(&pool.at)
         .map(|(bytes, outcome)| (outcome.fits(), prediction.is_too_close(outcome, *bytes)))
         .collect();
-    // Three blocks of 20 MiB: each may need a growth of its own, and 64 MiB hold them all.
+    // The pool may join the two blocks of 20 MiB for the one of 40, or grow: from 64 MiB to 96.
     assert_eq!(verdicts, [(false, false), (false, true), (true, false)]);
     assert_eq!(prediction.advice().map(|it| &*it.name), None, "only the other one is exact");
     assert_eq!(pool.smallest, Some(96 * MIB));

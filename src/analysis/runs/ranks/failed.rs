@@ -15,6 +15,17 @@ pub enum RankEnd {
 }
 
 impl RankEnd {
+    /// The name in JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            RankEnd::OutOfMemory => "out_of_memory",
+            RankEnd::CutOff => "cut_off",
+            RankEnd::Running => "running",
+            RankEnd::InOrder => "in_order",
+            RankEnd::Unknown => "unknown",
+        }
+    }
+
     pub fn words(self) -> &'static str {
         match self {
             RankEnd::OutOfMemory => "out of memory",

@@ -84,6 +84,10 @@ fn add_device(
             all.held.entry(key).or_default().add(held);
         }
     }
+    for of in rank.devices[&id].driver.iter().filter(|of| of.moment == moment) {
+        let held = Held { bytes: of.bytes, count: of.count, ..Held::default() };
+        all.driver.entry((id, of.stack, of.cause)).or_default().add(held);
+    }
     if segments > blocks {
         let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
         all.blocks.entry((id, FREE_CACHE)).or_default().add(free);

@@ -20,12 +20,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vramtrace_format::summary::{HOLDERS, is_held};
-use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder, SummaryMoment};
+use vramtrace_format::{
+    Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
+};
 
 use super::bound::Bound;
 use super::outliers::Standing;
 use crate::analysis::oom;
-use crate::replay::{BytesByKind, DeviceState, Until};
+use crate::replay::{BytesByKind, DeviceState, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
 use observer::RankObserver;
@@ -91,6 +93,8 @@ pub struct RankDevice {
     pub refused_by_driver: u64,
     /// The holders at the peak and at the end, at both levels, largest first; of a summary the largest.
     pub holders: Vec<SummaryHolder>,
+    /// What the driver took for itself, at the peak and at the end, largest first; of a summary the largest.
+    pub driver: Vec<SummaryDriver>,
     /// The live bytes at every moment, where processes share the device.
     steps: Option<Steps>,
 }
@@ -136,7 +140,17 @@ impl Rank {
     /// From the events, also where the trace has a summary.
     pub fn replayed(trace: &Trace) -> Rank {
         let (definitions, _) = trace.definitions();
-        Rank::of_replay(trace, &definitions, None, &mut |_, _| {})
+        Rank::replayed_with(trace, &definitions, &mut (), &mut |_, _| {}).0
+    }
+
+    /// As [`Rank::replayed`], with an observer of that replay. Returns also the state at its end.
+    pub fn replayed_with(
+        trace: &Trace,
+        definitions: &Definitions,
+        observer: &mut impl Observer,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> (Rank, State) {
+        Rank::of_replay(trace, definitions, None, observer, progress)
     }
 
     /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
@@ -158,9 +172,9 @@ impl Rank {
         };
         match summary {
             Some(summary) if wanted(&summary) => Rank::of_summary(trace, &definitions, &summary),
-            _ if bound.allows(trace.len()) => {
-                bound.measure(trace.len(), || Rank::of_replay(trace, &definitions, steps, progress))
-            }
+            _ if bound.allows(trace.len()) => bound.measure(trace.len(), || {
+                Rank::of_replay(trace, &definitions, steps, &mut (), progress).0
+            }),
             Some(summary) => Rank::of_summary(trace, &definitions, &summary),
             None => Rank::of_totals(trace, &definitions),
         }
@@ -187,6 +201,7 @@ impl Rank {
                 peak_by_kind,
                 live_by_kind,
                 holders: of_device.holders.clone(),
+                driver: of_device.driver.clone(),
                 ..of_counters(&counters)
             };
             rank.devices.insert(id, device);
@@ -212,10 +227,12 @@ impl Rank {
         trace: &Trace,
         definitions: &Definitions,
         steps: Option<usize>,
+        observed: &mut impl Observer,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Rank {
+    ) -> (Rank, State) {
         let mut observer = RankObserver::new(steps);
-        let state = trace.replay_until(definitions, Until::End, &mut observer, progress).state;
+        let mut both = (&mut observer, observed);
+        let state = trace.replay_until(definitions, Until::End, &mut both, progress).state;
         let mut rank = Rank::begin(trace);
         rank.ended_in_order = state.ended_ns.is_some();
         rank.stopped = state.stopped.is_some();
@@ -230,11 +247,13 @@ impl Rank {
                 Some(owners) => owners.get(id).cloned().unwrap_or_default(),
                 None => observer.held.holders(*id),
             };
+            let driver = observer.held.driver(*id);
             let steps = observer.steps.remove(id);
             let info = definitions.device(*id).cloned();
-            rank.devices.insert(*id, RankDevice { info, holders, steps, ..of_state(device) });
+            rank.devices
+                .insert(*id, RankDevice { info, holders, driver, steps, ..of_state(device) });
         }
-        rank.name_holders(definitions)
+        (rank.name_holders(definitions), state)
     }
 
     fn begin(trace: &Trace) -> Rank {
@@ -256,7 +275,9 @@ impl Rank {
     /// Adds the names of the holders' stacks.
     fn name_holders(mut self, definitions: &Definitions) -> Rank {
         let holders = self.devices.values().flat_map(|device| &device.holders);
-        let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
+        let driver = self.devices.values().flat_map(|device| &device.driver);
+        let stacks = holders.map(|holder| holder.stack).chain(driver.map(|of| of.stack));
+        let stacks = stacks.chain([FREE_CACHE]);
         self.symbols = Symbols::of(definitions, &self.header, stacks);
         self
     }
@@ -304,17 +325,24 @@ fn refused(counters: &Counters) -> u64 {
     counters.refused_by_cap.saturating_add(counters.refused_by_driver)
 }
 
-/// Whether a summary has all figures. Only the events tell whether refusals ended the program.
+/// Whether a summary has all figures. Only the events tell whether refusals ended the program, and what the driver took
+/// for itself where the recorder is an older one.
 fn is_enough(summary: &EndSummary) -> bool {
-    summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
+    summary.has_driver_memory
+        && summary.cache_ooms == 0
+        && summary.devices.values().all(|device| refused(&device.counters) == 0)
 }
 
 /// Whether a list of holders is full: smaller holders are not in it.
 fn may_lack_holders(summary: &EndSummary) -> bool {
     let mut lists: BTreeMap<(DeviceId, bool, bool), usize> = BTreeMap::new();
+    let mut driver: BTreeMap<(DeviceId, bool), usize> = BTreeMap::new();
     for holder in summary.devices.values().flat_map(|device| &device.holders) {
         let at_peak = holder.moment == SummaryMoment::Peak;
         *lists.entry((holder.device, at_peak, holder.of_framework)).or_default() += 1;
     }
-    lists.values().any(|holders| *holders >= HOLDERS)
+    for of in summary.devices.values().flat_map(|device| &device.driver) {
+        *driver.entry((of.device, of.moment == SummaryMoment::Peak)).or_default() += 1;
+    }
+    lists.values().chain(driver.values()).any(|holders| *holders >= HOLDERS)
 }

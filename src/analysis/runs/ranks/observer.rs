@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::summary::{AtPeak, Change, is_held, largest_first};
-use vramtrace_format::{DeviceId, Refused, StackId, Stamped, SummaryHolder, SummaryMoment};
+use vramtrace_format::summary::{AtPeak, Change, is_held, largest_driver_first, largest_first};
+use vramtrace_format::{
+    Cause, DeviceId, Refused, StackId, Stamped, SummaryDriver, SummaryHolder, SummaryMoment, Took,
+};
 
 use super::steps::Steps;
 use crate::analysis::oom::OomObserver;
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
+    Originator, State,
 };
 use crate::trace::Site;
 
@@ -17,6 +20,7 @@ use crate::trace::Site;
 #[derive(Default)]
 pub(super) struct HeldAtPeak {
     stacks: FxHashMap<(DeviceId, StackId, bool), AtPeak>,
+    driver: FxHashMap<(DeviceId, Originator), AtPeak>,
     peaks: FxHashMap<DeviceId, PeakSoFar>,
 }
 
@@ -40,6 +44,14 @@ impl HeldAtPeak {
         self.stacks.entry((live.device, live.stack, of_framework)).or_default().apply(change);
     }
 
+    /// The driver took memory for itself, or gave it back (`bytes` below 0).
+    fn took(&mut self, device: DeviceId, maker: Originator, bytes: i64) {
+        let epoch = self.peaks.entry(device).or_default().epoch;
+        let (came, bytes) = (bytes > 0, bytes.unsigned_abs());
+        let change = Change { bytes, number: 0, came, epoch, joins_peak: false };
+        self.driver.entry((device, maker)).or_default().apply(change);
+    }
+
     fn reach(&mut self, device: DeviceId, bytes: u64) {
         let peak = self.peaks.entry(device).or_default();
         if bytes > peak.bytes {
@@ -51,6 +63,39 @@ impl HeldAtPeak {
         for ((device, _, _), held) in &mut self.stacks {
             held.forget(self.peaks.get(device).map_or(0, |peak| peak.epoch));
         }
+        for ((device, _), held) in &mut self.driver {
+            held.forget(self.peaks.get(device).map_or(0, |peak| peak.epoch));
+        }
+    }
+
+    /// What the driver took for itself on a device, at the peak and at the end, by cause and stack, largest first.
+    pub(super) fn driver(&self, device: DeviceId) -> Vec<SummaryDriver> {
+        let epoch = self.peaks.get(&device).map_or(0, |peak| peak.epoch);
+        let mut all = Vec::new();
+        for moment in [SummaryMoment::Peak, SummaryMoment::End] {
+            let mut sums: FxHashMap<(Cause, StackId), [u64; 2]> = FxHashMap::default();
+            for ((_, maker), held) in self.driver.iter().filter(|((of, _), _)| *of == device) {
+                let [bytes, _] = held.at(moment, epoch);
+                if bytes > 0 {
+                    let [sum, count] = sums.entry((maker.cause, maker.stack)).or_default();
+                    (*sum, *count) = (sum.saturating_add(bytes), *count + 1);
+                }
+            }
+            let sums = sums.into_iter();
+            let mut here: Vec<SummaryDriver> = sums
+                .map(|((cause, stack), [bytes, count])| SummaryDriver {
+                    device,
+                    moment,
+                    cause,
+                    stack,
+                    bytes,
+                    count,
+                })
+                .collect();
+            largest_driver_first(&mut here);
+            all.append(&mut here);
+        }
+        all
     }
 
     /// The holders of a device, at the peak and at the end, at both levels, largest first.
@@ -141,8 +186,20 @@ impl Observer for RankObserver {
         self.ooms.on_cache_oom(at, device, oom);
     }
 
+    fn on_took(&mut self, _: &Stamped, took: &Took) {
+        self.held.took(took.device, Originator::of(took), took.delta);
+    }
+
     fn on_history_gap(&mut self, at: &Stamped) {
         self.held.forget();
         self.ooms.on_history_gap(at);
+    }
+
+    fn on_resume(&mut self, _: &Stamped, state: &State) {
+        for (device, sums) in &state.devices {
+            for (maker, bytes) in sums.driver_own.makers() {
+                self.held.took(*device, maker, i64::try_from(bytes).unwrap_or(i64::MAX));
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Summaries and replays say the same; cards, imbalance and holders of several processes.
 
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{Event, Space, StackId, SummaryMoment};
+use vramtrace_format::{Cause, Event, SiteId, Space, StackId, SummaryMoment, Took};
 
 use super::*;
 use crate::analysis::{GroupBy, StackClassifier};
@@ -16,7 +16,7 @@ fn read<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace) -> R) -> R {
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
     let replayed = read(t, Rank::replayed);
-    t.event(end_ns, Event::SummaryBegin { cache_ooms: 0 });
+    t.event(end_ns, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
     let mut records = 0;
     let mut put = |event| {
         records += 1;
@@ -43,8 +43,14 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
             }
         }
         device.holders.iter().for_each(|holder| put(Event::SummaryHolder(*holder)));
+        device.driver.iter().for_each(|of| put(Event::SummaryDriver(*of)));
     }
     t.event(end_ns, Event::SummaryEnd { records });
+}
+
+fn took(t: &mut TraceBuilder, at_ns: u64, cause: Cause, mib: i64, stack: u32) {
+    let (site, stack, delta) = (SiteId(0), StackId(stack), mib * MIB as i64);
+    t.event(at_ns, Event::Took(Took { device: DeviceId(0), site, stack, delta, cause, name: 0 }));
 }
 
 fn program() -> TraceBuilder {
@@ -55,7 +61,11 @@ fn program() -> TraceBuilder {
     t.stack(2, &[], &[2, 1], &[]);
     t.context(1, 0);
     t.alloc_by(SECOND, Kind::Device, 1 << 40, 20 * MIB, 1);
+    took(&mut t, SECOND, Cause::Graphs, 6, 2);
+    took(&mut t, SECOND, Cause::Modules, 2, 1);
     t.alloc_by(SECOND, Kind::Device, 2 << 40, 32 * MIB, 2);
+    took(&mut t, SECOND, Cause::Graphs, 5, 2);
+    took(&mut t, SECOND, Cause::Modules, -2, 1);
     t.alloc_by(SECOND, Kind::Block, 2 << 40, 4 * MIB, 2);
     t.alloc_by(SECOND, Kind::Block, (2 << 40) + 4 * MIB, 10 * MIB, 1);
     t.free(2 * SECOND, Space::Device, 1 << 40);
@@ -74,6 +84,7 @@ fn same(one: &Rank, other: &Rank) {
         };
         assert_eq!(figures(device), figures(other));
         assert_eq!(device.holders, other.holders);
+        assert_eq!(device.driver, other.driver);
     }
 }
 
@@ -98,6 +109,13 @@ fn a_summary_says_what_a_replay_says() {
         assert_eq!(held(SummaryMoment::Peak, true), [(2, 4)], "the block of the peak");
         assert_eq!(held(SummaryMoment::End, false), [(2, 32), (1, 6)]);
         assert_eq!(held(SummaryMoment::End, true), [(1, 10)]);
+        let driver = |moment| -> Vec<(Cause, u32, u64)> {
+            let here = device.driver.iter().filter(|of| of.moment == moment);
+            here.map(|of| (of.cause, of.stack.0, of.bytes / MIB)).collect()
+        };
+        let at_peak = [(Cause::Graphs, 2, 6), (Cause::Modules, 1, 2)];
+        assert_eq!(driver(SummaryMoment::Peak), at_peak);
+        assert_eq!(driver(SummaryMoment::End), [(Cause::Graphs, 2, 11)]);
     });
 }
 
@@ -131,7 +149,7 @@ fn only_a_whole_summary_at_the_end_counts() {
     }));
     // One record of it is missing.
     assert!(!from_summary(&|t| {
-        t.event(4 * SECOND, Event::SummaryBegin { cache_ooms: 0 });
+        t.event(4 * SECOND, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
         t.event(4 * SECOND, Event::SummaryEnd { records: 1 });
         ended(t);
     }));

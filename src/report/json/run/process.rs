@@ -161,16 +161,6 @@ fn begin(header: &Header, trace: &std::path::Path, source: &'static str) -> Proc
     }
 }
 
-fn end_name(end: RankEnd) -> &'static str {
-    match end {
-        RankEnd::OutOfMemory => "out_of_memory",
-        RankEnd::CutOff => "cut_off",
-        RankEnd::Running => "running",
-        RankEnd::InOrder => "in_order",
-        RankEnd::Unknown => "unknown",
-    }
-}
-
 /// Of a process that was not read in full.
 pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
     let classifier = StackClassifier::new(&rank.symbols, &rank.header);
@@ -201,7 +191,7 @@ pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
     };
     ProcessRecord {
         duration_s: rounded(rank.last_ns as f64 / 1e9),
-        ended: end_name(rank.end()),
+        ended: rank.end().name(),
         devices: rank.devices.iter().map(device).collect(),
         ..begin(&rank.header, &rank.trace, source)
     }
@@ -218,7 +208,7 @@ pub(super) fn of_process(process: &Process) -> ProcessRecord {
     };
     ProcessRecord {
         duration_s: rounded(process.ending.last_ns as f64 / 1e9),
-        ended: end_name(end),
+        ended: end.name(),
         devices: process.devices().map(|(id, device)| of_device(process, id, device)).collect(),
         out_of_memory: fatal.map(|fatal| oom_record(process, fatal)),
         advice: fatal.and_then(advice_record),

@@ -27,7 +27,7 @@ fn run() -> [TraceBuilder; 2] {
     let mut whole = TraceBuilder::new().rank(0, 2);
     whole.header.uuid[0] = 1;
     whole.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
-    whole.event(3 * SECOND, Event::SummaryBegin { cache_ooms: 0 });
+    whole.event(3 * SECOND, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
     whole.event(3 * SECOND, Event::SummaryDevice(counters(100 * MIB, 100 * MIB)));
     whole.event(3 * SECOND, Event::SummaryEnd { records: 1 });
     whole.event(3 * SECOND, Event::Ended);

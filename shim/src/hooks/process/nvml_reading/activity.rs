@@ -7,8 +7,14 @@ use crate::hooks::process::texts::say_once;
 use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, Followed, MOST};
 use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
 use crate::model::devices::Device;
+use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::fallible_map::Map;
+use crate::runtime::hash_table::NoMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
+use vramtrace_format::summary::keep_largest_driver;
+use vramtrace_format::{
+    Cause, ContextId, DeviceId, Event, StackId, SummaryDriver, SummaryMoment, Took,
+};
 
 /// Without a cap all readings, and under a cap those after calls, may take this long in all and a fixed share of the
 /// process's life: NVML is slow where many processes share a GPU. (A reading takes 0.2 to 0.8 ms on an H100.) The first
@@ -49,7 +55,7 @@ impl Drop for ActivityGuard {
     fn drop(&mut self) {
         self.watched.active[self.call.doing as usize].fetch_sub(1, Ordering::Relaxed);
         if self.call.doing == DriverActivity::Graphs {
-            self.watched.account.lock().graph_call_ends();
+            self.watched.account.lock().graph_call_ends(self.call);
         }
     }
 }
@@ -102,7 +108,7 @@ impl NvmlReader {
             self.read_within_budget(p, device, || (), None);
         }
         if doing == DriverActivity::Graphs {
-            watched.account.lock().graph_call_begins(call.originator);
+            watched.account.lock().graph_call_begins(call);
         }
         watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
         Some(ActivityGuard { watched, device, call })
@@ -208,6 +214,11 @@ impl NvmlReader {
                 });
             }
             (Attribution::ByOriginator(maker, bytes), _) => self.book(p, device.id, maker, bytes),
+            (Attribution::ByOriginators(originators, bytes), _) => {
+                for (maker, part) in originators.divide(bytes).into_iter().flatten() {
+                    self.book(p, device.id, maker, part);
+                }
+            }
             (_, Some(own)) => (own.on_growth)(showed),
             (Attribution::BySome(cause, bytes), None) => {
                 self.book(p, device.id, Originator::unnamed(cause), bytes);
@@ -223,6 +234,7 @@ impl NvmlReader {
             return;
         };
         let mut account = watched.account.lock();
+        account.keep_peak(p.ledger.epoch(device));
         let maker = account.add(maker, bytes);
         watched.publish(&account, maker.cause);
         record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
@@ -256,6 +268,36 @@ impl NvmlReader {
             }
         }
     }
+
+    /// For the summary at the end: what the driver held for itself on the device, at its highest peak, whose number is
+    /// `epoch`, and now. Appended to `all`. Without host memory for it: an error.
+    pub fn sum_up(
+        &self,
+        device: DeviceId,
+        epoch: u32,
+        all: &mut Vec<SummaryDriver>,
+    ) -> Result<(), NoMemory> {
+        let Some(watched) = self.devices.get(device.0 as usize) else { return Ok(()) };
+        let account = watched.account.lock();
+        for moment in [SummaryMoment::Peak, SummaryMoment::End] {
+            let makers = match moment {
+                SummaryMoment::Peak => account.makers_at_peak(epoch).ok_or(NoMemory)?,
+                SummaryMoment::End => account.makers(),
+            };
+            let mut sums: Map<(Cause, StackId), [u64; 2]> = Map::default();
+            for (maker, bytes) in makers {
+                let [held, count] = sums.get_or_insert((maker.cause, maker.stack), [0; 2])?;
+                (*held, *count) = (held.saturating_add(*bytes), *count + 1);
+            }
+            let of = |(&(cause, stack), &[bytes, count]): (&(Cause, StackId), &[u64; 2])| {
+                SummaryDriver { device, moment, cause, stack, bytes, count }
+            };
+            let mut here = list_of(sums.len(), sums.iter().map(of))?;
+            keep_largest_driver(&mut here);
+            here.into_iter().try_for_each(|of| all.try_push(of))?;
+        }
+        Ok(())
+    }
 }
 
 impl DeviceReadings {
@@ -271,6 +313,7 @@ impl DeviceReadings {
         change: impl FnOnce(&mut DriverInternal, &mut dyn FnMut(&Originator, u64)),
     ) {
         let mut account = self.account.lock();
+        account.keep_peak(p.ledger.epoch(device));
         change(&mut account, &mut |maker, bytes| record(p, device, maker, -(bytes as i64)));
         Cause::ALL.into_iter().for_each(|cause| self.publish(&account, cause));
     }

@@ -59,10 +59,10 @@ enum Step {
 }
 use Step::*;
 
-/// cuMemAllocAsync, with a look before it asks again, and cuMemFreeAsync.
+/// cuMemAllocAsync, with a look before it asks again, and cuMemFreeAsync. After the request only the reserve is read.
 fn block_of(size: u64) -> Vec<Step> {
     let look = [Begin, ReadReserved, ReadUsed, Observe];
-    let call = [Alloc(size), Begin, ReadReserved, ReadUsed, Finish(size)];
+    let call = [Alloc(size), Begin, ReadReserved, Finish(size)];
     let mut steps = vec![Ask(size)];
     steps.extend(look);
     steps.push(AskAgain(size));
@@ -102,7 +102,7 @@ struct Thread {
     at: usize,
     ticket: u64,
     reserved: u64,
-    used: u64,
+    used: Option<u64>,
 }
 
 /// All that there is between two steps.
@@ -186,7 +186,7 @@ impl Model {
             Begin => me.ticket = growth.ticket().0,
             BeginByDriver => me.ticket = growth.ticket_by_driver().0,
             ReadReserved => me.reserved = driver.reserved,
-            ReadUsed => me.used = driver.requested,
+            ReadUsed => me.used = Some(driver.requested),
             Finish(size) => growth.finish(budget, size, true, Some(reading), |_| ()),
             FinishUnread(size) => growth.finish(budget, size, true, None, |_| ()),
             Failed(size) => growth.finish(budget, size, false, None, |_| ()),
@@ -216,7 +216,7 @@ impl Model {
 fn a_pool_never_grows_past_what_is_counted() {
     let programs = vec![block_of(20 * MIB), block_of(30 * MIB), synchronize()];
     let model = Model::check(64 * MIB, programs);
-    assert!(model.seen.len() > 10_000, "{}", model.seen.len());
+    assert!(model.seen.len() > 5_000, "{}", model.seen.len());
 }
 
 #[test]

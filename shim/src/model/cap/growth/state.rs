@@ -27,8 +27,8 @@ pub(in crate::model::cap) struct State {
     /// The number of read-backs started, and the latest one applied.
     pub(super) readings_begun: u64,
     pub(super) applied: u64,
-    /// The driver's figure of used bytes at the last reading, plus requests granted since; frees lower
-    /// it only at the next reading. It does not include padding.
+    /// The driver's figure of used bytes at the last reading that has one, plus requests granted since;
+    /// frees lower it only at the next such reading. It does not include padding.
     pub(super) driver_used: u64,
     /// The most bytes that were in use or in flight since the latest applied read-back began. The
     /// driver may have grown up to this, whatever was freed since.
@@ -44,7 +44,8 @@ pub struct Ticket(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub reserved: u64,
-    pub used: u64,
+    /// `None`: not read. The figure matters where a request is about to be refused.
+    pub used: Option<u64>,
 }
 
 /// A change of reserved bytes, for the ledger and the file.
@@ -120,7 +121,7 @@ impl State {
             self.applied = ticket.0;
             self.most.forget_before(ticket.0);
             self.reserved = reading.reserved;
-            self.driver_used = reading.used;
+            self.driver_used = reading.used.unwrap_or(self.driver_used);
         }
     }
 

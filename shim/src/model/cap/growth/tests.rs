@@ -8,7 +8,7 @@ fn capped(limit: u64) -> Budget {
 }
 
 fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> {
-    Some((growth.ticket(), Reading { reserved, used }))
+    Some((growth.ticket(), Reading { reserved, used: Some(used) }))
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
     pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!(budget.counted(), 0);
 }
 
@@ -99,7 +99,7 @@ fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
     // Forecast to be served from what is held; then a synchronisation takes that away.
     pool.ask(Some(&budget), 20 * MIB).unwrap();
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
     assert!(budget.try_take(33 * MIB).is_err());
     pool.finish(Some(&budget), 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
@@ -110,8 +110,8 @@ fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
 fn an_older_reading_does_not_undo_a_younger_one() {
     let (budget, pool) = (capped(1 << 30), Growth::default());
     let (old, young) = (pool.ticket(), pool.ticket());
-    pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: 0 }, |_| ());
-    pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: 0 }, |_| ());
+    pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: Some(0) }, |_| ());
+    pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: Some(0) }, |_| ());
     assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
 }
 
@@ -131,7 +131,12 @@ fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
     pool.finish(Some(&budget), 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
     assert!(pool.ask(Some(&budget), MIB).is_err());
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: 8 * MIB }, |_| ());
+    pool.observe(
+        Some(&budget),
+        ticket,
+        Reading { reserved: 32 * MIB, used: Some(8 * MIB) },
+        |_| (),
+    );
     assert!(pool.ask_again(Some(&budget), MIB).is_ok());
 }
 
@@ -147,13 +152,13 @@ fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
         pool.finish(Some(&budget), size, true, reading, |_| ());
     }
     let ticket = pool.ticket();
-    let reading = Reading { reserved: 32 * MIB, used: 2 * size };
+    let reading = Reading { reserved: 32 * MIB, used: Some(2 * size) };
     pool.observe(Some(&budget), ticket, reading, |_| ());
     assert!(pool.ask(Some(&budget), 1).is_err());
     assert!(pool.ask_again(Some(&budget), 1).is_err());
     // The driver has freed one, which is not reported here yet.
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: size }, |_| ());
+    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: Some(size) }, |_| ());
     assert!(pool.ask_again(Some(&budget), 1).is_ok());
 }
 
@@ -199,6 +204,6 @@ fn threads_lose_nothing() {
         }
     });
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
 }

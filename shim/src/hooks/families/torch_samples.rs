@@ -1,0 +1,133 @@
+//! Calls about PyTorch's blocks where samples of them are recorded.
+//!
+//! Nearly all of these calls record nothing. They are [`passed`] before anything else is done: they take no lock, call
+//! nothing and change a few words of their device, so that a handler of a signal may leave them at any instruction. The
+//! first call of a function, and the next one of each device after totals are asked for, take the path of [`memory`], and
+//! so does one call in [`SAMPLED_ONE_OF`](crate::driver::depth::SAMPLED_ONE_OF) of a thread: it is timed, and does the
+//! work that is due.
+
+use crate::driver::api::Api;
+use crate::driver::depth;
+use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals};
+use crate::hooks::families::torch_calls;
+use crate::hooks::process::state::{self, Process};
+use crate::model::block_sampling::{BlockFigures, BlockSampling, Chosen};
+use crate::model::torch_totals::CacheTotals;
+use std::ffi::c_void;
+use vramtrace_format::DeviceId;
+
+/// Counts a call for which nothing is recorded, of a thread that is in no hook: returns the real function.
+#[inline(always)]
+pub fn passed(
+    api: Api,
+    caller: usize,
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    word: u64,
+) -> Option<usize> {
+    // The first look: with all blocks recorded it is the only one.
+    let figures = state::passing(torch_calls::index(api))?;
+    let next = depth::untimed()?;
+    let real = torch_calls::known(api, caller)?;
+    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    if !is_passed(figures, at as u64, size, totals, word) {
+        return None;
+    }
+    next.count();
+    Some(real)
+}
+
+/// The same for a call that is timed.
+#[inline(always)]
+pub fn timed_passed(
+    api: Api,
+    caller: usize,
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    word: u64,
+) -> Option<usize> {
+    let figures = state::passing(torch_calls::index(api))?;
+    let real = torch_calls::known(api, caller)?;
+    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    is_passed(figures, at as u64, size, totals, word).then_some(real)
+}
+
+#[inline(always)]
+fn is_passed(
+    figures: &BlockFigures,
+    address: u64,
+    size: i64,
+    totals: CacheTotals,
+    word: u64,
+) -> bool {
+    let [kind, index, ..] = word.to_le_bytes();
+    kind == CUDA && figures.pass(usize::from(index), address, size, totals)
+}
+
+/// A call that is not passed. Of the block: its address and size.
+pub fn memory(
+    p: &'static Process,
+    sampling: &'static BlockSampling,
+    api: Api,
+    device: DeviceId,
+    (key, size): (u64, i64),
+    totals: CacheTotals,
+) {
+    // First: see `may_pass`.
+    state::set_passing(torch_calls::index(api), sampling.figures());
+    sampling.may_pass(device);
+    if key != 0 && size != 0 {
+        let mut chosen = Chosen::No;
+        if size > 0 {
+            chosen = sampling.allocated(device, key, size as u64);
+        } else {
+            sampling.freed(device);
+        }
+        if chosen != Chosen::No || sampling.may_be_recorded(key) {
+            record_sample(p, sampling, api, device, (key, size), chosen, totals);
+        }
+    }
+    sampling.note(device, totals);
+    if p.torch_totals.update(device, totals) {
+        record_totals(p, device, totals);
+        p.trace_writer.record(&sampling.counts(device));
+    }
+}
+
+/// A block that is recorded begins or ends; or, if there is one at an address that is given out again, its end was not reported.
+#[cold]
+fn record_sample(
+    p: &'static Process,
+    sampling: &'static BlockSampling,
+    api: Api,
+    device: DeviceId,
+    (key, size): (u64, i64),
+    chosen: Chosen,
+    totals: CacheTotals,
+) {
+    if p.trace_writer.is_silent() {
+        return;
+    }
+    let ended = sampling.may_be_recorded(key) && block_freed(p, key);
+    if ended {
+        sampling.is_removed(key);
+    }
+    match chosen {
+        Chosen::No if !ended => return,
+        Chosen::No => {}
+        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
+        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
+    }
+    if chosen != Chosen::No {
+        sampling.is_recorded(key);
+    }
+    // The samples do not give the totals.
+    record_totals(p, device, totals);
+    if sampling.are_counts_due(device) {
+        p.trace_writer.record(&sampling.counts(device));
+    }
+}

@@ -1,0 +1,74 @@
+//! Where recorded blocks may be: a bit for each of 65,536 classes of addresses, and the number of recorded blocks of the
+//! class. A bit that is 0 is certain; otherwise the ledger knows.
+//!
+//! The classes of 256 KiB of addresses share a cache line, which most calls of a program's step find where the one before
+//! left it.
+
+use crate::runtime::lock::Lock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+const CLASSES: usize = 1 << 16;
+
+#[repr(C, align(64))]
+pub(super) struct MarkBits([AtomicU64; CLASSES / 64]);
+
+/// All zero at first.
+#[repr(C)]
+pub(super) struct Marks {
+    counts: [AtomicU8; CLASSES],
+}
+
+/// Held while a count and its bit change: blocks of several devices may share them.
+pub(super) type Changing = Lock<()>;
+
+/// A block is 512 bytes long at least. The number of its 256 KiB chooses a line, and where in the line the first block has
+/// its bit: segments begin at multiples of 2 MiB.
+#[inline(always)]
+fn class(address: u64) -> usize {
+    let line = (address >> 18).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
+    ((line ^ address >> 9) & (CLASSES as u64 - 1)) as usize
+}
+
+impl MarkBits {
+    /// Whether a block at this address may be recorded. False is certain.
+    #[inline(always)]
+    pub fn may_be_recorded(&self, address: u64) -> bool {
+        let class = class(address);
+        self.0[class / 64].load(Relaxed) >> (class % 64) & 1 != 0
+    }
+
+    fn set(&self, class: usize, on: bool) {
+        let (word, bit) = (&self.0[class / 64], 1 << (class % 64));
+        let bits = word.load(Relaxed);
+        word.store(if on { bits | bit } else { bits & !bit }, Relaxed);
+    }
+}
+
+impl Marks {
+    /// A block at this address is in the ledger from now on. Once there are 255 of its class it is no more known how many
+    /// there are, and the bit stays.
+    pub fn add(&self, bits: &MarkBits, changing: &Changing, address: u64) {
+        let class = class(address);
+        let count = &self.counts[class];
+        let _changing = changing.lock();
+        let marks = count.load(Relaxed);
+        count.store(marks.saturating_add(1), Relaxed);
+        if marks == 0 {
+            bits.set(class, true);
+        }
+    }
+
+    pub fn remove(&self, bits: &MarkBits, changing: &Changing, address: u64) {
+        let class = class(address);
+        let count = &self.counts[class];
+        let _changing = changing.lock();
+        let marks = count.load(Relaxed);
+        if marks == 0 || marks == u8::MAX {
+            return;
+        }
+        count.store(marks - 1, Relaxed);
+        if marks == 1 {
+            bits.set(class, false);
+        }
+    }
+}

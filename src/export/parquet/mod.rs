@@ -1,0 +1,134 @@
+//! Exports traces to Parquet files, for DuckDB, Spark and data frames: a directory of tables, partitioned by run and
+//! rank. docs/parquet.md names the columns.
+//!
+//! Each trace is read twice, and twice more for roles where it has blocks of a framework; as many traces at a time as there
+//! are cores. Memory for a trace is bounded by the live set, nine bytes for each allocation (18 where it has
+//! blocks), the stacks, and the rows of a row group.
+
+mod clock;
+mod columns;
+mod events;
+mod lives;
+mod partition;
+mod place;
+mod samples;
+mod series;
+mod stacks;
+mod summary;
+mod table;
+mod tables;
+mod watched;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use vramtrace_format::Kind;
+
+use super::owners::Owners;
+use super::requester::who_of;
+use super::roles::KnownRoles;
+use crate::analysis::parallel;
+use crate::analysis::ranks::Rank;
+use crate::replay::Until;
+use crate::symbols::Symbols;
+use crate::trace::Trace;
+use events::{EventWriter, Known};
+use lives::Lives;
+use partition::{Partition, partitions};
+use place::Place;
+pub use tables::{Rows, Table, TablesWanted};
+use watched::Watched;
+
+/// Writes the wanted tables into the directory `to`, which must not exist or be empty. It exists only when it is complete.
+pub fn export(
+    traces: &[Trace],
+    wanted: &TablesWanted,
+    to: &Path,
+    progress: parallel::Progress,
+) -> io::Result<Rows> {
+    let place = Place::new(to)?;
+    let all: Vec<&Trace> = traces.iter().collect();
+    let partitions = partitions(traces, wanted.run.as_deref());
+    let written = parallel::each(&all, progress, |index, trace, done| {
+        Process { trace, partition: &partitions[index], wanted, to: place.path() }.write(done)
+    });
+    let mut rows = Rows::default();
+    for of_process in written {
+        rows.add(&of_process?);
+    }
+    place.keep()?;
+    Ok(rows)
+}
+
+/// The tables of one process.
+struct Process<'a> {
+    trace: &'a Trace,
+    partition: &'a Partition,
+    wanted: &'a TablesWanted,
+    to: &'a Path,
+}
+
+impl Process<'_> {
+    /// `None`: the table is not wanted.
+    fn file(&self, table: Table) -> io::Result<Option<File>> {
+        if !self.wanted.has(table) {
+            return Ok(None);
+        }
+        let (directory, file) = self.partition.file(self.to, table.name());
+        fs::create_dir_all(&directory)?;
+        File::create_new(directory.join(file)).map(Some)
+    }
+
+    fn write(&self, progress: &mut dyn FnMut(u64, u64)) -> io::Result<Rows> {
+        let mut rows = Rows::default();
+        let (trace, process) = (self.trace, self.partition.process);
+        let (definitions, _) = trace.definitions();
+        let definitions = Rc::new(definitions);
+        let in_order = self.wanted.has(Table::Events) || self.wanted.has(Table::Blocks);
+        let mut watched = self.wanted.has(Table::Samples).then(Watched::new);
+        let mut lives = self.wanted.has(Table::Blocks).then(Lives::default);
+        let mut observers = (watched.as_mut(), lives.as_mut());
+        let (rank, state) = Rank::replayed_with(trace, &definitions, &mut observers, progress);
+        if let Some(file) = self.file(Table::Summary)? {
+            rows.count(Table::Summary, summary::write(file, process, &rank, &state)?);
+        }
+        if let Some(file) = self.file(Table::Holders)? {
+            rows.count(Table::Holders, summary::write_holders(file, process, &rank)?);
+        }
+        if let (Some(file), Some(watched)) = (self.file(Table::Samples)?, watched) {
+            let start = trace.header().start_unix_ns;
+            let history = state.history.as_deref();
+            let written = samples::write(file, process, start, watched, history, state.time_ns)?;
+            rows.count(Table::Samples, written);
+        }
+        let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
+        let roles = self.wanted.has(Table::Blocks) && blocks;
+        let named = self.wanted.has(Table::Stacks) || roles;
+        let symbols = named.then(|| Symbols::of_all(&definitions, trace.header()));
+        if let (Some(file), Some(symbols)) = (self.file(Table::Stacks)?, &symbols) {
+            let who = who_of(&definitions, trace, symbols, true);
+            rows.count(Table::Stacks, stacks::write(file, process, &definitions, &who)?);
+        }
+        if in_order {
+            let roles = symbols.as_ref().filter(|_| roles);
+            let known = Known {
+                definitions: Rc::clone(&definitions),
+                lives: lives.unwrap_or_default(),
+                roles: roles.map_or_else(KnownRoles::default, |symbols| {
+                    KnownRoles::of(trace, &definitions, symbols)
+                }),
+                owners: Owners::of(trace, &definitions),
+                end_ns: state.time_ns,
+            };
+            let (events, blocks) = (self.file(Table::Events)?, self.file(Table::Blocks)?);
+            let mut writer = EventWriter::new(process, known, events, blocks)?;
+            trace.replay_until(&definitions, Until::End, &mut writer, &mut |_, _| {});
+            let (events, blocks) = writer.finish()?;
+            rows.count(Table::Events, events);
+            rows.count(Table::Blocks, blocks);
+        }
+        Ok(rows)
+    }
+}

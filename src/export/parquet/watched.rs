@@ -1,0 +1,98 @@
+//! The figures of the table `samples` that come from the events, found in the first pass: bytes over time of each device
+//! and stack, and what the driver and NVML reported.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::summary::is_held;
+use vramtrace_format::{DeviceId, StackId, Stamped};
+
+use super::clock::Clock;
+use super::series::Series;
+use crate::analysis::Level;
+use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, SampleAt, State};
+
+/// Bins of a device, and of a stack.
+const DEVICE_BINS: u64 = 1 << 10;
+const STACK_BINS: u64 = 1 << 5;
+
+/// A device and a level. The stack: `None` for all of them.
+pub(super) type Line = (DeviceId, Level, Option<StackId>);
+
+pub(super) struct Watched {
+    pub devices: Series<Line>,
+    pub stacks: Series<Line>,
+    pub reported: Vec<(DeviceId, SampleAt)>,
+    last_ns: FxHashMap<DeviceId, u64>,
+    clock: Clock,
+}
+
+impl Watched {
+    pub(super) fn new() -> Watched {
+        Watched {
+            devices: Series::new(DEVICE_BINS),
+            stacks: Series::new(STACK_BINS),
+            reported: Vec::new(),
+            last_ns: FxHashMap::default(),
+            clock: Clock::default(),
+        }
+    }
+
+    fn change(&mut self, at: &Stamped, level: Level, live: &Live, came: bool) {
+        if !is_held(live.kind) {
+            return;
+        }
+        let (now_ns, share) = (self.clock.at(at), live.share());
+        self.stacks.change(now_ns, (live.device, level, Some(live.stack)), |bytes| match came {
+            true => bytes.saturating_add(share),
+            false => bytes.saturating_sub(share),
+        });
+    }
+}
+
+impl Observer for Watched {
+    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, _how: AllocCause) {
+        self.change(at, Level::Driver, live, true);
+    }
+
+    fn on_free(&mut self, at: &Stamped, _key: Key, live: &Live, _how: FreeCause) {
+        self.change(at, Level::Driver, live, false);
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
+        self.change(at, Level::Tensor, live, true);
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
+        self.change(at, Level::Tensor, live, false);
+    }
+
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        let now_ns = self.clock.at(at);
+        self.devices.change(now_ns, (device, Level::Driver, None), |_| state.live_bytes);
+        if state.cache.is_used() {
+            self.devices.change(now_ns, (device, Level::Tensor, None), |_| state.cache.allocated);
+        }
+        if let Some(sample) = state.sample
+            && self.last_ns.insert(device, sample.time_ns) != Some(sample.time_ns)
+        {
+            self.reported.push((device, sample));
+        }
+    }
+
+    fn on_history_gap(&mut self, _at: &Stamped) {
+        self.devices.forget();
+        self.stacks.forget();
+    }
+
+    fn on_resume(&mut self, at: &Stamped, state: &State) {
+        let now_ns = self.clock.at(at);
+        // A checkpoint has the sums of some kinds behind the allocations.
+        for (device, of) in &state.devices {
+            self.devices.change(now_ns, (*device, Level::Driver, None), |_| of.live_bytes);
+            if of.cache.is_used() {
+                self.devices.change(now_ns, (*device, Level::Tensor, None), |_| of.cache.allocated);
+            }
+        }
+        self.devices.resume(now_ns);
+        self.stacks.resume(now_ns);
+    }
+}
