@@ -146,7 +146,7 @@ fn what_passes_is_what_is_not_recorded() {
             true => held.swap_remove(below(held.len() as u64) as usize),
             false => {
                 let (address, size) =
-                    (((turn / 1_000 + 1) << 32) + (turn % 1_000 << 13), 512 + below(64 * KIB));
+                    (((turn / 1_000 + 1) << 32) + ((turn % 1_000) << 13), 512 + below(64 * KIB));
                 held.push((address, -(size as i64)));
                 (address, size as i64)
             }
