@@ -181,7 +181,9 @@ impl DriverHeld {
         }
         history.last_ns = at.time_ns;
         if history.bytes >= history.most {
-            (history.most, history.graphs_at_most) = (history.bytes, kept);
+            // The driver may take more while graphs are destroyed, and give back only later.
+            (history.most, history.graphs_at_most) =
+                (history.bytes, kept.max(history.graphs_at_most));
         }
         history.time.change(at.time_ns.saturating_sub(history.first_ns), before, history.bytes);
     }
@@ -240,5 +242,41 @@ impl DriverHeld {
                 self.took(at, &Took { device: *device, cause, delta, site, stack, name });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::{ContextId, Event, SiteId, ThreadId};
+
+    /// On an H100 the driver took 4 MiB while the graphs were destroyed, and gave back only later.
+    #[test]
+    fn what_the_driver_takes_while_graphs_are_destroyed_is_of_all_of_them() {
+        let (device, stack) = (DeviceId(0), StackId(1));
+        let at = Stamped { offset: 0, time_ns: 1, thread: ThreadId(1), event: Event::Anchor };
+        let graph = |number| ExecGraph {
+            number,
+            device,
+            context: ContextId(1),
+            site: SiteId(1),
+            stack,
+            nodes: 9,
+        };
+        let took =
+            |delta| Took { device, cause: Cause::Graphs, site: SiteId(1), stack, delta, name: 0 };
+        let mut held = DriverHeld::default();
+        for number in 0..4 {
+            held.graph(&at, &graph(number), GraphChange::Made);
+            held.took(&at, &took(10));
+        }
+        for number in 0..3 {
+            held.graph(&at, &graph(number), GraphChange::Ended);
+        }
+        held.took(&at, &took(4));
+        let history = &held.holders[&(device, Cause::Graphs, stack)];
+        assert_eq!((history.most, history.graphs_at_most), (44, 4));
+        held.took(&at, &took(-44));
+        assert_eq!(held.holders[&(device, Cause::Graphs, stack)].graphs_at_most, 4);
     }
 }
