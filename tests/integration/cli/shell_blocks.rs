@@ -2,8 +2,8 @@
 //! the simulated driver, and ends with status 0. (`pages.rs` runs the `console` blocks, and compares what
 //! they print.)
 //!
-//! `python` is that of an empty virtual environment, `pytest` and `llama-server` scripts that run the pages' train.py, and
-//! process 4711 a program that waits. VRAM_RECORDS names a file, as in a job of Slurm.
+//! `python` is that of an empty virtual environment, `pytest` and `llama-server` scripts that run the pages' train.py, `main.py` and
+//! `generate.py` copies of it, and process 4711 a program that waits. VRAM_RECORDS names a file, as in a job of Slurm.
 
 use std::ffi::OsString;
 use std::fs;
@@ -58,6 +58,9 @@ fn project() -> Scratch {
         .current_dir(&scratch.0)
         .status();
     assert!(made.is_ok_and(|status| status.success()), "python3 -m venv");
+    for name in ["main.py", "generate.py"] {
+        fs::copy(scratch.0.join("train.py"), scratch.0.join(name)).unwrap();
+    }
     for name in ["pytest", "llama-server"] {
         let script = scratch.0.join("venv/bin").join(name);
         fs::write(&script, "#!/bin/sh\nexec python train.py\n").unwrap();
