@@ -31,7 +31,9 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
-    patched_entries::look(&p.patchers, &p.trace_writer);
+    if p.patchers.is_due(p.clock.now_ns()) {
+        patched_entries::look(&p.patchers, &p.trace_writer);
+    }
     p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {
         true => refresh_reserves(p, device),

@@ -13,18 +13,34 @@ pub struct Patchers {
     libraries: Lock<Vec<String>>,
     /// A bit for each function.
     noted: [AtomicU64; Patchers::FUNCTIONS / 64],
+    /// Time of the last look before a refusal; 0: none.
+    looked_ns: AtomicU64,
 }
+
+/// Least time between two looks before refusals: a program may be refused in each step.
+const LOOK_EVERY_NS: u64 = 100_000_000;
 
 impl Default for Patchers {
     fn default() -> Patchers {
         let noted = [const { AtomicU64::new(0) }; Patchers::FUNCTIONS / 64];
-        Patchers { libraries: Lock::new(Vec::new()), noted }
+        Patchers { libraries: Lock::new(Vec::new()), noted, looked_ns: AtomicU64::new(0) }
     }
 }
 
 impl Patchers {
     /// Functions that are told apart.
     pub const FUNCTIONS: usize = 1024;
+
+    /// Whether functions are looked at before this refusal.
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let last = self.looked_ns.load(Relaxed);
+        let is_due = last == 0 || now_ns >= last.saturating_add(LOOK_EVERY_NS);
+        if is_due {
+            self.looked_ns.store(now_ns.max(1), Relaxed);
+        }
+        is_due
+    }
 
     /// Whether the function with this number was noted before.
     #[inline]
