@@ -1,6 +1,9 @@
 //! Recorded processes that run now, and groups that share a cap: reads their pages in shared memory and changes
 //! their caps.
 
+// `metrics` is the user of a part of these files.
+#![cfg_attr(not(feature = "metrics"), allow(dead_code))]
+
 mod directory;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod followed;

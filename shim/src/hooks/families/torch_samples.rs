@@ -16,6 +16,9 @@ use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::DeviceId;
 
+/// What PyTorch reports of a block: its address, its size, and the totals of the device that the word names.
+type Reported = (*mut c_void, i64, usize, usize, u64);
+
 /// Counts a call for which nothing is recorded, of a thread that is in no hook: returns the real function.
 #[inline(always)]
 pub fn passed(
@@ -30,11 +33,7 @@ pub fn passed(
     // The first look: with all blocks recorded it is the only one.
     let figures = state::passing(torch_calls::index(api))?;
     let next = depth::untimed()?;
-    let real = torch_calls::known(api, caller)?;
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-    if !is_passed(figures, at as u64, size, totals, word) {
-        return None;
-    }
+    let real = real_of_passed(figures, api, caller, (at, size, allocated, reserved, word))?;
     next.count();
     Some(real)
 }
@@ -51,21 +50,21 @@ pub fn timed_passed(
     word: u64,
 ) -> Option<usize> {
     let figures = state::passing(torch_calls::index(api))?;
-    let real = torch_calls::known(api, caller)?;
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-    is_passed(figures, at as u64, size, totals, word).then_some(real)
+    real_of_passed(figures, api, caller, (at, size, allocated, reserved, word))
 }
 
 #[inline(always)]
-fn is_passed(
+fn real_of_passed(
     figures: &BlockFigures,
-    address: u64,
-    size: i64,
-    totals: CacheTotals,
-    word: u64,
-) -> bool {
+    api: Api,
+    caller: usize,
+    (at, size, allocated, reserved, word): Reported,
+) -> Option<usize> {
+    let real = torch_calls::known(api, caller)?;
+    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     let [kind, index, ..] = word.to_le_bytes();
-    kind == CUDA && figures.pass(usize::from(index), address, size, totals)
+    let is_passed = kind == CUDA && figures.pass(usize::from(index), at as u64, size, totals);
+    is_passed.then_some(real)
 }
 
 /// A call that is not passed. Of the block: its address and size.

@@ -15,6 +15,7 @@ use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::patched_entries;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
+use crate::model::attribution::patchers::Patchers;
 use crate::model::block_sampling::{BlockFigures, BlockSampling};
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
@@ -80,7 +81,7 @@ pub struct Process {
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
-    pub patchers: crate::model::attribution::patchers::Patchers,
+    pub patchers: Patchers,
 }
 
 impl Process {
@@ -129,7 +130,7 @@ impl Process {
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
-            patchers: Default::default(),
+            patchers: Patchers::default(),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {
