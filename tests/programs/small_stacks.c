@@ -32,7 +32,7 @@ static void *work(void *nothing) {
     failed += init(0) != 0;
     failed += retain(&context, 0) != 0;
     failed += current(context) != 0;
-    for (int k = 0; k < 40000; k++) pair(1 + k % 63);
+    for (int k = 0; k < 5000; k++) pair(1 + k % 63);
     failed += allocate((CUdeviceptr *)&context, 0) == 0;
     return nothing;
 }

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use testkit::{Scratch, bin_dir, repository, shim, sim};
 
@@ -118,7 +119,7 @@ fn steady(text: &str) -> String {
     out.lines().map(|line| line.trim_end().to_string() + "\n").collect()
 }
 
-fn run(page: &Path, wrong: &mut Vec<String>) {
+fn run(page: &Path, wrong: &Mutex<Vec<String>>) {
     let text = std::fs::read_to_string(page).unwrap();
     let all = shown(&text);
     if all.is_empty() {
@@ -135,7 +136,7 @@ fn run(page: &Path, wrong: &mut Vec<String>) {
         let output = printed(&one.command, &scratch);
         if steady(&output) != steady(&one.output) {
             let shown = page.file_name().unwrap().display().to_string();
-            wrong.push(format!(
+            wrong.lock().unwrap().push(format!(
                 "{shown}:{}: $ {}\n-- the page shows\n{}-- it prints\n{output}",
                 one.lines.start, one.command, one.output
             ));
@@ -164,10 +165,19 @@ fn what_the_pages_show_is_what_is_printed() {
     }
     shim();
     sim();
-    let mut wrong = Vec::new();
-    for page in pages() {
-        run(&page, &mut wrong);
-    }
+    // The commands wait for programs: the pages are run by several threads.
+    let pages = Mutex::new(pages());
+    let wrong = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while let Some(page) = { pages.lock().unwrap().pop() } {
+                    run(&page, &wrong);
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -229,12 +239,15 @@ fn every_link_leads_somewhere() {
                 file => page.parent().unwrap().join(file),
             };
             if !target.exists() {
-                wrong.push(format!("{}: {link}", page.display()));
+                wrong.lock().unwrap().push(format!("{}: {link}", page.display()));
             } else if !part.is_empty() {
                 let text = std::fs::read_to_string(&target).unwrap();
                 let headings = text.lines().filter(|line| line.starts_with('#'));
                 if !headings.map(|line| anchor(line.trim_start_matches('#'))).any(|it| it == part) {
-                    wrong.push(format!("{}: {link}: no such heading", page.display()));
+                    wrong
+                        .lock()
+                        .unwrap()
+                        .push(format!("{}: {link}: no such heading", page.display()));
                 }
             }
         }

@@ -17,7 +17,7 @@ fn calls_on_small_stacks_are_as_without_us() {
                 assert_eq!(ours.status, 0, "{kind} {kib} {stacks}: {}", ours.stderr);
                 assert_eq!((&*ours.stdout, &*ours.stderr), (&*bare.stdout, ""), "{kind} {kib}");
                 let process = ours.only_report();
-                assert_eq!(process["devices"][0]["allocations"], 40000, "{kind} {kib} {stacks}");
+                assert_eq!(process["devices"][0]["allocations"], 5000, "{kind} {kib} {stacks}");
             }
             let capped = program.run(setup().cap("1GiB")).ok();
             assert_eq!(capped.stdout, bare.stdout, "{kind} {kib}");

@@ -90,73 +90,91 @@ fn allocated(rows: &Value) -> u64 {
     sum(&rows.into(), "bytes")
 }
 
-#[test]
-fn holders_report_frag_and_stacks_agree_at_every_moment() {
-    for (pattern, has_blocks) in
-        [("torch", true), ("driver", false), ("kvcached", false), ("expandable", true)]
-    {
-        let run = Program::c("sleeping").run(setup(pattern, 1, "").preload()).ok();
-        let trace = run.only_trace();
-        for moment in moments(&run) {
-            let what = format!("{pattern}: {moment:?}");
-            let (at, paused) = (moment.seconds(), moment.paused(pattern));
-            let levels: &[&str] = if has_blocks { &["driver", "tensor"] } else { &["driver"] };
-            for level in levels {
-                // What the driver took for itself is no allocation.
-                let mut by_driver = 0;
-                for by in ["line", "role"] {
-                    let words =
-                        ["holders", "--json", "--at", &at, "--level", level, "--by", by, "--top"];
-                    let found = json(&trace, &[&words[..], &["1000"]].concat());
-                    let holders = &found["holders"];
-                    if by == "line" {
-                        by_driver = sum(holders, "bytes") - allocated(holders);
-                    }
-                    let all = moment.taken + by_driver;
-                    assert_eq!(sum(holders, "bytes"), all, "{level} by {by}, {what}");
-                    assert_eq!(sum(holders, "paused_bytes"), paused, "{level} by {by}, {what}");
+/// Holders, report, frag and exported stacks.
+#[track_caller]
+fn agree_at_every_moment(pattern: &str, has_blocks: bool) {
+    let run = Program::c("sleeping").run(setup(pattern, 1, "").preload()).ok();
+    let trace = run.only_trace();
+    for moment in moments(&run) {
+        let what = format!("{pattern}: {moment:?}");
+        let (at, paused) = (moment.seconds(), moment.paused(pattern));
+        let levels: &[&str] = if has_blocks { &["driver", "tensor"] } else { &["driver"] };
+        for level in levels {
+            // What the driver took for itself is no allocation.
+            let mut by_driver = 0;
+            for by in ["line", "role"] {
+                let words =
+                    ["holders", "--json", "--at", &at, "--level", level, "--by", by, "--top"];
+                let found = json(&trace, &[&words[..], &["1000"]].concat());
+                let holders = &found["holders"];
+                if by == "line" {
+                    by_driver = sum(holders, "bytes") - allocated(holders);
                 }
-                let folded = bytes(
-                    &trace,
-                    &["export", "--format", "folded", "--at", &at, "--level", level, "-o", "-"],
-                );
-                let folded = String::from_utf8(folded).unwrap();
-                let of_line = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
                 let all = moment.taken + by_driver;
-                assert_eq!(folded.lines().map(of_line).sum::<u64>(), all, "{what}");
-                let profile = pprof(&trace, &at, level);
-                assert_eq!(profile.get("inuse_space"), Some(&all), "{what}");
-                let expected = Some(&paused).filter(|_| paused > 0);
-                assert_eq!(profile.get("paused_space"), expected, "{what}");
+                assert_eq!(sum(holders, "bytes"), all, "{level} by {by}, {what}");
+                assert_eq!(sum(holders, "paused_bytes"), paused, "{level} by {by}, {what}");
             }
-            let report = json(&trace, &["report", "--json", "--at", &at]);
-            let device = &report["processes"][0]["devices"][0];
-            assert_eq!(device["live_bytes"], moment.taken, "{what}");
-            if !has_blocks {
-                continue;
-            }
-            let (reserved_paused, allocated_paused) = moment.cache_paused(pattern);
-            let frag = json(&trace, &["frag", "--json", "--at", &at]);
-            let frag = &frag["devices"][0];
-            let torch = &device["torch"];
-            for (name, facts) in [("report", torch), ("frag", frag)] {
-                for (field, expected) in [
-                    ("allocated_bytes", moment.allocated),
-                    ("reserved_bytes", moment.reserved),
-                    ("paused_bytes", allocated_paused),
-                    ("reserved_paused_bytes", reserved_paused),
-                ] {
-                    // What is 0 may be left out.
-                    let found = facts[field].as_u64().unwrap_or(0);
-                    assert_eq!(found, expected, "{name} {field}, {what}");
-                }
-            }
-            assert_eq!(torch["resident_bytes"], moment.allocated - allocated_paused, "{what}");
-            // What has gone already cannot be given back.
-            let releasable = frag["releasable_bytes"].as_u64().unwrap();
-            assert!(releasable <= moment.reserved - reserved_paused, "{releasable}, {what}");
+            let folded = bytes(
+                &trace,
+                &["export", "--format", "folded", "--at", &at, "--level", level, "-o", "-"],
+            );
+            let folded = String::from_utf8(folded).unwrap();
+            let of_line = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+            let all = moment.taken + by_driver;
+            assert_eq!(folded.lines().map(of_line).sum::<u64>(), all, "{what}");
+            let profile = pprof(&trace, &at, level);
+            assert_eq!(profile.get("inuse_space"), Some(&all), "{what}");
+            let expected = Some(&paused).filter(|_| paused > 0);
+            assert_eq!(profile.get("paused_space"), expected, "{what}");
         }
+        let report = json(&trace, &["report", "--json", "--at", &at]);
+        let device = &report["processes"][0]["devices"][0];
+        assert_eq!(device["live_bytes"], moment.taken, "{what}");
+        if !has_blocks {
+            continue;
+        }
+        let (reserved_paused, allocated_paused) = moment.cache_paused(pattern);
+        let frag = json(&trace, &["frag", "--json", "--at", &at]);
+        let frag = &frag["devices"][0];
+        let torch = &device["torch"];
+        for (name, facts) in [("report", torch), ("frag", frag)] {
+            for (field, expected) in [
+                ("allocated_bytes", moment.allocated),
+                ("reserved_bytes", moment.reserved),
+                ("paused_bytes", allocated_paused),
+                ("reserved_paused_bytes", reserved_paused),
+            ] {
+                // What is 0 may be left out.
+                let found = facts[field].as_u64().unwrap_or(0);
+                assert_eq!(found, expected, "{name} {field}, {what}");
+            }
+        }
+        assert_eq!(torch["resident_bytes"], moment.allocated - allocated_paused, "{what}");
+        // What has gone already cannot be given back.
+        let releasable = frag["releasable_bytes"].as_u64().unwrap();
+        assert!(releasable <= moment.reserved - reserved_paused, "{releasable}, {what}");
     }
+}
+
+// A test each: they run beside one another.
+#[test]
+fn all_agree_at_every_moment_of_pytorchs_sleep() {
+    agree_at_every_moment("torch", true);
+}
+
+#[test]
+fn all_agree_at_every_moment_of_a_sleep_without_blocks() {
+    agree_at_every_moment("driver", false);
+}
+
+#[test]
+fn all_agree_at_every_moment_of_a_paged_cache() {
+    agree_at_every_moment("kvcached", false);
+}
+
+#[test]
+fn all_agree_at_every_moment_of_expandable_segments() {
+    agree_at_every_moment("expandable", true);
 }
 
 /// Sums of a profile's values, by their names.
