@@ -171,7 +171,9 @@ impl Process {
             roles: learner.map(RoleLearner::finish),
             watched: growth.map(|growth| Watched::new(growth, &whole.state)),
             sizes,
-            over_time: over_time.map(|over_time| over_time.finish(whole.state.time_ns)),
+            over_time: over_time.map(|over_time| {
+                over_time.finish(whole.state.time_ns, whole.state.history.as_deref())
+            }),
         };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
