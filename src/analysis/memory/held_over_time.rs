@@ -169,8 +169,8 @@ mod tests {
         history.tiers[0].bins = vec![bin(0, 10, 4, 4), bin(10, 20, 4, 8)];
         history.tiers[1].bins = vec![bin(20, 30, 8, 8), bin(30, 41, 99, 99)];
         // 40 hours, of which samples tell 30; the events before the gap said 1 GiB.
-        let by_events = 40 * u128::from(HOUR) << 30;
-        let after = 3 * u128::from(HOUR) << 30;
+        let by_events = (40 * u128::from(HOUR)) << 30;
+        let after = (3 * u128::from(HOUR)) << 30;
         let mut held = HeldOverTime { byte_ns: by_events + after, ..HeldOverTime::default() };
         Samples::of(&history, DEVICE, 40 * HOUR, 1 << 30).replace(&mut held, by_events, 40 * HOUR);
         // Each with 1 GiB beside it; the last 10 hours as the events say.
