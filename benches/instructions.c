@@ -11,8 +11,11 @@ static CUresult (*take)(CUdeviceptr *, size_t);
 static CUresult (*give)(CUdeviceptr);
 static CUresult (*take_async)(CUdeviceptr *, size_t, CUstream);
 static CUresult (*give_async)(CUdeviceptr, CUstream);
+static CUresult (*wait_for)(CUstream);
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 static double (*cache_pairs)(int, char *, int64_t);
+static void (*cache_block)(int, void *, int64_t);
+static void (*steady_passes)(long long);
 static void (*make_nodes)(long);
 static CUstream stream;
 static CUdeviceptr segment;
@@ -58,6 +61,27 @@ static void node(void) { make_nodes(turns); }
 
 static void block(void) { cache_pairs(0, (char *)segment, turns); }
 
+/* A token of GPT-2's text generation, in 5.2 ms: 328 blocks made and freed, each for a launch, and 4 waits for the stream. */
+enum { BLOCKS = 1, LAUNCHES = 2, WAITS = 4 };
+static int parts;
+
+static void token(void) {
+    for (long n = 0; n < turns; n++) {
+        for (int block = 0; block < 328; block++) {
+            char *at = (char *)segment + block % 16 * 65536;
+            int64_t bytes = 512 << block % 5;
+            if (parts & BLOCKS) cache_block(0, at, bytes);
+            if (parts & LAUNCHES) MUST(launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+            if (parts & BLOCKS) cache_block(0, at, -bytes);
+            if (steady_passes) steady_passes(15000);
+        }
+        for (int wait = 0; wait < 4; wait++) {
+            if (parts & WAITS) MUST(wait_for(stream));
+            if (steady_passes) steady_passes(70000);
+        }
+    }
+}
+
 /* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
 __attribute__((noinline, noclone)) static void down(int depth, unsigned long path, void (*what)(void)) {
     if (!depth) {
@@ -87,6 +111,7 @@ static void load_cache(const char *libc10_cuda) {
     void *library = dlopen(libc10_cuda, RTLD_NOW | RTLD_LOCAL);
     if (!library) exit(97);
     *(void **)&cache_pairs = dlsym(library, "cache_pairs");
+    *(void **)&cache_block = dlsym(library, "cache_block");
     MUST(take(&segment, 20 * MIB));
 }
 
@@ -130,9 +155,15 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "launch")) operation = launch;
     if (!strcmp(name, "block")) operation = block;
     if (!strcmp(name, "node")) operation = node;
+    if (!strncmp(name, "token", 5)) operation = token, parts = BLOCKS | LAUNCHES | WAITS;
+    if (!strcmp(name, "token-blocks")) parts = BLOCKS;
+    if (!strcmp(name, "token-launches")) parts = LAUNCHES;
+    if (!strcmp(name, "token-waits")) parts = WAITS;
     if (!operation) exit(92);
-    if (operation == launch) load_kernel();
-    if (operation == block) load_cache(libc10_cuda);
+    *(void **)&steady_passes = dlsym(RTLD_DEFAULT, "steady_passes");
+    wait_for = CALL(cuStreamSynchronize, (CUstream));
+    if (operation == launch || operation == token) load_kernel();
+    if (operation == block || operation == token) load_cache(libc10_cuda);
     if (operation == node) load_nodes(libc10_cuda);
 }
 

@@ -26,7 +26,8 @@ measure() {
 measure samples,holders,stacks,summary small
 measure events,blocks,samples,holders,stacks,summary all
 "$venv/bin/python3" examples/duckdb/questions.py "$place/all" --json "$place/duckdb.json" > "$place/duckdb.txt"
-"$venv/bin/python3" examples/spark/questions.py "$place/all" --json "$place/spark.json" > "$place/spark.txt" 2>&1
+"$venv/bin/python3" examples/spark/questions.py "$place/all" --json "$place/spark.json" > "$place/spark.txt" 2>&1 \
+    || { tail -n 20 "$place/spark.txt" >&2; echo "tables-bench: Spark did not answer" >&2; exit 1; }
 "$venv/bin/python3" - "$place" <<'PYTHON'
 import json
 import sys

@@ -74,7 +74,7 @@ def start(binary, program, environment, traces, log):
 def measure(pairs, full, begun):
     """Ratios of time by pair: sampled, full, and of two bare programs; processor time by kind of program."""
     ratios = {"sampled": [[] for _ in pairs], "full": [[] for _ in pairs], "noise": [[] for _ in pairs]}
-    cpu = {"sampled": [], "full": []}
+    cpu = {"sampled": [[] for _ in pairs], "full": [[] for _ in pairs]}
     before = None
     for turn in range(TURNS):
         if turn >= FEWEST_TURNS and time.time() - begun > LAST_TURN_S:
@@ -85,11 +85,11 @@ def measure(pairs, full, begun):
         order = (bare, sampled) if turn // len(pairs) % 2 == 0 else (sampled, bare)
         found = {program: program.measured_step() for program in order}
         ratios["sampled"][at].append(found[sampled][0] / found[bare][0])
-        cpu["sampled"].append(found[sampled][1] / found[bare][1])
+        cpu["sampled"][at].append(found[sampled][1] / found[bare][1])
         if turn % 4 == 3:
             found[full] = full.measured_step()
             ratios["full"][at].append(found[full][0] / found[bare][0])
-            cpu["full"].append(found[full][1] / found[bare][1])
+            cpu["full"][at].append(found[full][1] / found[bare][1])
         if before is not None:
             ratios["noise"][at].append(found[bare][0] / before)
         before = found[bare][0]
@@ -130,7 +130,7 @@ def section(check):
 
 def table(counts, ratios, cpu, memory, fail):
     print(f"A step makes {counts['generate']} blocks. Ratios to the bare program of the pair: medians.\n")
-    print("| | turns | time, 95 % interval | processor time | memory, MiB | |\n|---|---|---|---|---|---|")
+    print("| | turns | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|")
     for name in ["noise", "full", "sampled"]:
         groups = [group for group in ratios[name] if group]
         if not groups:
@@ -145,7 +145,9 @@ def table(counts, ratios, cpu, memory, fail):
                 wrong.append(f"more than {MOST_MEMORY // MIB} MiB")
             verdict = fail("; ".join(wrong)) if wrong else "PASS"
         title = "another bare program: the noise" if name == "noise" else name
-        of_cpu = f"{statistics.median(cpu[name]):.3f}" if name in cpu else ""
+        of_cpu = ""
+        if name in cpu:
+            of_cpu = "{:.3f} ({:.3f} to {:.3f})".format(*interval([group for group in cpu[name] if group]))
         of_memory = f"{memory[name] / MIB:+.1f}" if name in memory else ""
         turns = sum(len(group) for group in groups)
         print(f"| {title} | {turns} | {median:.3f} ({low:.3f} to {high:.3f}) | {of_cpu} | {of_memory} | {verdict} |")

@@ -14,7 +14,7 @@ use super::memory::CurvesObserver;
 use super::memory::holdings::HoldingsAtPeaks;
 use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
-use super::roles::{Allocation, HeldByRole, RoleFinder, RoleLearner, RolesAt};
+use super::roles::{Allocation, HeldByRole, Role, RoleFinder, RoleLearner, RolesAt, RolesByStack};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
@@ -54,6 +54,8 @@ pub struct Process {
     pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     /// Filled by [`Process::look_closer`].
     pub who: Option<NamedHoldings>,
+    /// The roles of stacks, for [`Process::sampled`]. Filled by [`Process::look_closer`].
+    pub sampled_roles: Option<RolesByStack>,
     /// The iterations of the whole trace, if they were collected.
     pub steps: Option<Steps>,
     /// What the first pass collected.
@@ -171,7 +173,9 @@ impl Process {
             roles: learner.map(RoleLearner::finish),
             watched: growth.map(|growth| Watched::new(growth, &whole.state)),
             sizes,
-            over_time: over_time.map(|over_time| over_time.finish(whole.state.time_ns)),
+            over_time: over_time.map(|over_time| {
+                over_time.finish(whole.state.time_ns, whole.state.history.as_deref())
+            }),
         };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
@@ -226,6 +230,7 @@ impl Process {
             sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
+            sampled_roles: None,
             steps,
             collected,
         }
@@ -266,6 +271,11 @@ impl Process {
             self.rests = rests.found;
             self.name_holders(peaks.found, roles);
             self.find_roles_of_engines(trace);
+            if self.sampled().is_some() {
+                let finder = self.role_finder(trace);
+                let roles = RolesByStack::new(&finder, trace, &self.definitions);
+                self.sampled_roles = Some(roles);
+            }
         }
         leaks
     }
@@ -366,7 +376,11 @@ impl Process {
     pub fn sampled(&self) -> Option<SampledMoment> {
         let Moment::At(asked_ns) = self.moment else { return None };
         let history = self.ending.history.as_ref().filter(|_| !self.state.live_is_known())?;
-        SampledMoment::at(history, &self.definitions, &self.header, asked_ns)
+        let role = |of_framework, stack| {
+            let roles = self.sampled_roles.as_ref();
+            roles.map_or(Role::Unknown, |roles| roles.of(of_framework, stack))
+        };
+        SampledMoment::at(history, &self.definitions, &self.header, asked_ns, role)
     }
 
     /// The last out-of-memory of each device on which the run ended, for any requested moment. Empty

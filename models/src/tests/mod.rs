@@ -6,6 +6,7 @@ mod interner;
 mod lock;
 mod orders;
 mod peaks;
+mod totals_due;
 mod window;
 
 /// Checks every interleaving with at most this many preemptions. There are too many interleavings to check

@@ -180,7 +180,7 @@ impl Guard {
 }
 
 /// One of this many guards of a thread is timed.
-pub const SAMPLED_ONE_OF: usize = 64;
+pub const SAMPLED_ONE_OF: usize = 256;
 
 impl Guard {
     /// Whether this hook is timed.

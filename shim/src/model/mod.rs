@@ -21,4 +21,5 @@ pub mod stream_captures;
 pub mod stream_targets;
 pub mod torch_lanes;
 pub mod torch_totals;
+pub mod totals_due;
 pub mod vmm;

@@ -3,15 +3,16 @@
 use crate::model::block_sampling::BlockFigures;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_lanes::Lane;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use crate::model::totals_due::{Met, Request};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Event, SiteId};
 
 pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
     /// Where samples are recorded, the totals are there: most calls reach nothing else.
     sampled: Option<&'static BlockFigures>,
-    /// Incremented when each device's figures must be written again.
-    due: AtomicU32,
+    /// That each device's figures are written again.
+    request: Request,
     /// Frees of blocks whose allocation was not seen.
     unknown_frees: AtomicU64,
     /// The trace says that blocks carry their streams.
@@ -23,8 +24,8 @@ pub struct TorchTotals {
 struct DeviceCache {
     allocated: AtomicU64,
     reserved: AtomicU64,
-    /// `due` when they were written last; 0: there was no report yet.
-    written: AtomicU32,
+    /// When they were written last.
+    written: Met,
     /// The entry point of the last block allocated on the device, and the id of that site; 0: none yet.
     site: AtomicU64,
     /// The lane of that block.
@@ -46,7 +47,7 @@ impl TorchTotals {
         TorchTotals {
             devices: std::array::from_fn(|_| DeviceCache::default()),
             sampled,
-            due: AtomicU32::new(1),
+            request: Request::default(),
             unknown_frees: AtomicU64::new(0),
             are_streams_noted: AtomicBool::new(false),
         }
@@ -59,12 +60,7 @@ impl TorchTotals {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
-        let due = self.due.load(SeqCst);
-        if cache.written.load(Relaxed) == due {
-            return false;
-        }
-        cache.written.store(due, Relaxed);
-        true
+        self.request.is_new(&cache.written)
     }
 
     /// The id of the site of this device's blocks in this lane. `find` returns it if it is not cached; 0: none. The
@@ -98,13 +94,13 @@ impl TorchTotals {
 
     /// Each device's next call is to be written: only in that call do figures and blocks agree.
     pub fn ask(&self) {
-        self.due.fetch_add(1, SeqCst);
+        self.request.ask();
     }
 
     /// The last figures; `None`: there were none yet.
     pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
         let cache = &self.devices[device_index(device)];
-        if cache.written.load(Relaxed) == 0 {
+        if !cache.written.is_any() {
             return None;
         }
         Some(self.sampled.map_or_else(

@@ -12,8 +12,10 @@ use crate::trace_writer::trace::Trace;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice, SummaryDriver};
 
-/// The live page's figures are at most this old while calls come.
+/// The live page's figures are at most this old while calls come. Their sums read some hundred cache lines, which a program's
+/// step has evicted: with samples of blocks, for programs that stay on, they are made less often.
 const EVERY_NS: u64 = 1_000_000;
+const EVERY_NS_SAMPLED: u64 = 20_000_000;
 const CREDIT_MOST: u64 = 64;
 /// Time between two copies of the live page to its file, and the number of copies that may be made at
 /// once, so that the file is exact for programs with few calls.
@@ -85,6 +87,7 @@ pub struct Maintenance {
     noted: Option<u64>,
     /// When the live page's figures are due.
     figures_due_ns: u64,
+    figures_every_ns: u64,
     /// When they were last stored, and how many more times they may be stored without delay.
     figures_ns: u64,
     credit: u64,
@@ -122,7 +125,8 @@ struct Running {
 }
 
 impl Maintenance {
-    pub(super) fn new(max: Option<u64>, switch: Switch) -> Maintenance {
+    /// `samples`: samples of blocks are recorded.
+    pub(super) fn new(max: Option<u64>, samples: bool, switch: Switch) -> Maintenance {
         Maintenance {
             max,
             last_id: 0,
@@ -131,6 +135,7 @@ impl Maintenance {
             last_cost: 0,
             noted: None,
             figures_due_ns: 0,
+            figures_every_ns: if samples { EVERY_NS_SAMPLED } else { EVERY_NS },
             figures_ns: 0,
             credit: CREDIT_MOST,
             copies: Copies { left: COPIES_MOST, earned_ns: 0, every_ns: COPY_EVERY_NS },
@@ -142,13 +147,13 @@ impl Maintenance {
     }
 
     /// When the figures are due again: at the next call while there is credit, which is replenished
-    /// over time. So programs with few calls are shown exactly, others about once a millisecond.
+    /// over time. So programs with few calls are shown exactly, others once in `figures_every_ns`.
     fn next_figures(&mut self, now_ns: u64) -> u64 {
-        let earned = now_ns.saturating_sub(self.figures_ns) / EVERY_NS;
+        let earned = now_ns.saturating_sub(self.figures_ns) / self.figures_every_ns;
         self.figures_ns = now_ns;
         self.credit = self.credit.saturating_add(earned).min(CREDIT_MOST);
         if self.credit == 0 {
-            return now_ns + EVERY_NS;
+            return now_ns + self.figures_every_ns;
         }
         self.credit -= 1;
         now_ns

@@ -138,6 +138,7 @@ impl TraceWriter {
             pending: Lock::new(Pending::default()),
             maintenance: Lock::new(Maintenance::new(
                 config.max,
+                config.samples_blocks(),
                 Switch::new(config.runtime_directory.as_deref(), UNOPENED),
             )),
             live: AtomicPtr::new(null_mut()),

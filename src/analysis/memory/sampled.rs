@@ -1,11 +1,14 @@
 //! A moment whose events were erased: what the recorder's samples say of the part of the time around it.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind};
+use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind, StackId};
 
 use super::holders::{GroupBy, Holder, StackClassifier};
 use super::holdings::{Held, Holdings};
+use crate::analysis::engines::Role;
 use crate::replay::History;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
@@ -42,15 +45,18 @@ pub struct SampledLevel {
     /// At the highest sample, by line and by library, largest first. The counts are those of stacks.
     pub lines: Vec<Holder>,
     pub libraries: Vec<Holder>,
+    /// Bytes by the role of the stack, largest first, without the stacks that are not told apart. Empty: no stack has one.
+    pub roles: Vec<(Role, u64)>,
 }
 
 impl SampledMoment {
-    /// `None`: the history has nothing of this moment.
+    /// `role`: of a stack, at the level of a framework's blocks or of the driver. `None`: the history has nothing of this moment.
     pub fn at(
         history: &Arc<History>,
         definitions: &Definitions,
         header: &Header,
         asked_ns: u64,
+        role: impl Fn(bool, StackId) -> Role,
     ) -> Option<SampledMoment> {
         let (tier, at) = history.at(asked_ns)?;
         let bin = &tier.bins[at];
@@ -59,19 +65,29 @@ impl SampledMoment {
         let classifier = StackClassifier::new(&symbols, header);
         let level = |device: DeviceId, figures: HistoryLevel| {
             let mut holdings = Holdings::default();
+            let mut by_role: BTreeMap<Role, u64> = BTreeMap::new();
             let of_framework = figures.of_framework;
             let here = holders.iter().filter(|holder| holder.device == device);
             for holder in here.filter(|holder| holder.of_framework == of_framework) {
                 let held = if of_framework { &mut holdings.blocks } else { &mut holdings.held };
                 let sum = held.entry((device, holder.stack)).or_default();
                 sum.add(Held { bytes: holder.highest, count: 1, ..Held::default() });
+                let sum = by_role.entry(role(of_framework, holder.stack)).or_default();
+                *sum = sum.saturating_add(holder.highest);
             }
             let by = |by| {
                 let mut holders = classifier.holders(&holdings, by);
                 holders.retain(|holder| holder.bytes > 0);
                 holders
             };
-            SampledLevel { figures, lines: by(GroupBy::Line), libraries: by(GroupBy::Library) }
+            by_role.retain(|_, bytes| *bytes > 0);
+            let mut roles: Vec<(Role, u64)> = by_role.into_iter().collect();
+            roles.sort_by_key(|(_, bytes)| Reverse(*bytes));
+            if roles.iter().all(|(role, _)| *role == Role::Unknown) {
+                roles.clear();
+            }
+            let (lines, libraries) = (by(GroupBy::Line), by(GroupBy::Library));
+            SampledLevel { figures, lines, libraries, roles }
         };
         let device = |(id, of): (&DeviceId, &crate::replay::history::BinDevice)| SampledDevice {
             device: *id,

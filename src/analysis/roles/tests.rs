@@ -9,9 +9,9 @@ use serde_json::Value;
 use vramtrace_format::{DeviceId, Mark, Stamped};
 
 use super::*;
-use crate::analysis::Level;
+use crate::analysis::{Level, Moment};
 use crate::replay::{Observer, Until};
-use crate::symbols::Symbols;
+use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, Trace};
 
 struct Truths<'d> {
@@ -161,4 +161,34 @@ fn without_pytorch_only_memory_of_libraries_has_a_role() {
     let with = without_cache(true);
     assert_eq!(with[1..3], [(7, Role::Workspace), (8, Role::OptimizerState)], "{with:?}");
     assert_ne!(with[0], leak);
+}
+
+/// At the peak of a recorded program: bytes in blocks, and those whose stack as a whole has the role that they have.
+fn by_stack(name: &str) -> (u64, u64) {
+    let (_file, trace) = open(name);
+    let (definitions, _) = trace.definitions();
+    let symbols = Symbols::of_all(&definitions, trace.header());
+    let finder = RoleFinder::new(&trace, &definitions, &symbols);
+    let mut marks = Truths { definitions: &definitions, found: Vec::new() };
+    let end = trace.replay(&definitions, &mut marks).state;
+    let at = RolesAt::moment(&end, Moment::Peak, Level::Tensor);
+    finder.visit(&trace, &definitions, &mut [&mut &at], &mut |of: &Allocation| at.found(of));
+    let roles = RolesByStack::new(&finder, &trace, &definitions);
+    let (mut all, mut right) = (0, 0);
+    for ((_, role, stack), held) in at.of_devices().held {
+        if stack != FREE_CACHE && roles.of(true, stack) != Role::Unknown {
+            all += held.bytes;
+            right += held.bytes * u64::from(roles.of(true, stack) == role);
+        }
+    }
+    (all, right)
+}
+
+#[test]
+fn a_stack_as_a_whole_has_the_role_of_most_of_its_bytes() {
+    for name in ["gpt2", "accum", "gen"] {
+        let (all, right) = by_stack(name);
+        assert!(all > 100 << 20, "{name}: {all}");
+        assert!(right as f64 >= 0.9 * all as f64, "{name}: {right} of {all}");
+    }
 }

@@ -1,5 +1,7 @@
 //! Moments whose events were erased, in `report --at --json`: the key `sampled`.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::stack::{StackFacts, stack_facts};
@@ -40,6 +42,9 @@ pub struct SampledLevelFacts {
     pub highest_bytes: u64,
     /// At the highest sample, largest first.
     pub holders: Vec<SampledHolderFacts>,
+    /// Bytes at the highest sample by role, with `other` for the stacks that are not told apart. The role of a stack is that
+    /// of most of its bytes in the events that are there. Null: no stack has one.
+    pub by_role: Option<BTreeMap<&'static str, u64>>,
     /// The stacks that are not told apart, their bytes at the highest sample, and their growth in this time.
     pub other_stacks: u64,
     pub other_bytes: u64,
@@ -53,6 +58,12 @@ pub struct SampledHolderFacts {
     pub library: Option<String>,
     #[serde(flatten)]
     pub stack: StackFacts,
+}
+
+fn by_role(of: &SampledLevel) -> Option<BTreeMap<&'static str, u64>> {
+    let known = of.roles.iter().map(|(role, bytes)| (role.name(), *bytes));
+    let others = Some(("other", of.figures.other_highest)).filter(|(_, bytes)| *bytes > 0);
+    (!of.roles.is_empty()).then(|| known.chain(others).collect())
 }
 
 /// `top`: length of each list.
@@ -72,6 +83,7 @@ pub(super) fn facts(process: &Process, found: &SampledMoment, top: usize) -> Sam
                 stack: stack_facts(&found.symbols, holder.stack, holder.lead, holder.caller),
             })
             .collect(),
+        by_role: by_role(of),
         other_stacks: of.figures.other_stacks,
         other_bytes: of.figures.other_highest,
         other_grew_bytes: of.figures.other_grew,

@@ -105,5 +105,12 @@ fn holders(classifier: &StackClassifier, level: &SampledLevel, top: usize) -> St
     if libraries.len() > 1 {
         more(format!("by library: {}", libraries.join(", ")));
     }
+    if !level.roles.is_empty() {
+        let roles = level.roles.iter().map(|(role, bytes)| (role.name(), *bytes));
+        let others = Some(("other", others.other_highest)).filter(|(_, bytes)| *bytes > 0);
+        let roles = roles.chain(others).map(|(name, bytes)| format!("{name} {}", size(bytes)));
+        let roles: Vec<String> = roles.collect();
+        more(format!("by role of the stack: {}", roles.join(", ")));
+    }
     out
 }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::{Program, Run, Setup, vramtrace};
+use vramtrace_reader::analysis::Bound;
+use vramtrace_reader::report::json::run::{self, Ended, Judged};
+use vramtrace_reader::trace::Trace;
 
 const MIB: f64 = (1u64 << 20) as f64;
 const DAY: u64 = 86_400;
@@ -123,6 +126,20 @@ fn week(limit: u64, setup: Setup) {
     assert!(late.1 < early.1 + (8 << 10), "KiB of memory: {} and then {}", early.1, late.1);
     check_leak(&run, days, 32.0);
     check_moments(&run, days);
+    check_hours(&run, days);
+}
+
+/// 400 GiB on each device, with a leak of 16 MiB an hour on the first, and the context.
+fn check_hours(run: &Run, days: u64) {
+    let traces = [Trace::open(&trace(run)).unwrap()];
+    let lines = run::read(&traces, Judged::default(), &Bound::none(), Ended::default());
+    let device = &lines.processes[0].devices[0];
+    let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
+    let hours = (days * 24) as f64;
+    let leaked = hours * 16.0 / 1024.0 / 2.0;
+    let expected = (400.0 + leaked) * hours;
+    assert!((0.0..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
+    assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
 }
 
 #[test]

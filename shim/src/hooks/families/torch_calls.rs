@@ -28,9 +28,10 @@ pub fn run(api: Api, passes: impl FnOnce() -> bool, hook: impl FnOnce(&'static P
     let errno = errno::here();
     let kept = errno.get();
     let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
-    let outcome = match began != 0 && passes() {
-        true => after_timed_pass(process, began),
-        false => panic_boundary::catch(|| {
+    let passed_ns = (began != 0 && passes()).then(|| timed::span_ns(began));
+    let outcome = match passed_ns {
+        Some(took_ns) => after_timed_pass(process, took_ns),
+        None => panic_boundary::catch(|| {
             process.usage.test_panic(api);
             hook(process);
             after_call::after_block(process);
@@ -46,12 +47,13 @@ pub fn run(api: Api, passes: impl FnOnce() -> bool, hook: impl FnOnce(&'static P
     depth.leave();
 }
 
-/// The call took as long as those that pass untimed. These do no work that is due: it is timed by itself.
+/// The call took as long as those that pass untimed. These do not time themselves, nor do work that is due: that is timed by
+/// itself.
 #[cold]
 #[inline(never)]
-fn after_timed_pass(process: &'static Process, began_ns: u64) -> Result<(), Box<dyn Any + Send>> {
+fn after_timed_pass(process: &'static Process, took_ns: u64) -> Result<(), Box<dyn Any + Send>> {
     panic_boundary::catch(|| {
-        timed::ended(process, began_ns, 0);
+        timed::add(process, took_ns);
         let began_ns = clock::mono_ns();
         if after_call::after_block(process) {
             timed::work_ended(process, began_ns);

@@ -15,10 +15,10 @@ pub struct HookCost {
 }
 
 impl HookCost {
-    /// Adds a timed call: its whole time, and the driver's part of it.
-    pub fn add(&self, whole_ns: u64, driver_ns: u64) {
+    /// Adds a timed call: its time without the driver's part.
+    pub fn add(&self, took_ns: u64) {
         self.calls.fetch_add(1, Relaxed);
-        self.ns.fetch_add(whole_ns.saturating_sub(driver_ns), Relaxed);
+        self.ns.fetch_add(took_ns, Relaxed);
     }
 
     /// Adds work that is not part of a timed call, and is all of its kind.

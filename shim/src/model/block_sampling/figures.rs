@@ -3,8 +3,9 @@
 use super::marks::{MarkBits, Marks};
 use crate::model::ledger::{DEVICES, device_index};
 use crate::model::torch_totals::CacheTotals;
+use crate::model::totals_due::Passing;
 use crate::runtime::hash_table::pages;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 
 /// One structure, so that one pointer leads to all of it. All zero at first.
@@ -29,7 +30,7 @@ pub(super) struct DeviceBlocks {
     allocated: AtomicU64,
     reserved: AtomicU64,
     /// Nothing is to be recorded beside the blocks that are chosen.
-    pub plain: AtomicBool,
+    pub passing: Passing,
 }
 
 /// Written when a block is recorded, or memory comes.
@@ -63,7 +64,7 @@ impl BlockFigures {
     #[inline(always)]
     pub fn pass(&self, index: usize, address: u64, size: i64, totals: CacheTotals) -> bool {
         let Some(device) = self.devices[..DEVICES - 1].get(index) else { return false };
-        if !device.plain.load(Relaxed) || self.bits.may_be_recorded(address) {
+        if !device.passing.may() || self.bits.may_be_recorded(address) {
             return false;
         }
         if size > 0 {

@@ -24,7 +24,7 @@ pub use figures::BlockFigures;
 use figures::{DeviceBlocks, DeviceDraws};
 use marks::Changing;
 use overhead::Overhead;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Event, sampling};
 
 /// The base-2 logarithm of the rate at the start, 1 MiB: 1 GiB in small blocks has a standard error of 32 MiB.
@@ -91,15 +91,15 @@ impl BlockSampling {
         self.figures.marks.remove(&self.figures.bits, &self.changing, address);
     }
 
-    /// The next call about a block of each device is not to be passed.
+    /// The next call about a block of each device is not to be passed. After the request that it is to meet.
     pub fn ask(&self) {
-        self.figures.devices.iter().for_each(|device| device.plain.store(false, SeqCst));
+        self.figures.devices.iter().for_each(|device| device.passing.stop());
     }
 
-    /// Calls about blocks of the device may be passed from now on. Before the caller looks at what else is to be recorded:
-    /// an [`BlockSampling::ask`] that it does not see comes after this.
+    /// Calls about blocks of the device may be passed from now on. Before the caller looks at what else is to be recorded: see
+    /// [`totals_due`](crate::model::totals_due).
     pub fn may_pass(&self, device: DeviceId) {
-        self.device(device).0.plain.swap(true, SeqCst);
+        self.device(device).0.passing.allow();
     }
 
     /// Counts a block. Returns whether it is to be recorded.

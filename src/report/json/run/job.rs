@@ -46,8 +46,10 @@ pub struct JobRecord {
     pub peak_bytes: Option<u64>,
     /// Of the process that used the largest part of its limit.
     pub never_used_share: Option<f64>,
-    /// Of the processes whose events were all read.
+    /// Of the processes whose events were all read (`processes_in_full`).
     pub held_gib_hours: f64,
+    /// The sum of what these may differ by.
+    pub held_gib_hours_error: f64,
     /// Sums over the processes, each at its own peak.
     pub by_library_at_peak: BTreeMap<String, u64>,
     pub by_role_at_peak: BTreeMap<String, u64>,
@@ -201,6 +203,9 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
         cards,
         never_used_share: shares.min_by(f64::total_cmp),
         held_gib_hours: rounded(devices().filter_map(|device| device.held_gib_hours).sum()),
+        held_gib_hours_error: rounded(
+            devices().filter_map(|device| device.held_gib_hours_error).sum(),
+        ),
         by_library_at_peak: bounded(by_library),
         by_role_at_peak: bounded(by_role),
         refused: devices()

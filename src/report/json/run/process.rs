@@ -68,8 +68,10 @@ pub struct DeviceRecord {
     pub limit_bytes: Option<u64>,
     /// The part of the limit that was not used even at the peak, 0 to 1.
     pub never_used_share: Option<f64>,
-    /// Bytes over time, up to the last event.
+    /// Bytes over time, up to the last event. Null also of a process that was not read in full: no summary has it.
     pub held_gib_hours: Option<f64>,
+    /// Most that it may differ by: the events of a part of the time were erased, and samples stand for them. 0: none were.
+    pub held_gib_hours_error: Option<f64>,
     pub live_bytes: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
@@ -117,6 +119,7 @@ impl DeviceRecord {
             limit_bytes: None,
             never_used_share: None,
             held_gib_hours: None,
+            held_gib_hours_error: None,
             live_bytes: 0,
             refused_by_cap: 0,
             refused_by_driver: 0,
@@ -239,6 +242,7 @@ fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -> DeviceRec
         peak_at_s: rounded(device.peak.time_ns as f64 / 1e9),
         in_use_at_peak: Some(InUseFacts::of(&device.peak.in_use)),
         held_gib_hours: over_time.map(|held| rounded(held.gib_hours())),
+        held_gib_hours_error: over_time.map(|held| rounded(held.error_gib_hours())),
         live_bytes: device.live_bytes,
         refused_by_cap: device.refused_by_cap,
         refused_by_driver: device.refused_by_driver,

@@ -85,6 +85,7 @@ fn every_figure_is_there(RunRecords { processes, job }: RunRecords) {
     // 100 MiB for two seconds, 300 for one.
     let expected = (2.0 * 100.0 + 300.0) / 1024.0 / 3600.0;
     assert!((job.held_gib_hours - expected).abs() < 2e-6, "{}", job.held_gib_hours);
+    assert_eq!(job.held_gib_hours_error, 0.0);
     let failure = job.first_failure.unwrap().out_of_memory.unwrap();
     assert_eq!((failure.cause, failure.size_bytes / MIB), ("cap", 900));
     assert_eq!(processes[1].advice.as_ref().unwrap().what, "cap");
