@@ -13,6 +13,7 @@ static CUresult (*take_async)(CUdeviceptr *, size_t, CUstream);
 static CUresult (*give_async)(CUdeviceptr, CUstream);
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 static double (*cache_pairs)(int, char *, int64_t);
+static void (*cache_request_pairs)(int, char *, int64_t, size_t);
 static void (*make_nodes)(long);
 static CUstream stream;
 static CUdeviceptr segment;
@@ -58,6 +59,10 @@ static void node(void) { make_nodes(turns); }
 
 static void block(void) { cache_pairs(0, (char *)segment, turns); }
 
+static void request(void) { cache_request_pairs(0, (char *)segment, turns, 1000); }
+
+static void whole_request(void) { cache_request_pairs(0, (char *)segment, turns, 1024); }
+
 /* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
 __attribute__((noinline, noclone)) static void down(int depth, unsigned long path, void (*what)(void)) {
     if (!depth) {
@@ -87,6 +92,7 @@ static void load_cache(const char *libc10_cuda) {
     void *library = dlopen(libc10_cuda, RTLD_NOW | RTLD_LOCAL);
     if (!library) exit(97);
     *(void **)&cache_pairs = dlsym(library, "cache_pairs");
+    *(void **)&cache_request_pairs = dlsym(library, "cache_request_pairs");
     MUST(take(&segment, 20 * MIB));
 }
 
@@ -129,10 +135,12 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "refused")) operation = refused;
     if (!strcmp(name, "launch")) operation = launch;
     if (!strcmp(name, "block")) operation = block;
+    if (!strcmp(name, "request")) operation = request;
+    if (!strcmp(name, "whole-request")) operation = whole_request;
     if (!strcmp(name, "node")) operation = node;
     if (!operation) exit(92);
     if (operation == launch) load_kernel();
-    if (operation == block) load_cache(libc10_cuda);
+    if (operation == block || operation == request || operation == whole_request) load_cache(libc10_cuda);
     if (operation == node) load_nodes(libc10_cuda);
 }
 
