@@ -16,6 +16,7 @@ static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned,
 static double (*cache_pairs)(int, char *, int64_t);
 static void (*cache_block)(int, void *, int64_t);
 static void (*steady_passes)(long long);
+static void (*cache_request_pairs)(int, char *, int64_t, size_t);
 static void (*make_nodes)(long);
 static CUstream stream;
 static CUdeviceptr segment;
@@ -81,6 +82,9 @@ static void token(void) {
         }
     }
 }
+static void request(void) { cache_request_pairs(0, (char *)segment, turns, 1000); }
+
+static void whole_request(void) { cache_request_pairs(0, (char *)segment, turns, 1024); }
 
 /* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
 __attribute__((noinline, noclone)) static void down(int depth, unsigned long path, void (*what)(void)) {
@@ -112,6 +116,7 @@ static void load_cache(const char *libc10_cuda) {
     if (!library) exit(97);
     *(void **)&cache_pairs = dlsym(library, "cache_pairs");
     *(void **)&cache_block = dlsym(library, "cache_block");
+    *(void **)&cache_request_pairs = dlsym(library, "cache_request_pairs");
     MUST(take(&segment, 20 * MIB));
 }
 
@@ -154,6 +159,8 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "refused")) operation = refused;
     if (!strcmp(name, "launch")) operation = launch;
     if (!strcmp(name, "block")) operation = block;
+    if (!strcmp(name, "request")) operation = request;
+    if (!strcmp(name, "whole-request")) operation = whole_request;
     if (!strcmp(name, "node")) operation = node;
     if (!strncmp(name, "token", 5)) operation = token, parts = BLOCKS | LAUNCHES | WAITS;
     if (!strcmp(name, "token-blocks")) parts = BLOCKS;
@@ -163,7 +170,8 @@ void ready(const char *name, const char *libc10_cuda) {
     *(void **)&steady_passes = dlsym(RTLD_DEFAULT, "steady_passes");
     wait_for = CALL(cuStreamSynchronize, (CUstream));
     if (operation == launch || operation == token) load_kernel();
-    if (operation == block || operation == token) load_cache(libc10_cuda);
+    int has_cache = operation == block || operation == token || operation == request || operation == whole_request;
+    if (has_cache) load_cache(libc10_cuda);
     if (operation == node) load_nodes(libc10_cuda);
 }
 

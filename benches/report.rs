@@ -208,7 +208,8 @@ fn with_blocks(events: u64) -> TraceBuilder {
     let site = builder.site(Kind::Block, 0);
     for n in 0..events / 2 {
         let stack = StackId((n % u64::from(STACKS)) as u32 + 1);
-        let alloc = Alloc { key: at(n), space: Space::Block, size: MIB / 2, site, stack };
+        let alloc =
+            Alloc { key: at(n), space: Space::Block, size: MIB / 2, site, stack, requested: None };
         builder.event(n * 2_000, Event::Alloc(alloc));
         if n >= ALIVE {
             builder.free(n * 2_000 + 1_000, Space::Block, at(n - ALIVE));

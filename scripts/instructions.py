@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECK = sys.argv[1:2] == ["--check"]
 BINS = [Path(word).resolve() for word in sys.argv[2 if CHECK else 1 :]]
 BOUNDS = ROOT / "scripts/instructions.bounds"
+# The function by which PyTorch's allocator asks how to round a request up.
+DIVISIONS = "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm"
 # A row may be this much above its bound. What the compiler inlines differs by as much between two builds.
 SLACK = 0.03
 PYTHON = sys.executable
@@ -80,6 +82,10 @@ OPERATIONS = [
     ("  samples recorded, no stacks", "C", "token-launches", 100, [OUT, NONE, SAMPLED]),
     ("its 4 waits alone: bare", "C", "token-waits", 100, None),
     ("  samples recorded, no stacks", "C", "token-waits", 100, [OUT, NONE, SAMPLED]),
+    # The allocator asks how to round the request up, as PyTorch's does.
+    ("PyTorch block with its request: bare", "C", "request", 4000, None),
+    ("  of another size, recorded, no stacks", "C", "request", 4000, [OUT, NONE]),
+    ("  of the same size, recorded, no stacks", "C", "whole-request", 4000, [OUT, NONE]),
     ("PyTorch autograd node made: bare", "Python", "node", 4000, None),
     ("  no forward lines", "Python", "node", 4000, [OUT, "VRAMTRACE_FORWARD=off"]),
     ("  recorded, 20 Python frames", "Python", "node", 4000, [OUT]),
@@ -193,8 +199,9 @@ def compiled(work):
     gcc("libinstructions.so", "benches/instructions.c", *shared)
     gcc("endings", "tests/programs/endings.c")
     gcc("steady.so", "tests/data/golden/steady.c", *shared, "-DLOOK_NS=500")
-    gcc("libc10.so", "tests/programs/libc10.c", *shared, "-Wl,-soname,libc10.so")
-    gcc("libc10_cuda.so", "tests/programs/libc10_cuda.c", *shared, "-Wl,-soname,libc10_cuda.so", "-l:libc10.so")
+    requests = f'-DREQUESTS="{DIVISIONS}"'
+    gcc("libc10.so", "tests/programs/libc10.c", *shared, "-Wl,-soname,libc10.so", requests, "-DDIVISIONS")
+    gcc("libc10_cuda.so", "tests/programs/libc10_cuda.c", *shared, "-Wl,-soname,libc10_cuda.so", "-l:libc10.so", requests)
     command = ["g++", "-std=c++17", "-O2", "-o", str(work / "libtorch_cpu.so"), str(ROOT / "tests/programs/libtorch_cpu.cpp")]
     subprocess.run([*command, *shared, "-Wl,-soname,libtorch_cpu.so", "-l:libc10_cuda.so", "-lpthread"], check=True)
     (work / "sim").mkdir()

@@ -234,6 +234,7 @@ impl Rank {
             size,
             site: SiteId(1),
             stack: StackId(1 + (n as u32 * 7) % STACKS),
+            requested: None,
         };
         let block = |n: u64| Alloc {
             key: segment(n / 32).key + n % 32 * 2 * MIB,
@@ -241,6 +242,7 @@ impl Rank {
             size: 2 * MIB,
             site: SiteId(2),
             stack: StackId(1 + (n as u32 * 13) % STACKS),
+            requested: None,
         };
         for n in 0..STEP / 32 {
             put(&mut trace, &segment(n), true)?;
@@ -251,6 +253,7 @@ impl Rank {
             size: 2 * MIB,
             site: SiteId(1),
             stack: StackId(LEAKING),
+            requested: None,
         };
         let mut done = 0;
         while done + STEP_EVENTS < self.events {

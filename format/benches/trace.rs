@@ -33,6 +33,7 @@ fn alloc(n: u64) -> Event {
         size: 4096,
         site: SiteId(1),
         stack: StackId(n as u32),
+        requested: None,
     })
 }
 

@@ -31,6 +31,7 @@ fn events() -> Vec<Event> {
         size: 4096,
         site: SiteId(1),
         stack: StackId(0),
+        requested: None,
     };
     let counters = Counters { live: 1, peak: 2, allocations: 3, ..Counters::default() };
     let (id, device, context, pool) = (1, DeviceId(0), ContextId(1), PoolId(1));

@@ -42,6 +42,7 @@
 //!     size: 4096,
 //!     site: SiteId(1),
 //!     stack: StackId(0),
+//!     requested: None,
 //! };
 //! match writer.append(ThreadId(1), 640, &Event::Alloc(alloc)) {
 //!     Appended::At { offset, bytes, .. } => assert_eq!((offset, bytes), (4096 + 64, 32)),
@@ -64,6 +65,7 @@
 
 pub mod address_space;
 mod atomics;
+pub mod block_size;
 pub mod capspec;
 pub mod cells;
 pub mod cgroup;
@@ -116,7 +118,8 @@ pub use read::reader::{self, Run, TraceReader};
 pub use read::tail;
 pub use record::define::Define;
 pub use record::definition::{
-    BLOCK_STREAMS, Definition, Join, NativeName, PATCHED_BY, PoolOrigin, PythonFrame, StackFlags,
+    BLOCK_REQUESTS, BLOCK_STREAMS, Definition, Join, NativeName, PATCHED_BY, PoolOrigin,
+    PythonFrame, StackFlags,
 };
 pub use record::event::{Event, Stamped};
 pub use record::values::{

@@ -55,6 +55,50 @@ fn a_window_and_its_short_records_have_the_documented_bytes() {
     assert!(bytes[at + 112..].iter().all(|byte| *byte == 0));
 }
 
+/// A block with another request than its size is a word longer; without it, and before 1.1, it is not.
+#[test]
+fn a_block_with_its_request_has_the_documented_bytes() {
+    let windows = grid(&[(WindowKind::Events, 1, 0)]);
+    let writer = windows[0].writer();
+    let block = |requested| Alloc {
+        key: 0x7F00_0000_0200,
+        space: Space::Block,
+        size: 4096,
+        site: SiteId(1),
+        stack: StackId(2),
+        requested,
+    };
+    let requests = [None, Some(4000), Some(0)];
+    for requested in requests {
+        let appended = writer.append(ThreadId(7), 0, &Event::Alloc(block(requested)));
+        let bytes = 32 + 8 * usize::from(requested.is_some());
+        assert!(matches!(appended, Appended::At { bytes: of, .. } if of == bytes), "{appended:?}");
+    }
+    let bytes = file(&windows);
+    let at = 4096 + 64;
+    let body = [0x7F00_0000_0200 >> 9, 4096, 1 << 32 | 2];
+    assert_eq!(words(&bytes[at + 8..at + 32]), body);
+    assert_eq!(words(&bytes[at + 40..at + 72]), [&body[..], &[4000]].concat());
+    assert_eq!([bytes[at + 4], bytes[at + 32 + 4], bytes[at + 32 + 5]], [4, 5, 0x21]);
+    let reader = TraceReader::new(&bytes).unwrap();
+    let read: Vec<Event> = reader.events().map(|at| at.event).collect();
+    assert_eq!(read, requests.map(|requested| Event::Alloc(block(requested))));
+    // No block, and no address of a block: the long form has it too.
+    for other in [
+        Alloc { space: Space::Device, ..block(Some(7)) },
+        Alloc { key: 0x7F00_0000_0201, ..block(Some(7)) },
+    ] {
+        let windows = grid(&[(WindowKind::Events, 1, 0)]);
+        assert!(matches!(
+            windows[0].writer().append(ThreadId(7), 0, &Event::Alloc(other)),
+            Appended::At { .. }
+        ));
+        let bytes = file(&windows);
+        let read = TraceReader::new(&bytes).unwrap().events().next().unwrap().event;
+        assert_eq!(read, Event::Alloc(other));
+    }
+}
+
 #[test]
 fn the_header_page_has_the_documented_bytes() {
     let page = header().to_page();

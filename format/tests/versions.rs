@@ -15,6 +15,7 @@ fn events() -> Vec<(u16, u64, Event)> {
         size: 4096,
         site: SiteId(1),
         stack: StackId(2),
+        requested: None,
     };
     let counters = Counters { live: 4096, peak: 4096, allocations: 1, ..Counters::default() };
     let all = [

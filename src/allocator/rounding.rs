@@ -1,9 +1,9 @@
 //! The sizes of blocks and segments for a requested size, in bytes, by the rules of torch 2.11.
 
 use super::Conf;
+use vramtrace_format::block_size;
+pub use vramtrace_format::block_size::MIN_BLOCK;
 
-/// The smallest block; block sizes are multiples of it.
-pub const MIN_BLOCK: u64 = 512;
 /// Requests up to this size are "small".
 pub const SMALL: u64 = 1 << 20;
 /// The size of a segment for small blocks.
@@ -15,20 +15,10 @@ pub const OWN_SEGMENT_STEP: u64 = 2 << 20;
 
 /// Bytes of the block that serves `requested` bytes.
 pub fn block_size(conf: &Conf, requested: u64) -> u64 {
-    if requested < MIN_BLOCK {
-        return MIN_BLOCK;
-    }
     // The exponent counts from 1 MiB; sizes below 2 MiB share the first entry.
-    let index = (requested.ilog2() as usize).saturating_sub(20).min(15);
-    let divisions = u64::from(conf.roundup_power2_divisions[index]);
-    if divisions > 1 && requested > MIN_BLOCK * divisions {
-        let floor = 1u64 << requested.ilog2();
-        if requested == floor {
-            return requested;
-        }
-        return requested.next_multiple_of(floor >> divisions.ilog2());
-    }
-    requested.next_multiple_of(MIN_BLOCK)
+    let exponent = requested.max(1).ilog2() as usize;
+    let index = exponent.saturating_sub(20).min(15);
+    block_size::rounded(requested, conf.roundup_power2_divisions[index].into())
 }
 
 /// Bytes of the segment that is requested from the driver when no free block fits a block of `size`.
@@ -49,21 +39,17 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn divisions_of_a_power_of_two() {
-        let by = |n: u32| Conf { roundup_power2_divisions: [n; 16], ..Conf::default() };
-        assert_eq!(block_size(&by(4), 2049), 2560);
-        assert_eq!(block_size(&by(4), 3 * MIB + 1), 3_670_016);
-        assert_eq!(block_size(&by(8), 100 * MIB + 1), 109_051_904);
-        assert_eq!(block_size(&by(4), 1200), 1536, "1,200 is not above 512 x 4");
-        assert_eq!(block_size(&by(4), 4 * MIB), 4 * MIB, "a power of two stays");
-    }
-
-    #[test]
-    fn without_divisions_512() {
-        let conf = Conf::default();
-        assert_eq!(block_size(&conf, 1), 512);
-        assert_eq!(block_size(&conf, 513), 1024);
-        assert_eq!(block_size(&conf, MIB + 1), 1_049_088);
+    fn divisions_by_size() {
+        let mut conf = Conf::default();
+        conf.roundup_power2_divisions[0] = 8;
+        conf.roundup_power2_divisions[1] = 4;
+        conf.roundup_power2_divisions[15] = 2;
+        assert_eq!(block_size(&conf, 0), 512);
+        assert_eq!(block_size(&conf, 2 * MIB - 1), 2 * MIB);
+        assert_eq!(block_size(&conf, MIB + 1), MIB + MIB / 8);
+        assert_eq!(block_size(&conf, 2 * MIB + 1), 2 * MIB + MIB / 2);
+        assert_eq!(block_size(&conf, 5 * MIB + 1), 5 * MIB + 512, "none from 4 MiB on");
+        assert_eq!(block_size(&conf, (64 << 30) + 1), 96 << 30, "the last one is for all above");
     }
 
     #[test]

@@ -315,7 +315,7 @@ impl Converter<'_, '_> {
         if !ground.expandable {
             let site = self.site(Kind::Device, thread.id, stream, pool)?;
             let (key, size) = (range.start, range.end - range.start);
-            let alloc = Alloc { key, space: Space::Device, size, site, stack };
+            let alloc = Alloc { key, space: Space::Device, size, site, stack, requested: None };
             return self.event(thread, Event::Alloc(alloc));
         }
         let site = self.site(Kind::Vmm, thread.id, stream, pool)?;
@@ -324,7 +324,8 @@ impl Converter<'_, '_> {
             self.objects += 1;
             let (object, size) = (self.objects, piece.end - piece.start);
             thread.objects.insert(piece.start, object);
-            let alloc = Alloc { key: object, space: Space::Vmm, size, site, stack };
+            let alloc =
+                Alloc { key: object, space: Space::Vmm, size, site, stack, requested: None };
             self.event(thread, Event::Alloc(alloc))?;
             let address = piece.start;
             self.event(
@@ -381,7 +382,7 @@ impl Converter<'_, '_> {
         self.converted.blocks += 1;
         let site = self.site(Kind::Block, thread.id, ground.stream, ground.pool)?;
         let stack = self.stack(stack);
-        let alloc = Alloc { key: address, space: Space::Block, size, site, stack };
+        let alloc = Alloc { key: address, space: Space::Block, size, site, stack, requested: None };
         self.event(thread, Event::Alloc(alloc))?;
         if requested < size {
             self.change(thread, address, BlockChange::Requested(requested))?;

@@ -67,7 +67,8 @@ pub use trace::{Progress, ReplayResult, Until, Visitor};
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
-    ContextId, DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason, SwitchedBy,
+    BlockChange, ContextId, DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason,
+    SwitchedBy,
 };
 
 use crate::trace::{Definitions, Site};
@@ -167,7 +168,12 @@ impl Replay {
                 let segment = self.state.cache.segment_of(address);
                 observer.on_share(at, address, stack, segment);
             }
-            Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, 0, observer),
+            Event::Alloc(alloc) => {
+                self.alloc(definitions, at, &alloc, 0, observer);
+                if let Some(bytes) = alloc.requested {
+                    self.change_block(at, alloc.key, BlockChange::Requested(bytes), observer);
+                }
+            }
             Event::Sampling { rate, least, cost, bound } => {
                 let sampling = self.state.sampling.get_or_insert_default();
                 sampling.note(rate, least, (cost, bound));

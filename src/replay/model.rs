@@ -86,6 +86,7 @@ proptest! {
                         size,
                         site: site_of(kind),
                         stack: Default::default(),
+                        requested: None,
                     })
                 }
                 Step::Free { kind, slot } => {
@@ -139,7 +140,7 @@ proptest! {
         for [pick, a, b, c] in numbers {
             let space = Space::from_u8((c % 5) as u8).unwrap();
             let (id, device) = (c as u32 % 2, DeviceId(c as u8 % 2));
-            let alloc = Alloc { key: a, space, size: b, site: Default::default(), stack: Default::default() };
+            let alloc = Alloc { key: a, space, size: b, site: Default::default(), stack: Default::default(), requested: None };
             let counters = vramtrace_format::Counters {
                 device: device.0, live: a, peak: b, peak_time_ns: c, live_requested: a,
                 live_allocations: b, allocations: a, frees: b, refused_by_cap: a,

@@ -113,7 +113,14 @@ impl Machine {
         self.model.created(object, units);
         let stack = StackId(object as u32);
         let (space, size, site) = (Space::Vmm, units * UNIT, self.sites[0]);
-        self.happens(Event::Alloc(Alloc { key: object, space, size, site, stack }));
+        self.happens(Event::Alloc(Alloc {
+            key: object,
+            space,
+            size,
+            site,
+            stack,
+            requested: None,
+        }));
         object
     }
 
@@ -241,7 +248,14 @@ impl Machine {
                 self.blocks.push((at, units));
                 let (key, size) = (self.model.address(at), units as u64 * UNIT);
                 let (space, site, stack) = (Space::Block, self.sites[1], StackId(5));
-                self.happens(Event::Alloc(Alloc { key, space, size, site, stack }));
+                self.happens(Event::Alloc(Alloc {
+                    key,
+                    space,
+                    size,
+                    site,
+                    stack,
+                    requested: None,
+                }));
             }
             Step::Free { pick } => {
                 if self.blocks.is_empty() {

@@ -300,6 +300,7 @@ fn an_undefined_site_is_the_unknown_device_never_device_0() {
         size: 4 * MIB,
         site: SiteId(77),
         stack: StackId(0),
+        requested: None,
     };
     t.event(MS, Event::Alloc(alloc));
     let reading = read(&t);

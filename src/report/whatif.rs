@@ -41,6 +41,12 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
             );
         }
     }
+    if recorded.unknown_requests > 0 {
+        caveats.push(format!(
+            "the request of {} is not known: the size is replayed instead",
+            several(recorded.unknown_requests, "block")
+        ));
+    }
     if recorded.in_force.conf.is_none() {
         caveats.push(format!(
             "the setting in force, \"{}\", cannot be replayed",

@@ -163,6 +163,7 @@ mod tests {
                 size: n,
                 site: SiteId(1),
                 stack: StackId(0),
+                requested: None,
             })
         };
         let note = |n: u64| Definition::Note { text: format!("{n} {}", "x".repeat(300)) };

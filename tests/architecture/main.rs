@@ -27,6 +27,7 @@ const FORMAT: Layout = Layout {
     layers: &[
         &[
             "atomics",
+            "block_size",
             "cells",
             "cgroup",
             "error",

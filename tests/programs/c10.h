@@ -11,6 +11,13 @@
 void c10_memory(void *at, int64_t size, size_t allocated, size_t reserved, uint64_t device) __asm__(MEMORY);
 void c10_out_of_memory(int64_t size, size_t allocated, size_t reserved, uint64_t device) __asm__(OUT_OF_MEMORY);
 
+#ifdef REQUESTS
+/* Static functions of classes, which PyTorch's allocator asks how to round a request up: in libc10.so from 2.10 on, before
+   that in libc10_cuda.so. */
+size_t c10_divisions(size_t requested) __asm__(REQUESTS);
+extern size_t asked_divisions;
+#endif
+
 struct reported {
     uint64_t calls, refused, sum, last_device;
 };

@@ -92,3 +92,35 @@ void cache_use_stream(int device, int64_t id) { set_current_stream((struct strea
 
 int64_t cache_stream(int device) { return streams[device]; }
 #endif
+
+#ifdef REQUESTS
+#ifdef DIVISIONS_HERE
+size_t asked_divisions = 0;
+
+size_t c10_divisions(size_t requested) { return requested >= 1u << 30 ? 0 : asked_divisions; }
+#endif
+
+void cache_divide(size_t divisions) { asked_divisions = divisions; }
+
+/* A request: the real one asks only for 512 bytes or more. `size` 0: it gets no block, and the caller is told by other means
+   than the profiler. Returns the divisions. */
+size_t cache_request(int device, void *at, size_t requested, int64_t size) {
+    pthread_mutex_lock(&caches[device].lock);
+    size_t divisions = requested >= 512 ? c10_divisions(requested) : 0;
+    if (size > 0) {
+        caches[device].allocated += size;
+        c10_memory(at, size, caches[device].allocated, caches[device].reserved, DEVICE(CUDA, device));
+    }
+    pthread_mutex_unlock(&caches[device].lock);
+    return divisions;
+}
+
+/* Pairs of a block of 1 KiB and its free. */
+void cache_request_pairs(int device, char *base, int64_t count, size_t requested) {
+    for (int64_t turn = 0; turn < count; turn++) {
+        char *at = base + turn % 1024 * 4096;
+        cache_request(device, at, requested, 1024);
+        cache_block(device, at, -1024);
+    }
+}
+#endif

@@ -203,6 +203,71 @@ static void streams(void) {
     show("streams");
 }
 
+static size_t (*request)(int, void *, size_t, int64_t);
+
+static void *other_request(void *at) {
+    request(0, at, 6000, 6144);
+    return NULL;
+}
+
+/* Blocks for requests; those of which the request is not known have an odd multiple of 512 bytes. */
+static void requests(void) {
+    void (*divide)(size_t) = TORCH(void, cache_divide, (size_t));
+    void (*refuse)(int, int64_t) = TORCH(void, cache_refuse, (int, int64_t));
+    char *base = segment(0);
+    pthread_t thread;
+    size_t divisions = request(0, base, 100, 512);
+    divisions += request(0, base + MIB, 1000, 1024);
+    divisions += request(0, base + 2 * MIB, 512 * 4, 512 * 4);
+    /* Taken whole: less than 1 MiB would be left. */
+    divisions += request(0, base + 3 * MIB, 2 * MIB - 100, 2 * MIB + 512 * 8);
+    /* No block, and then a block without a request, as of a graph's pool that is put back. */
+    divisions += request(0, NULL, 700, 0);
+    block(0, base + 6 * MIB, 512 * 3);
+    divisions += request(0, NULL, 900, 0);
+    refuse(0, 900);
+    block(0, base + 7 * MIB, 1024);
+    /* The request of another block. */
+    divisions += request(0, NULL, 5000, 0);
+    block(0, base + 8 * MIB, 512);
+    block(0, base + 9 * MIB, 512 * 10);
+    divide(4);
+    divisions += request(0, base + 10 * MIB, 2049, 2560);
+    divisions += request(0, base + 11 * MIB, 2048, 2048);
+    divide(0);
+    /* Between a request and its block, on another thread. */
+    divisions += request(0, NULL, 3000, 0);
+    pthread_create(&thread, NULL, other_request, base + 12 * MIB);
+    pthread_join(thread, NULL);
+    block(0, base + 13 * MIB, 3072);
+    printf("requests: divisions %zu\n", divisions);
+    show("requests");
+}
+
+/* Each thread asks for as many bytes less than its blocks have as its number. */
+static void *requester(void *data) {
+    size_t number = (size_t)data;
+    char *base = (char *)(0x700000000000ull + number * (64ull << 30));
+    for (int turn = 0; turn < turns; turn++) {
+        char *at = base + (size_t)(turn % 1000) * 4096;
+        int64_t size = 1024 + turn % 5 * 512;
+        request(number % 2, at, size - number, size);
+        block(number % 2, at, -size);
+    }
+    return NULL;
+}
+
+static void requests_of_threads(int count) {
+    pthread_t all[8];
+    turns = count;
+    segment(0);
+    segment(1);
+    for (size_t n = 0; n < 8; n++) pthread_create(&all[n], NULL, requester, (void *)n);
+    for (size_t n = 0; n < 8; n++) pthread_join(all[n], NULL);
+    const struct reported *reported = TORCH(const struct reported *, cache_reported, (void))();
+    printf("requests: %llu blocks\n", (unsigned long long)reported->calls);
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
@@ -229,6 +294,11 @@ int main(int count, char **words) {
         show("other");
     } else if (!strcmp(mode, "churn")) churn(number);
     else if (!strcmp(mode, "streams")) streams();
+    else if (!strncmp(mode, "requests", 8)) {
+        request = TORCH(size_t, cache_request, (int, void *, size_t, int64_t));
+        if (mode[8]) requests_of_threads(number);
+        else requests();
+    }
     else return 2;
     return 0;
 }

@@ -8,6 +8,10 @@ use crate::kind::Kind;
 /// numbers of captures (CUDA graphs). Without it a stream of 0 can be any.
 pub const BLOCK_STREAMS: &str = "block_streams";
 
+/// The name of the [`Definition::Setting`] which says that blocks carry the bytes that were requested
+/// ([`Alloc::requested`](crate::Alloc)).
+pub const BLOCK_REQUESTS: &str = "block_requests";
+
 /// The name of a [`Definition::Setting`] whose value is the path of a library, as in [`Definition::Module`]. The library
 /// replaced the beginning of functions of the recorder, so calls go through it. There is one for each such library.
 pub const PATCHED_BY: &str = "patched_by";
@@ -40,7 +44,8 @@ pub enum Definition {
     /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
     Text { id: u32, text: String },
     /// A setting at the start of the process: an environment variable that affects memory
-    /// (`PYTORCH_CUDA_ALLOC_CONF`); with the name `import`, the source of an imported trace; or [`BLOCK_STREAMS`].
+    /// (`PYTORCH_CUDA_ALLOC_CONF`); with the name `import`, the source of an imported trace; [`BLOCK_STREAMS`] or
+    /// [`BLOCK_REQUESTS`].
     Setting { name: String, value: String },
     /// A message of the recorder, one line. Most are printed to stderr too.
     Note { text: String },

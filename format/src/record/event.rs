@@ -195,7 +195,7 @@ events! {
         stack: StackId = low,
     } => opens_file: true, is_total: false;
 
-    /// A detail of a block that PyTorch's hook does not report. Only in imported traces.
+    /// A detail of a block that the recorder does not see, or has in [`Alloc::requested`]. Only in imported traces.
     0x26 BlockChange {
         address: u64 = word,
         change: BlockChange = inner,

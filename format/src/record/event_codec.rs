@@ -23,11 +23,20 @@ fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
     (key & 511 == 0 && key >> 49 == 0).then_some((key >> 9, codes))
 }
 
-/// The 32-byte form of an allocation. `None`: it does not fit.
+/// The 32-byte form of an allocation, without its request. `None`: it does not fit.
 #[inline(always)]
 pub(crate) fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
     let (address, [code, _]) = short_address(alloc.space, alloc.key)?;
     Some(Record::new(code, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
+}
+
+/// The 40-byte form of a block that has a request of another size. `None`: it does not fit, or is no block.
+#[inline(always)]
+pub(crate) fn short_requested(alloc: &Alloc, requested: u64) -> Option<Record<5>> {
+    let (address, [code, _]) = short_address(alloc.space, alloc.key)?;
+    let record = || Record::new(code, address).with(alloc.size);
+    (alloc.space == Space::Block)
+        .then(|| record().with(pair(alloc.site, alloc.stack)).with(requested))
 }
 
 /// The 16-byte form of a free. `None`: it does not fit, or `site` is not 0.
@@ -45,7 +54,10 @@ fn pair(site: SiteId, stack: StackId) -> u64 {
 /// Encodes any event. `time_ns`: its time since start, which an [`Event::Anchor`] stores in full.
 pub(crate) fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
     let short = match event {
-        Event::Alloc(alloc) => short_alloc(alloc).map(Record::widen),
+        Event::Alloc(alloc) => match alloc.requested {
+            None => short_alloc(alloc).map(Record::widen),
+            Some(requested) => short_requested(alloc, requested).map(Record::widen),
+        },
         Event::Free { key, space, site } => short_free(*key, *space, *site).map(Record::widen),
         Event::Anchor => Some(event.put().with(time_ns)),
         _ => None,
@@ -58,15 +70,17 @@ pub(crate) fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
 /// panics.
 #[inline]
 pub(crate) fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
-    let alloc = |space, size, which: u64| {
+    let alloc = |space, size, which: u64, requested| {
         let (site, stack) = (SiteId((which >> 32) as u32), StackId(which as u32));
-        Some(Event::Alloc(Alloc { key: small << 9, space, size, site, stack }))
+        Some(Event::Alloc(Alloc { key: small << 9, space, size, site, stack, requested }))
     };
     let free = |space| Some(Event::Free { key: small << 9, space, site: SiteId(0) });
     match (kind, body) {
-        (code::ALLOC_SHORT, &[size, which, ..]) => alloc(Space::Device, size, which),
+        (code::ALLOC_SHORT, &[size, which, ..]) => alloc(Space::Device, size, which, None),
         (code::FREE_SHORT, _) => free(Space::Device),
-        (code::BLOCK_ALLOC_SHORT, &[size, which, ..]) => alloc(Space::Block, size, which),
+        (code::BLOCK_ALLOC_SHORT, &[size, which, ref rest @ ..]) => {
+            alloc(Space::Block, size, which, rest.first().copied())
+        }
         (code::BLOCK_FREE_SHORT, _) => free(Space::Block),
         (code::ANCHOR, []) => None,
         _ => Event::get(kind, &mut Get::new(small, body)),

@@ -17,13 +17,16 @@ fields! {
         size: u64 = word,
         site: SiteId = high,
         stack: StackId = low,
+        /// Of a framework's block: the bytes that its cache was asked for; 0: not known. `None`: as many as `size`, or,
+        /// without [`BLOCK_REQUESTS`](crate::BLOCK_REQUESTS), not known. Blocks of 512 bytes serve smaller requests too.
+        requested: Option<u64> = word_at_end,
     }
 }
 
 /// A detail of a framework's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockChange {
-    /// The requested bytes of the block that was just allocated; its size is rounded up.
+    /// The requested bytes of the block that was just allocated; its size is rounded up. 0: not known.
     Requested(u64),
     /// The block that was just freed waits until other streams have finished with it.
     Pending,

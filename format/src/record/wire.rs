@@ -13,6 +13,7 @@
 //! | `ticks` | the next word: a time in ns, rounded down to whole ticks |
 //! | `word_added` | the next word; 0 where an older writer has none |
 //! | `high_added`, then `low` | the halves of the next word; 0 where an older writer has none |
+//! | `word_at_end` | the next word, at the end of the record; `None` if the record ends before it |
 //! | `inner` | the positions of the fields of its type |
 //! | `inner_if` | as `inner`, at the end of the record; `None` if the record ends before them |
 
@@ -91,6 +92,13 @@ impl Put {
     #[inline(always)]
     pub(super) fn high_added<T: Scalar>(&mut self, value: &T) {
         self.high(value);
+    }
+
+    #[inline(always)]
+    pub(super) fn word_at_end(&mut self, value: &Option<u64>) {
+        if let Some(value) = value {
+            self.word(value);
+        }
     }
 
     #[inline(always)]
@@ -179,6 +187,11 @@ impl<'a> Get<'a> {
     }
 
     #[inline(always)]
+    pub(super) fn word_at_end(&mut self) -> Option<Option<u64>> {
+        Some(self.next())
+    }
+
+    #[inline(always)]
     pub(super) fn inner<T: Fields>(&mut self) -> Option<T> {
         T::get(self)
     }
@@ -227,6 +240,10 @@ impl<N: Iterator<Item = u64>> AnyFields<N> {
 
     pub(super) fn high_added<T: Scalar>(&mut self) -> T {
         T::any(self.next())
+    }
+
+    pub(super) fn word_at_end(&mut self) -> Option<u64> {
+        bool::any(self.next()).then(|| self.next())
     }
 
     pub(super) fn inner<T: Fields>(&mut self) -> T {

@@ -6,7 +6,7 @@ use crate::ids::{SiteId, ThreadId};
 use crate::kind::Space;
 use crate::record::define::Define;
 use crate::record::event::Event;
-use crate::record::event_codec::{encode, short_alloc, short_free};
+use crate::record::event_codec::{encode, short_alloc, short_free, short_requested};
 use crate::record::sealed::{Sealed, padding};
 use crate::record::values::Alloc;
 use crate::record::word::{Check, KIND_MASK};
@@ -114,7 +114,10 @@ impl<'m> WindowWriter<'m> {
             self.note_time(thread, time_ns);
         }
         let short = match event {
-            Event::Alloc(alloc) => self.append_alloc(thread, time_ns, alloc),
+            Event::Alloc(alloc) => match alloc.requested {
+                None => self.append_alloc(thread, time_ns, alloc),
+                Some(bytes) => self.append_requested(thread, time_ns, alloc, bytes),
+            },
             Event::Free { key, space, site } => {
                 self.append_free(thread, time_ns, *key, *space, *site)
             }
@@ -123,10 +126,25 @@ impl<'m> WindowWriter<'m> {
         short.unwrap_or_else(|| self.append_wide(thread, time_ns, event))
     }
 
-    /// Appends an allocation in the short form of 32 bytes. `None`: the values do not fit; nothing was written.
+    /// Appends an allocation, without its request, in the short form of 32 bytes. `None`: the values do not fit; nothing
+    /// was written.
     #[inline(always)]
     pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Option<Appended> {
         let mut record = short_alloc(alloc)?;
+        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    }
+
+    /// Appends a block with the bytes that were requested, in the short form of 40 bytes. `None`: the values do not fit, or it
+    /// is no block; nothing was written.
+    #[inline(always)]
+    pub fn append_requested(
+        &self,
+        thread: ThreadId,
+        time_ns: u64,
+        block: &Alloc,
+        requested: u64,
+    ) -> Option<Appended> {
+        let mut record = short_requested(block, requested)?;
         Some(self.put(record.seal(self.check, thread.0, time_ns)))
     }
 

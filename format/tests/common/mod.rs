@@ -76,7 +76,14 @@ pub fn file(windows: &[Window]) -> Vec<u8> {
 }
 
 pub fn alloc(key: u64, size: u64) -> Event {
-    Event::Alloc(Alloc { key, space: Space::Device, size, site: SiteId(1), stack: StackId(2) })
+    Event::Alloc(Alloc {
+        key,
+        space: Space::Device,
+        size,
+        site: SiteId(1),
+        stack: StackId(2),
+        requested: None,
+    })
 }
 
 pub fn free(key: u64) -> Event {

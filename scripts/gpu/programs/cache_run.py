@@ -6,7 +6,7 @@
     churn    random requests of one stream
 
 LIMIT: MiB that PyTorch may reserve (torch.cuda.set_per_process_memory_fraction). Prints STATS (PyTorch's peaks and
-counts, the card's bytes), and BLOCKS: address, stream, size and private pool of each live block, as JSON. Then it ends at once: the
+counts, the card's bytes), and BLOCKS: address, stream, size, private pool and requested size of each live block, as JSON. Then it ends at once: the
 blocks stay live. Prints OOM before that if memory runs out."""
 import json
 import os
@@ -108,7 +108,10 @@ def main(mode, limit):
     # The driver's pool has no snapshot.
     native = torch.cuda.get_allocator_backend() == "native"
     blocks = [
-        (block["address"], segment["stream"], block["size"], list(segment.get("segment_pool_id", (0, 0))))
+        (
+            block["address"], segment["stream"], block["size"], list(segment.get("segment_pool_id", (0, 0))),
+            block["requested_size"],
+        )
         for segment in (torch.cuda.memory_snapshot() if native else [])
         for block in segment["blocks"]
         if block["state"] == "active_allocated"

@@ -283,6 +283,8 @@ macro_rules! table {
                 _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE 0 (size: i64, allocated: usize, reserved: usize, device: u64) => torch::out_of_memory;
                 _ZN2at15sequence_number17get_and_incrementEv 0 () => torch_nodes::made;
                 _ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE 0 (device: u64, stream: u64) => torch_streams::set_current;
+                _ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm 0 (requested: u64) => torch_requests::divisions;
+                _ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm 0 (requested: u64) => torch_requests::divisions;
             }
         }
     };

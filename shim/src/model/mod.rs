@@ -20,6 +20,7 @@ pub mod sites;
 pub mod stream_captures;
 pub mod stream_targets;
 pub mod torch_lanes;
+pub mod torch_requests;
 pub mod torch_totals;
 pub mod totals_due;
 pub mod vmm;

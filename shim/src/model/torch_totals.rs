@@ -17,6 +17,8 @@ pub struct TorchTotals {
     unknown_frees: AtomicU64,
     /// The trace says that blocks carry their streams.
     pub are_streams_noted: AtomicBool,
+    /// It says that they carry their requests.
+    pub are_requests_noted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -50,6 +52,7 @@ impl TorchTotals {
             request: Request::default(),
             unknown_frees: AtomicU64::new(0),
             are_streams_noted: AtomicBool::new(false),
+            are_requests_noted: AtomicBool::new(false),
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use vramtrace_format::{Alloc, Appended, Event, SiteId, Space, ThreadId};
 
 impl TraceWriter {
-    /// `record_at` for an allocation, in a fast path.
+    /// `record_at` for an allocation without a request of its own, in a fast path.
     #[inline(always)]
     pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
         if let Some((thread, trace, window)) = self.short(time_ns)
@@ -19,6 +19,19 @@ impl TraceWriter {
             return;
         }
         self.record_wide(time_ns, &Event::Alloc(*alloc));
+    }
+
+    /// As `record_alloc`, for a framework's block with or without its request.
+    #[inline(always)]
+    pub fn record_block(&self, time_ns: u64, block: &Alloc) {
+        let Some(requested) = block.requested else { return self.record_alloc(time_ns, block) };
+        if let Some((thread, trace, window)) = self.short(time_ns)
+            && let Some(put) = window.writer.append_requested(thread, time_ns, block, requested)
+            && self.is_put(trace, window, put, time_ns)
+        {
+            return;
+        }
+        self.record_wide(time_ns, &Event::Alloc(*block));
     }
 
     /// `record_at` for a free, in a fast path.

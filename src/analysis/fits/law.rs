@@ -1,9 +1,9 @@
 //! How the size of a block depends on the batch. Sizes are bytes.
 //!
-//! The trace has the sizes of blocks. A block may be larger than its request: by less than 512 B, and, where it is
+//! A trace has the sizes of blocks, and most have the requests too. A block may be larger than its request: by less than 512 B, and, where it is
 //! large and was taken whole, by up to 1 MiB that PyTorch's cache does not split off. So a block of 3.5 MiB at batch 4 and
 //! one of 3 MiB at batch 6 may be the same request of 3 MiB. A law holds if it explains each recorded block within these
-//! limits.
+//! limits, or each request where the trace has them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use vramtrace_format::{Definition, TraceReader};
 
 use super::tests::requests;
 use super::*;
@@ -249,4 +250,36 @@ fn a_batch_and_a_length_are_scaled_at_once() {
             holds(&predicted, truths.iter().find(is).unwrap(), (0.0005, 0.003));
         }
     }
+}
+
+/// What the traces say of the machine that recorded them: names of a user's directory, of PyTorch's and of the system's.
+#[test]
+fn paths_of_recorded_traces_are_anybodys() {
+    let recordings = Recordings(TempDir::new().unwrap());
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/fits");
+    let mut traces = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(name) = name.strip_suffix(".vtrace.gz") else { continue };
+        let bytes = std::fs::read(recordings.unpacked(name)).unwrap();
+        let reader = TraceReader::new(&bytes).unwrap();
+        let header = reader.header();
+        let mut paths = vec![header.executable.clone(), header.working_directory.clone()];
+        paths.extend(header.command.iter().cloned());
+        for definition in reader.definitions() {
+            match definition {
+                Definition::Code { file, .. } => paths.push(file),
+                Definition::Module { path, .. } => paths.push(path),
+                Definition::Setting { value, .. } => paths.push(value),
+                Definition::Text { text, .. } | Definition::Note { text } => paths.push(text),
+                _ => {}
+            }
+        }
+        let known = ["/home/user", "/home/me", "/opt/torch/", "/usr/", "/lib", "/dev/", "/proc/"];
+        for path in paths.iter().filter(|path| path.starts_with('/')) {
+            assert!(known.iter().any(|known| path.starts_with(known)), "{name}: {path}");
+        }
+        traces += 1;
+    }
+    assert_eq!(traces, 14);
 }

@@ -12,6 +12,7 @@ use super::reductions;
 use super::varied::{Axis, Name, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
+use crate::allocator::rounding::MIN_BLOCK;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
 use crate::analysis::whatif::{NOT_OF_SAMPLES, Recorded, Source, why_no_blocks};
 use crate::replay::Observer;
@@ -300,6 +301,7 @@ fn blocks(
 ) -> Vec<Block> {
     // Blocks are as large as requests, but for less than 512 B.
     let splits = recorded.in_force.is_expandable();
+    let knows = recorded.knows_requests && recorded.unknown_requests == 0;
     let mut threads = FxHashMap::default();
     let mut blocks: Vec<Block> = Vec::with_capacity(recorded.sources.len());
     let mut live: FxHashMap<u32, usize> = FxHashMap::default();
@@ -313,7 +315,10 @@ fn blocks(
                     stack: keys.get(&source.stack).copied().unwrap_or_default(),
                     thread: *threads.entry(source.thread).or_insert(next),
                     bytes: size,
-                    least: least_request(size, splits || source.split),
+                    least: match knows && size > MIN_BLOCK {
+                        true => size,
+                        false => least_request(size, splits || source.split),
+                    },
                     reduces: reductions.contains(&source.stack),
                     freed_before: usize::MAX,
                 });

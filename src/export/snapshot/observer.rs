@@ -353,7 +353,7 @@ impl Observer for SnapshotObserver<'_> {
     fn on_block_change(&mut self, at: &Stamped, address: u64, change: BlockChange) {
         match (change, self.held) {
             (BlockChange::Requested(bytes), _) => {
-                if let Some(block) = self.layout.block(address) {
+                if let Some(block) = self.layout.block(address).filter(|_| bytes > 0) {
                     block.requested = bytes.min(block.size);
                 }
                 self.settle();

@@ -103,7 +103,7 @@ fn bounded() -> TraceBuilder {
 }
 
 fn of(site: SiteId) -> Alloc {
-    Alloc { site, space: Space::Device, key: 0, size: 0, stack: StackId(0) }
+    Alloc { site, space: Space::Device, key: 0, size: 0, stack: StackId(0), requested: None }
 }
 
 fn peak(mib: u64, second: u64) -> Counters {

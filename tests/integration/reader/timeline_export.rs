@@ -56,7 +56,7 @@ fn definitions() -> Vec<Definition> {
 }
 
 fn alloc(key: u64, size: u64, site: u32, space: Space) -> Event {
-    Event::Alloc(Alloc { key, space, size, site: SiteId(site), stack: StackId(0) })
+    Event::Alloc(Alloc { key, space, size, site: SiteId(site), stack: StackId(0), requested: None })
 }
 
 fn free(key: u64) -> Event {

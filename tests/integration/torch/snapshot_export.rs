@@ -100,7 +100,8 @@ fn driver_memory_without_torch_is_in_the_snapshot() {
 /// A block of PyTorch's, of this stack.
 fn block(t: &mut TraceBuilder, at: u64, key: u64, size: u64, stack: u32) {
     let site = t.site(Kind::Block, 0);
-    let alloc = Alloc { key, space: Space::Block, size, site, stack: StackId(stack) };
+    let alloc =
+        Alloc { key, space: Space::Block, size, site, stack: StackId(stack), requested: None };
     t.event(at, Event::Alloc(alloc));
 }
 
@@ -188,8 +189,14 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     let mut t = TraceBuilder::new();
     let (device, vmm_site, of_block) =
         (t.site(Kind::Device, 0), t.site(Kind::Vmm, 0), t.site(Kind::Block, 0));
-    let alloc =
-        |key, space, size, site: SiteId| Alloc { key, space, size, site, stack: StackId(0) };
+    let alloc = |key, space, size, site: SiteId| Alloc {
+        key,
+        space,
+        size,
+        site,
+        stack: StackId(0),
+        requested: None,
+    };
     let (segment, page) = (100 << 30, 200 << 30);
     t.event(SECOND, Event::Alloc(alloc(segment, Space::Device, 20 * MIB, device)));
     t.lose();

@@ -122,7 +122,14 @@ fn steps(blocks: u64, more: u64) -> TraceBuilder {
             (at, room) = (at + size, room - size);
             address
         });
-        let alloc = Alloc { key: address, space: Space::Block, size, site, stack: StackId(stack) };
+        let alloc = Alloc {
+            key: address,
+            space: Space::Block,
+            size,
+            site,
+            stack: StackId(stack),
+            requested: None,
+        };
         builder.event(now, Event::Alloc(alloc));
         address
     };

@@ -32,6 +32,15 @@ pub fn libraries() -> &'static Path {
         build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
         let with_streams = ["-l:libc10.so", "-DSTREAMS"];
         build("libc10_cuda-streams.so", &["libc10_cuda"], &with_streams);
+        const OF_ALL: &str = "-DREQUESTS=\"_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm\"";
+        const OF_CUDA: &str = "-DREQUESTS=\"_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm\"";
+        build("libc10-requests.so", &["libc10"], &[OF_ALL, "-DDIVISIONS"]);
+        build("libc10_cuda-requests.so", &["libc10_cuda"], &["-l:libc10-requests.so", OF_ALL]);
+        let before_2_10 = ["-l:libc10.so", OF_CUDA, "-DDIVISIONS_HERE"];
+        build("libc10_cuda-requests-2.9.so", &["libc10_cuda"], &before_2_10);
+        // Its own calls are bound to it: none of them can be seen.
+        let bound = [&before_2_10[..], &["-Wl,-Bsymbolic"]].concat();
+        build("libc10_cuda-requests-bound.so", &["libc10_cuda"], &bound);
         // With the names that packaging tools give, and linked into one library.
         build("libc10-4711.so", &["libc10"], &[]);
         build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);

@@ -144,7 +144,7 @@ impl TraceBuilder {
 
     pub fn allocation(&mut self, kind: Kind, device: u8, key: u64, size: u64) -> Alloc {
         let site = self.site(kind, device);
-        Alloc { key, space: kind.space(), size, site, stack: StackId(0) }
+        Alloc { key, space: kind.space(), size, site, stack: StackId(0), requested: None }
     }
 
     pub fn alloc(&mut self, time_ns: u64, kind: Kind, key: u64, size: u64) {

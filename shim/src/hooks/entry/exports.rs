@@ -61,6 +61,17 @@ macro_rules! export {
         }
         export!(naked "rdx" "x2", $name ($a: $A, $b: $B) -> ());
     };
+    // Asks for a number, at each request of a block: what is known of the caller takes neither a lock nor the loader.
+    (Torch $name:ident ( $a:ident: $A:ty ) => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            pub unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
+                crate::hooks::families::$($hook)+(Api::$name, $a, caller)
+            }
+        }
+        export!(naked "rsi" "x1", $name ($a: $A) -> u64);
+    };
     // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
     (Torch $name:ident () => $($hook:tt)+) => {
         mod $name {

@@ -8,7 +8,7 @@
 //! * Blocks are in the ledger under a separate space. Checkpoints carry them. A block that is allocated
 //!   again while it is live ends first; the free of an unknown block is counted and not recorded.
 //! * A block's site carries its stream, and as its pool the number of the capture that it belongs to
-//!   ([`crate::model::torch_lanes`]).
+//!   ([`crate::model::torch_lanes`]). Its record carries the bytes that were requested ([`torch_requests`]).
 //! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
 //!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
 //!   lines that will be written are prefetched.
@@ -19,7 +19,7 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::accounting::site;
-use crate::hooks::families::{torch_samples, torch_streams};
+use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::Process;
@@ -29,7 +29,7 @@ use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, SiteId, Space};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Event, Kind, SiteId, Space};
 
 /// The type of PyTorch's `Device`.
 pub(super) const CUDA: u8 = 1;
@@ -110,9 +110,10 @@ pub(super) fn block_allocated(
         sampled,
         ..Entry::new(Kind::Block, key, size, device)
     };
+    let requested = torch_requests::of_block(p, size);
     p.ledger.insert_block(&p.trace_writer, &entry);
     match entry.rate() {
-        0 => p.trace_writer.record_alloc(entry.time_ns, &entry.alloc()),
+        0 => p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() }),
         rate => {
             let event = Event::SampledAlloc { rate, alloc: entry.alloc() };
             p.trace_writer.record_at(entry.time_ns, &event);
@@ -152,6 +153,7 @@ pub fn out_of_memory(
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);
     let (size, stack) = (size.max(0) as u64, stacks::stack(p));
+    crate::model::torch_requests::forget();
     if p.config.tensors != Tensors::Off {
         p.usage.count(api);
         report(p, device, CacheTotals { allocated, reserved });

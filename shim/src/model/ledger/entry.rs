@@ -75,6 +75,7 @@ impl Entry {
             size: self.size,
             site: self.site,
             stack: self.stack,
+            requested: None,
         }
     }
 }

@@ -111,7 +111,14 @@ fn tail_of(trace: &Path) -> Option<PathBuf> {
 }
 
 fn alloc(key: u64, site: SiteId) -> Event {
-    Event::Alloc(Alloc { key, space: Space::Device, size: 4096, site, stack: StackId(0) })
+    Event::Alloc(Alloc {
+        key,
+        space: Space::Device,
+        size: 4096,
+        site,
+        stack: StackId(0),
+        requested: None,
+    })
 }
 
 fn free(key: u64) -> Event {

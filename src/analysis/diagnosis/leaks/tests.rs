@@ -72,7 +72,14 @@ impl Program {
         self.live.insert(key, stack);
         self.now_ns += 2_000;
         let (site, stack) = (self.site, StackId(stack));
-        self.event(Event::Alloc(Alloc { key, space: Space::Device, size, site, stack }));
+        self.event(Event::Alloc(Alloc {
+            key,
+            space: Space::Device,
+            size,
+            site,
+            stack,
+            requested: None,
+        }));
         key
     }
 

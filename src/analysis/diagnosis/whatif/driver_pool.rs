@@ -49,6 +49,7 @@ pub(super) fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Ve
             obstacles: Obstacles { torch, ..Obstacles::default() },
             emptied: 0,
             knows_requests: true,
+            unknown_requests: 0,
             knows_streams: true,
             streams: streams.len(),
             knows_uses: false,

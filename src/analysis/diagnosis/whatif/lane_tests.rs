@@ -36,7 +36,8 @@ fn block(t: &mut TraceBuilder, at: u64, address: u64, mib: u64, stream: u64, cap
         stream,
     });
     let size = mib * MIB;
-    let alloc = Alloc { key: address, space: Space::Block, size, site, stack: StackId(0) };
+    let alloc =
+        Alloc { key: address, space: Space::Block, size, site, stack: StackId(0), requested: None };
     t.event(at, Event::Alloc(alloc));
 }
 

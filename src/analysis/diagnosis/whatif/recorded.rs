@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{
-    BLOCK_STREAMS, BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped, ThreadId,
+    BLOCK_REQUESTS, BLOCK_STREAMS, BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped,
+    ThreadId,
 };
 
 use super::compatible::{self, Obstacles};
@@ -39,6 +40,8 @@ pub struct Recorded {
     pub emptied: u64,
     /// The trace has the requested sizes, not only the sizes of the blocks.
     pub knows_requests: bool,
+    /// Blocks for which it does not have it all the same. The log has their size.
+    pub unknown_requests: u64,
     /// The trace has streams and private pools.
     pub knows_streams: bool,
     /// The number of streams with blocks.
@@ -178,6 +181,7 @@ struct Builder {
     /// A block was in mapped memory.
     mapped: bool,
     knows_requests: bool,
+    unknown_requests: u64,
     knows_streams: bool,
     lanes: Lanes,
 }
@@ -340,7 +344,9 @@ impl RequestObserver<'_> {
                 out_of_memory: RecordedOoms { last, survived: builder.survived },
                 obstacles,
                 emptied: builder.emptied,
-                knows_requests: builder.knows_requests,
+                knows_requests: builder.knows_requests
+                    || self.definitions.setting(BLOCK_REQUESTS).is_some(),
+                unknown_requests: builder.unknown_requests,
                 knows_streams: builder.knows_streams
                     || self.definitions.setting(BLOCK_STREAMS).is_some(),
                 streams: builder.lanes.streams(),
@@ -396,7 +402,10 @@ impl Observer for RequestObserver<'_> {
                 (BlockChange::Requested(bytes), Some(Asked::Alloc { address: of, size, .. }))
                     if *of == address =>
                 {
-                    *size = bytes;
+                    match bytes {
+                        0 => builder.unknown_requests += 1,
+                        bytes => *size = bytes,
+                    }
                     builder.knows_requests = true;
                 }
                 // Other streams still use it.

@@ -1,7 +1,8 @@
 //! What is taken out of traces, and what comes of it.
 
 use vramtrace_format::{
-    BlockChange, Definition, DeviceId, Event, Kind, RefusedBy, Sample, SiteId, Space, StackId,
+    Alloc, BLOCK_REQUESTS, BlockChange, Definition, DeviceId, Event, Kind, RefusedBy, Sample,
+    SiteId, Space, StackId,
 };
 
 use super::*;
@@ -78,6 +79,25 @@ fn blocks_become_requests_and_what_is_known_of_them_counts() {
     assert!(recorded.knows_requests && !recorded.knows_streams);
     assert_eq!(recorded.peak_reserved, 20 * MIB);
     assert_eq!((recorded.cap_bytes, recorded.card_bytes), (None, Some(24 << 30)));
+}
+
+/// A request of 2 MiB - 100 that the cache served from a block of 2.5 MiB, taken whole.
+#[test]
+fn requests_are_replayed_where_blocks_carry_them() {
+    let mut t = TraceBuilder::new();
+    t.define(Definition::Setting { name: BLOCK_REQUESTS.into(), value: "requested".into() });
+    t.alloc(1000, Kind::Device, SEGMENT, 20 * MIB);
+    let mut block = |at: u64, offset: u64, size: u64, requested: Option<u64>| {
+        let alloc = t.allocation(Kind::Block, 0, SEGMENT + offset, size);
+        t.event(at, Event::Alloc(Alloc { requested, ..alloc }));
+    };
+    block(2000, 0, 5 * MIB / 2, Some(2 * MIB - 100));
+    block(3000, 4 * MIB, 4096, None);
+    block(4000, 8 * MIB, MIB, Some(0));
+    let recorded = recorded(&t);
+    let expected = [alloc(2 * MIB - 100, 0), alloc(4096, 1), alloc(MIB, 2)];
+    assert_eq!(requests(&recorded), expected);
+    assert_eq!((recorded.knows_requests, recorded.unknown_requests), (true, 1));
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! The function by which PyTorch's allocator asks how to round a request up ([`crate::model::torch_requests`]). From PyTorch
+//! 2.10 on it is in libc10.so, before that in libc10_cuda.so itself; both call it through the linkage table, from `malloc`
+//! alone. This library interposes both and returns the real function's answer.
+//!
+//! As in [`crate::hooks::families::torch_calls`] PyTorch's lock is held: nothing here waits for the GIL, and nothing calls the
+//! driver. The loader is asked only where the caller's own library cannot be found.
+
+use crate::driver::api::Api;
+use crate::driver::pointers;
+use crate::hooks::call::handler_exits::deferred;
+use crate::hooks::families::torch_calls;
+use crate::hooks::process::state::Process;
+use crate::interpose::linked::LinkedFunctions;
+use crate::model::torch_requests::{self, Request};
+use crate::runtime::log;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use vramtrace_format::block_size::MIN_BLOCK;
+use vramtrace_format::{BLOCK_REQUESTS, Definition};
+
+const OF_CUDA: &str =
+    "_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm";
+const OF_ALL: &str =
+    "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm";
+
+static IN_LIBC10_CUDA: LinkedFunctions<1> = LinkedFunctions::new([OF_CUDA]);
+static IN_LIBC10: LinkedFunctions<1> = LinkedFunctions::new([OF_ALL]);
+
+/// `static size_t roundup_power2_divisions(size_t)`: the divisions for a request of this size. Those of the real function.
+#[inline(always)]
+pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
+    let function = match api {
+        Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
+            &IN_LIBC10_CUDA
+        }
+        _ => &IN_LIBC10,
+    };
+    let known = function.known(0, caller).filter(|real| *real != 0);
+    let Some(real) = known.or_else(|| deferred(|| find(api, function, caller))) else { return 0 };
+    // SAFETY: the real function of this name, with the program's own argument.
+    let real = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64) -> u64>(real) };
+    let divisions = real(requested);
+    torch_requests::note(requested, divisions);
+    divisions
+}
+
+#[cold]
+#[inline(never)]
+fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Option<usize> {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let by_name = || {
+        match api {
+        Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
+            torch_calls::function_of(c"libc10_cuda.so", OF_CUDA, &KNOWN)
+        }
+        _ => pointers::known(api).map(|real| real as usize),
+    }
+    };
+    let real = function.real(0, caller, by_name);
+    if real.is_none() && !TOLD.swap(true, Ordering::Relaxed) {
+        log::line(format_args!(
+            "roundup_power2_divisions was called, and no library has it: PyTorch's requests are rounded as by default"
+        ));
+    }
+    real
+}
+
+/// What the record of a new block of this size says of its request ([`vramtrace_format::Alloc::requested`]).
+#[inline]
+pub fn of_block(p: &'static Process, size: u64) -> Option<u64> {
+    let is_noted = p.torch_totals.are_requests_noted.load(Ordering::Relaxed);
+    let request = torch_requests::of_block(size);
+    if request == Request::Unknown {
+        // Older versions name no requests, and below 512 bytes none does.
+        return (is_noted && size != MIN_BLOCK).then_some(0);
+    }
+    if !is_noted {
+        note_recorded(p);
+    }
+    match request {
+        Request::Part(bytes) => Some(bytes),
+        Request::Whole | Request::Unknown => None,
+    }
+}
+
+/// Notes in the trace, once, that blocks have their requests.
+#[cold]
+#[inline(never)]
+fn note_recorded(p: &'static Process) {
+    let value = "requested".into();
+    let noted =
+        p.trace_writer.try_define(&Definition::Setting { name: BLOCK_REQUESTS.into(), value });
+    p.torch_totals.are_requests_noted.store(noted, Ordering::Relaxed);
+}
