@@ -19,7 +19,9 @@ use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
 use super::{Holdings, Level, Moment, SampledMoment};
-use crate::replay::{DeviceState, History, OffSpan, RecorderCost, State, Stop, Until, Visitor};
+use crate::replay::{
+    ByDevice, DeviceState, History, OffSpan, RecorderCost, State, Stop, Until, Visitor,
+};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
 
@@ -41,7 +43,7 @@ pub struct Process {
     pub ending: Ending,
     pub damage: DamageFound,
     /// Bytes of PyTorch's cache over the whole trace.
-    pub curves: BTreeMap<DeviceId, Curves>,
+    pub curves: ByDevice<Curves>,
     /// Every out-of-memory of the whole trace.
     pub ooms: Vec<Oom>,
     /// Refusals that were followed by another error, over the whole trace.

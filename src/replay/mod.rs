@@ -21,6 +21,7 @@
 
 mod allocations;
 mod blocks;
+mod by_device;
 pub mod cache;
 mod checkpoint;
 pub mod device;
@@ -49,6 +50,7 @@ mod sleep_tests;
 #[cfg(test)]
 mod tests;
 
+pub use by_device::ByDevice;
 pub use cache::{
     Backing, BlockAt, CacheOomAt, CachePeak, CacheState, CacheSums, ReportedTotals, SegmentAt,
 };
@@ -141,7 +143,7 @@ impl Replay {
             }
         }
         for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
-            let device = self.state.devices.entry(id).or_default();
+            let device = self.state.devices.of(id);
             if peak.bytes > device.peak.bytes {
                 device.peak = peak;
             }
@@ -355,13 +357,13 @@ impl Replay {
     }
 
     fn device(&mut self, id: DeviceId) -> &mut DeviceState {
-        self.state.devices.entry(id).or_default()
+        self.state.devices.of(id)
     }
 
     /// Updates the peak of a device whose sums changed, and calls the observer.
     fn notify_device_change(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
         let lost = self.state.certainty == Certainty::Lost;
-        let device = self.state.devices.entry(id).or_default();
+        let device = self.state.devices.of(id);
         if !lost {
             device.note_peak(at.time_ns, at.offset);
             device.cache.note_peaks(at.time_ns, at.offset);
@@ -375,7 +377,7 @@ impl Replay {
                 None => self.unsure_peaks.push((id, unsure)),
             }
         }
-        observer.on_device_change(at, id, &self.state.devices[&id]);
+        observer.on_device_change(at, id, device);
     }
 
     fn refuse(

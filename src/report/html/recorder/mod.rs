@@ -4,7 +4,6 @@ mod asleep;
 mod observer;
 mod taken;
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
@@ -19,7 +18,7 @@ use super::sleeping::Mapped;
 use super::steps::StepOrdinals;
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
-use crate::replay::{Key, Live};
+use crate::replay::{ByDevice, Key, Live};
 use crate::trace::Definitions;
 
 /// The fewest segments, released one after the other, that are marked as a flush.
@@ -59,7 +58,7 @@ pub(super) struct Recorder<'d, W: Write> {
     paused_lumped: FxHashMap<u64, u64>,
     roles: RoleObserver<'d>,
     ended: Ended,
-    sums: BTreeMap<DeviceId, Sums>,
+    sums: ByDevice<Sums>,
     /// Segments that the cache is releasing.
     flush: Flush,
     /// Memory that is being unmapped for a sleep.
@@ -100,7 +99,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
             ended: Ended::default(),
-            sums: BTreeMap::new(),
+            sums: ByDevice::default(),
             flush: Flush::default(),
             sleep: Flush::default(),
             steps,
@@ -272,7 +271,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             false => self.lumped.freed(of, now),
         }
         self.found.lumped += u64::from(comes);
-        let sums = self.sums.entry(live.device).or_default();
+        let sums = self.sums.of(live.device);
         let change = |sum: u64, by: u64| match comes {
             true => sum.saturating_add(by),
             false => sum.saturating_sub(by),
@@ -329,7 +328,7 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Writes the sums that changed. `coarse`: small changes are left out.
     fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
-        let sums = self.sums.entry(device).or_default();
+        let sums = self.sums.of(device);
         let is_large = |field: Field| matches!(field, Field::Live | Field::Lumped);
         let large = values.iter().filter(|(field, _)| is_large(*field)).map(|(_, value)| *value);
         sums.highest = large.fold(sums.highest, u64::max);
@@ -348,7 +347,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             let which = u64::from(device.0) * 16 + field as u64;
             let before = written[field as usize];
             self.records.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
-            self.sums.entry(device).or_default().written[field as usize] = value;
+            self.sums.of(device).written[field as usize] = value;
         }
     }
 }
@@ -433,7 +432,7 @@ impl<W: Write> Recorder<'_, W> {
         let Some(open) = self.blocks.get(&address).copied() else {
             let paused = self.paused_lumped.entry(address).or_default();
             *paused = paused.saturating_add_signed(change);
-            let sums = self.sums.entry(device).or_default();
+            let sums = self.sums.of(device);
             sums.lumped = sums.lumped.saturating_add_signed(-change);
             return;
         };
