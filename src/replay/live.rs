@@ -124,6 +124,11 @@ impl LiveSet {
         self.len() == 0
     }
 
+    /// Number of allocations, blocks among them.
+    pub(super) fn entries(&self) -> usize {
+        self.spaces.iter().map(FxHashMap::len).sum()
+    }
+
     /// Number of allocations, without blocks.
     pub fn len(&self) -> usize {
         memory().map(|space| self.spaces[space as usize].len()).sum()

@@ -7,14 +7,15 @@
 use std::borrow::Borrow;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Header, Kind, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Header, Kind, Space, StackId, Stamped, ThreadId};
 
 use super::Role;
+use super::at_peaks::{AtPeaks, Lived};
 use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
 use super::stack_class::{StackClass, StackClasses};
-use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, Visitor};
+use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -41,6 +42,7 @@ pub struct FreedAt {
 pub struct RoleFinder {
     classes: StackClasses,
     learned: Learned,
+    at_peaks: AtPeaks,
 }
 
 impl RoleFinder {
@@ -82,6 +84,14 @@ impl RoleFinder {
     pub fn observer(&self) -> RoleObserver<'_> {
         let followed = Followed { finder: self, list: Vec::new() };
         RoleObserver { follower: Follower::new(&self.classes, followed) }
+    }
+
+    pub(super) fn at_peaks(&self) -> &AtPeaks {
+        &self.at_peaks
+    }
+
+    pub(super) fn role_of(&self, lived: &Lived) -> Role {
+        rules::role(&lived.life, lived.site, &self.learned)
     }
 
     fn decide(&self, life: &Life, of: &Waiting) -> Allocation {
@@ -134,9 +144,10 @@ impl RoleLearner {
 
     pub fn finish(mut self) -> RoleFinder {
         self.follower.end_all();
-        let Follower { classes, progress, sink: Notes { mut learned, .. }, .. } = self.follower;
+        let Follower { classes, progress, sink, .. } = self.follower;
+        let Notes { mut learned, at_peaks, .. } = sink;
         learned.finish(progress);
-        RoleFinder { classes, learned }
+        RoleFinder { classes, learned, at_peaks }
     }
 }
 
@@ -146,12 +157,23 @@ struct Notes {
     learned: Learned,
     /// The first pass decides without the facts that it collects.
     none: Learned,
+    at_peaks: AtPeaks,
 }
 
 impl Ended for Notes {
     fn ended(&mut self, life: &Life, of: &Waiting) {
         let site = of.site();
         self.learned.note(life, site, rules::role(life, site, &self.none));
+        let (key, time_ns) = (of.key, of.live.time_ns);
+        self.at_peaks.ended(of.made_offset, || Lived { key, time_ns, site, life: *life });
+    }
+
+    fn device_changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.at_peaks.changed(at, device, state);
+    }
+
+    fn events_are_missing(&mut self) {
+        self.at_peaks.events_are_missing();
     }
 }
 
@@ -179,6 +201,10 @@ impl RoleObserver<'_> {
 /// Receives each allocation at the end of its life.
 trait Ended {
     fn ended(&mut self, life: &Life, of: &Waiting);
+
+    fn device_changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
+
+    fn events_are_missing(&mut self) {}
 }
 
 impl<F: FnMut(&Life, &Waiting)> Ended for F {
@@ -351,7 +377,12 @@ impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
         }
     }
 
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.sink.device_changed(at, device, state);
+    }
+
     fn on_history_gap(&mut self, _at: &Stamped) {
         self.end_all();
+        self.sink.events_are_missing();
     }
 }

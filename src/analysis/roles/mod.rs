@@ -12,6 +12,7 @@
 //! finder.follow(&trace, &definitions, &mut |allocation| draw(allocation.role, ..));
 //! ```
 
+mod at_peaks;
 mod follow;
 mod frames;
 mod held;
@@ -26,6 +27,7 @@ mod tests;
 mod tree;
 
 pub use super::engines::Role;
+pub use at_peaks::RolesAtPeaks;
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub(super) use frames::{FrameMark, mark};
 pub use held::{HeldByRole, RolesAt};
