@@ -37,6 +37,7 @@ mod mapping;
 pub mod observer;
 mod places;
 mod residency;
+mod slots;
 pub mod state;
 mod trace;
 
@@ -65,6 +66,7 @@ pub use kept::Kept;
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
+pub use slots::Slots;
 pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt};
 pub use state::{Sampling, State, Stop};
 pub use trace::{Progress, ReplayResult, Until, Visitor};

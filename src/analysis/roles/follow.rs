@@ -6,8 +6,7 @@
 
 use std::borrow::Borrow;
 
-use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Header, Kind, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Header, Kind, StackId, Stamped, ThreadId};
 
 use super::Role;
 use super::at_peaks::{AtPeaks, Lived};
@@ -15,7 +14,9 @@ use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
 use super::stack_class::{StackClass, StackClasses};
-use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Visitor};
+use crate::replay::{
+    AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Visitor,
+};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -249,7 +250,7 @@ impl Waiting {
 struct Follower<C, F> {
     classes: C,
     progress: Progress,
-    live: FxHashMap<Key, Waiting>,
+    live: Slots<Waiting>,
     /// Freed since the last allocation: the next one gives the phase.
     freed: Vec<Waiting>,
     sink: F,
@@ -258,7 +259,7 @@ struct Follower<C, F> {
 impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     fn new(classes: C, sink: F) -> Follower<C, F> {
         let progress = Progress::default();
-        Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), sink }
+        Follower { classes, progress, live: Slots::default(), freed: Vec::new(), sink }
     }
 
     fn allocated(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
@@ -270,7 +271,8 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
             let back = self.freed.iter().rposition(|of| of.key == key);
             if let Some(back) = back {
                 let of = self.freed.swap_remove(back);
-                self.live.insert(key, Waiting { freed: None, ..of });
+                let again = Live { slot: live.slot, ..of.live };
+                self.live.insert(live, Waiting { live: again, freed: None, ..of });
                 return;
             }
         }
@@ -291,7 +293,7 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
             same_thread: false,
             ended: self.progress,
         };
-        self.live.insert(key, waiting);
+        self.live.insert(live, waiting);
     }
 
     fn class_of(&self, live: &Live) -> StackClass {
@@ -302,8 +304,8 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         }
     }
 
-    fn freed(&mut self, at: &Stamped, key: Key, how: FreeCause) {
-        let Some(of) = self.live.remove(&key) else { return };
+    fn freed(&mut self, at: &Stamped, live: &Live, how: FreeCause) {
+        let Some(of) = self.live.remove(live) else { return };
         let freed = Some(FreedAt { time_ns: at.time_ns, offset: at.offset });
         let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
         let ended = Waiting { freed, same_thread, ended: self.progress, ..of };
@@ -334,7 +336,7 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         for of in std::mem::take(&mut self.freed) {
             self.end(&of, End::Freed { same_thread: of.same_thread, next: None });
         }
-        for (_, of) in std::mem::take(&mut self.live) {
+        for of in self.live.take_all() {
             self.end(&Waiting { ended: self.progress, ..of }, End::NotSeen);
         }
     }
@@ -345,28 +347,28 @@ impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
         self.allocated(at, key, live, how);
     }
 
-    fn on_free(&mut self, at: &Stamped, key: Key, _live: &Live, how: FreeCause) {
-        self.freed(at, key, how);
+    fn on_free(&mut self, at: &Stamped, _key: Key, live: &Live, how: FreeCause) {
+        self.freed(at, live, how);
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         self.allocated(at, Key::block(address), live, how);
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
-        self.freed(at, Key::block(address), how);
+    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, how: FreeCause) {
+        self.freed(at, live, how);
     }
 
     /// The blocks of a segment have roles, the segment has none.
-    fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
-        self.live.remove(&key);
+    fn on_segment(&mut self, _at: &Stamped, _key: Key, live: &Live) {
+        self.live.remove(live);
     }
 
     /// The role follows from the stack that allocated the memory first, not from the call that mapped it
     /// again.
-    fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, _object: Option<&Live>) {
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let (Some(woken), Some(of)) = (mapping.woken, self.live.get_mut(&key)) else { return };
+    fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        let of = object.and_then(|object| self.live.get_mut(object));
+        let (Some(woken), Some(of)) = (mapping.woken, of) else { return };
         let stack = woken.owner.stack;
         if stack != of.live.stack {
             of.live.stack = stack;
