@@ -74,9 +74,10 @@ impl RoleFinder {
         visitors: &mut [&mut dyn Visitor],
         found: &mut dyn FnMut(&Allocation),
     ) {
-        let mut follower = Follower::new(&self.classes, |life: &Life, of: &Waiting| {
-            found(&self.decide(life, of));
-        });
+        let mut follower =
+            Follower::new(&self.classes, |life: &Life, of: &Waiting, freed: Option<FreedAt>| {
+                found(&self.decide(life, of, freed));
+            });
         trace.visit_to_end(definitions, visitors, &mut follower);
         follower.end_all();
     }
@@ -95,9 +96,9 @@ impl RoleFinder {
         rules::role(&lived.life, lived.site, &self.learned)
     }
 
-    fn decide(&self, life: &Life, of: &Waiting) -> Allocation {
+    fn decide(&self, life: &Life, of: &Waiting, freed: Option<FreedAt>) -> Allocation {
         let role = rules::role(life, of.site(), &self.learned);
-        let Waiting { key, live, made_offset, freed, .. } = *of;
+        let Waiting { key, live, made_offset, .. } = *of;
         Allocation { key, live, made_offset, freed, role }
     }
 }
@@ -136,10 +137,8 @@ impl RoleLearner {
         now.follower.end_all();
         let finder = now.finish();
         for of in self.follower.live.values() {
-            let of = Waiting { ended: self.follower.progress, ..*of };
-            let Waiting { class, older, born, ended, .. } = of;
-            let life = Life { class, born, older, ended, end: End::NotSeen };
-            found(&finder.decide(&life, &of));
+            let life = of.life(self.follower.progress, End::NotSeen);
+            found(&finder.decide(&life, of, None));
         }
     }
 
@@ -162,7 +161,7 @@ struct Notes {
 }
 
 impl Ended for Notes {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
+    fn ended(&mut self, life: &Life, of: &Waiting, _freed: Option<FreedAt>) {
         let site = of.site();
         self.learned.note(life, site, rules::role(life, site, &self.none));
         let (key, time_ns) = (of.key, of.live.time_ns);
@@ -188,9 +187,10 @@ impl RoleObserver<'_> {
         &mut self.follower
     }
 
-    /// The allocations whose role became known since the last call.
-    pub fn take(&mut self) -> Vec<Allocation> {
-        std::mem::take(&mut self.follower.sink.list)
+    /// Exchanges the allocations whose role became known since the last call for an empty list.
+    pub fn take(&mut self, known: &mut Vec<Allocation>) {
+        debug_assert!(known.is_empty());
+        std::mem::swap(known, &mut self.follower.sink.list);
     }
 
     /// The trace has ended: the roles of all live allocations become known.
@@ -201,16 +201,16 @@ impl RoleObserver<'_> {
 
 /// Receives each allocation at the end of its life.
 trait Ended {
-    fn ended(&mut self, life: &Life, of: &Waiting);
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>);
 
     fn device_changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
 
     fn events_are_missing(&mut self) {}
 }
 
-impl<F: FnMut(&Life, &Waiting)> Ended for F {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
-        self(life, of);
+impl<F: FnMut(&Life, &Waiting, Option<FreedAt>)> Ended for F {
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
+        self(life, of, freed);
     }
 }
 
@@ -220,12 +220,12 @@ struct Followed<'f> {
 }
 
 impl Ended for Followed<'_> {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
-        self.list.push(self.finder.decide(life, of));
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
+        self.list.push(self.finder.decide(life, of, freed));
     }
 }
 
-/// An allocation that is live, or was freed since the last allocation.
+/// An allocation that is live.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     key: Key,
@@ -234,13 +234,24 @@ struct Waiting {
     class: StackClass,
     older: bool,
     born: Progress,
-    freed: Option<FreedAt>,
+}
+
+/// An allocation that was freed since the last allocation.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    of: Waiting,
+    at: FreedAt,
     /// The thread that allocated it freed it.
     same_thread: bool,
     ended: Progress,
 }
 
 impl Waiting {
+    fn life(&self, ended: Progress, end: End) -> Life {
+        let Waiting { class, older, born, .. } = *self;
+        Life { class, born, older, ended, end }
+    }
+
     fn site(&self) -> Site {
         Site { stack: self.live.stack, bytes: self.live.size }
     }
@@ -252,7 +263,7 @@ struct Follower<C, F> {
     progress: Progress,
     live: Slots<Waiting>,
     /// Freed since the last allocation: the next one gives the phase.
-    freed: Vec<Waiting>,
+    freed: Vec<Freed>,
     sink: F,
 }
 
@@ -268,11 +279,11 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         }
         // The driver refused the free: the allocation is live again.
         if how == AllocCause::FreeFailed {
-            let back = self.freed.iter().rposition(|of| of.key == key);
+            let back = self.freed.iter().rposition(|freed| freed.of.key == key);
             if let Some(back) = back {
-                let of = self.freed.swap_remove(back);
+                let of = self.freed.swap_remove(back).of;
                 let again = Live { slot: live.slot, ..of.live };
-                self.live.insert(live, Waiting { live: again, freed: None, ..of });
+                self.live.insert(live, Waiting { live: again, ..of });
                 return;
             }
         }
@@ -289,9 +300,6 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
             class,
             older,
             born: self.progress,
-            freed: None,
-            same_thread: false,
-            ended: self.progress,
         };
         self.live.insert(live, waiting);
     }
@@ -306,14 +314,14 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
 
     fn freed(&mut self, at: &Stamped, live: &Live, how: FreeCause) {
         let Some(of) = self.live.remove(live) else { return };
-        let freed = Some(FreedAt { time_ns: at.time_ns, offset: at.offset });
         let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
-        let ended = Waiting { freed, same_thread, ended: self.progress, ..of };
+        let at = FreedAt { time_ns: at.time_ns, offset: at.offset };
+        let ended = self.progress;
         match how {
-            FreeCause::Freed => self.freed.push(ended),
+            FreeCause::Freed => self.freed.push(Freed { of, at, same_thread, ended }),
             // These ends tell nothing about the purpose of the memory.
             FreeCause::WithContext | FreeCause::Replaced | FreeCause::WithMemory => {
-                self.end(&ended, End::NotSeen);
+                self.sink.ended(&of.life(ended, End::NotSeen), &of, Some(at));
             }
         }
     }
@@ -321,23 +329,20 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     /// Reports the frees before an allocation. `phase`: the phase of that allocation.
     fn settle(&mut self, phase: Option<super::stack_class::Phase>) {
         let next = Some(phase.unwrap_or(self.progress.phase));
-        for of in std::mem::take(&mut self.freed) {
-            self.end(&of, End::Freed { same_thread: of.same_thread, next });
+        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
+            let life = of.life(ended, End::Freed { same_thread, next });
+            self.sink.ended(&life, &of, Some(at));
         }
-    }
-
-    fn end(&mut self, of: &Waiting, end: End) {
-        let Waiting { class, older, born, ended, .. } = *of;
-        self.sink.ended(&Life { class, born, older, ended, end }, of);
     }
 
     /// Reports all allocations: the trace ends here, or events are missing.
     fn end_all(&mut self) {
-        for of in std::mem::take(&mut self.freed) {
-            self.end(&of, End::Freed { same_thread: of.same_thread, next: None });
+        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
+            let life = of.life(ended, End::Freed { same_thread, next: None });
+            self.sink.ended(&life, &of, Some(at));
         }
         for of in self.live.take_all() {
-            self.end(&Waiting { ended: self.progress, ..of }, End::NotSeen);
+            self.sink.ended(&of.life(self.progress, End::NotSeen), &of, None);
         }
     }
 }
