@@ -69,6 +69,10 @@ impl<T> ByDevice<T> {
         self.ids.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
     pub fn keys(&self) -> Iter<'_, DeviceId> {
         self.ids.iter()
     }
@@ -170,6 +174,7 @@ mod tests {
             expected.retain(|device, sum| device.0 % 2 == 0 || *sum > 9);
             prop_assert!(by_device.iter().eq(expected.iter()));
             prop_assert_eq!(by_device.is_empty(), expected.is_empty());
+            prop_assert_eq!(by_device.len(), expected.len());
         }
     }
 }

@@ -23,6 +23,9 @@ pub(super) struct Lived {
     pub life: Life,
 }
 
+/// By key and time of the allocation.
+type Lives<'l> = FxHashMap<(Key, u64), &'l Lived>;
+
 #[derive(Clone, Debug, Default)]
 struct AtPeak {
     /// File offset of the event of the device's highest peak so far.
@@ -66,11 +69,7 @@ impl AtPeaks {
 
     /// The allocations at the peak of a device, by key and time. `None`: its peak is not at this file offset, or events are
     /// missing.
-    pub(super) fn of(
-        &self,
-        device: DeviceId,
-        offset: u64,
-    ) -> Option<FxHashMap<(Key, u64), &Lived>> {
+    pub(super) fn of(&self, device: DeviceId, offset: u64) -> Option<Lives<'_>> {
         let of = self.devices.get(&device).filter(|of| of.offset == offset && !self.missing)?;
         Some(of.ended.iter().map(|lived| ((lived.key, lived.time_ns), lived)).collect())
     }
@@ -80,7 +79,8 @@ impl AtPeaks {
 pub struct RolesAtPeaks<'f> {
     finder: &'f RoleFinder,
     level: Level,
-    places: Vec<(DeviceId, Until, FxHashMap<(Key, u64), &'f Lived>)>,
+    /// Each device, the place of its peak, and the allocations there.
+    places: Vec<(DeviceId, Until, Lives<'f>)>,
     pub found: HeldByRole,
 }
 
