@@ -1,9 +1,10 @@
-//! How fast a trace is read: events a second, and the whole `vramtrace report`.
-//! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
+//! How fast a trace is read: ns an event, and as a ratio to decoding it in the same run, which the load of the machine
+//! changes less. `cargo bench --bench report [EVENTS]`, default 1,000,000: of driver memory, `report` and its page. And the same with 10,000 stacks: how
 //! fast `vramtrace holders` says who holds it. Of PyTorch's blocks: the snapshot, `report` and
 //! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings; where
 //! it ends out of memory, `report` and `oom`. And `fits` of two trainings.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -38,20 +39,24 @@ fn main() {
     println!("{events} events, {:.1} bytes each, {LIVE} live", size as f64 / events as f64);
 
     let bytes = std::fs::read(&path).expect("readable");
-    timed("decode", events, || TraceReader::new(&bytes).expect("a trace").events().count() as u64);
-    timed("replay", events, || {
+    let clock = &mut Clock::default();
+    clock.timed("decode", events, || {
+        TraceReader::new(&bytes).expect("a trace").events().count() as u64
+    });
+    clock.timed("replay", events, || {
         let trace = Trace::open(&path).expect("a trace");
         trace.replay(&trace.definitions().0, &mut ()).state.events
     });
-    timed("vramtrace report", events, || {
+    clock.timed("vramtrace report", events, || {
         let mut report = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         let output = report.arg("report").arg(&path).output().expect("runs");
         assert!(output.status.success());
         events
     });
+    clock.timed("vramtrace report --html", events, || page(&path, events));
     let path = directory.path().join("stacks.vtrace");
     with_stacks(events).write(&path);
-    timed("vramtrace holders", events, || {
+    clock.timed("vramtrace holders", events, || {
         let mut holders = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         let output = holders.arg("holders").arg(&path).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -60,7 +65,7 @@ fn main() {
     });
     let path = directory.path().join("blocks.vtrace");
     with_blocks(events).write(&path);
-    timed("vramtrace export --format torch-snapshot", events, || {
+    clock.timed("vramtrace export --format torch-snapshot", events, || {
         let mut export = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         export.args(["export", "--force", "--format", "torch-snapshot", "-o"]);
         let pickle = path.with_extension("pickle");
@@ -69,15 +74,9 @@ fn main() {
         assert!(written > 50 * events, "{written}");
         events
     });
-    let page = path.with_extension("html");
-    timed("vramtrace report --html, blocks", events, || {
-        let mut report = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
-        report.args(["report", "--html", "--force", "-o"]).args([&page, &path]);
-        assert!(report.output().expect("runs").status.success());
-        events
-    });
+    clock.timed("vramtrace report --html, blocks", events, || page(&path, events));
     for command in ["report", "holders"] {
-        timed(&format!("vramtrace {command}, blocks"), events, || {
+        clock.timed(&format!("vramtrace {command}, blocks"), events, || {
             let mut read = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
             let output = read.arg(command).arg(&path).output().expect("runs");
             let text = String::from_utf8_lossy(&output.stdout);
@@ -99,7 +98,7 @@ fn main() {
         ("vramtrace report, out of memory", "report", "OUT OF MEMORY"),
         ("vramtrace oom", "oom", "OUT OF MEMORY"),
     ] {
-        timed(name, events, || {
+        clock.timed(name, events, || {
             let mut asked = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
             let output = asked.arg(command).arg(&path).output().expect("runs");
             let text = String::from_utf8_lossy(&output.stdout);
@@ -107,18 +106,28 @@ fn main() {
             events
         });
     }
-    fits(directory.path());
+    fits(clock, directory.path());
+}
+
+/// Writes the page of a trace.
+fn page(path: &Path, events: u64) -> u64 {
+    let mut report = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+    report
+        .args(["report", "--html", "--force", "-o"])
+        .args([path.with_extension("html"), PathBuf::from(path)]);
+    assert!(report.output().expect("runs").status.success());
+    events
 }
 
 /// `vramtrace fits` of two runs of 100,000 blocks.
-fn fits(directory: &std::path::Path) {
+fn fits(clock: &mut Clock, directory: &Path) {
     const BLOCKS: u64 = 100_000;
     let paths = [4, 6].map(|batch| {
         let path = directory.join(format!("batch_{batch}.vtrace"));
         training(BLOCKS, batch).write(&path);
         path
     });
-    timed("vramtrace fits, two runs", 2 * BLOCKS, || {
+    clock.timed("vramtrace fits, two runs", 2 * BLOCKS, || {
         let mut asked = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         asked.arg("fits").args(&paths).args(["--recorded", "batch=4,6", "--card", "24GiB"]);
         let output = asked.output().expect("runs");
@@ -307,13 +316,27 @@ fn with_stacks(events: u64) -> TraceBuilder {
     builder
 }
 
-/// The best of five.
-fn timed(what: &str, events: u64, mut work: impl FnMut() -> u64) {
-    let mut best = f64::MAX;
-    for _ in 0..5 {
-        let start = Instant::now();
-        assert!(work() >= events);
-        best = best.min(start.elapsed().as_secs_f64());
+/// Measures cases, the first one as the unit of the others.
+#[derive(Default)]
+struct Clock {
+    /// ns an event of the first case.
+    decode: Option<f64>,
+}
+
+impl Clock {
+    /// The best of five.
+    fn timed(&mut self, what: &str, events: u64, mut work: impl FnMut() -> u64) {
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let start = Instant::now();
+            assert!(work() >= events);
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        let each = best * 1e9 / events as f64;
+        let ratio = each / *self.decode.get_or_insert(each);
+        println!(
+            "{what:<46} {:>8.1} ms  {each:>7.1} ns an event  {ratio:>6.1} x decode",
+            best * 1e3
+        );
     }
-    println!("{what:<18} {:>8.1} ms  {:>6.1} M events/s", best * 1e3, events as f64 / best / 1e6);
 }

@@ -25,7 +25,11 @@ pub fn probability(size: u64, rate: u64) -> f64 {
 }
 
 /// The number of allocations that a recorded one of `size` bytes represents. 1 for a rate of 0: all were recorded.
+#[inline]
 pub fn weight(size: u64, rate: u64) -> f64 {
+    if rate == 0 {
+        return 1.0;
+    }
     match probability(size, rate) {
         p if p > 0.0 => 1.0 / p,
         _ => 1.0,
@@ -33,6 +37,7 @@ pub fn weight(size: u64, rate: u64) -> f64 {
 }
 
 /// A figure of an allocation, times the number of allocations that it represents.
+#[inline]
 pub fn weigh(figure: u64, weight: f64) -> u64 {
     if weight == 1.0 { figure } else { (figure as f64 * weight + 0.5) as u64 }
 }

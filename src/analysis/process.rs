@@ -14,12 +14,16 @@ use super::memory::CurvesObserver;
 use super::memory::holdings::HoldingsAtPeaks;
 use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
-use super::roles::{Allocation, HeldByRole, Role, RoleFinder, RoleLearner, RolesAt, RolesByStack};
+use super::roles::{
+    Allocation, HeldByRole, Role, RoleFinder, RoleLearner, RolesAt, RolesAtPeaks, RolesByStack,
+};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
 use super::{Holdings, Level, Moment, SampledMoment};
-use crate::replay::{DeviceState, History, OffSpan, RecorderCost, State, Stop, Until, Visitor};
+use crate::replay::{
+    ByDevice, DeviceState, History, Kept, OffSpan, RecorderCost, State, Stop, Until, Visitor,
+};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
 
@@ -41,7 +45,7 @@ pub struct Process {
     pub ending: Ending,
     pub damage: DamageFound,
     /// Bytes of PyTorch's cache over the whole trace.
-    pub curves: BTreeMap<DeviceId, Curves>,
+    pub curves: ByDevice<Curves>,
     /// Every out-of-memory of the whole trace.
     pub ooms: Vec<Oom>,
     /// Refusals that were followed by another error, over the whole trace.
@@ -76,6 +80,8 @@ pub struct Collect {
     pub steps: bool,
     /// For [`Process::held_over_time`].
     pub over_time: bool,
+    /// Points before the peaks, from which [`Process::look_closer`] and [`Process::held_at`] begin.
+    pub points: bool,
 }
 
 /// The allocations whose roles are wanted. Finding roles needs the names of all stacks.
@@ -101,6 +107,8 @@ pub(crate) struct Collected {
     pub watched: Option<Watched>,
     pub sizes: Option<(RequestSizes, AllocationSizes)>,
     pub over_time: Option<BTreeMap<DeviceId, HeldOverTime>>,
+    /// Points from which a later pass begins.
+    pub kept: Kept,
 }
 
 /// Bytes by stack at two moments, with the names of the stacks' frames.
@@ -168,7 +176,9 @@ impl Process {
         let timed = (steps.as_mut(), over_time.as_mut());
         let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), timed)));
         let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
-        let whole = trace.replay_until(&definitions, Until::End, &mut observers, progress);
+        let mut kept = Kept::default();
+        let keep = Some(&mut kept).filter(|_| collect.points);
+        let whole = trace.replay_keeping(keep, &definitions, &mut observers, progress);
         let collected = Collected {
             roles: learner.map(RoleLearner::finish),
             watched: growth.map(|growth| Watched::new(growth, &whole.state)),
@@ -176,6 +186,7 @@ impl Process {
             over_time: over_time.map(|over_time| {
                 over_time.finish(whole.state.time_ns, whole.state.history.as_deref())
             }),
+            kept,
         };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
@@ -248,14 +259,13 @@ impl Process {
         let mut rests = RestsAtSleeps::new(&self.sleeps, level);
         let watched = self.collected.watched.as_ref().filter(|_| wanted.leaks.is_some());
         let mut watched_rests = watched.map(Watched::rests);
-        let roles =
-            (holders && level == Level::Tensor).then(|| self.roles_at(trace, Moment::Peak, level));
+        let roles = (holders && level == Level::Tensor).then_some((Moment::Peak, level));
         let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
         if holders {
             visitors.extend([&mut peaks as &mut dyn Visitor, &mut rests]);
         }
         visitors.extend(watched_rests.as_mut().map(|rests| rests as &mut dyn Visitor));
-        let roles = visit_with_roles(trace, definitions, visitors, roles);
+        let roles = self.visit_with_roles(trace, visitors, roles);
         let mut fatal = post_mortems.finish();
         for fatal in &mut fatal {
             fatal.find_remedy(trace, definitions);
@@ -293,23 +303,44 @@ impl Process {
             Moment::Step(_) => self.moment,
             moment => moment,
         };
-        let roles = wants_roles.then(|| self.roles_at(trace, moment, level));
+        let roles = wants_roles.then_some((moment, level));
         if !moment.is_peak() {
-            let roles = visit_with_roles(trace, &self.definitions, Vec::new(), roles);
+            let roles = self.visit_with_roles(trace, Vec::new(), roles);
             return (Holdings::of_state(&self.state, level), roles);
         }
         let mut peaks = HoldingsAtPeaks::new(&self.state, moment, level);
-        let roles = visit_with_roles(trace, &self.definitions, vec![&mut peaks], roles);
+        let roles = self.visit_with_roles(trace, vec![&mut peaks], roles);
         (peaks.found, roles)
     }
 
-    fn roles_at(
+    /// Visitors and, if wanted, the roles at a moment follow one pass: to the last of their places where the roles are
+    /// those of the peaks, else to the end.
+    fn visit_with_roles(
         &self,
         trace: &Trace,
-        moment: Moment,
-        level: Level,
-    ) -> (Cow<'_, RoleFinder>, RolesAt) {
-        (self.role_finder(trace), RolesAt::moment(&self.state, moment, level))
+        visitors: Vec<&mut dyn Visitor>,
+        roles: Option<(Moment, Level)>,
+    ) -> Option<HeldByRole> {
+        let (definitions, kept) = (&self.definitions, &self.collected.kept);
+        let mut visitors: Vec<&mut dyn Visitor> =
+            visitors.into_iter().map(|one| one as _).collect();
+        let Some((moment, level)) = roles else {
+            trace.visit_from(kept, definitions, &mut visitors);
+            return None;
+        };
+        let finder = self.role_finder(trace);
+        if moment == Moment::Peak
+            && let Some(mut peaks) = RolesAtPeaks::new(&finder, &self.state, level)
+        {
+            visitors.push(&mut peaks);
+            trace.visit_from(kept, definitions, &mut visitors);
+            return Some(peaks.found);
+        }
+        let at = RolesAt::moment(&self.state, moment, level);
+        let mut visitor = &at;
+        visitors.push(&mut visitor);
+        finder.visit(trace, definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
+        Some(at.of_devices())
     }
 
     /// What the first pass learned about roles, or else by a pass of its own.
@@ -407,24 +438,6 @@ pub fn read_all(
     parallel::each(&all, progress, |_, trace, progress| {
         Process::read_with(trace, moment, collect, progress)
     })
-}
-
-/// Visitors and, if wanted, the roles at their places follow one pass.
-fn visit_with_roles(
-    trace: &Trace,
-    definitions: &Definitions,
-    mut visitors: Vec<&mut dyn Visitor>,
-    roles: Option<(Cow<RoleFinder>, RolesAt)>,
-) -> Option<HeldByRole> {
-    let Some((finder, at)) = roles else {
-        trace.visit(definitions, &mut visitors);
-        return None;
-    };
-    let mut visitor = &at;
-    let mut visitors: Vec<&mut dyn Visitor> = visitors.into_iter().map(|one| one as _).collect();
-    visitors.push(&mut visitor);
-    finder.visit(trace, definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
-    Some(at.of_devices())
 }
 
 /// Without devices whose memory at the peak is not known.

@@ -237,7 +237,7 @@ fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, 
     require_stacks(&traces)?;
     super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
-    let collect = Collect { roles: Some(RolesOf::Blocks), ..Collect::default() };
+    let collect = Collect { roles: Some(RolesOf::Blocks), points: true, ..Collect::default() };
     let mut processes = read_all(&traces, read, collect, &|_, _| {});
     moment::require_in(&processes, read, option)?;
     caveats::retain_known(&mut processes, &mut traces)?;

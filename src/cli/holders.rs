@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Outcome {
     level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
     let roles = args.by.group().is_none().then_some(RolesOf::All);
-    let collect = Collect { roles, ..Collect::default() };
+    let collect = Collect { roles, points: true, ..Collect::default() };
     let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
     moment::require_in(&processes, args.at, "--at")?;
     caveats::retain_known(&mut processes, &mut loaded.traces)?;

@@ -192,7 +192,8 @@ pub fn run(args: Args) -> Outcome {
     let moment = args.at.unwrap_or(Moment::End);
     let in_full = args.json || args.all || found.traces.len() == 1;
     let roles = in_full.then_some(RolesOf::Blocks);
-    let collect = Collect { roles, steps: args.by == Some(By::Step), ..Collect::default() };
+    let steps = args.by == Some(By::Step);
+    let collect = Collect { roles, steps, points: in_full, ..Collect::default() };
     let read =
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);

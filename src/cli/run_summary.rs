@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::ranks::{self, Card, Rank, RankDevice, RankEnd, Source};
 use vramtrace_reader::analysis::{self, Bound, Moment, Process};
-use vramtrace_reader::replay::{DeviceState, InUse};
+use vramtrace_reader::replay::{ByDevice, DeviceState, InUse};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
@@ -118,7 +118,7 @@ fn of_large(mut traces: Vec<Trace>) -> (Vec<Figures>, Option<Vec<Card>>, Vec<Pro
 
 /// The figures of one process at its end.
 struct Figures {
-    devices: BTreeMap<DeviceId, DeviceState>,
+    devices: ByDevice<DeviceState>,
     ended_ns: Option<u64>,
     running: bool,
     out_of_memory: bool,

@@ -15,7 +15,7 @@ const LEAKS_MOST: u64 = 64 << 20;
 /// What [`lines`] needs of the first pass over the traces.
 pub fn collect(traces: &[Trace]) -> Collect {
     let leaks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
-    Collect { roles: Some(RolesOf::Blocks), leaks, ..Collect::default() }
+    Collect { roles: Some(RolesOf::Blocks), leaks, points: true, ..Collect::default() }
 }
 
 /// Lines to print: the verdict, the line of code, a setting that helps, the next command. `given`: the

@@ -16,25 +16,25 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, at.time_ns, alloc, rate);
+        let mut live = self.live_of(definitions, at, at.time_ns, alloc, rate);
         // One access to the map: an earlier allocation with the same key is rare, and is put back.
-        if let Some(earlier) = self.state.live.insert(key, live) {
+        if let Some(mut earlier) = self.state.live.insert(key, &mut live) {
             if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
                 // The checkpoint listed this allocation before its event.
-                self.state.live.insert(key, Live { thread: at.thread, ..earlier });
+                self.state.live.insert(key, &mut Live { thread: at.thread, ..earlier });
                 return;
             }
             if earlier.kind == Kind::Imported && live.kind == Kind::Imported {
                 let references = earlier.references.saturating_add(1);
-                self.state.live.insert(key, Live { references, ..earlier });
+                self.state.live.insert(key, &mut Live { references, ..earlier });
                 self.count_call(&live);
                 return;
             }
             // Where events are missing, its free may be among them.
             self.state.inconsistencies.replaced += u64::from(self.state.live_is_known());
-            self.state.live.insert(key, earlier);
+            self.state.live.insert(key, &mut earlier);
             self.end(at, key, FreeCause::Replaced, observer);
-            self.state.live.insert(key, live);
+            self.state.live.insert(key, &mut live);
         }
         self.count_call(&live);
         self.count_allocation(at, key, live, AllocCause::Allocated, observer);
@@ -87,6 +87,7 @@ impl Replay {
             },
             device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
             references: 1,
+            slot: 0,
             weight: sampling::weight(alloc.size, rate),
         }
     }
@@ -96,11 +97,11 @@ impl Replay {
         &mut self,
         at: &Stamped,
         key: Key,
-        live: Live,
+        mut live: Live,
         how: AllocCause,
         observer: &mut impl Observer,
     ) {
-        self.state.live.insert(key, live);
+        self.state.live.insert(key, &mut live);
         self.count_allocation(at, key, live, how, observer);
     }
 

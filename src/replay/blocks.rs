@@ -26,7 +26,7 @@ impl Replay {
             AllocCause::Checkpoint => 0,
             _ => state.cache.refusals.block_made(at.thread, live.device),
         };
-        let device = state.devices.entry(live.device).or_default();
+        let device = state.devices.of(live.device);
         let grown = placed.grown;
         let sums = &mut device.cache;
         sums.sampled |= state.sampling.is_some();
@@ -172,7 +172,7 @@ impl Replay {
             let key = Key { space: Space::Block, number: *address };
             let device = state.live.get(key).map_or(DeviceId::UNKNOWN, |live| live.device);
             let placed = state.cache.place(*address, *size, device, &state.space);
-            let sums = &mut state.devices.entry(device).or_default().cache;
+            let sums = &mut state.devices.of(device).cache;
             sums.reserve(placed.grown.into());
             sums.pause_reserved(placed.grown_paused.into());
             sums.paused = sums.paused.saturating_add(placed.paused);

@@ -47,6 +47,7 @@ mod tests {
             kind: Kind::Device,
             device: DeviceId(0),
             references: 1,
+            slot: 0,
             weight: 1.0,
         };
         (Key { space: Space::Device, number }, live)

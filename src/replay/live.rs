@@ -43,6 +43,8 @@ pub struct Live {
     pub device: DeviceId,
     /// Number of references: more than 1 only for imports that were opened several times.
     pub references: u32,
+    /// Its number in the live set: no other live allocation has it. After the end of this one another may get it.
+    pub slot: u32,
     /// Number of allocations that it represents: 1, or more where the recorder took samples.
     pub weight: f64,
 }
@@ -85,43 +87,76 @@ fn memory() -> impl Iterator<Item = Space> {
     Space::ALL.into_iter().filter(|space| *space != Space::Block)
 }
 
-/// All live allocations. One map for each space: keys of different spaces may have the same number.
+/// All live allocations. The maps have numbers of slots alone: so they are small, and an allocation is mostly stored where
+/// one was freed just before.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSet {
-    spaces: [FxHashMap<u64, Live>; Space::ALL.len()],
+    /// The slot of each allocation. One map for each space: keys of different spaces may have the same number.
+    spaces: [FxHashMap<u64, u32>; Space::ALL.len()],
+    /// By slot. Those of [`LiveSet::free`] are not live.
+    slots: Vec<Live>,
+    /// The slots that may be taken, the next one last.
+    free: Vec<u32>,
 }
 
 impl LiveSet {
     pub fn get(&self, key: Key) -> Option<&Live> {
-        self.spaces[key.space as usize].get(&key.number)
+        let slot = *self.spaces[key.space as usize].get(&key.number)?;
+        self.slots.get(slot as usize)
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Live> {
-        self.spaces[key.space as usize].get_mut(&key.number)
+        let slot = *self.spaces[key.space as usize].get(&key.number)?;
+        self.slots.get_mut(slot as usize)
     }
 
-    pub(super) fn insert(&mut self, key: Key, live: Live) -> Option<Live> {
-        self.spaces[key.space as usize].insert(key.number, live)
+    /// Adds an allocation and fills its slot. Returns the earlier one with this key, whose place it takes.
+    pub(super) fn insert(&mut self, key: Key, live: &mut Live) -> Option<Live> {
+        match self.spaces[key.space as usize].entry(key.number) {
+            Entry::Occupied(entry) => {
+                live.slot = *entry.get();
+                Some(std::mem::replace(&mut self.slots[live.slot as usize], *live))
+            }
+            Entry::Vacant(entry) => {
+                // More than u32 can number would take more memory than machines have.
+                live.slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+                entry.insert(live.slot);
+                match self.slots.get_mut(live.slot as usize) {
+                    Some(place) => *place = *live,
+                    None => self.slots.push(*live),
+                }
+                None
+            }
+        }
     }
 
     /// Removes one reference, or all. The second value: whether the allocation is no longer live.
     pub(super) fn release(&mut self, key: Key, all: bool) -> Option<(Live, bool)> {
-        match self.spaces[key.space as usize].entry(key.number) {
-            Entry::Vacant(_) => None,
-            Entry::Occupied(mut entry) if entry.get().references > 1 && !all => {
-                entry.get_mut().references -= 1;
-                Some((Live { references: 1, ..*entry.get() }, false))
-            }
-            Entry::Occupied(entry) => Some((entry.remove(), true)),
+        let Entry::Occupied(entry) = self.spaces[key.space as usize].entry(key.number) else {
+            return None;
+        };
+        let live = &mut self.slots[*entry.get() as usize];
+        if live.references > 1 && !all {
+            live.references -= 1;
+            return Some((Live { references: 1, ..*live }, false));
         }
+        self.free.push(entry.remove());
+        Some((*live, true))
     }
 
     pub(super) fn clear(&mut self) {
         self.spaces.iter_mut().for_each(FxHashMap::clear);
+        self.slots.clear();
+        self.free.clear();
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Number of allocations, blocks among them.
+    pub(super) fn entries(&self) -> usize {
+        self.spaces.iter().map(FxHashMap::len).sum()
     }
 
     /// Number of allocations, without blocks.
@@ -131,15 +166,16 @@ impl LiveSet {
 
     /// A framework's live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, &Live)> {
-        self.spaces[Space::Block as usize].iter().map(|(address, live)| (*address, live))
+        let blocks = self.spaces[Space::Block as usize].iter();
+        blocks.map(|(address, slot)| (*address, &self.slots[*slot as usize]))
     }
 
     /// Memory of the device and of the host, in no order, without blocks.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
-        memory().flat_map(|space| {
-            self.spaces[space as usize]
-                .iter()
-                .map(move |(number, live)| (Key { space, number: *number }, live))
+        memory().flat_map(move |space| {
+            self.spaces[space as usize].iter().map(move |(number, slot)| {
+                (Key { space, number: *number }, &self.slots[*slot as usize])
+            })
         })
     }
 

@@ -21,6 +21,7 @@
 
 mod allocations;
 mod blocks;
+mod by_device;
 pub mod cache;
 mod checkpoint;
 pub mod device;
@@ -30,11 +31,13 @@ mod freed;
 mod growing;
 pub mod history;
 pub mod in_use;
+mod kept;
 pub mod live;
 mod mapping;
 pub mod observer;
 mod places;
 mod residency;
+mod slots;
 pub mod state;
 mod trace;
 
@@ -49,6 +52,7 @@ mod sleep_tests;
 #[cfg(test)]
 mod tests;
 
+pub use by_device::ByDevice;
 pub use cache::{
     Backing, BlockAt, CacheOomAt, CachePeak, CacheState, CacheSums, ReportedTotals, SegmentAt,
 };
@@ -58,9 +62,11 @@ pub use exec_graphs::{ExecGraph, ExecGraphs, GraphChange};
 pub use growing::{Follower, GrowingReplay};
 pub use history::History;
 pub use in_use::{CacheInUse, InUse};
+pub use kept::Kept;
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
+pub use slots::Slots;
 pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt};
 pub use state::{Sampling, State, Stop};
 pub use trace::{Progress, ReplayResult, Until, Visitor};
@@ -142,7 +148,7 @@ impl Replay {
             }
         }
         for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
-            let device = self.state.devices.entry(id).or_default();
+            let device = self.state.devices.of(id);
             if peak.bytes > device.peak.bytes {
                 device.peak = peak;
             }
@@ -361,13 +367,13 @@ impl Replay {
     }
 
     fn device(&mut self, id: DeviceId) -> &mut DeviceState {
-        self.state.devices.entry(id).or_default()
+        self.state.devices.of(id)
     }
 
     /// Updates the peak of a device whose sums changed, and calls the observer.
     fn notify_device_change(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
         let lost = self.state.certainty == Certainty::Lost;
-        let device = self.state.devices.entry(id).or_default();
+        let device = self.state.devices.of(id);
         if !lost {
             device.note_peak(at.time_ns, at.offset);
             device.cache.note_peaks(at.time_ns, at.offset);
@@ -381,7 +387,7 @@ impl Replay {
                 None => self.unsure_peaks.push((id, unsure)),
             }
         }
-        observer.on_device_change(at, id, &self.state.devices[&id]);
+        observer.on_device_change(at, id, device);
     }
 
     fn refuse(

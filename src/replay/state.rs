@@ -8,6 +8,7 @@ use vramtrace_format::{
     ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, SwitchedBy, ThreadId,
 };
 
+use super::by_device::ByDevice;
 use super::cache::CacheState;
 use super::device::DeviceState;
 use super::exec_graphs::ExecGraphs;
@@ -182,7 +183,7 @@ pub struct State {
     pub live: LiveSet,
     /// Those whose instantiation is in the file.
     pub(super) exec_graphs: ExecGraphs,
-    pub devices: BTreeMap<DeviceId, DeviceState>,
+    pub devices: ByDevice<DeviceState>,
     pub pools: FxHashMap<PoolId, PoolSums>,
     pub contexts: BTreeMap<ContextId, ContextState>,
     /// Where physical objects are mapped, and which addresses are reserved.

@@ -6,11 +6,15 @@ use std::vec::IntoIter;
 use vramtrace_format::reader::Run;
 use vramtrace_format::{Cursor, Stamped, TraceReader};
 
+use super::kept::{Kept, Point};
 use super::{Observer, Replay, State};
 use crate::trace::{DamageFound, Definitions, Trace};
 
 /// Called from time to time while a long trace is read, with the bytes read and the bytes in all.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
+/// Who follows a replay: its observer, who is told of the progress, and the points that it keeps.
+type How<'h, O> = (&'h mut O, Progress<'h>, Option<&'h mut Kept>);
 
 /// How far to replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +94,24 @@ impl Trace {
         self.visit_observed(definitions, visitors, &mut ());
     }
 
+    /// As [`Trace::visit`], from the last point before their places, of a replay of this trace.
+    pub fn visit_from(
+        &self,
+        kept: &Kept,
+        definitions: &Definitions,
+        visitors: &mut [&mut dyn Visitor],
+    ) {
+        let (stops, owners) = stops_of(visitors);
+        if !stops.is_empty() {
+            let begin = kept.before(&stops);
+            let how: How<_> = (&mut (), &mut |_, _| {}, None);
+            self.replay_with(definitions, (begin, &stops), how, &mut |stop, state| {
+                let (visitor, index) = owners[stop];
+                visitors[visitor].visit(index, state);
+            });
+        }
+    }
+
     /// As [`Trace::visit`]; an observer follows up to the last place.
     pub fn visit_observed(
         &self,
@@ -99,7 +121,8 @@ impl Trace {
     ) {
         let (stops, owners) = stops_of(visitors);
         if !stops.is_empty() {
-            self.replay_with(definitions, &stops, observer, &mut |_, _| {}, &mut |stop, state| {
+            let how: How<_> = (observer, &mut |_, _| {}, None);
+            self.replay_with(definitions, (None, &stops), how, &mut |stop, state| {
                 let (visitor, index) = owners[stop];
                 visitors[visitor].visit(index, state);
             });
@@ -115,7 +138,8 @@ impl Trace {
     ) {
         let (mut stops, owners) = stops_of(visitors);
         stops.push(Until::End);
-        self.replay_with(definitions, &stops, observer, &mut |_, _| {}, &mut |stop, state| {
+        let how: How<_> = (observer, &mut |_, _| {}, None);
+        self.replay_with(definitions, (None, &stops), how, &mut |stop, state| {
             if let Some((visitor, index)) = owners.get(stop).copied() {
                 visitors[visitor].visit(index, state);
             }
@@ -130,20 +154,39 @@ impl Trace {
         observer: &mut impl Observer,
         progress: Progress,
     ) -> ReplayResult {
-        self.replay_with(definitions, &[until], observer, progress, &mut |_, _| {})
+        let how: How<_> = (observer, progress, None);
+        self.replay_with(definitions, (None, &[until]), how, &mut |_, _| {})
     }
 
-    /// Replays up to the last of some places.
-    fn replay_with(
+    /// Replays every event, and keeps points, if wanted, from which [`Trace::visit_from`] begins.
+    pub fn replay_keeping(
         &self,
+        kept: Option<&mut Kept>,
         definitions: &Definitions,
-        stops: &[Until],
         observer: &mut impl Observer,
         progress: Progress,
+    ) -> ReplayResult {
+        // The mapped file changes while its process writes it.
+        let kept = kept.filter(|_| !self.is_running());
+        let how: How<_> = (observer, progress, kept);
+        self.replay_with(definitions, (None, &[Until::End]), how, &mut |_, _| {})
+    }
+
+    /// Replays from a point, or else from the first event, up to the last of some places.
+    fn replay_with<O: Observer>(
+        &self,
+        definitions: &Definitions,
+        (begin, stops): (Option<&Point>, &[Until]),
+        (observer, progress, mut kept): How<O>,
         visit: &mut dyn FnMut(usize, &State),
     ) -> ReplayResult {
-        self.count_decode();
-        let mut replay = Replay::new();
+        let (mut replay, cursor) = match begin {
+            Some(point) => (point.replay.clone(), point.cursor),
+            None => {
+                self.count_decode();
+                (Replay::new(), Cursor::default())
+            }
+        };
         let mut stops: Vec<(usize, Until)> = stops.iter().copied().enumerate().collect();
         // Places are looked at before what a moment may find missing behind them.
         stops.sort_by_key(|(_, stop)| matches!(stop, Until::Time(_)));
@@ -151,9 +194,9 @@ impl Trace {
         let Some(reader) = self.reader() else {
             return ReplayResult { state: replay.into_state(), damage: DamageFound::default() };
         };
-        let mut gaps = Gaps::after(&reader, Cursor::default());
+        let mut gaps = Gaps::after(&reader, cursor);
         let mut events =
-            if self.is_running() { reader.tail(Default::default()) } else { reader.events() };
+            if self.is_running() { reader.tail(cursor) } else { reader.events_from(cursor) };
         let mut next_progress = 0;
         while let Some(at) = events.next() {
             let missing = gaps.are_before(&at, events.damage().len());
@@ -182,6 +225,9 @@ impl Trace {
             }
             replay.apply(definitions, &at, observer);
             observer.on_applied(&at, replay.state());
+            if let Some(kept) = &mut kept {
+                kept.note(&replay, &at, || events.cursor());
+            }
         }
         if gaps.are_behind(events.damage().len()) {
             replay.gap();
@@ -190,6 +236,9 @@ impl Trace {
         damage.ranges.extend(self.missing_tail());
         self.note_damage(&damage);
         replay.finish();
+        if let Some(kept) = kept {
+            kept.finish(replay.state());
+        }
         for (index, _) in stops {
             visit(index, replay.state());
         }

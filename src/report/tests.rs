@@ -426,3 +426,37 @@ fn json_has_the_level_of_pytorch() {
     assert!(device.get("torch").is_none());
     assert_eq!((&device["oom_raised"], &device["refusals_recovered"]), (&json!(0), &json!(0)));
 }
+
+/// With more events the first pass keeps points, from which the peaks are read again.
+#[test]
+fn a_long_trace_is_decoded_once() {
+    const EVENTS: u64 = 100_000;
+    let mut t = TraceBuilder::new();
+    t.module("/opt/libc10_cuda.so", 0x2000_0000);
+    t.code(1, "main", "/home/me/train.py", 3);
+    t.stack(1, &[], &[1], &[]);
+    t.alloc(0, Kind::Device, 1 << 40, 64 * MIB);
+    for n in 1..EVENTS / 2 {
+        let key = (1 << 40) + n % 32 * MIB;
+        t.alloc_by(n * 2_000, Kind::Block, key, MIB, 1);
+        if n == 3 * EVENTS / 8 {
+            t.alloc(n * 2_000, Kind::Device, 1 << 41, 16 * MIB);
+        }
+        t.free(n * 2_000 + 1_000, Space::Block, key);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    t.write(file.path());
+    let wanted = Wanted { fatal: true, holders: true, leaks: None };
+    let held = |points| {
+        let collect = Collect { roles: Some(RolesOf::Blocks), points, ..Collect::default() };
+        let traces = [Trace::open(file.path()).unwrap()];
+        let mut processes = read_all(&traces, Moment::End, collect, &|_, _| {});
+        processes[0].look_closer(&traces[0], wanted);
+        let who = processes[0].who.take().unwrap();
+        assert_eq!(who.peak.at_ns[&DeviceId(0)], (3 * EVENTS / 8) * 2_000);
+        (traces[0].decodes(), who.peak, who.peak_roles)
+    };
+    let (with, without) = (held(true), held(false));
+    assert_eq!((with.0, without.0), (1, 2));
+    assert_eq!((with.1, with.2), (without.1, without.2));
+}

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rustc_hash::FxHashMap;
 use vramtrace_format::uuid;
 use vramtrace_format::{
     ContextId, Definition, DeviceId, Kind, PATCHED_BY, PoolId, PoolOrigin, SiteId, ThreadId,
 };
 
+use super::sites::Sites;
 use super::stacks::{Code, Loaded, Stacks};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub struct Definitions {
     threads: HashMap<ThreadId, ThreadInfo>,
     devices: BTreeMap<DeviceId, DeviceInfo>,
     pools: HashMap<PoolId, PoolInfo>,
-    sites: FxHashMap<SiteId, Site>,
+    sites: Sites,
     texts: HashMap<u32, String>,
     notes: Vec<String>,
     settings: BTreeMap<String, String>,
@@ -154,7 +154,7 @@ impl Definitions {
     }
 
     pub fn site(&self, id: SiteId) -> Option<Site> {
-        self.sites.get(&id).copied()
+        self.sites.get(id).copied()
     }
 
     pub fn text(&self, id: u32) -> Option<&str> {
@@ -199,7 +199,7 @@ impl Definitions {
 
     /// In no order.
     pub fn sites(&self) -> impl Iterator<Item = &Site> {
-        self.sites.values()
+        self.sites.all()
     }
 
     /// Empty where none were recorded.

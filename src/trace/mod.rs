@@ -12,6 +12,7 @@ mod name;
 mod own;
 mod process;
 mod runs;
+mod sites;
 mod stacks;
 mod summary;
 mod tail;

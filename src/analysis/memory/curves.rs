@@ -1,10 +1,8 @@
 //! Allocated and reserved bytes of PyTorch's cache over time, in bounded memory, for charts in a terminal.
 
-use std::collections::BTreeMap;
-
 use vramtrace_format::{DeviceId, Stamped};
 
-use crate::replay::{DeviceState, Observer};
+use crate::replay::{ByDevice, DeviceState, Observer};
 
 /// With more bins, pairs of bins become one.
 const MOST_BINS: usize = 1024;
@@ -67,7 +65,7 @@ pub struct Curves {
 /// Collects the curves of all devices during a replay.
 #[derive(Clone, Debug, Default)]
 pub struct CurvesObserver {
-    pub devices: BTreeMap<DeviceId, Curves>,
+    pub devices: ByDevice<Curves>,
 }
 
 impl Observer for CurvesObserver {
@@ -77,7 +75,7 @@ impl Observer for CurvesObserver {
             return;
         }
         let fresh = || Curves { from_ns: at.time_ns, ..Curves::default() };
-        let curves = self.devices.entry(device).or_insert_with(fresh);
+        let curves = self.devices.get_or_insert_with(device, fresh);
         let time_ns = at.time_ns.saturating_sub(curves.from_ns);
         curves.allocated.push(time_ns, cache.allocated);
         curves.reserved.push(time_ns, cache.reserved);

@@ -6,15 +6,17 @@
 
 use std::borrow::Borrow;
 
-use rustc_hash::FxHashMap;
-use vramtrace_format::{Header, Kind, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Header, Kind, StackId, Stamped, ThreadId};
 
 use super::Role;
+use super::at_peaks::{AtPeaks, Lived};
 use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
 use super::stack_class::{StackClass, StackClasses};
-use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, Visitor};
+use crate::replay::{
+    AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Visitor,
+};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -41,6 +43,7 @@ pub struct FreedAt {
 pub struct RoleFinder {
     classes: StackClasses,
     learned: Learned,
+    at_peaks: AtPeaks,
 }
 
 impl RoleFinder {
@@ -71,9 +74,10 @@ impl RoleFinder {
         visitors: &mut [&mut dyn Visitor],
         found: &mut dyn FnMut(&Allocation),
     ) {
-        let mut follower = Follower::new(&self.classes, |life: &Life, of: &Waiting| {
-            found(&self.decide(life, of));
-        });
+        let mut follower =
+            Follower::new(&self.classes, |life: &Life, of: &Waiting, freed: Option<FreedAt>| {
+                found(&self.decide(life, of, freed));
+            });
         trace.visit_to_end(definitions, visitors, &mut follower);
         follower.end_all();
     }
@@ -84,9 +88,17 @@ impl RoleFinder {
         RoleObserver { follower: Follower::new(&self.classes, followed) }
     }
 
-    fn decide(&self, life: &Life, of: &Waiting) -> Allocation {
+    pub(super) fn at_peaks(&self) -> &AtPeaks {
+        &self.at_peaks
+    }
+
+    pub(super) fn role_of(&self, lived: &Lived) -> Role {
+        rules::role(&lived.life, lived.site, &self.learned)
+    }
+
+    fn decide(&self, life: &Life, of: &Waiting, freed: Option<FreedAt>) -> Allocation {
         let role = rules::role(life, of.site(), &self.learned);
-        let Waiting { key, live, made_offset, freed, .. } = *of;
+        let Waiting { key, live, made_offset, .. } = *of;
         Allocation { key, live, made_offset, freed, role }
     }
 }
@@ -125,18 +137,17 @@ impl RoleLearner {
         now.follower.end_all();
         let finder = now.finish();
         for of in self.follower.live.values() {
-            let of = Waiting { ended: self.follower.progress, ..*of };
-            let Waiting { class, older, born, ended, .. } = of;
-            let life = Life { class, born, older, ended, end: End::NotSeen };
-            found(&finder.decide(&life, &of));
+            let life = of.life(self.follower.progress, End::NotSeen);
+            found(&finder.decide(&life, of, None));
         }
     }
 
     pub fn finish(mut self) -> RoleFinder {
         self.follower.end_all();
-        let Follower { classes, progress, sink: Notes { mut learned, .. }, .. } = self.follower;
+        let Follower { classes, progress, sink, .. } = self.follower;
+        let Notes { mut learned, at_peaks, .. } = sink;
         learned.finish(progress);
-        RoleFinder { classes, learned }
+        RoleFinder { classes, learned, at_peaks }
     }
 }
 
@@ -146,12 +157,23 @@ struct Notes {
     learned: Learned,
     /// The first pass decides without the facts that it collects.
     none: Learned,
+    at_peaks: AtPeaks,
 }
 
 impl Ended for Notes {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
+    fn ended(&mut self, life: &Life, of: &Waiting, _freed: Option<FreedAt>) {
         let site = of.site();
         self.learned.note(life, site, rules::role(life, site, &self.none));
+        let (key, time_ns) = (of.key, of.live.time_ns);
+        self.at_peaks.ended(of.made_offset, || Lived { key, time_ns, site, life: *life });
+    }
+
+    fn device_changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.at_peaks.changed(at, device, state);
+    }
+
+    fn events_are_missing(&mut self) {
+        self.at_peaks.events_are_missing();
     }
 }
 
@@ -165,9 +187,10 @@ impl RoleObserver<'_> {
         &mut self.follower
     }
 
-    /// The allocations whose role became known since the last call.
-    pub fn take(&mut self) -> Vec<Allocation> {
-        std::mem::take(&mut self.follower.sink.list)
+    /// Exchanges the allocations whose role became known since the last call for an empty list.
+    pub fn take(&mut self, known: &mut Vec<Allocation>) {
+        debug_assert!(known.is_empty());
+        std::mem::swap(known, &mut self.follower.sink.list);
     }
 
     /// The trace has ended: the roles of all live allocations become known.
@@ -178,12 +201,16 @@ impl RoleObserver<'_> {
 
 /// Receives each allocation at the end of its life.
 trait Ended {
-    fn ended(&mut self, life: &Life, of: &Waiting);
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>);
+
+    fn device_changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
+
+    fn events_are_missing(&mut self) {}
 }
 
-impl<F: FnMut(&Life, &Waiting)> Ended for F {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
-        self(life, of);
+impl<F: FnMut(&Life, &Waiting, Option<FreedAt>)> Ended for F {
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
+        self(life, of, freed);
     }
 }
 
@@ -193,12 +220,12 @@ struct Followed<'f> {
 }
 
 impl Ended for Followed<'_> {
-    fn ended(&mut self, life: &Life, of: &Waiting) {
-        self.list.push(self.finder.decide(life, of));
+    fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
+        self.list.push(self.finder.decide(life, of, freed));
     }
 }
 
-/// An allocation that is live, or was freed since the last allocation.
+/// An allocation that is live.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     key: Key,
@@ -207,13 +234,24 @@ struct Waiting {
     class: StackClass,
     older: bool,
     born: Progress,
-    freed: Option<FreedAt>,
+}
+
+/// An allocation that was freed since the last allocation.
+#[derive(Clone, Copy, Debug)]
+struct Freed {
+    of: Waiting,
+    at: FreedAt,
     /// The thread that allocated it freed it.
     same_thread: bool,
     ended: Progress,
 }
 
 impl Waiting {
+    fn life(&self, ended: Progress, end: End) -> Life {
+        let Waiting { class, older, born, .. } = *self;
+        Life { class, born, older, ended, end }
+    }
+
     fn site(&self) -> Site {
         Site { stack: self.live.stack, bytes: self.live.size }
     }
@@ -223,16 +261,16 @@ impl Waiting {
 struct Follower<C, F> {
     classes: C,
     progress: Progress,
-    live: FxHashMap<Key, Waiting>,
+    live: Slots<Waiting>,
     /// Freed since the last allocation: the next one gives the phase.
-    freed: Vec<Waiting>,
+    freed: Vec<Freed>,
     sink: F,
 }
 
 impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     fn new(classes: C, sink: F) -> Follower<C, F> {
         let progress = Progress::default();
-        Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), sink }
+        Follower { classes, progress, live: Slots::default(), freed: Vec::new(), sink }
     }
 
     fn allocated(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
@@ -241,10 +279,11 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         }
         // The driver refused the free: the allocation is live again.
         if how == AllocCause::FreeFailed {
-            let back = self.freed.iter().rposition(|of| of.key == key);
+            let back = self.freed.iter().rposition(|freed| freed.of.key == key);
             if let Some(back) = back {
-                let of = self.freed.swap_remove(back);
-                self.live.insert(key, Waiting { freed: None, ..of });
+                let of = self.freed.swap_remove(back).of;
+                let again = Live { slot: live.slot, ..of.live };
+                self.live.insert(live, Waiting { live: again, ..of });
                 return;
             }
         }
@@ -261,11 +300,8 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
             class,
             older,
             born: self.progress,
-            freed: None,
-            same_thread: false,
-            ended: self.progress,
         };
-        self.live.insert(key, waiting);
+        self.live.insert(live, waiting);
     }
 
     fn class_of(&self, live: &Live) -> StackClass {
@@ -276,16 +312,16 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         }
     }
 
-    fn freed(&mut self, at: &Stamped, key: Key, how: FreeCause) {
-        let Some(of) = self.live.remove(&key) else { return };
-        let freed = Some(FreedAt { time_ns: at.time_ns, offset: at.offset });
+    fn freed(&mut self, at: &Stamped, live: &Live, how: FreeCause) {
+        let Some(of) = self.live.remove(live) else { return };
         let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
-        let ended = Waiting { freed, same_thread, ended: self.progress, ..of };
+        let at = FreedAt { time_ns: at.time_ns, offset: at.offset };
+        let ended = self.progress;
         match how {
-            FreeCause::Freed => self.freed.push(ended),
+            FreeCause::Freed => self.freed.push(Freed { of, at, same_thread, ended }),
             // These ends tell nothing about the purpose of the memory.
             FreeCause::WithContext | FreeCause::Replaced | FreeCause::WithMemory => {
-                self.end(&ended, End::NotSeen);
+                self.sink.ended(&of.life(ended, End::NotSeen), &of, Some(at));
             }
         }
     }
@@ -293,23 +329,20 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     /// Reports the frees before an allocation. `phase`: the phase of that allocation.
     fn settle(&mut self, phase: Option<super::stack_class::Phase>) {
         let next = Some(phase.unwrap_or(self.progress.phase));
-        for of in std::mem::take(&mut self.freed) {
-            self.end(&of, End::Freed { same_thread: of.same_thread, next });
+        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
+            let life = of.life(ended, End::Freed { same_thread, next });
+            self.sink.ended(&life, &of, Some(at));
         }
-    }
-
-    fn end(&mut self, of: &Waiting, end: End) {
-        let Waiting { class, older, born, ended, .. } = *of;
-        self.sink.ended(&Life { class, born, older, ended, end }, of);
     }
 
     /// Reports all allocations: the trace ends here, or events are missing.
     fn end_all(&mut self) {
-        for of in std::mem::take(&mut self.freed) {
-            self.end(&of, End::Freed { same_thread: of.same_thread, next: None });
+        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
+            let life = of.life(ended, End::Freed { same_thread, next: None });
+            self.sink.ended(&life, &of, Some(at));
         }
-        for (_, of) in std::mem::take(&mut self.live) {
-            self.end(&Waiting { ended: self.progress, ..of }, End::NotSeen);
+        for of in self.live.take_all() {
+            self.sink.ended(&of.life(self.progress, End::NotSeen), &of, None);
         }
     }
 }
@@ -319,28 +352,28 @@ impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
         self.allocated(at, key, live, how);
     }
 
-    fn on_free(&mut self, at: &Stamped, key: Key, _live: &Live, how: FreeCause) {
-        self.freed(at, key, how);
+    fn on_free(&mut self, at: &Stamped, _key: Key, live: &Live, how: FreeCause) {
+        self.freed(at, live, how);
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         self.allocated(at, Key::block(address), live, how);
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
-        self.freed(at, Key::block(address), how);
+    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, how: FreeCause) {
+        self.freed(at, live, how);
     }
 
     /// The blocks of a segment have roles, the segment has none.
-    fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
-        self.live.remove(&key);
+    fn on_segment(&mut self, _at: &Stamped, _key: Key, live: &Live) {
+        self.live.remove(live);
     }
 
     /// The role follows from the stack that allocated the memory first, not from the call that mapped it
     /// again.
-    fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, _object: Option<&Live>) {
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let (Some(woken), Some(of)) = (mapping.woken, self.live.get_mut(&key)) else { return };
+    fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        let of = object.and_then(|object| self.live.get_mut(object));
+        let (Some(woken), Some(of)) = (mapping.woken, of) else { return };
         let stack = woken.owner.stack;
         if stack != of.live.stack {
             of.live.stack = stack;
@@ -351,7 +384,12 @@ impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
         }
     }
 
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.sink.device_changed(at, device, state);
+    }
+
     fn on_history_gap(&mut self, _at: &Stamped) {
         self.end_all();
+        self.sink.events_are_missing();
     }
 }

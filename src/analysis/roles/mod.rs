@@ -12,6 +12,7 @@
 //! finder.follow(&trace, &definitions, &mut |allocation| draw(allocation.role, ..));
 //! ```
 
+mod at_peaks;
 mod by_stack;
 mod follow;
 mod frames;
@@ -27,6 +28,7 @@ mod tests;
 mod tree;
 
 pub use super::engines::Role;
+pub use at_peaks::RolesAtPeaks;
 pub use by_stack::RolesByStack;
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub(super) use frames::{FrameMark, mark};

@@ -5,13 +5,15 @@
 use std::io::Read;
 use std::path::Path;
 
+use proptest::prelude::*;
 use serde_json::Value;
-use vramtrace_format::{DeviceId, Mark, Stamped};
+use vramtrace_format::{DeviceId, Kind, Mark, Space, Stamped};
 
 use super::*;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Observer, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
+use crate::testing::TraceBuilder;
 use crate::trace::{Definitions, Trace};
 
 struct Truths<'d> {
@@ -190,5 +192,72 @@ fn a_stack_as_a_whole_has_the_role_of_most_of_its_bytes() {
         let (all, right) = by_stack(name);
         assert!(all > 100 << 20, "{name}: {all}");
         assert!(right as f64 >= 0.9 * all as f64, "{name}: {right} of {all}");
+    }
+}
+
+/// The roles at the peaks, in a pass that follows all allocations to their ends, and from what the first pass kept.
+fn assert_same_at_peaks(trace: &Trace) -> usize {
+    let (definitions, _) = trace.definitions();
+    let symbols = Symbols::of_all(&definitions, trace.header());
+    let finder = RoleFinder::new(trace, &definitions, &symbols);
+    let end = trace.replay(&definitions, &mut ()).state;
+    let level = Level::of(&end);
+    let at = RolesAt::moment(&end, Moment::Peak, level);
+    finder.visit(trace, &definitions, &mut [&mut &at], &mut |of: &Allocation| at.found(of));
+    let mut peaks = RolesAtPeaks::new(&finder, &end, level).unwrap();
+    trace.visit(&definitions, &mut [&mut peaks]);
+    assert_eq!(peaks.found, at.of_devices(), "{}", trace.path().display());
+    peaks
+        .found
+        .held
+        .keys()
+        .map(|(_, role, _)| *role)
+        .collect::<std::collections::BTreeSet<_>>()
+        .len()
+}
+
+#[test]
+fn the_first_pass_knows_the_roles_at_the_peaks_of_recorded_runs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roles");
+    let mut roles = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = name.strip_suffix(".vtrace.gz") {
+            let (_file, trace) = open(name);
+            roles = roles.max(assert_same_at_peaks(&trace));
+        }
+    }
+    assert!(roles > 4, "{roles}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_first_pass_knows_the_roles_at_the_peaks_of_any_run(
+        steps in proptest::collection::vec((0..6u64, 0..8u64, 1..9u64, 0..4u32), 1..80),
+    ) {
+        let mut builder = TraceBuilder::new();
+        let files = ["/home/me/train.py", "torch/nn/modules/module.py", "torch/_tensor.py", "torch/optim/sgd.py"];
+        let names = ["main", "Module._call_impl", "backward", "SGD.step"];
+        for (id, (file, name)) in (1..).zip(files.iter().zip(names)) {
+            builder.code(id, name, &format!("/v/site-packages/{file}"), 3);
+            builder.stack(id, &[], &[id], &[]);
+        }
+        builder.module("/opt/libc10_cuda.so", 0x2000_0000);
+        let block = |place: u64| (1 << 40) + place * (2 << 20);
+        for (n, (what, place, size, stack)) in (1..).zip(steps) {
+            let (time_ns, key) = (n * 640, block(place));
+            match what {
+                0 => builder.alloc(time_ns, Kind::Device, key, size << 20),
+                1 => builder.alloc_on(time_ns, Kind::Device, 1, (1 << 44) + key, size << 20),
+                2 => builder.free(time_ns, Space::Device, key),
+                3 => builder.free(time_ns, Space::Block, key),
+                _ => builder.alloc_by(time_ns, Kind::Block, key, size << 18, stack + 1),
+            }
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        builder.write(file.path());
+        assert_same_at_peaks(&Trace::open(file.path()).unwrap());
     }
 }

@@ -9,7 +9,7 @@ use super::stacks::{Sign, Signs};
 use super::step::{NoSteps, Place, Steps};
 use super::{cycles, figures};
 use crate::replay::cache::CacheOomAt;
-use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer};
+use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Slots};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -24,7 +24,7 @@ pub struct StepObserver {
     signs: Signs,
     passes: Vec<Pass>,
     sets: Vec<Gradients>,
-    live: FxHashMap<Key, Born>,
+    live: Slots<Born>,
     /// The sizes of allocations that were older than the first pass when the first backward pass ended, each with
     /// its number.
     older: Option<FxHashMap<u64, u32>>,
@@ -56,6 +56,8 @@ struct Born {
     thread: ThreadId,
     /// `None`: before the first pass.
     pass: Option<usize>,
+    /// A backward pass made it.
+    made: bool,
 }
 
 /// Memory that backward passes have left.
@@ -187,16 +189,16 @@ impl StepObserver {
         }
         self.sampled |= live.is_sample();
         if how != AllocCause::Allocated {
-            let born = Born { bytes: live.size, thread: live.thread, pass: None };
-            self.live.insert(key, born);
+            let born = Born { bytes: live.size, thread: live.thread, pass: None, made: false };
+            self.live.insert(live, born);
             return;
         }
         let sign = self.sign(at, live.stack);
         self.follow(at, sign);
         let pass = self.passes.len().checked_sub(1);
-        let born = Born { bytes: live.size, thread: at.thread, pass };
+        let mut born = Born { bytes: live.size, thread: at.thread, pass, made: false };
         let Some(current) = self.passes.last_mut() else {
-            self.live.insert(key, born);
+            self.live.insert(live, born);
             return;
         };
         let figures = current.figures(live.device);
@@ -208,16 +210,17 @@ impl StepObserver {
         let of_backward = matches!(sign, Sign::Backward | Sign::Communication);
         if of_backward && self.backward.runs && !self.is_program(at.thread) {
             self.backward.bytes = self.backward.bytes.saturating_add(live.size);
+            born.made = true;
             self.backward.made.insert(key, born);
         }
-        self.live.insert(key, born);
+        self.live.insert(live, born);
     }
 
-    fn freed(&mut self, at: &Stamped, key: Key, how: FreeCause) {
-        let Some(born) = self.live.remove(&key) else { return };
+    fn freed(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
+        let Some(born) = self.live.remove(live) else { return };
         let by_other = at.thread != born.thread;
         let threads_known = at.thread != ThreadId(0) && born.thread != ThreadId(0);
-        if self.backward.made.contains_key(&key) {
+        if born.made && self.backward.made.contains_key(&key) {
             let outside = match threads_known {
                 true => by_other && self.is_program(at.thread),
                 false => !self.backward.runs,
@@ -231,7 +234,11 @@ impl StepObserver {
                 self.gradient_freed(born.bytes);
             }
         }
-        if self.backward.stayed.remove(&key) && threads_known && self.is_program(at.thread) {
+        if born.made
+            && self.backward.stayed.remove(&key)
+            && threads_known
+            && self.is_program(at.thread)
+        {
             self.backward.late = self.backward.late.saturating_add(born.bytes);
         }
         let last = self.passes.len().checked_sub(1);
@@ -343,21 +350,21 @@ impl Observer for StepObserver {
         self.allocated(at, key, live, how, false);
     }
 
-    fn on_free(&mut self, at: &Stamped, key: Key, _live: &Live, how: FreeCause) {
-        self.freed(at, key, how);
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
+        self.freed(at, key, live, how);
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         self.allocated(at, Key::block(address), live, how, true);
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
-        self.freed(at, Key::block(address), how);
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
+        self.freed(at, Key::block(address), live, how);
     }
 
     /// The blocks of a segment count, the segment does not.
-    fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
-        let Some(born) = self.live.remove(&key) else { return };
+    fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
+        let Some(born) = self.live.remove(live) else { return };
         if self.backward.made.remove(&key).is_some() {
             self.backward.bytes = self.backward.bytes.saturating_sub(born.bytes);
         }

@@ -96,6 +96,9 @@ impl CacheState {
     ) -> Placed {
         let Some(ranges) = &mut self.ranges else { return Placed::default() };
         ranges.order.add(address, size);
+        if ranges.begin_inside(address, size) {
+            return Placed { known: true, ..Placed::default() };
+        }
         let mut known = ranges.begin_block(address);
         let mut over = match known {
             true => ranges.take_in(address, size, device),

@@ -169,6 +169,22 @@ impl Ranges {
         }
     }
 
+    /// Counts a block that lies in one resident range of a segment, as most do. False: it does not.
+    pub(super) fn begin_inside(&mut self, address: u64, size: u64) -> bool {
+        match self.by_start.range_mut(..=address).next_back() {
+            Some((_, range))
+                if range.cached
+                    && range.resident
+                    && address < range.end
+                    && address.saturating_add(size) <= range.end =>
+            {
+                range.blocks = range.blocks.saturating_add(1);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Counts a block that begins at `address`. False: no memory is known there.
     pub(super) fn begin_block(&mut self, address: u64) -> bool {
         match self.by_start.range_mut(..=address).next_back() {

@@ -15,8 +15,14 @@ use crate::replay::Visitor;
 use crate::trace::Trace;
 
 /// What the first pass over each trace of a page must collect.
-pub const COLLECT: Collect =
-    Collect { roles: Some(RolesOf::All), leaks: true, sizes: true, steps: true, over_time: false };
+pub const COLLECT: Collect = Collect {
+    roles: Some(RolesOf::All),
+    leaks: true,
+    sizes: true,
+    steps: true,
+    over_time: false,
+    points: false,
+};
 
 /// The smallest segment of PyTorch's cache: memory of that size is never lumped.
 const SEGMENT: u64 = 2 << 20;

@@ -19,7 +19,9 @@ pub struct Series {
     shift: u32,
     /// The value before the first bin.
     before: u64,
+    /// All bins but the last one, in which most changes are.
     bins: Vec<Bin>,
+    last: Option<Bin>,
 }
 
 /// The width of bins, as a shift, at which an axis of this length fits.
@@ -34,7 +36,7 @@ pub(super) fn shift_for(length: u64, least: u32) -> u32 {
 impl Series {
     /// Bins start as `1 << shift` wide. `value`: what it is from the axis's beginning on.
     pub fn new(shift: u32, value: u64) -> Series {
-        Series { shift, before: value, bins: Vec::new() }
+        Series { shift, before: value, bins: Vec::new(), last: None }
     }
 
     pub(super) fn shift(&self) -> u32 {
@@ -45,19 +47,19 @@ impl Series {
     pub fn change(&mut self, position: u64, from: u64, to: u64) {
         self.coarsen(shift_for(position, self.shift));
         let number = (position >> self.shift) as u32;
-        match self.bins.last_mut() {
+        match &mut self.last {
             Some(bin) if bin.number >= number => {
                 bin.lowest = bin.lowest.min(to);
                 bin.last = to;
             }
-            _ => self.bins.push(Bin { number, lowest: from.min(to), last: to }),
+            last => self.bins.extend(last.replace(Bin { number, lowest: from.min(to), last: to })),
         }
     }
 
     /// This much more was there all along.
     pub fn lift(&mut self, by: u64) {
         self.before = self.before.saturating_add(by);
-        for bin in &mut self.bins {
+        for bin in self.bins.iter_mut().chain(&mut self.last) {
             bin.lowest = bin.lowest.saturating_add(by);
             bin.last = bin.last.saturating_add(by);
         }
@@ -74,7 +76,7 @@ impl Series {
         };
         earlier.iter().filter(|(position, _)| *position < by).for_each(|(at, to)| go(*at, *to));
         go(by, self.before);
-        for bin in &self.bins {
+        for bin in self.all() {
             let position = by.saturating_add(u64::from(bin.number) << self.shift);
             go(position, bin.lowest);
             go(position, bin.last);
@@ -88,8 +90,8 @@ impl Series {
         }
         let by = shift - self.shift;
         self.shift = shift;
-        let mut merged: Vec<Bin> = Vec::with_capacity(self.bins.len());
-        for bin in &self.bins {
+        let mut merged: Vec<Bin> = Vec::with_capacity(self.bins.len() + 1);
+        for bin in self.all() {
             // All of the axis may be in one bin now.
             let number = bin.number.checked_shr(by).unwrap_or(0);
             match merged.last_mut() {
@@ -100,7 +102,12 @@ impl Series {
                 _ => merged.push(Bin { number, ..*bin }),
             }
         }
+        self.last = merged.pop();
         self.bins = merged;
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Bin> {
+        self.bins.iter().chain(&self.last)
     }
 
     /// The lowest value in each bin of an axis of this length, `1 << shift` wide: not finer than
@@ -111,7 +118,7 @@ impl Series {
         coarse.coarsen(shift);
         let mut values = Vec::with_capacity((length >> shift) as usize + 1);
         let mut value = coarse.before;
-        let mut bins = coarse.bins.iter().peekable();
+        let mut bins = coarse.all().peekable();
         for number in 0..=(length >> shift).min(BINS) {
             match bins.next_if(|bin| u64::from(bin.number) == number) {
                 Some(bin) => {
@@ -153,7 +160,7 @@ mod tests {
             series.change(step, step, step + 10);
             series.change(step, step + 10, step + 1);
         }
-        assert!(series.bins.len() as u64 <= BINS);
+        assert!(series.all().count() as u64 <= BINS);
         let shift = shift_for(999_999, 0);
         let values = series.lowest(999_999, shift);
         assert!((BINS / 2..=BINS).contains(&(values.len() as u64)), "{}", values.len());

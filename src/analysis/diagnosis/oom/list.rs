@@ -17,7 +17,9 @@ use vramtrace_format::{
 
 use super::swallowed::{Swallowed, SwallowedObserver};
 use crate::analysis::Level;
-use crate::replay::{AllocCause, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory};
+use crate::replay::{
+    AllocCause, ByDevice, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory,
+};
 use crate::trace::Site;
 
 /// Requests that failed within this time are one burst; a caller that is refused for longer is out
@@ -99,7 +101,7 @@ pub struct OomObserver {
     waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
     /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
     makes_blocks: Vec<bool>,
-    devices: BTreeMap<DeviceId, Device>,
+    devices: ByDevice<Device>,
     ooms: Vec<Oom>,
     listings: Vec<Listing>,
     swallowed: SwallowedObserver,
@@ -201,7 +203,7 @@ impl OomObserver {
     }
 
     fn device(&mut self, id: DeviceId) -> &mut Device {
-        self.devices.entry(id).or_default()
+        self.devices.of(id)
     }
 
     fn absorbed(&self, id: DeviceId) -> u64 {

@@ -2,14 +2,16 @@
 
 mod asleep;
 mod observer;
+mod opened;
 mod taken;
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Space, Stamped};
 
+use self::opened::Opened;
 use self::taken::Taken;
 use super::columns::{FrameKind, zigzag};
 use super::lumped::Lumped;
@@ -19,7 +21,7 @@ use super::sleeping::Mapped;
 use super::steps::StepOrdinals;
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
-use crate::replay::{Key, Live};
+use crate::replay::{ByDevice, Key, Live};
 use crate::trace::Definitions;
 
 /// The fewest segments, released one after the other, that are marked as a flush.
@@ -28,7 +30,10 @@ const FLUSH: u64 = 2;
 /// Ended records whose role is not yet known, by key and time of allocation, with the ordinals of their
 /// ends. [`RoleFinder`] knows a role only after the end. An allocation has several records if it slept,
 /// changed its owner, or its free was refused.
-type Ended = FxHashMap<(Key, u64), Vec<(Open, Option<u64>)>>;
+type Ended = FxHashMap<(Key, u64), Parts>;
+
+/// The ended records of one allocation, in order, each with the ordinal of its end. Nearly all have one.
+type Parts = ((Open, Option<u64>), Vec<(Open, Option<u64>)>);
 
 /// Memory that was released or unmapped, one piece shortly after the other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,16 +55,18 @@ pub(super) struct Recorder<'d, W: Write> {
     below: u64,
     /// The index of each owner.
     known: FxHashMap<Owner, u32>,
-    blocks: FxHashMap<u64, Open>,
-    memory: FxHashMap<Key, Open>,
+    blocks: Opened<u64>,
+    memory: Opened<Key>,
     mapped: Mapped,
     taken: Taken,
     lumped: Lumped,
     /// The bytes without physical memory of each lumped block, by address.
     paused_lumped: FxHashMap<u64, u64>,
     roles: RoleObserver<'d>,
+    /// Empty: its room is used again.
+    known_roles: Vec<Allocation>,
     ended: Ended,
-    sums: BTreeMap<DeviceId, Sums>,
+    sums: ByDevice<Sums>,
     /// Segments that the cache is releasing.
     flush: Flush,
     /// Memory that is being unmapped for a sleep.
@@ -92,15 +99,16 @@ impl<'d, W: Write> Recorder<'d, W> {
             found: Recorded::default(),
             below,
             known: FxHashMap::default(),
-            blocks: FxHashMap::default(),
-            memory: FxHashMap::default(),
+            blocks: Opened::default(),
+            memory: Opened::default(),
             mapped: Mapped::default(),
             taken: Taken::default(),
             lumped: Lumped::default(),
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
+            known_roles: Vec::new(),
             ended: Ended::default(),
-            sums: BTreeMap::new(),
+            sums: ByDevice::default(),
             flush: Flush::default(),
             sleep: Flush::default(),
             steps,
@@ -180,7 +188,12 @@ impl<'d, W: Write> Recorder<'d, W> {
         if open.segment > 0 {
             return self.records.write(key, open, end);
         }
-        self.ended.entry((key, open.time_ns)).or_default().push((open, end));
+        match self.ended.entry((key, open.time_ns)) {
+            Entry::Vacant(entry) => {
+                entry.insert(((open, end), Vec::new()));
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().1.push((open, end)),
+        }
     }
 
     /// Notes the ordinal of a failure with which the run ended.
@@ -192,13 +205,15 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Applies the roles that became known, and writes the ended records that waited for them.
     fn take_roles(&mut self) {
-        for Allocation { key, live, role, freed, .. } in self.roles.take() {
+        let mut known = std::mem::take(&mut self.known_roles);
+        self.roles.take(&mut known);
+        for Allocation { key, live, role, freed, .. } in known.drain(..) {
             if self.is_lumped(&live) {
                 self.lumped.set_role((key, live.time_ns), role);
                 continue;
             }
             let ended = self.ended.remove(&(key, live.time_ns));
-            for (open, end) in ended.into_iter().flatten() {
+            for (open, end) in ended.into_iter().flat_map(in_order) {
                 self.records.write(key, Open { role, ..open }, end);
             }
             if freed.is_some() {
@@ -215,6 +230,7 @@ impl<'d, W: Write> Recorder<'d, W> {
                 open.role = role;
             }
         }
+        self.known_roles = known;
     }
 
     /// Writes the ended records that never got a role.
@@ -222,7 +238,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         let mut rest: Vec<_> = self.ended.drain().collect();
         rest.sort_unstable_by_key(|(key, _)| *key);
         for ((key, _), all) in rest {
-            for (open, end) in all {
+            for (open, end) in in_order(all) {
                 self.records.write(key, open, end);
             }
         }
@@ -230,12 +246,12 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Ends all open records and mappings. `end`: `None` at the end of the trace.
     fn close_all(&mut self, end: Option<u64>) {
-        let mut blocks: Vec<(u64, Open)> = self.blocks.drain().collect();
+        let mut blocks = self.blocks.take_all();
         blocks.sort_unstable_by_key(|(number, open)| (open.from, *number));
         for (number, open) in blocks {
             self.close(block(number), open, end);
         }
-        let mut memory: Vec<(Key, Open)> = self.memory.drain().collect();
+        let mut memory = self.memory.take_all();
         memory.sort_unstable_by_key(|(key, open)| (open.from, *key));
         for (key, open) in memory {
             self.close(key, open, end);
@@ -272,7 +288,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             false => self.lumped.freed(of, now),
         }
         self.found.lumped += u64::from(comes);
-        let sums = self.sums.entry(live.device).or_default();
+        let sums = self.sums.of(live.device);
         let change = |sum: u64, by: u64| match comes {
             true => sum.saturating_add(by),
             false => sum.saturating_sub(by),
@@ -329,7 +345,7 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Writes the sums that changed. `coarse`: small changes are left out.
     fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
-        let sums = self.sums.entry(device).or_default();
+        let sums = self.sums.of(device);
         let is_large = |field: Field| matches!(field, Field::Live | Field::Lumped);
         let large = values.iter().filter(|(field, _)| is_large(*field)).map(|(_, value)| *value);
         sums.highest = large.fold(sums.highest, u64::max);
@@ -348,7 +364,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             let which = u64::from(device.0) * 16 + field as u64;
             let before = written[field as usize];
             self.records.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
-            self.sums.entry(device).or_default().written[field as usize] = value;
+            self.sums.of(device).written[field as usize] = value;
         }
     }
 }
@@ -369,6 +385,10 @@ impl Flush {
     fn is_of_other(&self, device: DeviceId) -> bool {
         self.pieces > 0 && self.device != device.0
     }
+}
+
+fn in_order((first, more): Parts) -> impl Iterator<Item = (Open, Option<u64>)> {
+    std::iter::once(first).chain(more)
 }
 
 /// Whether the page shows an allocation: host memory and imported memory are left out.
@@ -433,7 +453,7 @@ impl<W: Write> Recorder<'_, W> {
         let Some(open) = self.blocks.get(&address).copied() else {
             let paused = self.paused_lumped.entry(address).or_default();
             *paused = paused.saturating_add_signed(change);
-            let sums = self.sums.entry(device).or_default();
+            let sums = self.sums.of(device);
             sums.lumped = sums.lumped.saturating_add_signed(-change);
             return;
         };

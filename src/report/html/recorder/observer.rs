@@ -129,7 +129,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        let sums = self.sums.entry(device).or_default();
+        let sums = self.sums.of(device);
         let values = sums.values(state);
         let is_new_peak = state.peak.offset == Some(at.offset);
         // An event without an ordinal belongs to a lumped allocation: its sums may be coarse.
@@ -137,7 +137,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.write_sums(at, device, values, coarse);
         if is_new_peak {
             let ordinal = self.ordinal;
-            self.sums.entry(device).or_default().peak = Some(ordinal);
+            self.sums.of(device).peak = Some(ordinal);
         }
     }
 

@@ -77,7 +77,7 @@ fn chosen(traces: &[Trace], ranks: &[Rank]) -> Vec<usize> {
 fn in_full(trace: &Trace, judged: Judged) -> ProcessRecord {
     let leaks = judged.leaks.is_none();
     let roles = Some(RolesOf::Blocks);
-    let collect = Collect { roles, leaks, over_time: true, ..Collect::default() };
+    let collect = Collect { roles, leaks, over_time: true, points: true, ..Collect::default() };
     let mut process = Process::read_with(trace, Moment::End, collect, &mut |_, _| {});
     let rules = Suppressions::default();
     let wanted = Wanted { fatal: true, holders: true, leaks: leaks.then_some((&rules, 0)) };
