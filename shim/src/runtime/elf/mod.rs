@@ -115,6 +115,11 @@ impl Object {
         self.tables?.symbol(name, Symbol::is_in_memory)
     }
 
+    /// Whether these bytes are data of this object's that the program may write to.
+    pub fn is_data(&self, address: usize, length: usize) -> bool {
+        self.tables.is_some_and(|tables| tables.is_data(address, length))
+    }
+
     pub fn contains(&self, address: usize) -> bool {
         core::ptr::eq(record_at(address), self.map)
     }

@@ -91,6 +91,11 @@ impl Tables {
         usable.then_some(Tables { image, base, hash, symbols, strings, soname, relocations })
     }
 
+    /// See [`Image::is_data`].
+    pub fn is_data(&self, at: usize, length: usize) -> bool {
+        self.image.is_data(at, length)
+    }
+
     pub fn soname(&self) -> Option<&'static CStr> {
         self.image.text(self.strings.checked_add(self.soname?)?)
     }
