@@ -135,8 +135,10 @@ impl Tables {
             let entry = word(chain.checked_add(4 * index.checked_sub(first)? as usize)?)?;
             if entry | 1 == wanted | 1 {
                 let symbol = self.symbol_at(index as usize)?;
-                let text = self.image.text(self.strings.checked_add(symbol.name as usize)?)?;
-                if text.to_bytes() == name && fits(&symbol) {
+                let at = self.strings.checked_add(symbol.name as usize)?;
+                // With its NUL.
+                let text = self.image.bytes(at, name.len() + 1);
+                if text.is_some_and(|text| text.strip_prefix(name) == Some(&[0])) && fits(&symbol) {
                     let address = self.base.wrapping_add(symbol.value as usize);
                     return Some((address, symbol.size as usize));
                 }
