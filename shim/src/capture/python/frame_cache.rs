@@ -236,12 +236,11 @@ fn surely_same(seen: &[CachedFrame], places: Places) -> usize {
             | usize::from((*((one.frame + owner) as *const u8) ^ one.owner) & owner_bits);
         differs == 0 && number_at(one) == one.number
     };
-    for at in (1..seen.len()).rev() {
-        if !same(&seen[at], seen[at - 1].frame) {
-            return at + 1;
-        }
+    let mut inner = seen[1..].iter().zip(seen).rev();
+    match inner.position(|(one, outer)| !same(one, outer.frame)) {
+        Some(unchanged) => seen.len() - unchanged,
+        None => usize::from(!same(outermost, 0)),
     }
-    usize::from(!same(outermost, 0))
 }
 
 struct FrameReader<'a> {
