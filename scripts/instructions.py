@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ NONE, NATIVE, BOTH = (f"VRAMTRACE_STACKS={which}" for which in ("none", "native"
 SAMPLED = "VRAMTRACE_RECORD=sampled"
 ONLY_PYTHON, SMALL_CAP = "VRAMTRACE_STACKS=python", "VRAMTRACE_CAP=1GiB"
 
-# (name, caller: C or Python, operation, count, variables; None: without the recorder)
+# (name, caller: C, Python or a version of it, operation, count, variables; None: without the recorder)
 OPERATIONS = [
     ("cuMemAlloc + Free: bare", "C", "pair", 2000, None),
     ("  not recorded", "C", "pair", 2000, [QUIET]),
@@ -68,6 +69,10 @@ OPERATIONS = [
     ("  recorded, no stacks", "Python", "block", 4000, [OUT, NONE]),
     ("  recorded, 20 Python frames", "Python", "block", 4000, [OUT]),
     ("  recorded, native and Python", "Python", "block", 4000, [OUT, "VRAMTRACE_TENSORS=full"]),
+    # No bare row: the operation is C's, the frames are Python's.
+    ("PyTorch block, 20 Python frames: recorded, Python 3.10", "3.10", "block", 4000, [OUT]),
+    ("  recorded, Python 3.11", "3.11", "block", 4000, [OUT]),
+    ("  recorded, Python 3.12", "3.12", "block", 4000, [OUT]),
     # From C: the addresses that Python takes differ, and with them the collisions in tables.
     ("PyTorch block from C: bare", "C", "block", 4000, None),
     ("  recorded, no stacks", "C", "block", 4000, [OUT, NONE]),
@@ -112,6 +117,19 @@ READING = [
 ]
 
 
+def python(which):
+    """The interpreter of a row; None: this version is not here. Its bounds are of the builds that pyenv makes."""
+    if which == "Python":
+        return PYTHON
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = sorted(versions.glob(f"{which}.*/bin/python3"))
+    return str(found[-1]) if found else shutil.which(f"python{which}")
+
+
+def is_here(row):
+    return row[1] == "C" or python(row[1]) is not None
+
+
 class Build:
     """One directory of binaries. All builds use the simulated driver of the first."""
 
@@ -138,8 +156,8 @@ class Build:
         with tempfile.TemporaryDirectory(dir=self.work) as scratch:
             cache = str(self.work / "libc10_cuda.so")
             command = [str(self.work / "instructions"), operation, str(times * count), cache]
-            if where == "Python":
-                command = [PYTHON, "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
+            if where != "C":
+                command = [python(where), "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
             return counted(command, self.environment(variables, f"{scratch}/t.vtrace"))
 
     def check_stacks(self):
@@ -246,6 +264,10 @@ def check():
     if len(rows) != len(bounds):
         unknown = sorted(set(bounds) - {name for name, _ in rows})
         raise SystemExit(f"instructions: {BOUNDS}: no such rows: {', '.join(unknown)}")
+    for name, row in rows:
+        if not is_here(row):
+            print(f"not counted: {name}: there is no Python {row[1]}")
+    rows = [(name, row) for name, row in rows if is_here(row)]
     with tempfile.TemporaryDirectory(prefix="vramtrace-instructions-") as name:
         work = Path(name)
         compiled(work)
@@ -279,14 +301,14 @@ def main():
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             operations = [
                 [pool.submit(each, build.operation, row, row[3]) for build in builds[: 1 if row[4] is None else None]]
-                for row in OPERATIONS
+                for row in filter(is_here, OPERATIONS)
             ]
             for build in builds:  # made before several threads read them
                 for pairs in {times * row[2] for row in READING for times in (1, 2)}:
                     build.trace(pairs)
             reading = [[pool.submit(each, build.reading, row, 2 * row[2]) for build in builds] for row in READING]
             head("an operation", builds)
-            for row, found in zip(OPERATIONS, operations):
+            for row, found in zip(filter(is_here, OPERATIONS), operations):
                 figures = [future.result() for future in found]
                 shown(row[0], figures * (len(builds) if row[4] is None else 1))
             print()

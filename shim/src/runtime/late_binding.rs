@@ -238,12 +238,12 @@ fn in_library(library: &CStr, name: &CStr, flags: c_int) -> Option<usize> {
 /// its lock. Loads nothing, which would call the program's malloc; nor does it look for a libgcc_s that came after the
 /// start: where there is none, the loader would search its directories.
 pub fn bind_loaded() {
-    for (index, slot) in SLOTS.iter().enumerate() {
-        let Function { name, library, .. } = &FUNCTIONS[index];
+    let found = elf::startup_functions(FUNCTIONS.each_ref().map(|one| one.name.to_bytes()));
+    for ((slot, found), Function { name, library, .. }) in SLOTS.iter().zip(found).zip(&FUNCTIONS) {
         if slot.load(Ordering::Relaxed) != 0 {
             continue;
         }
-        let mut address = elf::startup_function(name.to_bytes());
+        let mut address = found;
         if address.is_none() && *library != UNWINDER {
             address = in_library(library, name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         }

@@ -194,6 +194,26 @@ fn python_stacks_of_threads_are_those_that_python_shows() {
     }
 }
 
+/// Code objects at addresses of freed ones, called by frames at the same addresses.
+#[test]
+fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+    }
+    for (minor, home) in pythons {
+        let setup = setup().env("VRAMTRACE_STACKS", "python").arg(file("freed_codes.py").display());
+        let (mut reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        let again = reported.pop().unwrap()["again"].as_u64().unwrap();
+        assert!(again >= 100, "3.{minor}: {again} addresses were used again");
+        assert_eq!(reported.len(), 4 * (60 + 15));
+        for one in &reported {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}
+
 /// In a C program, with its symbols for itself alone.
 #[test]
 fn python_in_a_library_with_hidden_symbols_is_read() {

@@ -51,22 +51,22 @@ pub fn identity(
     Some(fingerprint)
 }
 
-/// A fingerprint of the line table: of all bytes of a short one, of some bytes of a long one.
+/// A fingerprint of the line table.
 #[inline(always)]
 fn table_fingerprint(memory: &impl Memory, objects: &Objects, table: usize) -> Option<u64> {
-    const WORDS: usize = 8;
     let size = memory.word(table + objects.bytes_size)?;
     let word = |at: usize| memory.word(table + objects.bytes_data + at).map(|word| word as u64);
     if size < 8 {
         // The object has at least 8 bytes there; bytes behind the table are masked.
         return Some(pair(word(0)? & ((1 << (8 * size)) - 1), size as u64, 4));
     }
-    let step = (size / WORDS).max(8);
-    let mut fingerprint = pair(word(size - 8)?, size as u64, 4);
+    // The first and the last words may overlap others.
+    let last = size.min(TABLE_MOST) - 8;
+    let mut fingerprint = pair(word(last)?, size as u64, 4);
     let mut at = 0;
-    while at + 8 < size {
-        fingerprint ^= pair(word(at)?, word((at + step).min(size - 8))?, 5 + at as u64);
-        at += 2 * step;
+    while at < last {
+        fingerprint = pair(word(at)?, word((at + 8).min(last))? ^ fingerprint, 5);
+        at += 16;
     }
     Some(fingerprint)
 }

@@ -8,16 +8,19 @@
 //!             └──────── the same ────────┘ └── read anew ──┘
 //! ```
 //!
-//! A frame is unchanged if its address, code object (as identified by [`code::identity`]), instruction
-//! and owner are. Frames are reused only as a run that reaches the outermost one, since a function may
+//! A frame is unchanged if its address, code object, instruction and owner are. Frames are reused only as a run that reaches the outermost one, since a function may
 //! be called again from another line, with its frame at the same address. Each frame is compared at its
 //! last address, so that loads do not depend on each other.
+//!
+//! Mostly a number tells that a code object is the one it was: from CPython 3.12 on its version number, before that the
+//! number of frees at its address ([`freed_codes`]). Its contents are compared only if there is none.
 
-use super::code;
-use super::layout::{Chain, Layout, Places, TWELVE};
+use super::layout::{Chain, ELEVEN, Layout, Places, TEN, TWELVE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
+use super::{code, freed_codes};
 use crate::capture::fingerprint::mix;
+use std::sync::atomic::Ordering;
 
 /// Most frames of a stack that is cached; a deeper stack is walked each time.
 pub const MOST: usize = 192;
@@ -30,20 +33,18 @@ struct CachedFrame {
     /// The frame's word for its code object; from 3.14 on it has tag bits.
     code: usize,
     instruction: usize,
-    /// Address of the code object's version number, or of a 0.
-    version_at: usize,
-    /// The code object's number, from 3.12 on; 0: it has none.
-    version: u32,
+    /// Address of a number that changes when the code object is freed, or of [`NO_NUMBER`].
+    number_at: usize,
+    /// That number; [`UNSURE`] where [`FrameReader::surely_same`] cannot decide.
+    number: u32,
     owner: u8,
-    /// The owner; or a value that no frame has, where [`FrameReader::surely_same`] cannot decide.
-    sure_owner: u8,
     kind: CachedKind,
     /// Runs a function.
     runs: bool,
 }
 
-const NO_OWNER: u8 = u8::MAX;
-static NO_VERSION: u32 = 0;
+static NO_NUMBER: u32 = 0;
+const UNSURE: u32 = 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -73,6 +74,34 @@ pub struct FrameCache {
     identities: [u64; MOST],
     /// The new frames of the current walk, innermost first.
     fresh: [(CachedFrame, u64); MOST],
+    identities_of_codes: Identities,
+}
+
+/// Identities of code objects that were read lately.
+struct Identities([KnownCode; 256]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownCode {
+    code: usize,
+    identity: u64,
+    /// The number of frees at its address; 0: there is no known code here.
+    number: u32,
+}
+
+impl Identities {
+    /// `number`: of frees at its address; 0: they are not counted.
+    #[inline(always)]
+    fn of(&mut self, layout: &Layout, code: usize, number: u32) -> Option<u64> {
+        let known = &mut self.0[(code >> 4 ^ code >> 12) % 256];
+        if number != 0 && known.code == code && known.number == number {
+            return Some(known.identity);
+        }
+        let identity = code::identity(&Plain, layout, code, &mut (0, 0))?;
+        if number != 0 {
+            *known = KnownCode { code, identity, number };
+        }
+        Some(identity)
+    }
 }
 
 /// A stack as it was found.
@@ -105,28 +134,30 @@ impl FrameCache {
         if layout.is_free_threaded() {
             return None;
         }
-        let look = FrameReader { layout, code_type };
+        let FrameCache { seen, len, sums, identities, fresh: fresh_frames, identities_of_codes } =
+            self;
+        let mut look = FrameReader { layout, code_type, codes: identities_of_codes };
         let most = most.min(MOST);
         let mut frame = Plain.word(thread + layout.first)?;
         if let Some((current, _)) = layout.cframe {
             frame = Plain.word(frame + current)?;
         }
         let mut fresh = 0;
-        let mut left = self.len;
+        let mut left = *len;
         loop {
             if frame == 0 {
                 left = 0;
                 break;
             }
-            if let Some(found) = look.find(&self.seen[..left], frame) {
-                let Run { down_to, next } = self.run(&look, found, frame)?;
+            if let Some(found) = look.find(&seen[..left], frame) {
+                let Run { down_to, next } = look.run((seen, identities), found, frame)?;
                 if down_to == 0 && next == 0 {
                     left = found + 1;
                     break;
                 }
                 // The frames compared so far are called by one that has changed.
                 for at in (down_to..=found).rev() {
-                    *self.fresh.get_mut(fresh)? = (self.seen[at], self.identities[at]);
+                    *fresh_frames.get_mut(fresh)? = (seen[at], identities[at]);
                     fresh += 1;
                 }
                 frame = next;
@@ -136,51 +167,27 @@ impl FrameCache {
                     break;
                 }
             }
-            let (seen, identity, previous) = look.read(frame)?;
-            *self.fresh.get_mut(fresh)? = (seen, identity);
+            let (read, identity, previous) = look.read(frame)?;
+            *fresh_frames.get_mut(fresh)? = (read, identity);
             fresh += 1;
             frame = previous;
         }
         if left + fresh > most {
-            self.len = left;
+            *len = left;
             return None;
         }
         let mut sum = match left {
             0 => Sum::default(),
-            _ => self.sums[left - 1],
+            _ => sums[left - 1],
         };
-        for (seen, identity) in self.fresh[..fresh].iter().rev() {
-            sum.fingerprint = mix(sum.fingerprint, seen.own_print(*identity));
-            sum.running += u32::from(seen.runs);
-            (self.seen[left], self.identities[left], self.sums[left]) = (*seen, *identity, sum);
+        for (read, identity) in fresh_frames[..fresh].iter().rev() {
+            sum.fingerprint = mix(sum.fingerprint, read.own_print(*identity));
+            sum.running += u32::from(read.runs);
+            (seen[left], identities[left], sums[left]) = (*read, *identity, sum);
             left += 1;
         }
-        self.len = left;
+        *len = left;
         Some(Fingerprint { fingerprint: sum.fingerprint, frames: sum.running as usize })
-    }
-
-    /// The run of unchanged frames from the one at `found` outwards.
-    #[inline(always)]
-    fn run(&self, look: &FrameReader<'_>, found: usize, frame: usize) -> Option<Run> {
-        let (mut count, mut frame) = (found + 1, frame);
-        loop {
-            // Mostly all.
-            count = look.surely_same(&self.seen[..count]);
-            let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
-            let seen = &self.seen[at];
-            if at < found {
-                // The inner frame is unchanged, including its link to this one.
-                frame = seen.frame;
-            }
-            if !look.same(seen, self.identities[at])? {
-                return Some(Run { down_to: count, next: frame });
-            }
-            frame = look.previous(frame)?;
-            if at == 0 || self.seen[at - 1].frame != frame {
-                return Some(Run { down_to: at, next: frame });
-            }
-            count = at;
-        }
     }
 }
 
@@ -197,40 +204,82 @@ impl CachedFrame {
         if self.kind == CachedKind::Marker {
             return u64::from(self.owner) << 56;
         }
-        let code = identity ^ u64::from(self.version) << 32 ^ self.code as u64;
-        code.rotate_left(9) ^ self.instruction as u64 ^ u64::from(self.owner) << 56
+        (identity ^ self.code as u64).rotate_left(9)
+            ^ self.instruction as u64
+            ^ u64::from(self.owner) << 56
     }
+}
+
+/// The number that is now where the cached frame's was.
+///
+/// # Safety
+/// The frame has the cached frame's code object.
+#[inline(always)]
+unsafe fn number_at(one: &CachedFrame) -> u32 {
+    // SAFETY: a field of that code object, which is alive since the frame holds a reference; or a variable of ours. Other
+    // threads write to it when they free other code objects.
+    unsafe { (one.number_at as *const u32).read_volatile() }
 }
 
 /// See [`FrameReader::surely_same`].
 #[inline(always)]
 fn surely_same(seen: &[CachedFrame], places: Places) -> usize {
-    let Places { code, previous, instruction, owner } = places;
+    let Places { code, previous, instruction, instruction_bits, owner, owner_bits } = places;
     let Some(outermost) = seen.first() else { return 0 };
     // SAFETY: a frame of this thread's, which it can read. If its code is the cached one, that code
     // object is alive, since the frame holds a reference.
     let same = |one: &CachedFrame, outer: usize| unsafe {
         let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
         let differs = word(code) ^ one.code
-            | word(instruction) ^ one.instruction
+            | (word(instruction) ^ one.instruction) & instruction_bits
             | word(previous) ^ outer
-            | usize::from(*((one.frame + owner) as *const u8) ^ one.sure_owner);
-        differs == 0 && (one.version_at as *const u32).read_unaligned() == one.version
+            | usize::from((*((one.frame + owner) as *const u8) ^ one.owner) & owner_bits);
+        differs == 0 && number_at(one) == one.number
     };
-    for at in (1..seen.len()).rev() {
-        if !same(&seen[at], seen[at - 1].frame) {
-            return at + 1;
-        }
+    let mut inner = seen[1..].iter().zip(seen).rev();
+    match inner.position(|(one, outer)| !same(one, outer.frame)) {
+        Some(unchanged) => seen.len() - unchanged,
+        None => usize::from(!same(outermost, 0)),
     }
-    usize::from(!same(outermost, 0))
 }
 
 struct FrameReader<'a> {
     layout: &'a Layout,
     code_type: usize,
+    codes: &'a mut Identities,
 }
 
 impl FrameReader<'_> {
+    /// The run of unchanged frames from the one at `found` outwards. `seen`: the cached frames, and the identities of
+    /// their code objects.
+    #[inline(always)]
+    fn run(
+        &self,
+        (seen, identities): (&[CachedFrame], &[u64]),
+        found: usize,
+        frame: usize,
+    ) -> Option<Run> {
+        let (mut count, mut frame) = (found + 1, frame);
+        loop {
+            // Mostly all.
+            count = self.surely_same(&seen[..count]);
+            let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
+            let one = &seen[at];
+            if at < found {
+                // The inner frame is unchanged, including its link to this one.
+                frame = one.frame;
+            }
+            if !self.same(one, identities[at])? {
+                return Some(Run { down_to: count, next: frame });
+            }
+            frame = self.previous(frame)?;
+            if at == 0 || seen[at - 1].frame != frame {
+                return Some(Run { down_to: at, next: frame });
+            }
+            count = at;
+        }
+    }
+
     #[inline(always)]
     fn previous(&self, frame: usize) -> Option<usize> {
         Plain.word(frame + self.layout.previous)
@@ -308,10 +357,7 @@ impl FrameReader<'_> {
                 }
             )*};
         }
-        if self.layout.chain == Chain::Objects || self.layout.version == 0 {
-            return seen.len();
-        }
-        known!(TWELVE);
+        known!(TWELVE, ELEVEN, TEN);
         surely_same(seen, self.layout.places())
     }
 
@@ -329,10 +375,9 @@ impl FrameReader<'_> {
         if word != seen.code || self.instruction(frame)? != seen.instruction {
             return Some(false);
         }
-        // The frame's code object is alive. At its address there was a code object with a unique
-        // version number: if the number is unchanged, so is the object.
-        if seen.version != 0 {
-            return Some(self.version(seen.code & !self.layout.tag())? == seen.version);
+        if seen.number_at != &raw const NO_NUMBER as usize {
+            // SAFETY: it has.
+            return Some(unsafe { number_at(seen) } == seen.number);
         }
         let Some(code) = self.code(word)? else { return Some(seen.kind == CachedKind::Other) };
         if seen.kind != CachedKind::Code {
@@ -343,33 +388,40 @@ impl FrameReader<'_> {
 
     /// Reads a frame: its fields, the identity of its code object, and the next outer frame.
     #[inline(always)]
-    fn read(&self, frame: usize) -> Option<(CachedFrame, u64, usize)> {
+    fn read(&mut self, frame: usize) -> Option<(CachedFrame, u64, usize)> {
         let owner = self.owner(frame)?;
         let (code_word, instruction) =
             (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
         let mut seen = CachedFrame {
             frame,
             owner,
-            sure_owner: NO_OWNER,
             code: code_word,
             instruction,
-            version_at: &raw const NO_VERSION as usize,
+            number_at: &raw const NO_NUMBER as usize,
+            number: UNSURE,
             ..CachedFrame::default()
         };
         let mut identity = 0;
         if self.is_marker(owner) {
-            // The owner counts whatever its value is.
-            seen.sure_owner = owner;
+            // Its owner alone counts.
+            seen.number = 0;
         } else {
             seen.kind = CachedKind::Other;
             if let Some(code) = self.code(seen.code)? {
                 seen.kind = CachedKind::Code;
-                seen.version = self.version(code)?;
-                if seen.version != 0 {
-                    seen.sure_owner = owner;
-                    seen.version_at = code + self.layout.version;
+                let mut frees = 0;
+                let (at, number) = match self.version(code)? {
+                    0 => {
+                        let at = freed_codes::number(code);
+                        frees = at.load(Ordering::Acquire);
+                        (at.as_ptr() as usize, frees)
+                    }
+                    version => (code + self.layout.version, version),
+                };
+                if number != 0 {
+                    (seen.number_at, seen.number) = (at, number);
                 }
-                identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
+                identity = self.codes.of(self.layout, code, frees)?;
                 let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
                 seen.runs = self.layout.chain == Chain::Objects
                     || has_begun(&Plain, self.layout, code, last, owner)?;

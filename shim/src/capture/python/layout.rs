@@ -102,7 +102,9 @@ const FIRST: Layout = Layout {
     thread_bytecode: None,
 };
 
-const ELEVEN: Layout = Layout {
+pub const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
+
+pub const ELEVEN: Layout = Layout {
     minor: 11,
     chain: Chain::Entries,
     first: 56,
@@ -153,7 +155,11 @@ pub struct Places {
     pub code: usize,
     pub previous: usize,
     pub instruction: usize,
+    /// The bits of the word there that are the instruction.
+    pub instruction_bits: usize,
     pub owner: usize,
+    /// 0: frames have no owner.
+    pub owner_bits: u8,
 }
 
 /// Why the frames of an interpreter cannot be read.
@@ -175,7 +181,11 @@ impl Layout {
     #[inline(always)]
     pub const fn places(&self) -> Places {
         let Layout { code, previous, instruction, owner, .. } = *self;
-        Places { code, previous, instruction, owner }
+        let (instruction_bits, owner_bits) = match self.chain {
+            Chain::Objects => (u32::MAX as usize, 0),
+            Chain::Entries | Chain::Markers => (usize::MAX, u8::MAX),
+        };
+        Places { code, previous, instruction, instruction_bits, owner, owner_bits }
     }
 
     /// The layout of this version (`PY_VERSION_HEX`). `runtime`: address of `_PyRuntime`.
@@ -183,7 +193,7 @@ impl Layout {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);
         let known = match (major, minor) {
             (3, 8 | 9) => Layout { minor: minor as u8, ..FIRST },
-            (3, 10) => Layout { minor: 10, instruction: 96, ..FIRST },
+            (3, 10) => TEN,
             (3, 11) => ELEVEN,
             (3, 12) => TWELVE,
             (3, 13) => THIRTEEN.with_offsets_of(version, runtime)?,

@@ -7,6 +7,7 @@
 
 pub mod code;
 pub mod frame_cache;
+mod freed_codes;
 pub mod layout;
 pub mod memory;
 mod others;
@@ -95,6 +96,13 @@ impl Python {
                 if place.compare_exchange(null_mut(), fresh, order.0, order.1).is_err() {
                     // SAFETY: nobody has seen it.
                     drop(unsafe { Box::from_raw(fresh) });
+                    return Ok(());
+                }
+                // SAFETY: never freed.
+                let Interpreter { layout, code_type, .. } = unsafe { &*fresh };
+                if layout.minor <= 11 {
+                    // SAFETY: its variable of this name; an interpreter whose frames are read stays loaded.
+                    unsafe { freed_codes::count_frees(object, *code_type) };
                 }
                 Ok(())
             }

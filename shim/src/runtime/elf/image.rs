@@ -14,6 +14,10 @@ const PROGRAM_HEADER: usize = size_of::<libc::Elf64_Phdr>();
 #[derive(Clone, Copy)]
 pub struct Image {
     segments: [(usize, usize); SEGMENTS],
+    /// A bit for each segment: the program may write to it.
+    writable: u16,
+    /// The part of it that the loader makes read-only once it has relocated it.
+    protected: (usize, usize),
 }
 
 impl Image {
@@ -58,12 +62,12 @@ impl Image {
     pub(super) fn of_range(start: usize, end: usize) -> Image {
         let mut segments = [(0, 0); SEGMENTS];
         segments[0] = (start, end);
-        Image { segments }
+        Image { segments, writable: 0, protected: (0, 0) }
     }
 
     fn of_headers(base: usize, table: &[u8]) -> Image {
-        let mut segments = [(0, 0); SEGMENTS];
-        let mut rooms = segments.iter_mut();
+        let mut image = Image { segments: [(0, 0); SEGMENTS], writable: 0, protected: (0, 0) };
+        let mut count = 0;
         for header in table.chunks_exact(PROGRAM_HEADER) {
             let (Some(kind), Some(flags)) = (u32_at(header, 0), u32_at(header, 4)) else {
                 continue;
@@ -71,15 +75,29 @@ impl Image {
             let (Some(address), Some(bytes)) = (u64_at(header, 16), u64_at(header, 40)) else {
                 continue;
             };
-            if kind == libc::PT_LOAD
-                && flags & libc::PF_R != 0
-                && let Some(room) = rooms.next()
-            {
-                let start = base.wrapping_add(address as usize);
-                *room = (start, start.saturating_add(bytes as usize));
+            let start = base.wrapping_add(address as usize);
+            let range = (start, start.saturating_add(bytes as usize));
+            match kind {
+                libc::PT_LOAD if flags & libc::PF_R != 0 && count < SEGMENTS => {
+                    image.segments[count] = range;
+                    image.writable |= u16::from(flags & libc::PF_W != 0) << count;
+                    count += 1;
+                }
+                libc::PT_GNU_RELRO => image.protected = range,
+                _ => {}
             }
         }
-        Image { segments }
+        image
+    }
+
+    /// Whether these bytes are data that the program may write to.
+    pub fn is_data(&self, at: usize, length: usize) -> bool {
+        let Some(end) = at.checked_add(length) else { return false };
+        let holds = |&(start, past): &(usize, usize)| start <= at && end <= past;
+        let Some(segment) = self.segments.iter().position(holds) else { return false };
+        // The loader protects whole pages.
+        let (start, past) = self.protected;
+        self.writable >> segment & 1 != 0 && (end <= start & !(PAGE - 1) || past <= at)
     }
 
     /// The end of the segment that holds this address.
@@ -171,9 +189,41 @@ mod tests {
         load[40..48].copy_from_slice(&u64::MAX.to_ne_bytes());
         let image = Image::of_headers(4096, &load.repeat(20));
         assert_eq!(image.segments, [(4096, usize::MAX); SEGMENTS]);
+        assert!(!image.is_data(4096, 8));
         // SAFETY: both are refused before anything is read.
         assert!(unsafe {
             Image::of_library(0, 1).is_none() && Image::of_library(4096, 1).is_none()
         });
+    }
+    #[test]
+    fn data_is_what_stays_writable() {
+        let header = |kind: u32, flags: u32, start: u64, bytes: u64| {
+            let mut header = [0u8; PROGRAM_HEADER];
+            header[..4].copy_from_slice(&kind.to_ne_bytes());
+            header[4..8].copy_from_slice(&flags.to_ne_bytes());
+            header[16..24].copy_from_slice(&start.to_ne_bytes());
+            header[40..48].copy_from_slice(&bytes.to_ne_bytes());
+            header
+        };
+        let (read, write) = (libc::PF_R, libc::PF_R | libc::PF_W);
+        let headers = [
+            header(libc::PT_LOAD, read, 0, 0x2000),
+            header(libc::PT_LOAD, write, 0x2100, 0x3000),
+            header(libc::PT_GNU_RELRO, read, 0x2100, 0xf00),
+        ];
+        let image = Image::of_headers(0x10000, headers.as_flattened());
+        for (at, length, is_data) in [
+            (0x11000, 8, false),
+            (0x12100, 8, false),
+            (0x12ff8, 8, false),
+            (0x12ffc, 8, false),
+            (0x13000, 8, true),
+            (0x150f8, 8, true),
+            (0x150fc, 8, false),
+            (0x20000, 8, false),
+            (usize::MAX, 8, false),
+        ] {
+            assert_eq!(image.is_data(at, length), is_data, "{at:x}");
+        }
     }
 }

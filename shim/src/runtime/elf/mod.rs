@@ -115,6 +115,11 @@ impl Object {
         self.tables?.symbol(name, Symbol::is_in_memory)
     }
 
+    /// Whether these bytes are data of this object's that the program may write to.
+    pub fn is_data(&self, address: usize, length: usize) -> bool {
+        self.tables.is_some_and(|tables| tables.is_data(address, length))
+    }
+
     pub fn contains(&self, address: usize) -> bool {
         core::ptr::eq(record_at(address), self.map)
     }
@@ -228,10 +233,18 @@ pub fn function_after_us(name: &[u8]) -> Option<usize> {
 
 /// The same for several names, by one walk.
 pub fn functions_after_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
-    let mut found = [None; NAMES];
-    let Some(own) = own() else { return found };
+    let Some(own) = own() else { return [None; NAMES] };
     let before = std::iter::successors(own.previous(), Object::previous);
-    for object in objects_after(&own).chain(before) {
+    first_in(objects_after(&own).chain(before), names)
+}
+
+/// The functions of these names, each in the first of the objects that has it.
+fn first_in<const NAMES: usize>(
+    objects: impl Iterator<Item = Object>,
+    names: [&[u8]; NAMES],
+) -> [Option<usize>; NAMES] {
+    let mut found = [None; NAMES];
+    for object in objects {
         for (found, name) in found.iter_mut().zip(names) {
             *found = found.or_else(|| object.function(name));
         }
@@ -251,9 +264,15 @@ pub fn function_after(address: usize, name: &[u8]) -> Option<usize> {
 
 /// The function of this name in the first object, of those loaded at start, the program among them.
 pub fn startup_function(name: &[u8]) -> Option<usize> {
+    let [found] = startup_functions([name]);
+    found
+}
+
+/// The same for several names, by one walk.
+pub fn startup_functions<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
     // SAFETY: the program's own record, which stays.
-    let program = unsafe { Object::linked(first()) }?;
-    std::iter::once(program).chain(objects_after(&program)).find_map(|object| object.function(name))
+    let Some(program) = (unsafe { Object::linked(first()) }) else { return [None; NAMES] };
+    first_in(std::iter::once(program).chain(objects_after(&program)), names)
 }
 
 /// Address and size of the variable of this name in the first object, of those loaded at start, after

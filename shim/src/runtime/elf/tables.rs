@@ -91,6 +91,11 @@ impl Tables {
         usable.then_some(Tables { image, base, hash, symbols, strings, soname, relocations })
     }
 
+    /// See [`Image::is_data`].
+    pub fn is_data(&self, at: usize, length: usize) -> bool {
+        self.image.is_data(at, length)
+    }
+
     pub fn soname(&self) -> Option<&'static CStr> {
         self.image.text(self.strings.checked_add(self.soname?)?)
     }
@@ -130,8 +135,10 @@ impl Tables {
             let entry = word(chain.checked_add(4 * index.checked_sub(first)? as usize)?)?;
             if entry | 1 == wanted | 1 {
                 let symbol = self.symbol_at(index as usize)?;
-                let text = self.image.text(self.strings.checked_add(symbol.name as usize)?)?;
-                if text.to_bytes() == name && fits(&symbol) {
+                let at = self.strings.checked_add(symbol.name as usize)?;
+                // With its NUL.
+                let text = self.image.bytes(at, name.len() + 1);
+                if text.is_some_and(|text| text.strip_prefix(name) == Some(&[0])) && fits(&symbol) {
                     let address = self.base.wrapping_add(symbol.value as usize);
                     return Some((address, symbol.size as usize));
                 }

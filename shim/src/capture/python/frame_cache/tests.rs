@@ -1,6 +1,7 @@
 //! Against a model: random programs on frames made by hand, at addresses that are used again.
 
 use super::*;
+use crate::capture::python::freed_codes::for_tests::{begin, freed, uncount};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -71,6 +72,7 @@ impl World {
         if self.stack.iter().any(|frame| frame.0 == code) {
             return;
         }
+        freed(at(&self.codes[code]));
         self.lives[code] += 1;
         let life = self.lives[code];
         let (layout, name, table) = (self.layout, &mut self.names[code], &mut self.tables[code]);
@@ -152,8 +154,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(version: u32, steps: &[Step], quick: &mut FrameCache) -> Result<(), TestCaseError> {
+/// `counted`: frees of code objects are.
+fn run(
+    version: u32,
+    counted: bool,
+    steps: &[Step],
+    quick: &mut FrameCache,
+) -> Result<(), TestCaseError> {
     let mut world = World::new(version);
+    match counted {
+        true => begin(),
+        false => world.codes.iter().for_each(|code| uncount(at(code))),
+    }
     let mut fingerprints: HashMap<Vec<(usize, u64, u64, u8)>, u64> = HashMap::new();
     let mut stacks: HashMap<u64, Vec<(usize, u64, u64, u8)>> = HashMap::new();
     for step in steps {
@@ -216,6 +228,7 @@ fn fresh() -> Box<FrameCache> {
         sums: [Sum::default(); MOST],
         identities: [0; MOST],
         fresh: [(CachedFrame::default(), 0); MOST],
+        identities_of_codes: Identities([KnownCode::default(); 256]),
     })
 }
 
@@ -224,8 +237,9 @@ proptest! {
     fn equal_stacks_and_no_others_have_equal_prints(
         steps in prop::collection::vec(step(), 1..200),
         version in prop::sample::select(vec![0x0308_12f0u32, 0x030a_0df0, 0x030b_07f0, 0x030c_01f0]),
+        counted in prop::bool::ANY,
     ) {
-        run(version, &steps, &mut fresh())?;
+        run(version, counted, &steps, &mut fresh())?;
     }
 }
 

@@ -1,0 +1,166 @@
+//! How many code objects were freed, by the hash of their addresses. As long as the number of a live code object's
+//! address does not change, the object at that address is the same one: it cannot have been freed.
+//!
+//! The interpreter frees code objects by one function, which `PyCode_Type` points to (`tp_dealloc`). [`count_frees`] puts
+//! [`code_freed`] in its place, which counts and calls it. From CPython 3.12 on this is not needed: code objects have
+//! version numbers there.
+//!
+//! A thread counts the free of an object before the object's memory is used again, and the interpreter's lock orders the
+//! two. So a thread on whose stack the next object at that address is sees the new number.
+
+use crate::runtime::elf::Object;
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+/// Addresses with the same hash have one number.
+const PLACES: usize = 4096;
+
+/// 0: frees are not counted, or were so often that the number would begin anew.
+struct Numbers([AtomicU32; PLACES]);
+
+static FREED: Numbers = Numbers([const { AtomicU32::new(0) }; PLACES]);
+
+impl Numbers {
+    #[inline(always)]
+    fn of(&self, code: usize) -> &AtomicU32 {
+        let hash = (code as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.0[(hash >> (u64::BITS - PLACES.ilog2())) as usize]
+    }
+
+    fn count(&self, code: usize) {
+        let next = |number: u32| (number != 0).then(|| number.wrapping_add(1));
+        let _ = self.of(code).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// From now on frees are counted.
+    fn begin(&self) {
+        for number in &self.0 {
+            // Released after the function was replaced: see `count_frees`.
+            let _ = number.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The number of this address.
+#[inline(always)]
+pub fn number(code: usize) -> &'static AtomicU32 {
+    FREED.of(code)
+}
+
+type Deallocate = unsafe extern "C-unwind" fn(*mut c_void);
+/// In a type object of a release build: the function that frees objects of the type.
+const DEALLOCATE: usize = 48;
+/// The interpreter's function.
+static REPLACED: AtomicUsize = AtomicUsize::new(0);
+
+/// Stands in the place of the interpreter's `code_dealloc`, which may run Python code (callbacks of weak references).
+unsafe extern "C-unwind" fn code_freed(code: *mut c_void) {
+    FREED.count(code as usize);
+    // The interpreter read this function's address by a plain load.
+    fence(Ordering::Acquire);
+    // SAFETY: the interpreter's function, kept before this one took its place, with the interpreter's argument.
+    unsafe { transmute::<usize, Deallocate>(REPLACED.load(Ordering::Relaxed))(code) }
+}
+
+/// Counts the code objects that are freed from now on. Does nothing if the type object is not as expected; frames are then
+/// compared by the contents of their code objects.
+///
+/// Another thread that is about to free an object may have read the interpreter's function before. That object is on no
+/// stack any more, and a number is kept, after it was set in [`Numbers::begin`], for objects on the reader's stack alone.
+///
+/// # Safety
+/// `code_type` is the address of a variable of `interpreter`, which stays loaded: `PyCode_Type` of CPython up to 3.11.
+pub unsafe fn count_frees(interpreter: &Object, code_type: usize) {
+    let place = code_type + DEALLOCATE;
+    if !place.is_multiple_of(align_of::<AtomicUsize>())
+        || !interpreter.is_data(place, size_of::<AtomicUsize>())
+    {
+        return;
+    }
+    // SAFETY: an aligned word of the object's data, which may be written to, and which stays loaded.
+    let place = unsafe { &*(place as *const AtomicUsize) };
+    let (own, found) = (code_freed as *const () as usize, place.load(Ordering::Acquire));
+    if found != own {
+        // In a debug build another field is there. Of another library's function it is not known what it calls.
+        if !interpreter.contains(found) || !keep(found) {
+            return;
+        }
+        let replaced = place.compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed);
+        if replaced.is_err_and(|now| now != own) {
+            return;
+        }
+    }
+    FREED.begin();
+}
+
+/// False: the function of another interpreter is kept already.
+fn keep(function: usize) -> bool {
+    let kept = REPLACED.compare_exchange(0, function, Ordering::AcqRel, Ordering::Acquire);
+    kept.unwrap_or_else(|kept| kept) == function || kept == Ok(0)
+}
+
+#[cfg(test)]
+pub mod for_tests {
+    /// As if the interpreter had been found.
+    pub fn begin() {
+        super::FREED.begin();
+    }
+
+    /// As if the interpreter had freed it.
+    pub fn freed(code: usize) {
+        super::FREED.count(code);
+    }
+
+    /// As if frees were not counted at its address.
+    pub fn uncount(code: usize) {
+        super::number(code).store(0, super::Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::elf::object_at;
+
+    #[test]
+    fn a_number_changes_until_it_would_begin_anew() {
+        let freed = Numbers([const { AtomicU32::new(0) }; PLACES]);
+        let number = |code| freed.of(code).load(Ordering::Relaxed);
+        let (code, other) = (0x7f12_3456_7010, 0x7f12_3456_7080);
+        freed.count(code);
+        assert_eq!(number(code), 0);
+        freed.begin();
+        freed.count(code);
+        freed.count(code);
+        assert_eq!((number(code), number(other)), (3, 1));
+        freed.of(code).store(u32::MAX, Ordering::Relaxed);
+        freed.count(code);
+        freed.count(code);
+        assert_eq!((number(code), number(other)), (0, 1));
+    }
+
+    #[test]
+    fn addresses_of_code_objects_have_numbers_of_their_own() {
+        let freed = Numbers([const { AtomicU32::new(0) }; PLACES]);
+        let mut taken = std::collections::HashSet::new();
+        let places = (0..256).map(|n| freed.of(0x7f12_3456_7010 + n * 208) as *const _ as usize);
+        assert!(places.filter(|place| taken.insert(*place)).count() > 230);
+    }
+
+    #[test]
+    fn what_is_no_type_object_is_left_alone() {
+        static DATA: [AtomicUsize; 8] = [const { AtomicUsize::new(16) }; 8];
+        let code = object_at as *const () as usize;
+        let here = object_at(code).unwrap();
+        let heap = Box::new([code; 8]);
+        let constant: &'static [usize; 8] = &[16; 8];
+        for at in [&raw const DATA as usize, &raw const *heap as usize, constant.as_ptr() as usize]
+        {
+            // SAFETY: words that can be read; none of them is a function in data of this program's.
+            unsafe { count_frees(&here, at) };
+        }
+        assert!(DATA.iter().all(|word| word.load(Ordering::Relaxed) == 16));
+        assert_eq!((heap[6], constant[6]), (code, 16));
+    }
+}
