@@ -239,15 +239,12 @@ fn every_link_leads_somewhere() {
                 file => page.parent().unwrap().join(file),
             };
             if !target.exists() {
-                wrong.lock().unwrap().push(format!("{}: {link}", page.display()));
+                wrong.push(format!("{}: {link}", page.display()));
             } else if !part.is_empty() {
                 let text = std::fs::read_to_string(&target).unwrap();
                 let headings = text.lines().filter(|line| line.starts_with('#'));
                 if !headings.map(|line| anchor(line.trim_start_matches('#'))).any(|it| it == part) {
-                    wrong
-                        .lock()
-                        .unwrap()
-                        .push(format!("{}: {link}: no such heading", page.display()));
+                    wrong.push(format!("{}: {link}: no such heading", page.display()));
                 }
             }
         }
