@@ -116,6 +116,7 @@ fn events() -> Vec<Event> {
         Event::Mark { name: 1, mark: Mark::Push },
         Event::Counters(counters),
         Event::Alloc(Alloc { space: Space::Block, ..alloc }),
+        Event::Alloc(Alloc { space: Space::Block, requested: Some(1000), ..alloc }),
         Event::BlockChange { address: alloc.key, change: BlockChange::Requested(1000) },
         Event::CacheState { device, allocated: 1024, reserved: 2 << 20 },
         Event::CacheOom { device, size: 1 << 40, allocated: 1024, reserved: 2 << 20, stack },
