@@ -23,8 +23,18 @@ struct Found {
     functions: Vec<Api>,
 }
 
+/// When the functions are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Again and again: a library may be between two of the functions that it replaces. What is new gets its note once
+    /// another look finds no more.
+    Periodic,
+    /// What is new gets its note now.
+    Last,
+}
+
 /// Looks at all followed functions of the driver, and notes what is new.
-pub fn look(patchers: &Patchers, trace: &TraceWriter) {
+pub fn look(patchers: &Patchers, trace: &TraceWriter, look: Look) {
     if !ARE_FOUND.load(Ordering::Acquire) {
         find_entries();
     }
@@ -40,9 +50,6 @@ pub fn look(patchers: &Patchers, trace: &TraceWriter) {
             continue;
         }
         let Some(library) = replaced_by(entry) else { continue };
-        if !patchers.note(api as usize) {
-            continue;
-        }
         let known = all.iter_mut().find(|found| found.library == library);
         let added = match known {
             Some(found) => found.functions.try_push(api),
@@ -55,7 +62,15 @@ pub fn look(patchers: &Patchers, trace: &TraceWriter) {
             break;
         }
     }
-    all.iter().for_each(|found| note(patchers, trace, found));
+    all.iter().for_each(|found| name(patchers, trace, found));
+    let count = all.iter().map(|found| found.functions.len()).sum();
+    if count == 0 || !patchers.is_settled(count) && look == Look::Periodic {
+        return;
+    }
+    for found in &mut all {
+        found.functions.retain(|api| patchers.note(*api as usize));
+        note(trace, found);
+    }
 }
 
 fn is_followed(api: Api) -> bool {
@@ -92,20 +107,24 @@ fn replaced_by(entry: usize) -> Option<Option<String>> {
     }
 }
 
+/// Names the library in the trace.
 #[cold]
-fn note(patchers: &Patchers, trace: &TraceWriter, found: &Found) {
+fn name(patchers: &Patchers, trace: &TraceWriter, found: &Found) {
+    if let Some(path) = found.library.as_deref().filter(|path| !path.is_empty())
+        && patchers.add(path)
+    {
+        trace.define(&Definition::Setting { name: PATCHED_BY.into(), value: path.into() });
+    }
+}
+
+#[cold]
+fn note(trace: &TraceWriter, found: &Found) {
+    let Some(first) = found.functions.first().map(|api| api.name()) else { return };
     let by = match found.library.as_deref() {
         None => "generated code",
         Some("") => "the program",
-        Some(path) => {
-            if patchers.add(path) {
-                let (name, value) = (PATCHED_BY.into(), path.into());
-                trace.define(&Definition::Setting { name, value });
-            }
-            path
-        }
+        Some(path) => path,
     };
-    let first = found.functions.first().map_or("", |api| api.name());
     let text = match found.functions.len() {
         1 => format!(
             "{by} replaced the beginning of {first}: its calls go through it, and memory belongs to what called it"

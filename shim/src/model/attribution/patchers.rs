@@ -3,7 +3,7 @@
 
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Most libraries that are kept. A further one is noted in the trace only.
 const MOST: usize = 16;
@@ -15,6 +15,8 @@ pub struct Patchers {
     noted: [AtomicU64; Patchers::FUNCTIONS / 64],
     /// Time of the last look before a refusal; 0: none.
     looked_ns: AtomicU64,
+    /// Functions without a note that the last look found.
+    found: AtomicUsize,
 }
 
 /// Least time between two looks before refusals: a program may be refused in each step.
@@ -23,7 +25,12 @@ const LOOK_EVERY_NS: u64 = 100_000_000;
 impl Default for Patchers {
     fn default() -> Patchers {
         let noted = [const { AtomicU64::new(0) }; Patchers::FUNCTIONS / 64];
-        Patchers { libraries: Lock::new(Vec::new()), noted, looked_ns: AtomicU64::new(0) }
+        Patchers {
+            libraries: Lock::new(Vec::new()),
+            noted,
+            looked_ns: AtomicU64::new(0),
+            found: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -40,6 +47,11 @@ impl Patchers {
             self.looked_ns.store(now_ns.max(1), Relaxed);
         }
         is_due
+    }
+
+    /// Whether a look finds as many functions without a note as the last one.
+    pub fn is_settled(&self, found: usize) -> bool {
+        self.found.swap(found, Relaxed) == found
     }
 
     /// Whether the function with this number was noted before.
@@ -87,5 +99,12 @@ mod tests {
             patchers.add(&format!("/x/{n}.so"));
         }
         assert_eq!(patchers.libraries().len(), MOST);
+    }
+
+    #[test]
+    fn what_is_found_is_settled_once_no_more_is_found() {
+        let patchers = Patchers::default();
+        let settled = [1, 3, 4, 4].map(|found| patchers.is_settled(found));
+        assert_eq!(settled, [false, false, false, true]);
     }
 }
