@@ -11,6 +11,7 @@
 # VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
 # VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`
 # VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, for `sleep`, if the package is not installed
+# VRAMTRACE_HAMI=FILE        HAMi-core's libvgpu.so, for `cost`: a library that limits memory, beside ours
 # VRAMTRACE_LLAMA=PATH       built tools or the source of llama.cpp (a directory, .crate or .tar.gz), for `llama`; its model is
 #                            VRAMTRACE_LLAMA_MODEL=FILE, or random weights
 # VRAMTRACE_LOGS=DIR         directory for logs and traces (default: a temporary directory, which is kept)

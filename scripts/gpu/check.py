@@ -6,7 +6,8 @@ same    each client has the same exit status and results under the preload, and 
         compared with NVML
 nccl    the same for an all-reduce over two GPUs
 cap     fills the card under VRAMTRACE_CAP=8GiB until a request is refused; NVML's figure at that time
-cost    time of an allocation and its free, without and with the preload, on 1 and 8 threads
+cost    time of an allocation and its free on 1 to 8 threads: without the recorder, with parts of it, and with HAMi-core
+        if VRAMTRACE_HAMI names its library (cost.py)
 stacks  GPT-2 training: the holders that call stacks name (nccl: whether NCCL is named)
 steps   time of a step of GPT-2: without the recorder, with it, and with PyTorch's own memory history
 sampled text generation with samples of the blocks: the ratio of time with its 95 % interval, processor time, memory
@@ -58,6 +59,7 @@ import time
 from pathlib import Path
 
 import aimdo
+import cost
 import demo
 import fits
 import fix
@@ -305,49 +307,10 @@ def section_cap():
 
 
 def section_cost():
-    print("\n### Cost of a pair, ns (bare against preloaded, same machine, alternating, best of 3)\n")
     if not shutil.which("nvcc"):
         print("SKIP cost: no nvcc")
         return
-    program = build_c("pairs", "pairs.c", "-lcuda", "-lpthread")
-    if program is None:
-        print("SKIP cost: pairs.c does not build")
-        return
-    best = {}
-    for attempt in range(3):
-        for label, env in (
-            ("bare", environment()),
-            ("preloaded", environment(TRACES / f"pairs-{attempt}.vtrace")),
-            ("no trace", environment("off")),
-            ("cap 100 GiB", environment(TRACES / f"pairs-cap-{attempt}.vtrace", VRAMTRACE_CAP="100GiB")),
-        ):
-            answer = subprocess.run([str(program)], env=env, capture_output=True, text=True)
-            for line in answer.stdout.splitlines():
-                _, what, threads, ns = line.split()
-                key = (what, int(threads))
-                best.setdefault(key, {}).setdefault(label, []).append(float(ns))
-            if answer.returncode:
-                print(fail(f"pairs {label}: {answer.returncode} {answer.stderr[:200]}"))
-    print("| pair | threads | bare | preloaded | no trace | with cap | preloaded / bare |")
-    print("|---|---|---|---|---|---|---|")
-    for (what, threads), by in best.items():
-        least = {label: min(v) for label, v in by.items()}
-        print(f"| {what} | {threads} | {least['bare']:.0f} | {least['preloaded']:.0f} | {least['no trace']:.0f} | {least['cap 100 GiB']:.0f} | {least['preloaded'] / least['bare']:.3f} |")
-    print("\n8 threads, bare, with nothing but a spin before each call:\n")
-    print("| spin, ns | ns a pair | to no spin |")
-    print("|---|---|---|")
-    first = None
-    for spin in (0, 40, 75, 150, 300):
-        figures = []
-        for _ in range(3):
-            answer = subprocess.run([str(program), str(spin)], env=environment(), capture_output=True, text=True)
-            rows = [line.split() for line in answer.stdout.splitlines()]
-            figures += [float(ns) for _, what, threads, ns in rows if (what, threads) == ("async", "8")]
-        if not figures:
-            print(fail(f"pairs {spin}: {answer.returncode} {answer.stderr[:200]}"))
-            return
-        first = first or min(figures)
-        print(f"| {spin} | {min(figures):.0f} | {min(figures) / first:.2f} |")
+    cost.section(sys.modules[__name__])
 
 
 def section_stacks():

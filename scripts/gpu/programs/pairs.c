@@ -1,4 +1,4 @@
-/* Time of a cuMemAllocAsync + cuMemFreeAsync pair on 1 and 8 threads, each with its stream, and of a
+/* Time of a cuMemAllocAsync + cuMemFreeAsync pair on 1, 2, 4 and 8 threads, each with its stream, and of a
    cuMemAlloc + cuMemFree pair. Prints ns per pair: "PAIR async 1 1234". Links libcuda directly.
    With an argument N: spins for N ns before each call, to show the effect of a delay alone. */
 #include <cuda.h>
@@ -68,9 +68,9 @@ int main(int count, char **arguments) {
         }
         spin = (__rdtsc() - ticks) / (now() - from) * atof(arguments[1]);
     }
-    for (int threads = 1; threads <= 8; threads *= 8) {
+    for (int threads = 1; threads <= 8; threads *= 2) {
         pthread_t t[8];
-        rounds = threads == 1 ? 100000 : 20000;
+        rounds = threads == 1 ? 50000 : 40000 / threads;
         double start = now();
         for (int i = 0; i < threads; i++) pthread_create(&t[i], 0, worker, 0);
         for (int i = 0; i < threads; i++) pthread_join(t[i], 0);
@@ -79,10 +79,12 @@ int main(int count, char **arguments) {
     CUdeviceptr keep_slab, p;
     ok(cuMemAlloc(&keep_slab, 1024), "cuMemAlloc");
     double start = now();
-    for (int k = 0; k < 50000; k++) {
+    for (int k = 0; k < 20000; k++) {
+        rest();
         ok(cuMemAlloc(&p, 1024), "cuMemAlloc");
+        rest();
         ok(cuMemFree(p), "cuMemFree");
     }
-    printf("PAIR sync 1 %.0f\n", (now() - start) / 50000);
+    printf("PAIR sync 1 %.0f\n", (now() - start) / 20000);
     return 0;
 }
