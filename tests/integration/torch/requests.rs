@@ -88,3 +88,18 @@ fn where_the_call_is_not_seen_no_request_is_claimed() {
         assert!(!found.is_empty() && found.iter().all(|block| block.requested.is_none()));
     }
 }
+
+/// No address in the caller's tables leads to the library then: it is found by its name.
+#[test]
+fn a_caller_of_that_function_alone_has_its_answer() {
+    let code = "import ctypes, sys\n\
+        c10 = ctypes.CDLL(sys.argv[1] + '/libc10.so')\n\
+        ctypes.c_size_t.in_dll(c10, 'asked_divisions').value = 4\n\
+        print(ctypes.CDLL(sys.argv[1] + '/libdivisions.so').divisions(ctypes.c_size_t(1000)))\n";
+    let alone = libraries().join("alone");
+    let setup = || Setup::simulated().arg("-c").arg(code).arg(alone.display());
+    let python = Program("python3".into());
+    let (bare, ours) = (python.run(setup()).ok(), python.run(setup().preload()).ok());
+    assert_eq!((&*bare.stdout, &*ours.stdout), ("4\n", "4\n"), "{}", ours.stderr);
+    assert_eq!(ours.stderr, "");
+}

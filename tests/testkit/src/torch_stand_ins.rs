@@ -38,6 +38,11 @@ pub fn libraries() -> &'static Path {
         build("libc10_cuda-requests.so", &["libc10_cuda"], &["-l:libc10-requests.so", OF_ALL]);
         let before_2_10 = ["-l:libc10.so", OF_CUDA, "-DDIVISIONS_HERE"];
         build("libc10_cuda-requests-2.9.so", &["libc10_cuda"], &before_2_10);
+        // Another process has this libc10.so than the one above.
+        let alone = directory.join("alone");
+        std::fs::create_dir_all(&alone).unwrap();
+        build("alone/libc10.so", &["libc10"], &["-Wl,-soname,libc10.so", OF_ALL, "-DDIVISIONS"]);
+        build("alone/libdivisions.so", &["divisions"], &["-l:alone/libc10.so", OF_ALL]);
         // Its own calls are bound to it: none of them can be seen.
         let bound = [&before_2_10[..], &["-Wl,-Bsymbolic"]].concat();
         build("libc10_cuda-requests-bound.so", &["libc10_cuda"], &bound);

@@ -46,14 +46,16 @@ pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
 #[cold]
 #[inline(never)]
 fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Option<usize> {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    static KNOWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
     static TOLD: AtomicBool = AtomicBool::new(false);
     let by_name = || {
         match api {
         Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
-            torch_calls::function_of(c"libc10_cuda.so", OF_CUDA, &KNOWN)
+            torch_calls::function_of(c"libc10_cuda.so", OF_CUDA, &KNOWN[0])
         }
-        _ => pointers::known(api).map(|real| real as usize),
+        _ => pointers::known(api)
+            .map(|real| real as usize)
+            .or_else(|| torch_calls::function_of(c"libc10.so", OF_ALL, &KNOWN[1])),
     }
     };
     let real = function.real(0, caller, by_name);
