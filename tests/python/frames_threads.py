@@ -1,34 +1,11 @@
 # Allocates from threads that run the same functions at the same time, while others begin and end and the
 # garbage collector runs; prints what frames_situations.py prints. In a free-threaded build each thread
 # runs a copy of the bytecode, and copies are made and freed meanwhile. Python 3.8 to 3.15.
-import ctypes, gc, json, sys, threading, traceback
+import gc, threading
 
-driver = ctypes.CDLL("libcuda.so.1")
+from taking import take, use_context
+
 THREADS, ROUNDS = 12, 4
-
-
-def must(result):
-    if result != 0:
-        raise SystemExit("driver: %d" % result)
-
-
-device = ctypes.c_int()
-context = ctypes.c_void_p()
-must(driver.cuInit(0))
-must(driver.cuDeviceGet(ctypes.byref(device), 0))
-must(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-
-
-def take(size, lines):
-    address = ctypes.c_uint64()
-    frames, frame = [], sys._getframe()
-    stack = traceback.extract_stack(); result = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))  # noqa
-    must(result)
-    while frame is not None:
-        frames.append(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
-        frame = frame.f_back
-    stack = [[name, entry.filename, entry.lineno] for name, entry in zip(frames, reversed(stack))]
-    lines.append(json.dumps({"size": size, "depth": len(stack), "frames": stack}))
 
 
 def warm(times):
@@ -48,7 +25,7 @@ def deeper(depth, size, lines):
 
 
 def work(number, lines):
-    must(driver.cuCtxSetCurrent(context))
+    use_context()
     for depth in range(5):
         deeper(depth, 1024 * (1 + number * 5 + depth), lines)
 

@@ -1,36 +1,13 @@
 # Calls functions whose code objects are freed, so that others are made at their addresses: with the same name, file
 # and first line, and with their calls at the same instructions of other lines. Prints what frames_situations.py
 # prints, and at last how often an address was used again. Python 3.8 to 3.15.
-import ctypes, json, sys, threading, traceback
+import json, threading
 
-driver = ctypes.CDLL("libcuda.so.1")
+from taking import take, use_context
+
 THREADS, ROUNDS = 4, 60
 # Longer than a few words: its line table is, too.
 BEFORE, AFTER = "    a = 1\n" * 30, "    b = 1\n" * 30
-
-
-def must(result):
-    if result != 0:
-        raise SystemExit("driver: %d" % result)
-
-
-device = ctypes.c_int()
-context = ctypes.c_void_p()
-must(driver.cuInit(0))
-must(driver.cuDeviceGet(ctypes.byref(device), 0))
-must(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-
-
-def take(size, lines):
-    address = ctypes.c_uint64()
-    frames, frame = [], sys._getframe()
-    stack = traceback.extract_stack(); result = driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))  # noqa
-    must(result)
-    while frame is not None:
-        frames.append(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
-        frame = frame.f_back
-    stack = [[name, entry.filename, entry.lineno] for name, entry in zip(frames, reversed(stack))]
-    lines.append(json.dumps({"size": size, "frames": stack}))
 
 
 def made(number):
@@ -59,7 +36,7 @@ def deeper(work, call):
 
 
 def work(number, lines, places):
-    must(driver.cuCtxSetCurrent(context))
+    use_context()
     sizes = iter(range(ROUNDS * 2))
 
     def call():

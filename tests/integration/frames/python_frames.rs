@@ -176,17 +176,16 @@ fn python_frames_without_native_ones_are_those_that_python_shows() {
     compare(12, "python");
 }
 
-/// The same functions on many threads at the same time, while others begin and end.
-#[test]
-fn python_stacks_of_threads_are_those_that_python_shows() {
+/// With each Python: the stacks that a program printed are ours. `check` takes out what is no allocation.
+fn compare_all(script: &str, setup: impl Fn() -> Setup, check: impl Fn(u32, &mut Vec<Value>)) {
     let pythons = pythons();
     if pythons.is_empty() {
         testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
     }
     for (minor, home) in pythons {
-        let setup = setup().arg(file("frames_threads.py").display());
-        let (reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
-        assert_eq!(reported.len(), 4 * 12 * 5 * 2);
+        let run = Program(home.join("bin/python3")).run(setup().arg(file(script).display()));
+        let (mut reported, stacks) = result(&run.ok());
+        check(minor, &mut reported);
         for one in &reported {
             let size = one["size"].as_u64().unwrap();
             assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
@@ -194,24 +193,23 @@ fn python_stacks_of_threads_are_those_that_python_shows() {
     }
 }
 
+/// The same functions on many threads at the same time, while others begin and end.
+#[test]
+fn python_stacks_of_threads_are_those_that_python_shows() {
+    compare_all("frames_threads.py", setup, |_, reported| {
+        assert_eq!(reported.len(), 4 * 12 * 5 * 2);
+    });
+}
+
 /// Code objects at addresses of freed ones, called by frames at the same addresses.
 #[test]
 fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
-    let pythons = pythons();
-    if pythons.is_empty() {
-        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
-    }
-    for (minor, home) in pythons {
-        let setup = setup().env("VRAMTRACE_STACKS", "python").arg(file("freed_codes.py").display());
-        let (mut reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+    let python_alone = || setup().env("VRAMTRACE_STACKS", "python");
+    compare_all("freed_codes.py", python_alone, |minor, reported| {
         let again = reported.pop().unwrap()["again"].as_u64().unwrap();
         assert!(again >= 100, "3.{minor}: {again} addresses were used again");
         assert_eq!(reported.len(), 4 * (60 + 15));
-        for one in &reported {
-            let size = one["size"].as_u64().unwrap();
-            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
-        }
-    }
+    });
 }
 
 /// In a C program, with its symbols for itself alone.

@@ -46,17 +46,18 @@ pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
 #[cold]
 #[inline(never)]
 fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Option<usize> {
-    static KNOWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    static KNOWN_IN_CUDA: AtomicUsize = AtomicUsize::new(0);
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
     static TOLD: AtomicBool = AtomicBool::new(false);
-    let by_name = || {
-        match api {
+    let (library, name, known) = match api {
         Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
-            torch_calls::function_of(c"libc10_cuda.so", OF_CUDA, &KNOWN[0])
+            (c"libc10_cuda.so", OF_CUDA, &KNOWN_IN_CUDA)
         }
-        _ => pointers::known(api)
-            .map(|real| real as usize)
-            .or_else(|| torch_calls::function_of(c"libc10.so", OF_ALL, &KNOWN[1])),
-    }
+        _ => (c"libc10.so", OF_ALL, &KNOWN),
+    };
+    let by_name = || {
+        let found = pointers::known(api).map(|real| real as usize);
+        found.or_else(|| torch_calls::function_of(library, name, known))
     };
     let real = function.real(0, caller, by_name);
     if real.is_none() && !TOLD.swap(true, Ordering::Relaxed) {

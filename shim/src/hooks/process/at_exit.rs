@@ -6,7 +6,7 @@
 
 use crate::driver::depth::outermost;
 use crate::hooks::process::oom_sources::sources;
-use crate::hooks::process::patched_entries::{self, Look};
+use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state;
 use crate::runtime::panic_boundary;
 use crate::runtime::uncancelled::uncancelled;
@@ -23,7 +23,7 @@ extern "C" fn at_exit() {
     outermost(|| {
         let _ = panic_boundary::catch(|| {
             uncancelled(|| {
-                patched_entries::look(&process.patchers, &process.trace_writer, Look::Last)
+                patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce)
             })
         });
         let _ = panic_boundary::catch(|| process.oom.at_exit(sources(process)));

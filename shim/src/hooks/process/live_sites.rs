@@ -2,7 +2,7 @@
 //! 100 ms, and take at most 1 % of the time.
 
 use crate::hooks::process::oom_sources::sources;
-use crate::hooks::process::patched_entries::{self, Look};
+use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state::Process;
 use crate::model::live_sites::Which;
 use crate::oom;
@@ -24,7 +24,7 @@ pub fn refresh(p: &'static Process) {
 
 #[cold]
 fn store(p: &'static Process, now_ns: u64) {
-    patched_entries::look(&p.patchers, &p.trace_writer, Look::Periodic);
+    patched_entries::look(&p.patchers, &p.trace_writer, Noted::OnceSettled);
     if let Some(live) = p.trace_writer.live() {
         live.page().update_sites(now_ns, &largest(p));
     }

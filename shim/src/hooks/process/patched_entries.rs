@@ -23,18 +23,16 @@ struct Found {
     functions: Vec<Api>,
 }
 
-/// When the functions are looked at.
+/// When functions that are found get their note.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// Again and again: a library may be between two of the functions that it replaces. What is new gets its note once
-    /// another look finds no more.
-    Periodic,
-    /// What is new gets its note now.
-    Last,
+pub enum Noted {
+    AtOnce,
+    /// Once another look finds no more: the library may be between two of the functions that it replaces.
+    OnceSettled,
 }
 
 /// Looks at all followed functions of the driver, and notes what is new.
-pub fn look(patchers: &Patchers, trace: &TraceWriter, look: Look) {
+pub fn look(patchers: &Patchers, trace: &TraceWriter, noted: Noted) {
     if !ARE_FOUND.load(Ordering::Acquire) {
         find_entries();
     }
@@ -64,7 +62,7 @@ pub fn look(patchers: &Patchers, trace: &TraceWriter, look: Look) {
     }
     all.iter().for_each(|found| name(patchers, trace, found));
     let count = all.iter().map(|found| found.functions.len()).sum();
-    if count == 0 || !patchers.is_settled(count) && look == Look::Periodic {
+    if count == 0 || !patchers.is_settled(count) && noted == Noted::OnceSettled {
         return;
     }
     for found in &mut all {

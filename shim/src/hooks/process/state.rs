@@ -12,7 +12,7 @@ use crate::hooks::process::cost::HookCost;
 use crate::hooks::process::device_query;
 use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
-use crate::hooks::process::patched_entries::{self, Look};
+use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
 use crate::model::attribution::patchers::Patchers;
@@ -251,7 +251,7 @@ fn make_now() -> &'static Process {
             process.trace_writer.start();
             record_settings(process);
             early_ranges::record(&process.names, &process.trace_writer);
-            patched_entries::look(&process.patchers, &process.trace_writer, Look::Last);
+            patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.
