@@ -3,7 +3,7 @@ process of its own, AT_ONCE processes at a time (default 5).
 
 SET is `development`, `unseen` or `fresh`, or names of models with commas. The first two batches are also recorded, as
 OUT_DIR/MODEL_bBATCH.vtrace.gz; `peaks.jsonl` has PyTorch's peaks of the runs that were not recorded, under the
-settings of FITS_SETTINGS (words; default: `default expandable_segments:True`).
+settings of FITS_SETTINGS (words; default: `default expandable_segments:True`; empty: recorded runs alone).
 
 Each run may take 1/AT_ONCE of the card. FITS_SECONDS bounds the whole: no run is started later. The batches of all
 models are run in turn, so that what has run by then has as many of each.
@@ -62,6 +62,8 @@ def main(bin_dir, out, names, at_once=5):
         both = [(model, batch) for model, (_, sizes) in models.items() for batch in sizes[:2]]
         list(pool.map(lambda run: recorded(bin_dir, out, *run), both))
     print(f"{len(both)} recorded runs, {time.time() - began:.0f} s", flush=True)
+    if not SETTINGS:
+        return
     for setting in SETTINGS:
         bare(out, models, setting, at_once)
     peaks = [json.loads(line) for line in (out / "peaks.jsonl").read_text().splitlines()]

@@ -1,12 +1,14 @@
 """The part `sampled` of the GPU check: what VRAMTRACE_RECORD=sampled costs text generation with GPT-2 (random weights).
 
-Several pairs of programs run at once, one of each pair with the recorder, and step in turn: a ratio is that of two
-steps right after each other, and each pair has memory layouts of its own. A fourth of the turns also steps a program
-with the full recorder. The interval is that of a bootstrap over the pairs of programs and the turns of each.
+Groups of three programs run at once, each group on a processor core of its own: one without the recorder, one with
+samples, one with the full recorder. They step in turn: a ratio is that of a step to the mean of the two steps of the bare
+program right before and after it, on the same core; each group has memory layouts of its own. The ratio of these two says
+how large the noise is. The interval is that of a bootstrap over the groups and the turns of each.
 
-Takes about 100 s: 30 s for the start of the programs, and TURNS turns of two or three steps of 0.25 s.
+Takes about 110 s: 40 s for the start of the programs, and turns of four steps of 0.13 s.
 """
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -18,12 +20,15 @@ from pathlib import Path
 import stacks
 
 MIB = 1 << 20
-PAIRS = 6
-TURNS = 120
+GROUPS = 8
+TOKENS = 24
+# A group takes so many turns before the next one has its turns, and has two such visits.
+TURNS_OF_VISIT, VISITS = 8, 2
 # No turn begins after this time since the start of the part, and the programs are killed after it.
 LAST_TURN_S, PATIENCE_S = 115, 150
 FEWEST_TURNS = 20
 MOST_RATIO, MOST_MEMORY = 1.02, 64 * MIB
+KINDS = ["bare", "sampled", "full"]
 
 
 class Program(stacks.Stepper):
@@ -61,38 +66,52 @@ def interval(groups, resamples=2000):
     return statistics.median(every), medians[resamples // 40], medians[resamples - 1 - resamples // 40]
 
 
+def cores():
+    """One processor for each group: every second one where there are enough, because two neighbours may share a core."""
+    found = sorted(os.sched_getaffinity(0))
+    every_second = found[::2]
+    return every_second[:GROUPS] if len(every_second) >= GROUPS else found[:GROUPS]
+
+
 def start(binary, program, environment, traces, log):
-    def one(name, recording):
-        variables = {"VRAMTRACE_RECORD": recording} if recording else {}
-        trace = traces / f"{name}.vtrace" if recording else None
-        return Program(name, [sys.executable, str(program)], environment(trace, **variables), log)
+    def one(kind, at):
+        trace = None if kind == "bare" else traces / f"{kind}-{at}.vtrace"
+        recording = {} if kind == "bare" else {"VRAMTRACE_RECORD": kind}
+        variables = environment(trace, STEPS_KINDS="generate", STEPS_TOKENS=str(TOKENS), **recording)
+        return Program(f"{kind}-{at}", [sys.executable, str(program)], variables, log)
 
-    pairs = [(one(f"bare-{n}", None), one(f"sampled-{n}", "sampled")) for n in range(PAIRS)]
-    return pairs, one("full", "full")
+    return [{kind: one(kind, at) for kind in KINDS} for at in range(len(cores()))]
 
 
-def measure(pairs, full, begun):
-    """Ratios of time by pair: sampled, full, and of two bare programs; processor time by kind of program."""
-    ratios = {"sampled": [[] for _ in pairs], "full": [[] for _ in pairs], "noise": [[] for _ in pairs]}
-    cpu = {"sampled": [[] for _ in pairs], "full": [[] for _ in pairs]}
-    before = None
-    for turn in range(TURNS):
+def pin(program, core):
+    """Not before it is ready: its start takes long on one processor."""
+    for thread in Path(f"/proc/{program.process.pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
+def measure(groups, begun):
+    """Ratios to the bare program of the group, by kind and group: of time, and of processor time."""
+    ratios = {kind: [[] for _ in groups] for kind in ["noise", "full", "sampled"]}
+    cpu = {kind: [[] for _ in groups] for kind in ["full", "sampled"]}
+    order = [at for _ in range(VISITS) for at in range(len(groups)) for _ in range(TURNS_OF_VISIT)]
+    visited = None
+    for turn, at in enumerate(order):
         if turn >= FEWEST_TURNS and time.time() - begun > LAST_TURN_S:
             break
-        at = turn % len(pairs)
-        bare, sampled = pairs[at]
-        # Each of the two is first in every second turn of its pair.
-        order = (bare, sampled) if turn // len(pairs) % 2 == 0 else (sampled, bare)
-        found = {program: program.measured_step() for program in order}
-        ratios["sampled"][at].append(found[sampled][0] / found[bare][0])
-        cpu["sampled"][at].append(found[sampled][1] / found[bare][1])
-        if turn % 4 == 3:
-            found[full] = full.measured_step()
-            ratios["full"][at].append(found[full][0] / found[bare][0])
-            cpu["full"][at].append(found[full][1] / found[bare][1])
-        if before is not None:
-            ratios["noise"][at].append(found[bare][0] / before)
-        before = found[bare][0]
+        group = groups[at]
+        if at != visited:  # the caches and the clock of that core
+            for kind in KINDS:
+                group[kind].measured_step()
+            visited = at
+        others = ["sampled", "full"] if turn % 2 == 0 else ["full", "sampled"]
+        first = group["bare"].measured_step()
+        found = {kind: group[kind].measured_step() for kind in others}
+        last = group["bare"].measured_step()
+        bare = [(one + other) / 2 for one, other in zip(first, last)]
+        for kind, (ms, cpu_ms) in found.items():
+            ratios[kind][at].append(ms / bare[0])
+            cpu[kind][at].append(cpu_ms / bare[1])
+        ratios["noise"][at].append(last[0] / first[0])
     return ratios, cpu
 
 
@@ -103,20 +122,24 @@ def section(check):
         return
     begun = time.time()
     log = open(check.LOGS / "sampled.log", "w")
-    pairs, full = start(check.BIN, check.PROGRAMS / "steps.py", check.environment, check.TRACES, log)
-    programs = [program for pair in pairs for program in pair] + [full]
+    groups = start(check.BIN, check.PROGRAMS / "steps.py", check.environment, check.TRACES, log)
+    programs = [program for group in groups for program in group.values()]
     watchdog = threading.Timer(PATIENCE_S, lambda: [program.process.kill() for program in programs])
     watchdog.daemon = True
     watchdog.start()
     try:
         counts = [program.ready() for program in programs][0]
-        for program in programs:  # all caches are warm
-            program.step("generate", 1)
-            program.times.clear()
-        ratios, cpu = measure(pairs, full, begun)
-        memory = statistics.median(sampled.resident() - bare.resident() for bare, sampled in pairs)
-        full_memory = full.resident() - statistics.median(bare.resident() for bare, _ in pairs)
-        table(counts, ratios, cpu, {"sampled": memory, "full": full_memory}, check.fail)
+        for group, core in zip(groups, cores()):
+            for program in group.values():
+                pin(program, core)
+        ready = time.time() - begun
+        ratios, cpu = measure(groups, begun)
+        print(f"{len(programs)} programs were ready after {ready:.0f} s.", end=" ")
+        memory = {
+            kind: statistics.median(group[kind].resident() - group["bare"].resident() for group in groups)
+            for kind in cpu
+        }
+        table(counts, ratios, cpu, memory, check.fail)
         described(check, check.TRACES / "sampled-0.vtrace")
     except (RuntimeError, BrokenPipeError, OSError) as error:
         print(check.fail(f"{error}; see sampled.log"))
@@ -129,7 +152,7 @@ def section(check):
 
 
 def table(counts, ratios, cpu, memory, fail):
-    print(f"A step makes {counts['generate']} blocks. Ratios to the bare program of the pair: medians.\n")
+    print(f"A step makes {counts['generate']} blocks. Ratios to the bare program on the same core: medians.\n")
     print("| | turns | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|")
     for name in ["noise", "full", "sampled"]:
         groups = [group for group in ratios[name] if group]
@@ -144,7 +167,7 @@ def table(counts, ratios, cpu, memory, fail):
             if memory[name] > MOST_MEMORY:
                 wrong.append(f"more than {MOST_MEMORY // MIB} MiB")
             verdict = fail("; ".join(wrong)) if wrong else "PASS"
-        title = "another bare program: the noise" if name == "noise" else name
+        title = "two steps of the bare program: the noise" if name == "noise" else name
         of_cpu = ""
         if name in cpu:
             of_cpu = "{:.3f} ({:.3f} to {:.3f})".format(*interval([group for group in cpu[name] if group]))

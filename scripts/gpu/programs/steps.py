@@ -2,7 +2,8 @@
 
 First prints READY with the number of tensor allocations of a step of each kind. Then reads "train N" and
 "generate N" from stdin, and answers "TIMES ms ms ...", one figure per step. STEPS_HISTORY=python|all enables
-PyTorch's memory history. STEPS_DEVICE=cpu and STEPS_TOKENS=N are for a test without a GPU.
+PyTorch's memory history. STEPS_KINDS=generate makes steps of one kind alone. STEPS_TOKENS=N sets the tokens of a
+generation. STEPS_DEVICE=cpu is for a test without a GPU.
 """
 import os
 import sys
@@ -45,7 +46,8 @@ def generate():
         )
 
 
-STEPS = {"train": train, "generate": generate}
+EVERY = {"train": train, "generate": generate}
+STEPS = {name: EVERY[name] for name in os.environ.get("STEPS_KINDS", "train generate").split()}
 
 
 def wait():
