@@ -60,14 +60,15 @@ fn peaks(file: &str, model: &str) -> Vec<Peak> {
     lines.filter(|line| line["model"] == model).map(peak).collect()
 }
 
+/// The traces of BERT, ResNet-50 and DeiT have the requests of blocks, the others their sizes alone.
 #[test]
 fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
     let recordings = Recordings(tempfile::tempdir().unwrap());
     for (model, names, allocated, reserved) in [
         ("gpt2", &["gpt2_b4", "gpt2_b6"][..], 0.001, 0.005),
         ("gpt2", &["gpt2_b6-6-6-4"], 0.005, 0.006),
-        ("bert-autocast", &["bert-autocast_b4", "bert-autocast_b6"], 0.005, 0.01),
-        ("resnet50", &["resnet50_b16", "resnet50_b24"], 0.006, 0.065),
+        ("bert-autocast", &["bert-autocast_b4", "bert-autocast_b6"], 0.0001, 0.0001),
+        ("resnet50", &["resnet50_b16", "resnet50_b24"], 0.0045, 0.03),
     ] {
         let runs = recordings.read(names);
         let truths = peaks("peaks.jsonl", model);
@@ -104,7 +105,7 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
 fn peaks_that_were_missed_are_inside() {
     let recordings = Recordings(tempfile::tempdir().unwrap());
     for (file, model, names, allocated) in [
-        ("fresh_peaks.jsonl", "deit-autocast", ["deit-autocast_b8", "deit-autocast_b12"], 0.0125),
+        ("fresh_peaks.jsonl", "deit-autocast", ["deit-autocast_b8", "deit-autocast_b12"], 0.001),
         ("unseen_peaks.jsonl", "swin", ["swin-expandable_b8", "swin-expandable_b12"], 0.006),
     ] {
         let runs = recordings.read(&names);
