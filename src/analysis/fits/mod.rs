@@ -10,6 +10,7 @@ mod guesses;
 #[cfg(test)]
 mod hostile_tests;
 mod keys;
+mod kinds;
 mod law;
 #[cfg(test)]
 mod made;

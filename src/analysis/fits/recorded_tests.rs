@@ -99,6 +99,27 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
     }
 }
 
+/// On an H100 under a cap of 5,170 MiB ResNet-50 trains with 46 and with 48 samples: with 48 cuDNN is refused workspaces, PyTorch
+/// frees its cache 8 times, and the run ends in order. Under 6,717 MiB 70 samples are out of memory.
+#[test]
+fn a_workspace_that_is_refused_is_not_needed() {
+    let recordings = Recordings(tempfile::tempdir().unwrap());
+    let runs = recordings.read(&["resnet50_b16", "resnet50_b24"]);
+    let of = |cap: u64, batch: u64| {
+        let question = Question {
+            at: None,
+            card: Some(Card::of_size(cap << 20)),
+            in_use: None,
+            values: vec![batch],
+            confs: vec![("default".to_string(), Conf::parse("default").unwrap())],
+        };
+        answer(&runs, &question).unwrap().predicted[0].verdict
+    };
+    assert_eq!(of(5170, 46), Some(Verdict::Fits));
+    assert_eq!(of(5170, 48), Some(Verdict::TooClose));
+    assert_eq!(of(6717, 80), Some(Verdict::DoesNotFit));
+}
+
 /// Models whose peaks earlier intervals did not hold. DeiT has buffers of reductions, which stop growing at batch 28; Swin takes
 /// another kernel for its normalization from batch 24 on, with 14 to 17 MB more, which no smaller batch shows.
 #[test]

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
 use super::keys::{StackKey, stack_keys};
+use super::kinds::{Kind, kinds};
 use super::law::{Point, least_request};
 use super::matching::Unpaired;
-use super::reductions;
 use super::varied::{Axis, Name, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
@@ -53,8 +53,7 @@ pub(super) struct Block {
     pub bytes: u64,
     /// The smallest request that it may serve.
     pub least: u64,
-    /// A buffer of a reduction.
-    pub reduces: bool,
+    pub kind: Kind,
     /// The first allocation after its free. `usize::MAX`: it is not freed.
     pub freed_before: usize,
 }
@@ -116,11 +115,7 @@ impl Recording {
             varied: varied.clone(),
             card: definitions.device(recorded.device).map(|device| device.name.clone()),
             no_steps: steps.found.err(),
-            blocks: blocks(
-                &recorded,
-                &stack_keys(&definitions),
-                &reductions::stacks(&definitions, &symbols),
-            ),
+            blocks: blocks(&recorded, &stack_keys(&definitions), &kinds(&definitions, &symbols)),
             stretches,
             recorded,
         })
@@ -297,7 +292,7 @@ fn marked(
 fn blocks(
     recorded: &Recorded,
     keys: &FxHashMap<StackId, StackKey>,
-    reductions: &FxHashSet<StackId>,
+    kinds: &FxHashMap<StackId, Kind>,
 ) -> Vec<Block> {
     // Blocks are as large as requests, but for less than 512 B.
     let splits = recorded.in_force.is_expandable();
@@ -319,7 +314,7 @@ fn blocks(
                         true => size,
                         false => least_request(size, splits || source.split),
                     },
-                    reduces: reductions.contains(&source.stack),
+                    kind: kinds.get(&source.stack).copied().unwrap_or_default(),
                     freed_before: usize::MAX,
                 });
             }

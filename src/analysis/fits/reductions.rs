@@ -4,15 +4,7 @@
 //! a buffer. There are as many as have work, and no more than the card runs at once. So the buffer is in proportion to the
 //! batch first, and then stays as large as it is, which two small batches do not show.
 
-use rustc_hash::FxHashSet;
-use vramtrace_format::StackId;
-
 use super::law::Bound;
-use crate::symbols::{Language, Symbols};
-use crate::trace::Definitions;
-
-/// The function of libtorch_cuda.so that allocates such a buffer (aten/src/ATen/native/cuda/Reduce.cuh).
-const FUNCTION: &str = "gpu_reduce_kernel";
 
 /// Bytes for each multiprocessor: 2,048 threads, in blocks of 128, which leave 64 KiB each.
 const OF_MULTIPROCESSOR: u64 = 1 << 20;
@@ -22,17 +14,6 @@ const ROUNDED_UP: f64 = 0.02;
 /// Multiprocessors of cards, by all words of their names. Measured: buffers of three models on an H100 and an H200 were no
 /// larger than 138,412,032 B, whatever the batch.
 const CARDS: [(&[&str], u64); 2] = [(&["H100", "HBM3"], 132), (&["H200"], 132)];
-
-/// The stacks of such buffers.
-pub(super) fn stacks(definitions: &Definitions, symbols: &Symbols) -> FxHashSet<StackId> {
-    let is_one = |index: &u32| {
-        let frame = &symbols.frames()[*index as usize];
-        frame.language == Language::Native && frame.function.contains(FUNCTION)
-    };
-    let indexes: FxHashSet<u32> = (0..symbols.frames().len() as u32).filter(is_one).collect();
-    let ids = definitions.stacks().ids();
-    ids.filter(|id| symbols.indexes(*id).iter().any(|index| indexes.contains(index))).collect()
-}
 
 /// The largest buffer on a card, by the name that the driver gives it. `None`: not known.
 pub(super) fn largest_on(card: &str) -> Option<u64> {

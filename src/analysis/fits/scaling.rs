@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::NotComparable;
 use super::keys::StackKey;
+use super::kinds::Kind;
 use super::law::{Bound, Known, Law, LawKind, Point, same_request};
 use super::matching::pairs;
 use super::recording::{Recording, Stretch};
 use super::reductions;
 use super::terms;
 use super::varied::{Name, Values};
-use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
+use crate::allocator::rounding::MIN_BLOCK;
+use crate::allocator::{Conf, Log, ReplayFailure, ReplayOutcome, Request, replay};
 
 /// Steps of a run that are replayed. The second step reaches the peak, with the optimizer's state of the first one; the
 /// next ones may still fragment the cache. Later ones repeat.
@@ -21,6 +23,8 @@ const STEPS: usize = 4;
 const COMPARABLE: f64 = 0.5;
 /// With larger values a run may allocate a little less, where a library chooses an algorithm that needs a smaller workspace.
 const PLAUSIBLE: f64 = 0.9;
+/// Workspaces that are refused one by one, with a replay each; then all are.
+const MOST_REPLAYS: usize = 64;
 
 /// A run that can be replayed at any values.
 #[derive(Debug)]
@@ -38,6 +42,16 @@ pub struct Scaling<'r> {
     pub model_off: f64,
     /// All recorded values, in ascending order.
     pub recorded: Vec<Values>,
+}
+
+/// What was refused in a replay within a limit, and is no reason to end.
+#[derive(Default)]
+struct Refusals {
+    /// Blocks for a workspace: the next algorithm may need none.
+    workspaces: FxHashSet<usize>,
+    /// Growth of the memory outside of the cache, by its number: PyTorch frees its cache at its next request, and a cap refuses
+    /// none of the memory that the driver takes for itself.
+    outside: FxHashSet<usize>,
 }
 
 /// Blocks and bytes of the steps that follow a law, at the base's batch.
@@ -129,14 +143,23 @@ impl<'r> Scaling<'r> {
     /// The requests of the run at other values. `as_recorded`: blocks at their recorded values keep their recorded sizes, which
     /// fit the setting of the recording; a setting that splits blocks needs those of their laws.
     pub fn log(&self, at: Values, bound: Bound, as_recorded: bool) -> Log {
+        self.log_after(&Refusals::default(), at, bound, as_recorded)
+    }
+
+    /// The same, with what a program does after these refusals.
+    fn log_after(&self, refused: &Refusals, at: Values, bound: Bound, as_recorded: bool) -> Log {
         let mut log = Log::default();
-        let mut next = 0;
+        let (mut next, mut outside) = (0, 0);
         for request in self.base.recorded.log.requests() {
             match request {
                 Request::Alloc { size, stream, pool, slot } => {
                     let Some(law) = self.laws.get(next) else { break };
                     let as_recorded = as_recorded && self.values[next] == at;
-                    let size = if as_recorded { size } else { self.size(next, law, at, bound) };
+                    let size = match () {
+                        () if refused.workspaces.contains(&next) => MIN_BLOCK,
+                        () if as_recorded => size,
+                        () => self.size(next, law, at, bound),
+                    };
                     log.alloc(u64::from(slot), size, stream, pool);
                     next += 1;
                 }
@@ -145,7 +168,13 @@ impl<'r> Scaling<'r> {
                 }
                 Request::EmptyCache => log.empty_cache(),
                 Request::PoolEnds { pool } => log.pool_ends(pool),
-                Request::Outside { bytes } => log.outside(bytes),
+                Request::Outside { bytes } => {
+                    if refused.outside.contains(&outside) {
+                        log.empty_cache();
+                    }
+                    log.outside(bytes);
+                    outside += 1;
+                }
             }
         }
         log
@@ -155,7 +184,9 @@ impl<'r> Scaling<'r> {
     fn size(&self, block: usize, law: &Law, at: Values, bound: Bound) -> u64 {
         let bytes = law.at(at, bound);
         match &self.base.blocks[block] {
-            of if of.reduces => reductions::limited(bytes, of.bytes, self.largest_reduction, bound),
+            of if of.kind == Kind::Reduction => {
+                reductions::limited(bytes, of.bytes, self.largest_reduction, bound)
+            }
             _ => bytes,
         }
     }
@@ -165,7 +196,8 @@ impl<'r> Scaling<'r> {
         self.replay_within(at, bound, conf, None)
     }
 
-    /// The replay of the run at other values. `capacity`: bytes for the cache and all else on the device.
+    /// The replay of the run at other values. `capacity`: bytes for the cache and all else on the device. For the lower
+    /// end the run goes on after refusals that a program may survive.
     pub fn replay_within(
         &self,
         at: Values,
@@ -174,7 +206,37 @@ impl<'r> Scaling<'r> {
         capacity: Option<u64>,
     ) -> ReplayOutcome {
         let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
-        replay(&self.log(at, bound, in_force), conf, capacity)
+        let mut refused = Refusals::default();
+        loop {
+            let log = self.log_after(&refused, at, bound, in_force);
+            let outcome = replay(&log, conf, capacity);
+            let failure = outcome.failure.filter(|_| bound == Bound::Low);
+            if failure.is_none_or(|failure| !self.goes_on(&log, failure, &mut refused)) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Whether a program may go on after this refusal, which then is among those of the next replay.
+    fn goes_on(&self, log: &Log, failure: ReplayFailure, refused: &mut Refusals) -> bool {
+        let mut requests = log.requests();
+        let before = requests.by_ref().take(failure.at);
+        if failure.outside {
+            let outside = before.filter(|it| matches!(it, Request::Outside { .. })).count();
+            return refused.outside.insert(outside);
+        }
+        let block = before.filter(|it| matches!(it, Request::Alloc { .. })).count();
+        if self.base.blocks[block].kind != Kind::Workspace || refused.workspaces.contains(&block) {
+            return false;
+        }
+        if refused.workspaces.len() < MOST_REPLAYS {
+            refused.workspaces.insert(block);
+        } else {
+            let all = self.base.blocks.iter().take(self.laws.len()).enumerate();
+            let workspaces = all.filter(|(_, block)| block.kind == Kind::Workspace);
+            refused.workspaces.extend(workspaces.map(|(at, _)| at));
+        }
+        true
     }
 }
 
