@@ -19,6 +19,9 @@ const ROWS: usize = 128;
 /// Rows of a device in a whole bin.
 pub(super) const IN_BIN: usize = 4;
 const DEEPEST: usize = HistoryPhase::DEEPEST;
+/// Marks look for devices that were not used before at most this often: the sums of all devices are 65 cache lines, which a
+/// program's step has evicted.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 
 /// Ids of the names of nested ranges, from the outermost one inwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +58,10 @@ struct Open {
 struct State {
     open: Vec<Open>,
     rows: Vec<HistoryPhase>,
-    /// The highest bytes of devices that a mark has taken from the ledger, since the last sample.
+    /// The devices that are known, with the highest bytes that a mark has taken from the ledger since the last sample.
     taken: Vec<(DeviceId, u64)>,
+    /// When devices were looked for.
+    looked_ns: u64,
     /// Up to here the time belongs to a phase.
     settled_ns: u64,
 }
@@ -88,6 +93,9 @@ impl Phases {
             state.settled_ns = now_ns;
             self.any.store(true, Relaxed);
         }
+        if state.taken.is_empty() || now_ns.saturating_sub(state.looked_ns) >= LOOK_EVERY_NS {
+            state.look_for_devices(ledger, now_ns);
+        }
         state.settle(ledger, now_ns);
         let thread = Owner::Thread(thread_pointer());
         match mark {
@@ -105,6 +113,7 @@ impl Phases {
             return;
         }
         let mut state = self.state.lock();
+        state.look_for_devices(ledger, now_ns);
         state.settle(ledger, now_ns);
         state.rows.drain(..).for_each(&mut row);
     }
@@ -122,18 +131,25 @@ impl Phases {
 }
 
 impl State {
+    fn look_for_devices(&mut self, ledger: &Ledger, now_ns: u64) {
+        self.looked_ns = now_ns;
+        for device in ledger.devices() {
+            if self.taken.iter().all(|(known, _)| *known != device) {
+                // Without host memory the device has no phases.
+                let _ = self.taken.try_push((device, 0));
+            }
+        }
+    }
+
     /// The time since the last mark or sample, and the devices' highest bytes in it, are added to what is open.
     fn settle(&mut self, ledger: &Ledger, now_ns: u64) {
-        let (at_ns, State { open, rows, taken, settled_ns }) = (self.settled_ns, self);
+        let (at_ns, State { open, rows, taken, settled_ns, .. }) = (self.settled_ns, self);
         let open_ns = now_ns.saturating_sub(at_ns);
         *settled_ns = now_ns.max(at_ns);
-        for device in ledger.devices() {
-            let peak = ledger.take_recent_peak(device);
-            match taken.iter_mut().find(|(of, _)| *of == device) {
-                Some((_, bytes)) => *bytes = (*bytes).max(peak),
-                None => drop(taken.try_push((device, peak))),
-            }
-            let mut add = |path: Path| add(rows, row(device, path, peak, at_ns, open_ns));
+        for (device, highest) in taken {
+            let peak = ledger.take_recent_peak(*device);
+            *highest = peak.max(*highest);
+            let mut add = |path: Path| add(rows, row(*device, path, peak, at_ns, open_ns));
             open.iter().for_each(|open| add(Path::of(open.names, open.depth)));
             if open.is_empty() {
                 add(Path::default());
