@@ -171,6 +171,14 @@ fn check_hours(run: &Run, days: u64) {
     let expected = (400.0 + leaked) * hours;
     assert!((0.0..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
     assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
+    // Without the events: by the samples that the recorder summed up.
+    let bound = Bound::within(Duration::ZERO);
+    let lines = run::read(&traces, Judged::default(), &bound, Ended::default());
+    assert_eq!(lines.processes[0].source, "summary");
+    let device = &lines.processes[0].devices[0];
+    let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
+    assert!((-0.001..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
+    assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
 }
 
 #[test]

@@ -232,8 +232,11 @@ fn memory_is_bounded_however_many_stacks_there_are() {
     assert_eq!(level.unwrap().highest, (tracks::MOST as u64 + 1000) * 2 * MIB, "all the same");
 }
 
-/// The phases in bins of a tier with their peaks, in MiB: names, peak, when, and how long they were open, in seconds.
-fn phases(events: &[Event], tier: u8) -> Vec<Vec<(Vec<u32>, u64, u64, u64)>> {
+/// A phase in a bin: names, peak in MiB, when, and how long it was open, in seconds.
+type InBin = (Vec<u32>, u64, u64, u64);
+
+/// The phases in the bins of a tier.
+fn phases(events: &[Event], tier: u8) -> Vec<Vec<InBin>> {
     let (mut now, mut found) = (u8::MAX, Vec::new());
     for event in events {
         match *event {
