@@ -114,7 +114,7 @@ impl Ledger {
         let (peak, live) = (self.counters.peak, self.counters.live);
         let kind = Kind::Device as u8;
         let mut all = vec![
-            Event::SummaryDevice(self.counters),
+            Event::SummaryDevice { counters: self.counters, held: None },
             Event::SummaryKind { device: DEVICE, kind, at_peak: peak, live },
         ];
         for moment in [SummaryMoment::Peak, SummaryMoment::End] {

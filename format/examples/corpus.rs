@@ -77,6 +77,17 @@ fn events() -> Vec<Event> {
         bytes: 2,
         count: 1,
     };
+    let phase = HistoryPhase {
+        device,
+        depth: 2,
+        first: 1,
+        second: 2,
+        third: 0,
+        fourth: 0,
+        peak: 2 << 20,
+        at_ns: 640,
+        open_ns: 6_400,
+    };
     let driver = SummaryDriver {
         device,
         moment: SummaryMoment::End,
@@ -160,8 +171,18 @@ fn events() -> Vec<Event> {
         Event::CheckpointSampled { id, time_ns: 64, rate: 512 << 10, alloc },
         Event::ErrorAfterRefusal { api: 1, result: -1 },
         Event::ExitStatus { status: 1 },
+        Event::HistoryBegin { id, every_ns: 1_000_000_000 },
+        Event::HistoryBin(HistoryBin { tier: 1, samples: 60, from_ns: 0, until_ns: 6_400 }),
+        Event::HistoryDevice(HistoryDevice {
+            device,
+            peak: 2 << 20,
+            refused_by_cap: 0,
+            refused_by_driver: 0,
+        }),
+        Event::HistoryPhase(phase),
+        Event::HistoryEnd { id, cut: false, records: 2, phases: 1 },
         Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
-        Event::SummaryDevice(counters),
+        Event::SummaryDevice { counters, held: Some(HeldBytes { byte_s: 7, error_byte_s: 1 }) },
         Event::SummaryKind { device, kind: Kind::Device as u8, at_peak: 2, live: 1 },
         Event::SummaryHolder(holder),
         Event::SummaryDriver(driver),

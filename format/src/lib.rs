@@ -123,9 +123,9 @@ pub use record::definition::{
 };
 pub use record::event::{Event, Stamped};
 pub use record::values::{
-    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, HistoryBin, HistoryDevice,
-    HistoryHolder, HistoryLevel, Mark, OomEvidence, PostMortem, Refused, RefusedBy, Sample,
-    StopReason, SummaryDriver, SummaryHolder, SummaryMoment, SwitchedBy, Took,
+    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, HeldBytes, HistoryBin, HistoryDevice,
+    HistoryHolder, HistoryLevel, HistoryPhase, Mark, OomEvidence, PostMortem, Refused, RefusedBy,
+    Sample, StopReason, SummaryDriver, SummaryHolder, SummaryMoment, SwitchedBy, Took,
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};

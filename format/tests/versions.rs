@@ -22,7 +22,7 @@ fn events() -> Vec<(u16, u64, Event)> {
         Event::Alloc(alloc),
         Event::SampledAlloc { rate: 1 << 19, alloc },
         Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
-        Event::SummaryDevice(counters),
+        Event::SummaryDevice { counters, held: None },
         Event::SummaryEnd { records: 1 },
         Event::Ended,
     ];

@@ -20,7 +20,8 @@ use super::roles::{
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
-use super::{Holdings, Level, Moment, SampledMoment};
+use super::{Holdings, Level, Moment, SampledMoment, SampledPhase, phases_at_peak, phases_before};
+use crate::replay::history::Sampled;
 use crate::replay::{
     ByDevice, DeviceState, History, Kept, OffSpan, RecorderCost, State, Stop, Until, Visitor,
 };
@@ -412,6 +413,26 @@ impl Process {
             roles.map_or(Role::Unknown, |roles| roles.of(of_framework, stack))
         };
         SampledMoment::at(history, &self.definitions, &self.header, asked_ns, role)
+    }
+
+    /// The phases that were open at a device's highest peak, by the recorder's history. Empty: not known.
+    pub fn phases_at_peak(&self, id: DeviceId, device: &DeviceState) -> Vec<SampledPhase> {
+        let Some(history) = &self.ending.history else { return Vec::new() };
+        phases_at_peak(history, &self.definitions, id, device.peak.bytes, device.peak.time_ns)
+    }
+
+    /// What the recorder's samples resolve of the time whose events were erased. `None`: none were, or there are no samples.
+    pub fn erased_time(&self) -> Option<Sampled> {
+        let from_ns = self.state.history_from_ns;
+        self.ending.history.as_ref().filter(|_| from_ns > 0)?.sampled(from_ns)
+    }
+
+    /// The phases of the time whose events were erased, by the recorder's history.
+    pub fn phases_before(&self) -> BTreeMap<DeviceId, Vec<SampledPhase>> {
+        let history = self.ending.history.as_ref().filter(|_| self.state.history_from_ns > 0);
+        history.map_or_else(BTreeMap::new, |history| {
+            phases_before(history, &self.definitions, self.state.history_from_ns)
+        })
     }
 
     /// The last out-of-memory of each device on which the run ended, for any requested moment. Empty

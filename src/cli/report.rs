@@ -316,7 +316,11 @@ impl Parts {
     fn text(&self, process: &Process, full: bool) -> String {
         match self {
             Parts::Steps(steps) => steps.text(process, full),
-            Parts::Phases(phases) => text::phases::table(phases),
+            Parts::Phases(phases) => {
+                let (before, until_ns) = (process.phases_before(), process.state.history_from_ns);
+                let top = if full { usize::MAX } else { 12 };
+                text::phases::table(phases, &text::phases::before(&before, until_ns, top))
+            }
         }
     }
 
@@ -325,6 +329,10 @@ impl Parts {
             Parts::Steps(steps) => facts["steps"] = steps.facts(process)?,
             Parts::Phases(phases) => {
                 facts["phases"] = serde_json::to_value(json::phases::facts(phases))?;
+                let before = json::phases::before(&process.phases_before());
+                if !before.is_empty() {
+                    facts["phases_before"] = serde_json::to_value(before)?;
+                }
             }
         }
         Ok(())

@@ -74,6 +74,8 @@ pub struct TraceFigures {
     /// Of a confidence that counts as a leak.
     pub leaks: Vec<FoundLeak>,
     pub ooms: Vec<FoundOom>,
+    /// Longest time for which growth and leaks have one value, by samples of the recorder. `None`: all events are known.
+    pub coarsest_ns: Option<u64>,
 }
 
 /// A trace that is followed.
@@ -166,6 +168,7 @@ impl Followed {
             growth: growth_by_device(&found),
             leaks: leaks(&found),
             ooms: self.ooms(definitions),
+            coarsest_ns: found.sampled.map(|sampled| sampled.coarsest_ns),
         }
     }
 

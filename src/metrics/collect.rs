@@ -138,6 +138,9 @@ fn of_trace(process: &NodeProcess, known: &Known, series: &mut Series) {
             series.put(Family::Exhaustion, &name(*device), "", left);
         }
     }
+    if let Some(coarsest_ns) = figures.coarsest_ns {
+        series.put(Family::Resolution, "", "", coarsest_ns as f64 / 1e9);
+    }
     for leak in &figures.leaks {
         series.put(Family::Leaks, &name(leak.device), leak.verdict.name(), 1.0);
     }

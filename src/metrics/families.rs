@@ -83,6 +83,8 @@ families! {
         "Growth of the lines with the verdict growing, as of the last pass over the trace";
     Exhaustion: "vramtrace_exhaustion", Some(Unit::Seconds), Gauge, Least, None,
         "Time from the last pass over the trace until the cap or the card is full at the rate of the lines with the verdict growing";
+    Resolution: "vramtrace_history_resolution", Some(Unit::Seconds), Gauge, Most, None,
+        "Longest time for which leak verdicts, growth and exhaustion have one value, where samples of the recorder stand for erased events; absent where they rest on events alone";
     CapNotInForce: "vramtrace_cap_not_in_force", None, Gauge, Sum, Some("reason"),
         "Processes with a cap that does not refuse every request above it";
     Idle: "vramtrace_idle", Some(Unit::Seconds), Gauge, Least, None,

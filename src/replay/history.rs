@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use vramtrace_format::{
-    DeviceId, Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind, SummaryHolder,
+    DeviceId, Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, HistoryPhase, Kind,
+    SummaryHolder,
 };
 
 /// The whole time, minutes, and seconds.
 pub const TIERS: usize = 3;
 /// Bins of a tier that are read. The recorder writes 256 at most.
 const MOST_BINS: usize = 1 << 12;
+/// Phases of a device in a bin that are read. The recorder writes 4 at most.
+const MOST_PHASES: usize = 64;
 
 /// A copy of the history.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +32,17 @@ pub struct Tier {
     pub bins: Vec<Bin>,
     /// Stacks with the bins in which their figures are the same: the first one, and how many follow.
     runs: Vec<(usize, HistoryHolder)>,
+}
+
+/// The part of the time that is known by samples. Times are ns since the start of the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    pub from_ns: u64,
+    /// From here on every event is known.
+    pub until_ns: u64,
+    /// Time for which there is one value: the shortest and the longest, ns.
+    pub finest_ns: u64,
+    pub coarsest_ns: u64,
 }
 
 /// A part of the time.
@@ -51,6 +65,8 @@ pub struct BinDevice {
     pub blocks: Option<HistoryLevel>,
     /// Bytes by kind at the highest sample of the driver's memory.
     kinds: BTreeMap<u8, u64>,
+    /// The phases of the program with the highest peaks, highest first. Empty: the program marks none.
+    pub phases: Vec<HistoryPhase>,
 }
 
 impl BinDevice {
@@ -124,6 +140,15 @@ impl History {
         parts
     }
 
+    /// What its parts up to `until_ns`, where the events go on, resolve. `None`: there are none.
+    pub fn sampled(&self, until_ns: u64) -> Option<Sampled> {
+        let parts = self.parts(until_ns);
+        let from_ns = parts.first().map(|(tier, at)| tier.bins[*at].from_ns)?;
+        let lengths = || parts.iter().map(|(tier, at)| tier.bins[*at].length_ns());
+        let (finest_ns, coarsest_ns) = (lengths().min()?, lengths().max()?);
+        Some(Sampled { from_ns, until_ns, finest_ns, coarsest_ns })
+    }
+
     /// When its first bin begins, and its last one ends.
     pub fn span(&self) -> Option<(u64, u64)> {
         let bins = || self.tiers.iter().flat_map(|tier| &tier.bins);
@@ -135,8 +160,8 @@ impl History {
 /// Reads the records of copies. The last whole one stays.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
-    /// The copy that is being read, its id and number of records.
-    copy: Option<(u32, u64, History)>,
+    /// The copy that is being read, its id and number of records: without those of phases, and of phases.
+    copy: Option<(u32, [u64; 2], History)>,
     tier: usize,
 }
 
@@ -145,18 +170,18 @@ impl Reading {
     pub(super) fn take(&mut self, event: &Event) -> Option<Arc<History>> {
         match *event {
             Event::HistoryBegin { id, .. } => {
-                self.copy = Some((id, 0, History::default()));
+                self.copy = Some((id, [0; 2], History::default()));
                 return None;
             }
-            Event::HistoryEnd { id, cut, records } => {
+            Event::HistoryEnd { id, cut, records, phases } => {
                 let (begun, read, mut history) = self.copy.take()?;
                 history.cut = cut;
-                return (begun == id && read == records).then(|| Arc::new(history));
+                return (begun == id && read == [records, phases]).then(|| Arc::new(history));
             }
             _ => {}
         }
         let (_, records, history) = self.copy.as_mut()?;
-        *records += 1;
+        records[usize::from(matches!(event, Event::HistoryPhase(_)))] += 1;
         match *event {
             Event::HistoryBin(bin) => {
                 self.tier = usize::from(bin.tier).min(TIERS - 1);
@@ -198,6 +223,12 @@ impl Tier {
                     *place = Some(level);
                 }
             }
+            Event::HistoryPhase(phase) => {
+                let of = last.devices.get_mut(&phase.device);
+                if let Some(of) = of.filter(|of| of.phases.len() < MOST_PHASES) {
+                    of.phases.push(phase);
+                }
+            }
             Event::HistoryKind { device, kind, bytes } if Kind::from_u8(kind).is_some() => {
                 if let Some(of) = last.devices.get_mut(&device) {
                     of.kinds.insert(kind, bytes);
@@ -228,7 +259,9 @@ mod tests {
         let mut reading = Reading::default();
         assert_eq!(reading.take(&Event::HistoryBegin { id: 7, every_ns: 1 }), None);
         records.iter().for_each(|record| assert_eq!(reading.take(record), None));
-        reading.take(&Event::HistoryEnd { id: 7, cut: false, records: said })
+        let phases = records.iter().filter(|record| matches!(record, Event::HistoryPhase(_)));
+        let phases = phases.count() as u64;
+        reading.take(&Event::HistoryEnd { id: 7, cut: false, records: said, phases })
     }
 
     #[test]

@@ -322,6 +322,7 @@ impl Replay {
             | Event::HistoryKind { .. }
             | Event::HistoryHolder(_)
             | Event::HistoryPeakHolder(_)
+            | Event::HistoryPhase(_)
             | Event::HistoryEnd { .. } => {
                 if let Some(history) = self.history.take(&at.event) {
                     self.state.history = Some(history);
@@ -329,7 +330,7 @@ impl Replay {
             }
             // A summary repeats figures of earlier events; `Trace::summary` reads it.
             Event::SummaryBegin { .. }
-            | Event::SummaryDevice(_)
+            | Event::SummaryDevice { .. }
             | Event::SummaryKind { .. }
             | Event::SummaryHolder(_)
             | Event::SummaryDriver(_)

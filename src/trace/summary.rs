@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use vramtrace_format::reader::Run;
-use vramtrace_format::{Counters, DeviceId, Event, SummaryDriver, SummaryHolder};
+use vramtrace_format::{Counters, DeviceId, Event, HeldBytes, SummaryDriver, SummaryHolder};
 
 use super::Trace;
 
@@ -26,6 +26,7 @@ pub struct EndSummary {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceSummary {
     pub counters: Counters,
+    pub held: Option<HeldBytes>,
     /// `Kind as u8`, bytes at the peak, bytes at the end.
     pub kinds: Vec<(u8, u64, u64)>,
     /// Largest first, by moment and level.
@@ -66,8 +67,9 @@ impl Found {
         }
         let devices = &mut self.summary.devices;
         match *event {
-            Event::SummaryDevice(counters) => {
-                devices.entry(DeviceId(counters.device)).or_default().counters = counters;
+            Event::SummaryDevice { counters, held } => {
+                let of = devices.entry(DeviceId(counters.device)).or_default();
+                (of.counters, of.held) = (counters, held);
             }
             Event::SummaryKind { device, kind, at_peak, live } => {
                 devices.entry(device).or_default().kinds.push((kind, at_peak, live));
@@ -111,7 +113,7 @@ impl Trace {
             for at in reader.events_of(&last) {
                 totals.last_ns = totals.last_ns.max(at.time_ns);
                 match at.event {
-                    Event::Counters(counters) | Event::SummaryDevice(counters) => {
+                    Event::Counters(counters) | Event::SummaryDevice { counters, .. } => {
                         devices.insert(DeviceId(counters.device), counters);
                     }
                     Event::Ended => totals.ended = true,

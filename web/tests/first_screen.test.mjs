@@ -358,6 +358,14 @@ test("warnings stand below the verdict's words", async () => {
   });
 });
 
+test("a page of erased events says what resolution the recorder's samples of them have", async () => {
+  await look(page("erased", ["erased.vtrace"]), {}, async (tab) => {
+    const words = await tab.locator(".verdict .warning").allInnerTexts();
+    const found = words.find((text) => text.startsWith("Events before 18"));
+    assert.match(found, /samples of the recorder stand for them, one value for each 5\.000 s to 8\.000 s of 0\.000 s to 18\.000 s/);
+  });
+});
+
 test("the line is copied from a page of a server without TLS", async () => {
   const server = createServer((_, answer) => answer.end(readFileSync(`${pages}/failure.html`)));
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));

@@ -7,8 +7,9 @@
 
 use super::event_macro::events;
 use super::values::{
-    Alloc, BlockChange, Counters, Drift, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel,
-    Mark, PostMortem, Refused, Sample, StopReason, SummaryDriver, SummaryHolder, SwitchedBy, Took,
+    Alloc, BlockChange, Counters, Drift, HeldBytes, HistoryBin, HistoryDevice, HistoryHolder,
+    HistoryLevel, HistoryPhase, Mark, PostMortem, Refused, Sample, StopReason, SummaryDriver,
+    SummaryHolder, SwitchedBy, Took,
 };
 use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
@@ -334,7 +335,11 @@ events! {
     } => opens_file: false, is_total: true;
 
     /// The totals of one device at the end.
-    0x41 SummaryDevice(counters: Counters) => opens_file: false, is_total: true;
+    0x41 SummaryDevice {
+        counters: Counters = inner,
+        /// Its bytes over time. `None`: the recorder took no samples, as in a trace without a limit.
+        held: Option<HeldBytes> = inner_if,
+    } => opens_file: false, is_total: true;
 
     /// Physical bytes of one kind (`Kind as u8`): at the device's peak, and at the end.
     0x42 SummaryKind {
@@ -438,12 +443,18 @@ events! {
     /// One of the largest holders at a device's highest peak so far.
     0x56 HistoryPeakHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
 
-    /// The end of the copy. `records`: number of records after `HistoryBegin`. A copy with fewer is not used.
+    /// A phase of the program in which a device's memory was highest in the bin, or nearly.
+    0x5A HistoryPhase(phase: HistoryPhase) => opens_file: false, is_total: true;
+
+    /// The end of the copy. `records`: number of records after `HistoryBegin`, without those of phases. `phases`: number of
+    /// those. A copy with fewer is not used.
     0x57 HistoryEnd {
         id: u32 = small,
         /// Holders of the latest bins are left out, since the copy has reached its greatest length.
         cut: bool = small,
         records: u64 = word,
+        /// Counted apart: older readers skip them, and compare `records` with what they know.
+        phases: u64 = word_added,
     } => opens_file: false, is_total: true;
 
     /// Of a framework's blocks samples are recorded, from here on with this rate ([`Event::SampledAlloc`]). Written at the

@@ -370,6 +370,17 @@ fields! {
 }
 
 fields! {
+    /// How much memory was held for how long, by samples of what was allocated.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct HeldBytes {
+        /// Bytes times seconds.
+        byte_s: u64 = word,
+        /// What it may differ by, as far as the samples tell, and the highest bytes between them.
+        error_byte_s: u64 = word,
+    }
+}
+
+fields! {
     /// A part of the time, in the history. The figures of the bins of a tier are in the order of time.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HistoryBin {
@@ -431,6 +442,38 @@ fields! {
         lowest: u64 = word,
         /// Its bytes at the highest sample of its device and level; 0 also where they are among the others.
         highest: u64 = word,
+    }
+}
+
+fields! {
+    /// A phase in a bin of the history: ranges of one thread that are nested in each other, or a range of no thread.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct HistoryPhase {
+        device: DeviceId = small,
+        /// How many of `names` there are: the outermost ranges, at most [`HistoryPhase::DEEPEST`]. 0: no range was open.
+        depth: u8 = small,
+        /// Ids of texts, from the outermost range inwards; 0: a range without a name.
+        first: u32 = high,
+        second: u32 = low,
+        third: u32 = high,
+        fourth: u32 = low,
+        /// The highest physical bytes of the device while the last of the ranges was the innermost one.
+        peak: u64 = word,
+        /// When, since the start: at or after this time, and before the next mark or sample.
+        at_ns: u64 = word,
+        /// How long it was the innermost one in the bin, at least.
+        open_ns: u64 = word,
+    }
+}
+
+impl HistoryPhase {
+    /// Ranges that are nested deeper count for the one around them.
+    pub const DEEPEST: usize = 4;
+
+    /// Ids of the names, from the outermost range inwards.
+    pub fn names(&self) -> impl Iterator<Item = u32> {
+        let all = [self.first, self.second, self.third, self.fourth];
+        all.into_iter().take(usize::from(self.depth))
     }
 }
 

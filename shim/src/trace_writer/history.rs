@@ -10,6 +10,7 @@ use super::history_state::{COPY_MOST, EVERY_NS, HistoryKeeper, PART, SHARE};
 use super::maintenance::{Maintenance, ProcessView};
 use super::trace::Trace;
 use crate::model::history::Copy;
+use vramtrace_format::{DeviceId, HeldBytes};
 
 impl TraceWriter {
     /// Does a slice of the history's work. True: there is more to do at the next call. `trace`: `None` while events are
@@ -31,7 +32,7 @@ impl TraceWriter {
             return true;
         }
         if history.is_due(now_ns) {
-            history.slice(view.ledger(), now_ns, || self.clock.now_ns());
+            history.slice(view.ledger(), view.phases(), now_ns, || self.clock.now_ns());
             return !history.is_idle();
         }
         let Some(trace) = trace.filter(|trace| keeper.is_copy_due(trace.event_bytes(), now_ns))
@@ -58,11 +59,24 @@ impl TraceWriter {
             self.copy_slice(keeper, trace, now_ns);
         }
         let Some(history) = &mut keeper.history else { return };
-        history.sample_now(view.ledger(), now_ns);
+        history.sample_now(view.ledger(), view.phases(), now_ns);
         self.begin_copy(keeper, trace, now_ns);
         while keeper.copy.is_some() {
             self.copy_slice(keeper, trace, now_ns);
         }
+    }
+
+    /// The time of the history ends here.
+    pub(super) fn end_held_over_time(&self, view: &impl ProcessView) {
+        let Some(mut maintenance) = self.maintenance.try_lock() else { return };
+        if let Some(history) = &mut maintenance.history.history {
+            history.end(view.ledger(), view.phases(), self.clock.now_ns());
+        }
+    }
+
+    /// How much a device held for how long. `None`: the trace has no limit, or another thread is at work.
+    pub(super) fn held_over_time(&self, device: DeviceId) -> Option<HeldBytes> {
+        self.maintenance.try_lock()?.history.history.as_ref()?.held_over_time(device)
     }
 
     fn begin_copy(&self, keeper: &mut HistoryKeeper, trace: &Trace, now_ns: u64) {

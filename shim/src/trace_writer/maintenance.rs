@@ -5,6 +5,7 @@ use super::history_state::HistoryKeeper;
 use super::live::PublishedPage;
 use super::switch_state::Switch;
 use super::{PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
+use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
@@ -52,6 +53,7 @@ pub trait ProcessView {
     fn cache_ooms(&self) -> u32;
     /// What the history samples.
     fn ledger(&self) -> &Ledger;
+    fn phases(&self) -> &Phases;
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
     /// The small parts of a checkpoint: contexts, mappings, pools, graphs, the driver's own memory.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
@@ -295,13 +297,20 @@ impl TraceWriter {
 
     /// The summary at the trace's end.
     fn sum_up(&self, view: &impl ProcessView) {
+        self.end_held_over_time(view);
         let driver = view.summary_of_driver();
         let (cache_ooms, has_driver_memory) = (view.cache_ooms(), driver.is_some());
         self.record(&Event::SummaryBegin { cache_ooms, has_driver_memory });
         let mut records = 0;
         let mut record = |event: &Event| {
             records += 1;
-            self.record(event);
+            match *event {
+                Event::SummaryDevice { counters, .. } => {
+                    let held = self.held_over_time(DeviceId(counters.device));
+                    self.record(&Event::SummaryDevice { counters, held });
+                }
+                _ => self.record(event),
+            }
         };
         view.summary(&mut record);
         driver.into_iter().flatten().for_each(|of| record(&Event::SummaryDriver(of)));

@@ -21,6 +21,7 @@ mod places;
 mod reconcile;
 mod recorded_peaks;
 mod sampled;
+mod sampled_phases;
 pub mod sleeps;
 pub mod tree;
 
@@ -39,3 +40,4 @@ pub use phases::{InPhase, MOST_OPEN, Phase, phases};
 pub use places::{Layer, Places, is_dispatch, pool_hint};
 pub use reconcile::{Basis, Reconciled, reconcile};
 pub use sampled::{SampledDevice, SampledLevel, SampledMoment};
+pub use sampled_phases::{SampledPhase, phases_at_peak, phases_before};

@@ -8,6 +8,7 @@ use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind, Stac
 
 use super::holders::{GroupBy, Holder, StackClassifier};
 use super::holdings::{Held, Holdings};
+use super::sampled_phases::SampledPhase;
 use crate::analysis::engines::Role;
 use crate::replay::History;
 use crate::symbols::Symbols;
@@ -36,6 +37,8 @@ pub struct SampledDevice {
     pub kinds: Vec<(Kind, u64)>,
     /// The driver's memory, and the blocks of a framework, which lie in it.
     pub levels: Vec<SampledLevel>,
+    /// The phases of the program with the highest peaks, highest first. Empty: none is known.
+    pub phases: Vec<SampledPhase>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +97,7 @@ impl SampledMoment {
             peak: of.peak,
             refused: of.refused,
             kinds: of.kinds().filter(|(_, bytes)| *bytes > 0).collect(),
+            phases: SampledPhase::all(definitions, of),
             levels: [of.driver, of.blocks].into_iter().flatten().map(|of| level(*id, of)).collect(),
         };
         let devices = bin.devices.iter().map(device).collect();

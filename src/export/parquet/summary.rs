@@ -13,7 +13,7 @@ use crate::analysis::Level;
 use crate::analysis::ranks::{Rank, RankDevice, RankEnd};
 use crate::replay::State;
 
-const SUMMARY: [Column; 30] = [
+const SUMMARY: [Column; 32] = [
     Column::small("process"),
     Column::text("host"),
     Column::small("pid"),
@@ -44,6 +44,8 @@ const SUMMARY: [Column; 30] = [
     Column::int("refused_by_driver").or_null(),
     Column::int("nvml_peak_bytes").or_null(),
     Column::int("context_bytes").or_null(),
+    Column::real("held_gib_hours").or_null(),
+    Column::real("held_gib_hours_error").or_null(),
 ];
 
 const HOLDERS: [Column; 8] = [
@@ -102,6 +104,9 @@ pub(super) fn write(file: File, process: u32, rank: &Rank, state: &State) -> io:
             let peak = at_end.and_then(|of| of.peak_sample);
             row.int(peak.and_then(|at| at.sample.process_bytes));
             row.int(at_end.map(|of| of.context_bytes));
+            let held = device.and_then(|(_, of)| of.held_gib_hours);
+            row.real_or_null(held.map(|[hours, _]| hours));
+            row.real_or_null(held.map(|[_, error]| error));
         })?;
     }
     table.finish()

@@ -234,6 +234,14 @@ impl Row<'_> {
         }
     }
 
+    pub(super) fn real_or_null(&mut self, value: Option<f64>) {
+        match self.next(value.is_some()) {
+            Some(Values::Real(all)) => all.extend(value),
+            None => {}
+            Some(_) => debug_assert!(false, "not a column of real numbers"),
+        }
+    }
+
     pub(super) fn bool(&mut self, value: bool) {
         match self.next(true) {
             Some(Values::Bool(all)) => all.push(value),

@@ -221,7 +221,7 @@ pub struct SampledFacts {
     pub coarsest_s: f64,
 }
 
-fn sampled_facts(sampled: &Sampled) -> SampledFacts {
+pub(super) fn sampled_facts(sampled: &Sampled) -> SampledFacts {
     let seconds = |ns: u64| ns as f64 / 1e9;
     SampledFacts {
         from_s: seconds(sampled.from_ns),

@@ -1,8 +1,12 @@
 //! The key `phases` of `report --by phase --json`.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
 
-use crate::analysis::Phase;
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+
+use super::sampled::{SampledPhaseFacts, phase_facts};
+use crate::analysis::{Phase, SampledPhase};
 use crate::report::wording::ordinal;
 
 #[derive(Debug, Serialize)]
@@ -27,6 +31,24 @@ pub struct InPhaseFacts {
     pub freed_bytes: u64,
     /// Bytes that were allocated in it and live when it ended.
     pub stayed_bytes: u64,
+}
+
+/// A device in the time whose events were erased.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PhasesBeforeFacts {
+    pub device: Option<u8>,
+    /// By the recorder's history, which keeps four for a device in each part of the time; highest first.
+    pub phases: Vec<SampledPhaseFacts>,
+}
+
+/// The value of `phases_before`.
+pub fn before(found: &BTreeMap<DeviceId, Vec<SampledPhase>>) -> Vec<PhasesBeforeFacts> {
+    let fact = |(device, phases): (&DeviceId, &Vec<SampledPhase>)| PhasesBeforeFacts {
+        device: ordinal(*device),
+        phases: phase_facts(phases),
+    };
+    found.iter().map(fact).collect()
 }
 
 /// The value of `phases`.

@@ -9,8 +9,9 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
+use super::leaks::{SampledFacts, sampled_facts as time_facts};
 use super::recording_off::{OffFacts, off_facts};
-use super::sampled::{SampledMomentFacts, facts as sampled_facts};
+use super::sampled::{SampledMomentFacts, SampledPhaseFacts, facts as sampled_facts, phase_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
@@ -46,6 +47,9 @@ pub struct ProcessFacts {
     pub running: bool,
     /// Earlier events are not in the file.
     pub history_from_s: f64,
+    /// What the recorder's samples tell of the time before; absent where no events were erased, or there are no samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled_before: Option<SampledFacts>,
     /// False: events are missing and no complete checkpoint follows: live figures may be wrong.
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
@@ -149,6 +153,9 @@ pub struct DeviceFacts {
     pub group_cap_bytes: Option<u64>,
     pub peak_bytes: u64,
     pub peak_at_s: f64,
+    /// The phases that were open then, one for each thread that had one; absent where the recorder's history does not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases_at_peak: Vec<SampledPhaseFacts>,
     /// The memory at that moment, split.
     pub in_use_at_peak: InUseFacts,
     pub live_bytes: u64,
@@ -304,6 +311,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
         ended_out_of_memory: !process.ended_out_of_memory().is_empty(),
         running: process.running,
         history_from_s: seconds(state.history_from_ns),
+        sampled_before: process.erased_time().as_ref().map(time_facts),
         live_is_known: state.live_is_known(),
         stopped: state
             .stopped
@@ -366,6 +374,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         group_cap_bytes: device.group_cap_bytes,
         peak_bytes: device.peak.bytes,
         peak_at_s: seconds(device.peak.time_ns),
+        phases_at_peak: phase_facts(&process.phases_at_peak(id, device)),
         in_use_at_peak: InUseFacts::of(&device.peak.in_use),
         live_bytes: device.live_bytes,
         process_bytes,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::stack::{StackFacts, stack_facts};
-use crate::analysis::{Process, SampledLevel, SampledMoment};
+use crate::analysis::{Process, SampledLevel, SampledMoment, SampledPhase};
 use crate::report::wording::ordinal;
 
 #[derive(Debug, Serialize)]
@@ -31,6 +31,32 @@ pub struct SampledDeviceFacts {
     /// Refused requests from the start to the end of this time.
     pub refused: u64,
     pub levels: Vec<SampledLevelFacts>,
+    /// The phases of the program in which the device's memory was highest, highest first; four at most. Empty: not known.
+    pub phases: Vec<SampledPhaseFacts>,
+}
+
+/// A phase of the program (ranges of NVTX, `vramtrace.phase`), as the recorder's history has it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SampledPhaseFacts {
+    /// From the outermost range inwards, four at most. Empty: outside of all ranges.
+    pub path: Vec<String>,
+    /// The highest bytes of the device, by any thread, while its last range was the innermost one.
+    pub peak_bytes: u64,
+    /// When: up to the next mark or sample of the recorder.
+    pub at_s: f64,
+    /// How long it was the innermost one, at least.
+    pub open_s: f64,
+}
+
+pub(super) fn phase_facts(phases: &[SampledPhase]) -> Vec<SampledPhaseFacts> {
+    let facts = |of: &SampledPhase| SampledPhaseFacts {
+        path: of.path.clone(),
+        peak_bytes: of.peak,
+        at_s: of.at_ns as f64 / 1e9,
+        open_s: of.open_ns as f64 / 1e9,
+    };
+    phases.iter().map(facts).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -93,6 +119,7 @@ pub(super) fn facts(process: &Process, found: &SampledMoment, top: usize) -> Sam
         peak_bytes: of.peak,
         refused: of.refused,
         levels: of.levels.iter().map(level).collect(),
+        phases: phase_facts(&of.phases),
     });
     SampledMomentFacts {
         pid: process.header.pid,

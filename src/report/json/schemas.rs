@@ -50,8 +50,10 @@ fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
 #[test]
 fn the_schemas_are_those_of_the_code() {
     let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
-    // `--by phase` adds `phases` to each process.
-    let phases = schema::<Vec<phases::PhaseFacts>>("phases");
+    // `--by phase` adds `phases` and `phases_before` to each process.
+    let phases = schema::<(Vec<phases::PhaseFacts>, Vec<phases::PhasesBeforeFacts>)>("phases");
+    report["$defs"]["ProcessFacts"]["properties"]["phases_before"] =
+        json!({ "type": "array", "items": { "$ref": "#/$defs/PhasesBeforeFacts" } });
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
     for (name, definition) in phases["$defs"].as_object().unwrap() {

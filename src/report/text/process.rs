@@ -6,7 +6,7 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
-use super::{engine, holders, in_use, oom, sleeps, sum, torch};
+use super::{engine, holders, in_use, oom, phases, sleeps, sum, torch};
 use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
@@ -26,7 +26,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         any = true;
         out.push('\n');
         out.push_str(&device_head(process, id));
-        out.push_str(&figures(process, device, shown));
+        out.push_str(&figures(process, id, device, shown));
         out.push_str(&torch::of_device(process, id, device));
         if !shown.full {
             out.push_str(&holders::in_short(process, id, shown));
@@ -167,6 +167,12 @@ fn warnings(process: &Process) -> String {
             seconds(state.history_from_ns)
         ));
         lines.push("  peaks and totals of the device still count from the start".into());
+        if let Some(sampled) = process.erased_time() {
+            lines.push(format!(
+                "  samples of the recorder tell of the time before (leaks, report --at), one value for each {}",
+                wording::resolution(sampled.finest_ns, sampled.coarsest_ns)
+            ));
+        }
     }
     match state.certainty {
         Certainty::Lost => lines.push(
@@ -222,9 +228,12 @@ fn device_head(process: &Process, id: DeviceId) -> String {
 }
 
 /// Caps, peak, live bytes, counts of allocations and of refused requests.
-fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
+fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportOptions) -> String {
     let mut table = Table::new(4, "lrl");
     in_use::add_peak(&mut table, device);
+    for phase in process.phases_at_peak(id, device) {
+        table.row(["  in phase".into(), String::new(), phases::path(&phase)]);
+    }
     caps(&mut table, device);
     let when = match (shown.moment, process.running) {
         (Moment::End, true) => "live now".to_string(),

@@ -2,6 +2,7 @@
 
 use super::holders::{ListingOptions, lead_words, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::phases;
 use crate::analysis::StackClassifier;
 use crate::analysis::{GroupBy, Holder, Process, SampledDevice, SampledLevel, SampledMoment};
 use crate::report::wording::{self, gpu_name};
@@ -24,6 +25,7 @@ pub fn details(process: &Process, found: &SampledMoment, top: usize) -> String {
     for of in &found.devices {
         out.push_str(&format!("\n{}\n", paint(BOLD, &gpu_name(of.device))));
         out.push_str(&figures(of));
+        out.push_str(&phases::sampled(&of.phases, "peak in a phase"));
         for level in &of.levels {
             out.push_str(&holders(&classifier, level, top));
         }

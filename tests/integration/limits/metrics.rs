@@ -176,6 +176,34 @@ fn a_recorder_that_stopped_and_a_cap_that_warns_are_told() {
     assert_eq!(series["vramtrace_cap_not_in_force{reason=\"warns\"}"], 1.0);
 }
 
+/// Days by the program's own clock, of which a small trace has the last hours.
+#[test]
+fn verdicts_that_rest_on_samples_have_their_resolution() {
+    let (memory, whole, bounded) = (SharedMemory::new(), job("whole"), job("bounded"));
+    let start = |job: &str, limit: &str, days: u64| {
+        let setup = memory.setup().devices("2x512GiB").env("SLURM_JOB_ID", job);
+        let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0").env("VRAMTRACE_STACKS", "native");
+        let setup = setup.env("VRAMTRACE_MAX", limit);
+        let setup = setup.arg(days).arg(300).arg(110).arg("wait");
+        InteractiveProgram::start_as("days", setup)
+    };
+    let processes = [start(&bounded, "4MiB", 3), start(&whole, "1GiB", 1)];
+    let (status, text, err) = memory.command(&[], &["metrics"]);
+    assert_eq!(status, 0, "{err}");
+    let [bounded, whole] = [&bounded, &whole].map(|job| of_job(&text, job));
+    const NAME: &str = "vramtrace_history_resolution_seconds{}";
+    let coarsest = bounded[NAME];
+    // As `leaks` says of the same trace.
+    let trace = processes[0].traces().remove(0);
+    let leaks = vramtrace().args(["leaks", "--json"]).arg(trace).output().unwrap();
+    let leaks: Value = serde_json::from_slice(&leaks.stdout).unwrap();
+    assert_eq!(leaks["processes"][0]["sampled"]["coarsest_s"], coarsest);
+    assert!((600.0..6.0 * 3600.0).contains(&coarsest), "{coarsest}");
+    assert!(bounded.contains_key("vramtrace_growth_bytes_per_second{}"), "{bounded:#?}");
+    assert!(whole.contains_key("vramtrace_trace_age_seconds{}"), "{whole:#?}");
+    assert_eq!(whole.get(NAME), None, "all its events are there");
+}
+
 /// Namespaces in which a process may be, as of a pod beside the exporter's.
 const APART: [&str; 5] = ["unshare", "--pid", "--ipc", "--fork", "--mount-proc"];
 

@@ -82,6 +82,8 @@ fn check_moments(run: &Run, days: u64) {
     let highest = sampled["devices"][0]["levels"][0]["highest_bytes"].as_u64().unwrap() as f64;
     let leaked = 30.0 * 16.0;
     assert!((highest / MIB - 400.0 * 1024.0 - leaked).abs() < 1024.0, "{}", highest / MIB);
+    check_peak_phase(run);
+    check_day_phase(run);
     // As text, with the resolution; and the timeline goes through that time.
     let output = vramtrace().args(["report", "--at", &at]).arg(trace(run)).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -96,6 +98,35 @@ fn check_moments(run: &Run, days: u64) {
     let times: Vec<f64> = of_live.filter_map(|line| line.split(',').nth(1)?.parse().ok()).collect();
     let gap = times.windows(2).map(|two| two[1] - two[0]).fold(0.0, f64::max);
     assert!(!times.is_empty() && gap < 6.0 * 3600.0, "{gap} s without a value");
+}
+
+/// The phase of the highest peak.
+fn check_peak_phase(run: &Run) {
+    let nightly = serde_json::json!(["serve", "nightly"]);
+    let report = json(run, &["report"]);
+    let device = &report["processes"][0]["devices"][0];
+    assert_eq!(device["phases_at_peak"].as_array().map(Vec::len), Some(1), "{device:#}");
+    let phase = &device["phases_at_peak"][0];
+    assert_eq!((&phase["path"], &phase["peak_bytes"]), (&nightly, &device["peak_bytes"]));
+    let (at, peak_s) = (phase["at_s"].as_f64().unwrap(), device["peak_at_s"].as_f64().unwrap());
+    assert!(at <= peak_s && peak_s - at < 2.0, "{at} of {peak_s}");
+}
+
+/// The phases of the second day's peak, of 20 GiB, whose events were erased. Before and after it is `serve` alone.
+fn check_day_phase(run: &Run) {
+    let nightly = serde_json::json!(["serve", "nightly"]);
+    let noon = DAY + DAY / 2 + 60;
+    let report = json(run, &["report", "--at", &noon.to_string()]);
+    let sampled = &report["processes"][0]["sampled"]["devices"][0];
+    let phases = sampled["phases"].as_array().unwrap();
+    assert_eq!(phases[0]["path"], nightly, "{phases:#?}");
+    let mib = |of: &Value| of["peak_bytes"].as_u64().unwrap() as f64 / MIB;
+    let (night, serve) = (mib(&phases[0]), mib(&phases[1]));
+    assert_eq!(phases[1]["path"], serde_json::json!(["serve"]));
+    assert_eq!(&phases[0]["peak_bytes"], &sampled["peak_bytes"]);
+    assert!(night > 420.0 * 1024.0 && night - serve > 19.0 * 1024.0, "{night} and {serve} MiB");
+    let at = phases[0]["at_s"].as_f64().unwrap();
+    assert!((at - noon as f64).abs() < 600.0, "{at}");
 }
 
 #[test]
@@ -140,6 +171,14 @@ fn check_hours(run: &Run, days: u64) {
     let expected = (400.0 + leaked) * hours;
     assert!((0.0..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
     assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
+    // Without the events: by the samples that the recorder summed up.
+    let bound = Bound::within(Duration::ZERO);
+    let lines = run::read(&traces, Judged::default(), &bound, Ended::default());
+    assert_eq!(lines.processes[0].source, "summary");
+    let device = &lines.processes[0].devices[0];
+    let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
+    assert!((-0.001..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
+    assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
 }
 
 #[test]
@@ -147,4 +186,5 @@ fn a_kill_leaves_the_history() {
     let days = 3;
     let run = Program::c_with("days", &["-g"]).run(setup("4MiB", days, 300, 110, "kill"));
     check_leak(&run, days, 12.0);
+    check_peak_phase(&run);
 }

@@ -6,6 +6,7 @@ mod driver_holders;
 mod driver_pool;
 mod endings;
 mod engines;
+mod erased_phases;
 mod failed_ranks;
 mod given_files;
 mod golden;

@@ -49,6 +49,14 @@ impl Row {
         }
     }
 
+    fn real(&self, column: &str) -> Option<f64> {
+        match &self.0[column] {
+            Field::Null => None,
+            Field::Double(value) => Some(*value),
+            other => panic!("{column}: {other:?}"),
+        }
+    }
+
     fn text(&self, column: &str) -> &str {
         match &self.0[column] {
             Field::Null => "",
@@ -175,6 +183,11 @@ fn tables_have_every_event_and_allocation_with_its_end() {
     assert_eq!(summary[0].int("refused_by_cap"), Some(1));
     assert_eq!(summary[0].int("world_size"), Some(4));
     assert_eq!(summary[0].int("nvml_peak_bytes"), Some(900 * MIB));
+    // A for 2 s, the page of B for 4 s, the pool for 3.49 s, D for 1 s, in GiB-hours.
+    let held = (4.0 * 2.0 + 2.0 * 4.0 + 32.0 * 3.49 + 2.0) / 1024.0 / 3600.0;
+    let found = summary[0].real("held_gib_hours").unwrap();
+    assert!((found / held - 1.0).abs() < 1e-3, "{found} of {held}");
+    assert_eq!(summary[0].real("held_gib_hours_error"), Some(0.0), "all events are there");
 
     let samples = rows(&out, "samples");
     assert!(ascends(&samples, "from_ns"));

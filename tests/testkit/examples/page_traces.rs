@@ -27,6 +27,7 @@ fn main() {
     write("hostile.vtrace", &hostile());
     write("plain.vtrace", &without_stacks());
     write("lost.vtrace", &lost());
+    write("erased.vtrace", &testkit::erased_trace::erased());
     write("phases.vtrace", &phases());
     write("leak.vtrace", &leak());
     write("sleeping.vtrace", &sleeping());

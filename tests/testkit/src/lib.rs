@@ -13,6 +13,7 @@
 pub mod address_model;
 mod binaries;
 mod child;
+pub mod erased_trace;
 mod interactive;
 mod machine;
 mod program;

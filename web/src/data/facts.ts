@@ -58,6 +58,8 @@ export interface ProcessFacts {
   ended_out_of_memory: boolean;
   running: boolean;
   history_from_s: number;
+  /** The recorder's samples of the time before: for how long a time there is one value. */
+  sampled_before?: { from_s: number; until_s: number; finest_s: number; coarsest_s: number };
   live_is_known: boolean;
   stopped: { at_s: number; reason: string } | null;
   events: number;

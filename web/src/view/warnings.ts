@@ -1,7 +1,7 @@
 // What is missing in a trace: it stands below the verdict.
 
 import { el } from "../base/dom.ts";
-import { clean, count, seconds, several, size } from "../base/units.ts";
+import { clean, count, duration, seconds, several, size } from "../base/units.ts";
 import type { Model } from "../model/model.ts";
 
 export function warnings(model: Model): HTMLElement[] {
@@ -12,7 +12,7 @@ export function warnings(model: Model): HTMLElement[] {
     all.push(`The trace is damaged in ${several(damage.places, "place")} (${size(damage.bytes)}): what stood there is missing here${where}`);
   }
   if (!known) all.push("Events are missing: what is live at the end is a guess");
-  else if (from > 0) all.push(`Events before ${seconds(from * 1e9)} are not in the trace`);
+  else if (from > 0) all.push(`Events before ${seconds(from * 1e9)} are not in the trace${samples(model)}`);
   if (stopped) all.push(`Recording stopped at ${seconds(stopped.at_s * 1e9)}: ${stopped.reason}`);
   if (running) all.push("The process was running when the page was written");
   if (model.page.lumped > 0) {
@@ -27,4 +27,13 @@ export function warnings(model: Model): HTMLElement[] {
   }
   if (!model.page.has_times) all.push("The trace has no times: events are in order, a microsecond apart");
   return all.map((text) => el("p", { class: "warning", role: "status", text: clean(text, 500) }));
+}
+
+/** What the recorder's samples of erased events resolve, and what shows them. */
+function samples(model: Model): string {
+  const before = model.facts.sampled_before;
+  if (!before) return "";
+  const [finest, coarsest] = [duration(before.finest_s * 1e9), duration(before.coarsest_s * 1e9)];
+  const each = finest === coarsest ? finest : `${finest} to ${coarsest}`;
+  return `: samples of the recorder stand for them, one value for each ${each} of ${seconds(before.from_s * 1e9)} to ${seconds(before.until_s * 1e9)}, in the leaks below and in \`vramtrace report --at\``;
 }

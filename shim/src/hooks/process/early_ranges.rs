@@ -9,7 +9,7 @@ use crate::runtime::log;
 use crate::runtime::thread_slot::tid;
 use crate::trace_writer::TraceWriter;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use vramtrace_format::{Event, Mark};
+use vramtrace_format::Mark;
 
 /// Ranges that were opened before the process had a state.
 const EARLY: usize = 64;
@@ -93,14 +93,14 @@ pub fn name_of(range: u64) -> u32 {
 
 /// Records this thread's ranges, and those that belong to no thread. Each other thread records its own.
 #[inline]
-pub fn record(names: &Names, writer: &TraceWriter) {
+pub fn record(names: &Names, writer: &TraceWriter, mark: impl Fn(u32, Mark)) {
     if EARLY_COUNT.load(Ordering::Relaxed) > 0 {
-        record_open(names, writer);
+        record_open(names, writer, mark);
     }
 }
 
 #[cold]
-fn record_open(names: &Names, writer: &TraceWriter) {
+fn record_open(names: &Names, writer: &TraceWriter, mark: impl Fn(u32, Mark)) {
     let Some(mut open) = EARLY_OPEN.try_lock() else { return };
     let thread = tid();
     let mut mine = Vec::new();
@@ -116,9 +116,9 @@ fn record_open(names: &Names, writer: &TraceWriter) {
     for early in mine {
         let id = mark_id(names, writer, &early.name);
         match early.number {
-            None => writer.record(&Event::Mark { name: id, mark: Mark::Push }),
+            None => mark(id, Mark::Push),
             Some(number) => {
-                writer.record(&Event::Mark { name: id, mark: Mark::Start });
+                mark(id, Mark::Start);
                 if let Some(mut names) = EARLY_NAMES.try_lock() {
                     let _ = names.try_push((number, id));
                 }

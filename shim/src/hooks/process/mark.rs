@@ -5,7 +5,7 @@ use crate::hooks::process::nvtx_strings::registered;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::mark_id;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vramtrace_format::{Event, Mark};
+use vramtrace_format::Mark;
 
 /// Bytes of a name that are kept.
 pub const LONGEST: usize = 200;
@@ -29,13 +29,9 @@ fn id(process: &Process, name: &str) -> u32 {
     mark_id(&process.names, &process.trace_writer, name)
 }
 
-fn write(process: &Process, name: u32, mark: Mark) {
-    process.trace_writer.record(&Event::Mark { name, mark });
-}
-
 pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
     if let Some(process) = known(process) {
-        write(process, id(process, &whole(domain, name)), Mark::Moment);
+        process.mark(id(process, &whole(domain, name)), Mark::Moment);
     }
 }
 
@@ -43,7 +39,7 @@ pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
 pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32 {
     let name = whole(domain, name);
     match known(process) {
-        Some(process) => write(process, id(process, &name), Mark::Push),
+        Some(process) => process.mark(id(process, &name), Mark::Push),
         None => Early::push(name, None),
     }
     0
@@ -51,7 +47,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
 
 pub fn pop(process: Option<&'static Process>, _domain: usize) -> i32 {
     match known(process) {
-        Some(process) => write(process, 0, Mark::Pop),
+        Some(process) => process.mark(0, Mark::Pop),
         None => Early::pop(),
     }
     0
@@ -64,7 +60,7 @@ pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u6
     match known(process) {
         Some(process) => {
             let id = id(process, &name);
-            write(process, id, Mark::Start);
+            process.mark(id, Mark::Start);
             u64::from(id) << 32
         }
         None => {
@@ -82,13 +78,13 @@ pub fn end(process: Option<&'static Process>, range: u64) {
         0 => early_ranges::name_of(range),
         name => name as u32,
     };
-    write(process, name, Mark::End);
+    process.mark(name, Mark::End);
 }
 
 /// Records the ranges that were opened early, as soon as the process has a state.
 fn known(process: Option<&'static Process>) -> Option<&'static Process> {
     if let Some(process) = process {
-        early_ranges::record(&process.names, &process.trace_writer);
+        process.mark_early();
     }
     process
 }

@@ -4,6 +4,7 @@ use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::process::limit_events;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
+use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, SummaryDriver};
@@ -97,7 +98,7 @@ impl ProcessView for Process {
 
     fn summary(&self, emit: &mut dyn FnMut(&Event)) {
         for device in self.devices() {
-            emit(&Event::SummaryDevice(self.counters(device)));
+            emit(&Event::SummaryDevice { counters: self.counters(device), held: None });
             self.ledger.summary(device, emit);
         }
     }
@@ -108,6 +109,10 @@ impl ProcessView for Process {
 
     fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    fn phases(&self) -> &Phases {
+        &self.phases
     }
 
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {

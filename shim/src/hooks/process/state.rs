@@ -23,6 +23,7 @@ use crate::model::devices::{Device, Devices};
 use crate::model::executable_graphs::ExecutableGraphs;
 use crate::model::exports::Exports;
 use crate::model::graphs::Graphs;
+use crate::model::history::Phases;
 use crate::model::imports::Imports;
 use crate::model::launched_kernels::LaunchedKernels;
 use crate::model::ledger::Ledger;
@@ -49,7 +50,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use vramtrace_format::{Definition, StopReason};
+use vramtrace_format::{Definition, Event, Mark, StopReason};
 
 pub struct Process {
     pub config: Config,
@@ -81,6 +82,7 @@ pub struct Process {
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
+    pub phases: Phases,
     pub patchers: Patchers,
 }
 
@@ -130,6 +132,7 @@ impl Process {
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
+            phases: Phases::new(config.max),
             patchers: Patchers::default(),
         }
         // SAFETY: every field was written above, this being the last.
@@ -137,6 +140,20 @@ impl Process {
             (&raw mut (*at).config).write(config);
             process.assume_init()
         }
+    }
+}
+
+impl Process {
+    /// Records a mark of the program. `name`: the id of its text.
+    pub fn mark(&self, name: u32, mark: Mark) {
+        self.phases.mark(&self.ledger, self.clock.now_ns(), name, mark);
+        self.trace_writer.record(&Event::Mark { name, mark });
+    }
+
+    /// Records the ranges that were opened before the process had a state.
+    #[inline]
+    pub fn mark_early(&self) {
+        early_ranges::record(&self.names, &self.trace_writer, |name, mark| self.mark(name, mark));
     }
 }
 
@@ -250,7 +267,7 @@ fn make_now() -> &'static Process {
             crate::runtime::late_binding::bind_loaded();
             process.trace_writer.start();
             record_settings(process);
-            early_ranges::record(&process.names, &process.trace_writer);
+            process.mark_early();
             patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce);
             process
         }

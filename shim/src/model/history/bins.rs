@@ -1,9 +1,10 @@
 //! A bin of the history: the figures of a part of the time.
 
+use super::phases;
 use crate::model::ledger::KINDS;
-use crate::runtime::fallible::{TryPush, vec_of};
+use crate::runtime::fallible::{TryPush, list_of, vec_of};
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{DeviceId, HistoryPhase, StackId};
 
 pub(super) const TIERS: usize = 3;
 /// The driver's memory, and a framework's blocks.
@@ -116,6 +117,8 @@ pub(super) struct Bin {
     pub(super) devices: Vec<OfDevice>,
     /// In ascending order of their keys.
     pub(super) rows: Vec<Row>,
+    /// Of each device those with the highest peaks, highest first.
+    pub(super) phases: Vec<HistoryPhase>,
 }
 
 impl Bin {
@@ -187,7 +190,10 @@ impl Bin {
         }
         let (from_ns, until_ns) = (self.from_ns, next.until_ns);
         let samples = self.samples.saturating_add(next.samples);
-        let mut bin = Bin { from_ns, until_ns, samples, devices, rows };
+        let mut phases = list_of(self.phases.len(), self.phases.iter().copied())?;
+        next.phases.iter().for_each(|row| phases::add(&mut phases, *row));
+        phases::choose(&mut phases);
+        let mut bin = Bin { from_ns, until_ns, samples, devices, rows, phases };
         bin.choose(most)?;
         Ok(bin)
     }

@@ -14,6 +14,7 @@ pub(super) fn bytes_of(event: &Event) -> u64 {
         Event::HistoryBin(_) => 32,
         Event::HistoryDevice(_) | Event::HistoryHolder(_) | Event::HistoryPeakHolder(_) => 40,
         Event::HistoryLevel(_) => 80,
+        Event::HistoryPhase(_) => 56,
         _ => 24,
     }
 }
@@ -24,6 +25,8 @@ pub struct Copy {
     most_bytes: u64,
     bytes: u64,
     records: u64,
+    /// Records of phases, which `records` does not count.
+    phases: u64,
     cut: bool,
     tier: usize,
     bin: usize,
@@ -38,8 +41,8 @@ impl Copy {
     pub fn begin(id: u32, most_bytes: u64, emit: &mut dyn FnMut(&Event)) -> Copy {
         emit(&Event::HistoryBegin { id, every_ns: EVERY_NS });
         let (tier, bin, row, holder) = (0, 0, 0, 0);
-        let (bytes, records, cut, has_figures) = (0, 0, false, false);
-        Copy { id, most_bytes, bytes, records, cut, tier, bin, row, has_figures, holder }
+        let (bytes, records, phases, cut, has_figures) = (0, 0, 0, false, false);
+        Copy { id, most_bytes, bytes, records, phases, cut, tier, bin, row, has_figures, holder }
     }
 
     /// Bytes of its records.
@@ -52,18 +55,25 @@ impl Copy {
         self.cut
     }
 
+    fn written(&self) -> u64 {
+        self.records + self.phases
+    }
+
     fn put(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
-        self.records += 1;
+        match event {
+            Event::HistoryPhase(_) => self.phases += 1,
+            _ => self.records += 1,
+        }
         self.bytes += bytes_of(&event);
         emit(&event);
     }
 
     /// Writes on. True: the copy is complete.
     pub fn slice(&mut self, history: &History, emit: &mut dyn FnMut(&Event)) -> bool {
-        let end = self.records + RECORDS as u64;
+        let end = self.written() + RECORDS as u64;
         let mut lookups = 0;
         while let Some(holder) = history.peak.found.get(self.holder).copied() {
-            if self.records >= end {
+            if self.written() >= end {
                 return false;
             }
             self.holder += 1;
@@ -75,7 +85,7 @@ impl Copy {
                 (self.tier, self.bin, self.row) = (self.tier + 1, 0, 0);
                 continue;
             };
-            if self.records >= end {
+            if self.written() >= end {
                 return false;
             }
             if self.bytes >= 2 * self.most_bytes {
@@ -93,7 +103,7 @@ impl Copy {
                     self.row = bin.rows.len();
                     break;
                 }
-                if self.records >= end || lookups >= LOOKUPS {
+                if self.written() >= end || lookups >= LOOKUPS {
                     return false;
                 }
                 let (event, looked) = holder(bins, self.bin, row);
@@ -103,7 +113,8 @@ impl Copy {
             }
             (self.bin, self.row, self.has_figures) = (self.bin + 1, 0, false);
         }
-        emit(&Event::HistoryEnd { id: self.id, cut: self.cut, records: self.records });
+        let &mut Copy { id, cut, records, phases, .. } = self;
+        emit(&Event::HistoryEnd { id, cut, records, phases });
         true
     }
 
@@ -142,6 +153,13 @@ impl Copy {
                     self.put(Event::HistoryKind { device, kind, bytes }, emit);
                 }
             }
+        }
+        if self.bytes >= self.most_bytes {
+            self.cut |= !bin.phases.is_empty();
+            return;
+        }
+        for phase in &bin.phases {
+            self.put(Event::HistoryPhase(*phase), emit);
         }
     }
 }

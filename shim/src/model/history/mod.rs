@@ -7,6 +7,8 @@
 //! and tells 64 stacks of each level apart that hold most, and as many that grew most; the rest is one sum. What
 //! grew is told by the lowest sample of a stack in a bin, so that memory that comes and goes is no growth.
 //!
+//! A bin also has the phases of the program in which a device's memory was highest, four for a device (`phases.rs`).
+//!
 //! A slice reads at most 128 sums of 512 slots, adds at most 128 stacks to the bins, joins two bins, or writes about 32
 //! records. A sample takes at most one 200th of the time between two of them.
 //!
@@ -20,7 +22,9 @@
 mod best;
 mod bins;
 mod copy;
+mod over_time;
 mod peak;
+mod phases;
 mod sampler;
 mod tier;
 mod tracks;
@@ -29,4 +33,5 @@ mod tracks;
 mod tests;
 
 pub use copy::Copy;
+pub use phases::Phases;
 pub use sampler::History;

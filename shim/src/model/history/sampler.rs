@@ -1,12 +1,14 @@
 //! Takes the samples, in slices.
 
 use super::bins::{Key, LEVELS, TIERS};
+use super::over_time::OverTime;
 use super::peak::PeakHolders;
+use super::phases::Phases;
 use super::tier::{Sample, Tier};
 use super::tracks::Tracks;
 use crate::model::ledger::{HeldCursor, KINDS, Ledger, Walked};
 use crate::runtime::fallible::TryPush;
-use vramtrace_format::Kind;
+use vramtrace_format::{DeviceId, HeldBytes, Kind};
 
 /// Most bins of each tier; in a trace with a limit below [`SMALL`] half, below a quarter of that a quarter of them.
 pub(super) const WHOLE: usize = 256;
@@ -45,6 +47,8 @@ pub struct History {
     due_ns: u64,
     cost_ns: u64,
     pub(super) peak: PeakHolders,
+    over_time: OverTime,
+    has_ended: bool,
     pub(super) most_rows: usize,
 }
 
@@ -71,6 +75,8 @@ impl History {
             due_ns: EVERY_NS,
             cost_ns: 0,
             peak: PeakHolders::default(),
+            over_time: OverTime::default(),
+            has_ended: false,
             most_rows: ROWS,
         }
     }
@@ -86,17 +92,38 @@ impl History {
     }
 
     /// Takes a sample at once.
-    pub fn sample_now(&mut self, ledger: &Ledger, now_ns: u64) {
+    pub fn sample_now(&mut self, ledger: &Ledger, phases: &Phases, now_ns: u64) {
         self.due_ns = 0;
         while self.is_due(now_ns) {
-            self.slice(ledger, now_ns, || now_ns);
+            self.slice(ledger, phases, now_ns, || now_ns);
         }
     }
 
+    /// The process ends: the time since the last sample counts in [`History::held_over_time`].
+    pub fn end(&mut self, ledger: &Ledger, phases: &Phases, now_ns: u64) {
+        self.has_ended = true;
+        self.over_time.begin(now_ns);
+        for device in ledger.devices() {
+            let peak = phases.take_peak(ledger, device);
+            self.over_time.add(device, ledger.live(device), peak);
+        }
+    }
+
+    /// How much a device held for how long, up to [`History::end`].
+    pub fn held_over_time(&self, device: DeviceId) -> Option<HeldBytes> {
+        self.over_time.of(device).filter(|_| self.has_ended)
+    }
+
     /// Does one slice of the work that is due. `clock`: the time when it is done.
-    pub fn slice(&mut self, ledger: &Ledger, now_ns: u64, clock: impl Fn() -> u64) {
+    pub fn slice(
+        &mut self,
+        ledger: &Ledger,
+        phases: &Phases,
+        now_ns: u64,
+        clock: impl Fn() -> u64,
+    ) {
         match self.step {
-            Step::Idle if now_ns >= self.due_ns => self.begin(ledger),
+            Step::Idle if now_ns >= self.due_ns => self.begin(ledger, phases, now_ns),
             Step::Idle => return,
             Step::Walk(cursor) => self.walk(ledger, cursor, now_ns),
             Step::Add(index) => self.add(index),
@@ -111,10 +138,13 @@ impl History {
         }
     }
 
-    fn begin(&mut self, ledger: &Ledger) {
+    fn begin(&mut self, ledger: &Ledger, phases: &Phases, now_ns: u64) {
         self.sample += 1;
         self.sums.clear();
+        let tiers = &mut self.tiers;
+        phases.sample(ledger, now_ns, |row| tiers.iter_mut().for_each(|tier| tier.add_phase(row)));
         self.peak.begin();
+        self.over_time.begin(now_ns);
         for device in ledger.devices() {
             let mut kinds = [0; KINDS];
             Kind::ALL.iter().for_each(|kind| {
@@ -122,12 +152,13 @@ impl History {
             });
             let sum = Sample {
                 device,
-                peak: ledger.take_recent_peak(device),
+                peak: phases.take_peak(ledger, device),
                 refused: ledger.refused_so_far(device),
                 bytes: [0; LEVELS],
                 calls: [[0; 2]; LEVELS],
                 kinds,
             };
+            self.over_time.add(device, ledger.live(device), sum.peak);
             // A device without room has no figures in this sample.
             let _ = self.sums.try_push(sum);
             self.peak.begin_device(device, ledger.peak_number(device));

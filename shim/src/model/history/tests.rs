@@ -1,10 +1,11 @@
 //! The history over a ledger whose time is given.
 
 use super::copy::{self, Copy};
+use super::phases::{IN_BIN, Phases};
 use super::sampler::{History, LEAST_ROWS, SECOND_NS, WHOLE};
 use super::tracks;
 use crate::model::ledger::{Entry, Ledger, Sink};
-use vramtrace_format::{DeviceId, Event, HistoryHolder, Kind, SiteId, StackId};
+use vramtrace_format::{DeviceId, Event, HistoryHolder, HistoryPhase, Kind, Mark, SiteId, StackId};
 
 struct Nowhere;
 impl Sink for Nowhere {
@@ -17,6 +18,7 @@ const LEAK: u32 = 1000;
 struct Program {
     ledger: Box<Ledger>,
     history: History,
+    phases: Phases,
     next: u64,
     now_ns: u64,
     slices: u64,
@@ -25,7 +27,8 @@ struct Program {
 impl Program {
     fn new() -> Program {
         let ledger = Box::new(Ledger::new());
-        Program { ledger, history: History::new(64 << 20), next: 1, now_ns: 0, slices: 0 }
+        let (history, phases) = (History::new(64 << 20), Phases::new(Some(64 << 20)));
+        Program { ledger, history, phases, next: 1, now_ns: 0, slices: 0 }
     }
 
     fn allocate(&mut self, stack: u32, mib: u64) -> u64 {
@@ -41,12 +44,17 @@ impl Program {
         self.ledger.remove(&Nowhere, vramtrace_format::Space::Device, key);
     }
 
+    fn mark(&mut self, seconds: u64, name: u32, mark: Mark) {
+        let now_ns = self.now_ns + seconds * SECOND_NS;
+        self.phases.mark(&self.ledger, now_ns, name, mark);
+    }
+
     /// Time passes, with a sample at its end if one is due.
     fn pass(&mut self, seconds: u64) {
         self.now_ns += seconds * SECOND_NS;
         while self.history.is_due(self.now_ns) {
             self.slices += 1;
-            self.history.slice(&self.ledger, self.now_ns, || self.now_ns);
+            self.history.slice(&self.ledger, &self.phases, self.now_ns, || self.now_ns);
         }
     }
 
@@ -56,8 +64,8 @@ impl Program {
         loop {
             let before = events.len();
             let done = copy.slice(&self.history, &mut |event| events.push(*event));
-            // The figures of a bin are not divided: 13 kinds, two levels and two more for each device.
-            assert!(events.len() - before <= 32 + 20, "{}", events.len() - before);
+            // The figures of a bin are not divided: 13 kinds, two levels, four phases and two more for each device.
+            assert!(events.len() - before <= 32 + 24, "{}", events.len() - before);
             if done {
                 return events;
             }
@@ -222,4 +230,147 @@ fn memory_is_bounded_however_many_stacks_there_are() {
         _ => None,
     });
     assert_eq!(level.unwrap().highest, (tracks::MOST as u64 + 1000) * 2 * MIB, "all the same");
+}
+
+/// A phase in a bin: names, peak in MiB, when, and how long it was open, in seconds.
+type InBin = (Vec<u32>, u64, u64, u64);
+
+/// The phases in the bins of a tier.
+fn phases(events: &[Event], tier: u8) -> Vec<Vec<InBin>> {
+    let (mut now, mut found) = (u8::MAX, Vec::new());
+    for event in events {
+        match *event {
+            Event::HistoryBin(of) => {
+                now = of.tier;
+                if now == tier {
+                    found.push(Vec::new());
+                }
+            }
+            Event::HistoryPhase(phase) if now == tier => {
+                let HistoryPhase { peak, at_ns, open_ns, .. } = phase;
+                let names = phase.names().collect();
+                let row = (names, peak / MIB, at_ns / SECOND_NS, open_ns / SECOND_NS);
+                found.last_mut().unwrap().push(row);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+const EPOCH: u32 = 1;
+const FORWARD: u32 = 2;
+const BACKWARD: u32 = 3;
+const OTHER: u32 = 4;
+
+/// An epoch of 100 s, in which forward holds 40 MiB for a moment and backward holds 30 MiB on.
+fn epoch(program: &mut Program) {
+    program.mark(0, EPOCH, Mark::Push);
+    program.mark(10, FORWARD, Mark::Push);
+    let peak = program.allocate(1, 40);
+    program.free(peak);
+    program.mark(30, 0, Mark::Pop);
+    program.mark(30, BACKWARD, Mark::Push);
+    let held = program.allocate(2, 30);
+    program.mark(90, 0, Mark::Pop);
+    program.mark(91, 0, Mark::Pop);
+    program.pass(100);
+    program.free(held);
+}
+
+#[test]
+fn a_bin_tells_the_phase_of_a_peak_between_samples() {
+    let mut program = Program::new();
+    program.pass(1000);
+    epoch(&mut program);
+    let tier = phases(&program.copy(4 << 20), 0);
+    // The pause before has no phase, since no range was marked yet.
+    assert_eq!(tier[0], []);
+    // What is held on counts after its range too; what held as much before comes first. Up to forward the device was not used.
+    let wanted = [
+        (vec![EPOCH, FORWARD], 40, 1010, 20),
+        (vec![EPOCH, BACKWARD], 30, 1030, 60),
+        (vec![EPOCH], 30, 1090, 1),
+        (vec![], 30, 1091, 9),
+    ];
+    assert_eq!(tier[1], wanted);
+    let device = program.copy(4 << 20).into_iter().rev().find_map(|event| match event {
+        Event::HistoryDevice(of) => Some(of.peak / MIB),
+        _ => None,
+    });
+    assert_eq!(device, Some(40), "marks do not take the peak away from the sample");
+}
+
+#[test]
+fn phases_are_thinned_to_those_with_the_highest_peaks() {
+    let mut program = Program::new();
+    let hours = 400;
+    for hour in 0..hours {
+        for step in 0..36 {
+            let name = 1000 + hour * 36 + step;
+            program.mark(0, name, Mark::Push);
+            let held = program.allocate(1, u64::from(10 + step) + 100 * u64::from(hour == 77));
+            program.mark(100, 0, Mark::Pop);
+            program.pass(100);
+            program.free(held);
+        }
+    }
+    let events = program.copy(4 << 20);
+    let tier = phases(&events, 0);
+    assert!(tier.len() > WHOLE / 2 && tier.iter().all(|bin| bin.len() <= IN_BIN), "{}", tier.len());
+    let all = tier.iter().flatten();
+    let (names, peak, at, open) = all.max_by_key(|(_, peak, at, _)| (peak, !at)).unwrap();
+    // The last step of that hour has the highest peak of all, in whole pieces of 2 MiB.
+    assert_eq!((names, *peak, *open), (&vec![1000 + 77 * 36 + 35], 146, 100));
+    assert_eq!(*at, (77 * 36 + 35) * 100);
+    let records = events.iter().filter(|event| matches!(event, Event::HistoryPhase(_))).count();
+    assert!(records <= IN_BIN * (WHOLE + 120 + 60));
+    let &Event::HistoryEnd { records: said, phases, .. } = events.last().unwrap() else { panic!() };
+    assert_eq!((said + phases, phases), (events.len() as u64 - 2, records as u64));
+}
+
+#[test]
+fn ranges_of_several_threads_and_of_none_are_open_at_once() {
+    let program = std::sync::Mutex::new(Program::new());
+    let mark = |seconds, name, mark| program.lock().unwrap().mark(seconds, name, mark);
+    mark(0, EPOCH, Mark::Push);
+    mark(0, OTHER, Mark::Start);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            mark(0, FORWARD, Mark::Push);
+            // Deeper than names are kept.
+            (0..10).for_each(|depth| mark(0, 100 + depth, Mark::Push));
+            let key = program.lock().unwrap().allocate(1, 10);
+            mark(10, 0, Mark::Pop);
+            program.lock().unwrap().free(key);
+            (0..10).for_each(|_| mark(10, 0, Mark::Pop));
+        });
+    });
+    mark(20, OTHER, Mark::End);
+    mark(20, 0, Mark::Pop);
+    // The ends of ranges that are not open end nothing.
+    mark(20, OTHER, Mark::End);
+    mark(20, 0, Mark::Pop);
+    let mut program = program.into_inner().unwrap();
+    program.pass(30);
+    let tier = phases(&program.copy(4 << 20), 0);
+    let peak: Vec<_> = tier[0].iter().filter(|(_, peak, at, _)| (*peak, *at) == (10, 0)).collect();
+    let mut names: Vec<&[u32]> = peak.iter().map(|(names, ..)| &names[..]).collect();
+    names.sort();
+    assert_eq!(names, [&[EPOCH][..], &[FORWARD, 100, 101, 102], &[OTHER]]);
+    let open: Vec<u64> = peak.iter().map(|(.., open)| *open).collect();
+    assert_eq!(open.iter().sum::<u64>(), 20 + 10 + 20, "{peak:?}");
+}
+
+#[test]
+fn ranges_that_never_end_cost_a_bounded_number_of_rows() {
+    let mut program = Program::new();
+    let held = program.allocate(1, 10);
+    for name in 0..10_000 {
+        program.mark(1, name, Mark::Start);
+    }
+    program.pass(2);
+    let tier = phases(&program.copy(4 << 20), 0);
+    assert_eq!(tier[0].len(), IN_BIN);
+    program.free(held);
 }

@@ -2,10 +2,11 @@
 
 use super::best::Best;
 use super::bins::{Bin, Key, LEVELS, OfDevice, Row, rank};
+use super::phases;
 use crate::model::ledger::KINDS;
-use crate::runtime::fallible::{MakeRoom, TryPush};
+use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, HistoryPhase};
 
 /// The sums of a device in one sample.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,7 @@ pub(super) struct Tier {
     from_ns: u64,
     samples: u32,
     devices: Vec<OfDevice>,
+    phases: Vec<HistoryPhase>,
     /// Devices and levels whose sums are higher in this sample than before in the bin.
     higher: Vec<(DeviceId, [bool; LEVELS])>,
     /// The bin ends with this sample.
@@ -47,6 +49,7 @@ impl Tier {
             from_ns: 0,
             samples: 0,
             devices: Vec::new(),
+            phases: Vec::new(),
             higher: Vec::new(),
             closing: false,
             best: Default::default(),
@@ -81,6 +84,11 @@ impl Tier {
                 }
             }
         }
+    }
+
+    /// What is known of a phase since the sample before.
+    pub(super) fn add_phase(&mut self, row: HistoryPhase) {
+        phases::add(&mut self.phases, row);
     }
 
     /// The sums of a sample have been read; its stacks are added next.
@@ -128,6 +136,7 @@ impl Tier {
         self.best.iter_mut().flatten().for_each(|best| best.clear());
         (self.from_ns, self.samples) = (now_ns, 0);
         self.devices.clear();
+        self.phases.clear();
     }
 
     fn close(&mut self, now_ns: u64) -> Result<(), NoMemory> {
@@ -146,12 +155,14 @@ impl Tier {
         for of in &self.devices {
             devices.try_push(*of)?;
         }
+        phases::choose(&mut self.phases);
+        let phases = list_of(self.phases.len(), self.phases.iter().copied())?;
         self.bins.make_room()?;
         if self.bins.len() >= self.most && !self.joins {
             self.bins.remove(0);
         }
         let (from_ns, until_ns, samples) = (self.from_ns, now_ns, self.samples);
-        self.bins.try_push(Bin { from_ns, until_ns, samples, devices, rows })
+        self.bins.try_push(Bin { from_ns, until_ns, samples, devices, rows, phases })
     }
 
     /// Whether bins must be joined.

@@ -8,6 +8,7 @@ mod rolling;
 
 use super::*;
 use crate::config::Config;
+use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Entry, Ledger};
 use crate::model::sites::{SiteKey, Sites};
 use crate::runtime::thread_slot;
@@ -161,6 +162,7 @@ fn stderr_of(run: impl FnOnce() -> bool) -> (Result<bool, i32>, String) {
 #[derive(Default)]
 struct Fake {
     ledger: Ledger,
+    phases: Phases,
 }
 
 impl Fake {
@@ -213,7 +215,7 @@ impl ProcessView for Fake {
 
     fn summary(&self, emit: &mut dyn FnMut(&Event)) {
         for device in self.devices() {
-            emit(&Event::SummaryDevice(self.counters(device)));
+            emit(&Event::SummaryDevice { counters: self.counters(device), held: None });
             self.ledger.summary(device, emit);
         }
     }
@@ -224,6 +226,10 @@ impl ProcessView for Fake {
 
     fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    fn phases(&self) -> &Phases {
+        &self.phases
     }
 
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {

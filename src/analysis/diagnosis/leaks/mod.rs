@@ -46,8 +46,8 @@ mod tests;
 mod trend;
 mod verdict;
 
+pub use crate::replay::history::Sampled;
 pub use growth::{Growth, KeptReason};
-pub use sampled::Sampled;
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{
     DriverMemory, HeldByDriver, HeldReason, Kept, LargerPieces, Leak, LeakReason, Leaks, Pooled,

@@ -9,19 +9,7 @@ use vramtrace_format::{DeviceId, StackId};
 use super::observer::{GrowthObserver, LevelTotals, StackHistory};
 use crate::analysis::Level;
 use crate::replay::History;
-use crate::replay::history::Tier;
-
-/// The part of the observed time that is known by samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sampled {
-    /// ns since the start of the trace.
-    pub from_ns: u64,
-    /// From here on every event is known.
-    pub until_ns: u64,
-    /// Time for which there is one value: the shortest and the longest, ns.
-    pub finest_ns: u64,
-    pub coarsest_ns: u64,
-}
+use crate::replay::history::{Sampled, Tier};
 
 type Of = (Level, DeviceId, StackId);
 
@@ -54,14 +42,8 @@ impl GrowthObserver {
     pub fn prepend(&mut self, history: &History) -> Option<Sampled> {
         let resumed_ns = self.from_ns?;
         let parts = history.parts(resumed_ns);
-        let from_ns = parts.first().map(|(tier, at)| tier.bins[*at].from_ns)?;
-        let lengths = || parts.iter().map(|(tier, at)| tier.bins[*at].length_ns());
-        let sampled = Sampled {
-            from_ns,
-            until_ns: resumed_ns,
-            finest_ns: lengths().min()?,
-            coarsest_ns: lengths().max()?,
-        };
+        let sampled = history.sampled(resumed_ns)?;
+        let from_ns = sampled.from_ns;
         let mut events: BTreeMap<(Level, DeviceId), Vec<u64>> = BTreeMap::new();
         for (level, device) in self.places.keys() {
             let of = events_before(&parts, *level == Level::Tensor, *device);

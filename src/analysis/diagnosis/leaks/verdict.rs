@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
-use super::sampled::Sampled;
 use crate::analysis::Level;
 use crate::replay::OffSpan;
+use crate::replay::history::Sampled;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 

@@ -25,10 +25,10 @@ use vramtrace_format::{
 };
 
 use super::outliers::Standing;
-use crate::analysis::oom;
+use crate::analysis::{HeldOverTimeObserver, oom};
 use crate::replay::{BytesByKind, DeviceState, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
-use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
+use crate::trace::{Definitions, DeviceInfo, DeviceSummary, EndSummary, Trace, process_name};
 use observer::RankObserver;
 use steps::Steps;
 
@@ -94,6 +94,8 @@ pub struct RankDevice {
     pub holders: Vec<SummaryHolder>,
     /// What the driver took for itself, at the peak and at the end, largest first; of a summary the largest.
     pub driver: Vec<SummaryDriver>,
+    /// GiB-hours, and what they may differ by. `None`: not known.
+    pub held_gib_hours: Option<[f64; 2]>,
     /// The live bytes at every moment, where processes share the device.
     steps: Option<Steps>,
 }
@@ -207,6 +209,7 @@ impl Rank {
                 live_by_kind,
                 holders: of_device.holders.clone(),
                 driver: of_device.driver.clone(),
+                held_gib_hours: held_gib_hours(of_device, summary.ended_ns),
                 ..of_counters(&counters)
             };
             rank.devices.insert(id, device);
@@ -236,8 +239,10 @@ impl Rank {
         progress: &mut dyn FnMut(u64, u64),
     ) -> (Rank, State) {
         let mut observer = RankObserver::new(steps);
-        let mut both = (&mut observer, observed);
-        let state = trace.replay_until(definitions, Until::End, &mut both, progress).state;
+        let mut over_time = HeldOverTimeObserver::default();
+        let mut all = ((&mut observer, &mut over_time), observed);
+        let state = trace.replay_until(definitions, Until::End, &mut all, progress).state;
+        let over_time = over_time.finish(state.time_ns, state.history.as_deref());
         let mut rank = Rank::begin(trace);
         rank.ended_in_order = state.ended_ns.is_some();
         rank.stopped = state.stopped.is_some();
@@ -255,8 +260,11 @@ impl Rank {
             let driver = observer.held.driver(*id);
             let steps = observer.steps.remove(id);
             let info = definitions.device(*id).cloned();
-            rank.devices
-                .insert(*id, RankDevice { info, holders, driver, steps, ..of_state(device) });
+            let held = over_time.get(id);
+            let held_gib_hours = held.map(|held| [held.gib_hours(), held.error_gib_hours()]);
+            let of = of_state(device);
+            let of = RankDevice { info, holders, driver, steps, held_gib_hours, ..of };
+            rank.devices.insert(*id, of);
         }
         (rank.name_holders(definitions), state)
     }
@@ -328,6 +336,17 @@ fn held(mut kinds: BytesByKind) -> BytesByKind {
 
 fn refused(counters: &Counters) -> u64 {
     counters.refused_by_cap.saturating_add(counters.refused_by_driver)
+}
+
+/// By the recorder's samples of allocations, and with what the driver had taken for itself at the end, contexts among it,
+/// as if it had been there all along.
+fn held_gib_hours(of: &DeviceSummary, ended_ns: u64) -> Option<[f64; 2]> {
+    let held = of.held?;
+    let at_end = of.driver.iter().filter(|of| of.moment == SummaryMoment::End);
+    let beside = at_end.map(|of| of.bytes).fold(0, u64::saturating_add);
+    let beside = beside as f64 * ended_ns as f64 / 1e9;
+    let hours = |byte_s: f64| byte_s / 3600.0 / (1u64 << 30) as f64;
+    Some([hours(held.byte_s as f64 + beside), hours(held.error_byte_s as f64)])
 }
 
 /// Whether a summary has all figures. Only the events tell whether refusals ended the program, and what the driver took

@@ -23,7 +23,7 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
         t.event(end_ns, event);
     };
     for (id, device) in &replayed.devices {
-        put(Event::SummaryDevice(Counters {
+        let counters = Counters {
             device: id.0,
             live: device.live_bytes,
             peak: device.peak_bytes,
@@ -34,7 +34,8 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
             refused_by_cap: device.refused_by_cap,
             refused_by_driver: device.refused_by_driver,
             ..Counters::default()
-        }));
+        };
+        put(Event::SummaryDevice { counters, held: None });
         for kind in Kind::ALL {
             let of = |kinds: &BytesByKind| kinds[kind as usize];
             let (at_peak, live) = (of(&device.peak_by_kind), of(&device.live_by_kind));

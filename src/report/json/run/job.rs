@@ -46,7 +46,7 @@ pub struct JobRecord {
     pub peak_bytes: Option<u64>,
     /// Of the process that used the largest part of its limit.
     pub never_used_share: Option<f64>,
-    /// Of the processes whose events were all read (`processes_in_full`).
+    /// The sum over the processes where it is known.
     pub held_gib_hours: f64,
     /// The sum of what these may differ by.
     pub held_gib_hours_error: f64,

@@ -68,9 +68,11 @@ pub struct DeviceRecord {
     pub limit_bytes: Option<u64>,
     /// The part of the limit that was not used even at the peak, 0 to 1.
     pub never_used_share: Option<f64>,
-    /// Bytes over time, up to the last event. Null also of a process that was not read in full: no summary has it.
+    /// Bytes over time, up to the last event. Of a process that was not read in full: by the samples that its summary has;
+    /// null without.
     pub held_gib_hours: Option<f64>,
-    /// Most that it may differ by: the events of a part of the time were erased, and samples stand for them. 0: none were.
+    /// Most that it may differ by, where samples stand for events of a part of the time, or of all of it. 0: all is known by
+    /// events.
     pub held_gib_hours_error: Option<f64>,
     pub live_bytes: u64,
     pub refused_by_cap: u64,
@@ -181,6 +183,8 @@ pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
             live_bytes: device.live_bytes,
             refused_by_cap: device.refused_by_cap,
             refused_by_driver: device.refused_by_driver,
+            held_gib_hours: device.held_gib_hours.map(|[held, _]| rounded(held)),
+            held_gib_hours_error: device.held_gib_hours.map(|[_, error]| rounded(error)),
             by_library_at_peak: (rank.source != Source::Totals).then(|| {
                 let here = holders.iter().filter(|holder| holder.device == *id);
                 by_library(here.map(|holder| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vramtrace_format::{Counters, Event, Kind, RefusedBy};
+use vramtrace_format::{Counters, Event, HeldBytes, Kind, RefusedBy};
 
 use super::*;
 use crate::analysis::Bound;
@@ -28,7 +28,9 @@ fn run() -> [TraceBuilder; 2] {
     whole.header.uuid[0] = 1;
     whole.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
     whole.event(3 * SECOND, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
-    whole.event(3 * SECOND, Event::SummaryDevice(counters(100 * MIB, 100 * MIB)));
+    let held = Some(HeldBytes { byte_s: 7200 << 30, error_byte_s: 360 << 30 });
+    let at_end = counters(100 * MIB, 100 * MIB);
+    whole.event(3 * SECOND, Event::SummaryDevice { counters: at_end, held });
     whole.event(3 * SECOND, Event::SummaryEnd { records: 1 });
     whole.event(3 * SECOND, Event::Ended);
     let mut killed = TraceBuilder::new().rank(1, 2);
@@ -60,10 +62,17 @@ fn without_time_the_figures_are_those_of_summary_and_totals() {
     assert_eq!(peaks, [100, 300]);
     for process in &processes {
         let device = &process.devices[0];
-        assert!(process.leaks.is_none() && device.held_gib_hours.is_none());
+        assert!(process.leaks.is_none());
         assert!(device.in_use_at_peak.is_none() && device.by_role_at_peak.is_none());
         assert_eq!(device.limit_bytes, Some(24 << 30));
     }
+    // By the samples that the summary has; the last totals have none.
+    let held = |of: &ProcessRecord| {
+        let device = &of.devices[0];
+        device.held_gib_hours.zip(device.held_gib_hours_error)
+    };
+    assert_eq!((held(&processes[0]), held(&processes[1])), (Some((2.0, 0.1)), None));
+    assert_eq!((job.held_gib_hours, job.held_gib_hours_error), (2.0, 0.1));
     assert!(processes[1].devices[0].by_library_at_peak.is_none());
     assert_eq!((job.processes, job.processes_in_full, job.leaks), (2, 0, None));
     // Both had the card at one time, and no moment was read.

@@ -1,0 +1,111 @@
+//! A trace whose first 18 s were erased, and what the recorder's history says of them.
+
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{
+    Alloc, Counters, Definition, DeviceId, Event, HistoryBin, HistoryDevice, HistoryLevel,
+    HistoryPhase, Kind, Space, StackId,
+};
+
+use crate::trace_builder::{SECOND, TraceBuilder, counters};
+
+const DEVICE: DeviceId = DeviceId(0);
+const EPOCH: u32 = 1;
+const FORWARD: u32 = 2;
+const LOADER: u32 = 3;
+
+/// Names, highest MiB, when, and for how long, in seconds.
+type Row<'r> = (&'r [u32], u64, u64, u64);
+
+fn phase((names, mib, at, open): Row) -> Event {
+    let name = |at: usize| names.get(at).copied().unwrap_or(0);
+    Event::HistoryPhase(HistoryPhase {
+        device: DEVICE,
+        depth: names.len() as u8,
+        first: name(0),
+        second: name(1),
+        third: name(2),
+        fourth: name(3),
+        peak: mib * MIB,
+        at_ns: at * SECOND,
+        open_ns: open * SECOND,
+    })
+}
+
+/// 160 MiB are live at 18 s, when the events begin. The peak of 200 MiB at 12 s was in `epoch > forward`, while another thread
+/// was in `loader`. Samples tell of up to 10 s in bins of 5 s, then in one of 8 s.
+pub fn erased() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.header.max_bytes = Some(16 * MIB);
+    t.lose();
+    t.stack(1, &[], &[], &[]);
+    for (id, text) in [(EPOCH, "epoch"), (FORWARD, "forward"), (LOADER, "loader")] {
+        t.define(Definition::Text { id, text: text.into() });
+    }
+    let site = t.site(Kind::Device, 0);
+    let of = |key: u64| Alloc {
+        site,
+        space: Space::Device,
+        key,
+        size: 32 * MIB,
+        stack: StackId(1),
+        requested: None,
+    };
+    t.event(18 * SECOND, Event::CheckpointBegin { id: 3 });
+    for n in 1..=5u64 {
+        let (time_ns, alloc) = (n * SECOND, of(n << 40));
+        t.event(18 * SECOND, Event::CheckpointAlloc { id: 3, time_ns, alloc });
+    }
+    let highest = Counters { peak: 200 * MIB, peak_time_ns: 12 * SECOND, ..counters(0) };
+    t.event(18 * SECOND, Event::CheckpointCounters { id: 3, counters: highest });
+    t.event(18 * SECOND, Event::CheckpointEnd { id: 3 });
+    history(&mut t);
+    t.free(20 * SECOND, Space::Device, 1 << 40);
+    t.event(25 * SECOND, Event::Ended);
+    t
+}
+
+fn history(t: &mut TraceBuilder) {
+    let bins: [(u64, u64, u64, &[Row]); 3] = [
+        (0, 5, 96, &[(&[EPOCH, FORWARD], 96, 2, 1), (&[EPOCH], 96, 3, 4), (&[], 0, 0, 1)]),
+        (5, 10, 128, &[(&[EPOCH, FORWARD], 128, 6, 2), (&[EPOCH], 120, 8, 2)]),
+        (
+            10,
+            18,
+            200,
+            &[
+                (&[EPOCH, FORWARD], 200, 12, 3),
+                (&[LOADER], 200, 12, 2),
+                (&[EPOCH], 200, 15, 2),
+                (&[], 160, 17, 1),
+            ],
+        ),
+    ];
+    let mut all = Vec::new();
+    for (from, until, mib, rows) in bins {
+        let (from_ns, until_ns) = (from * SECOND, until * SECOND);
+        all.push(Event::HistoryBin(HistoryBin { tier: 0, samples: 5, from_ns, until_ns }));
+        let peak = mib * MIB;
+        let figures =
+            HistoryDevice { device: DEVICE, peak, refused_by_cap: 0, refused_by_driver: 0 };
+        all.push(Event::HistoryDevice(figures));
+        all.push(Event::HistoryLevel(HistoryLevel {
+            device: DEVICE,
+            of_framework: false,
+            lowest: peak / 2,
+            highest: peak,
+            allocations: until,
+            frees: 0,
+            other_stacks: 0,
+            other_lowest: 0,
+            other_highest: 0,
+            other_grew: 0,
+        }));
+        all.extend(rows.iter().map(|row| phase(*row)));
+    }
+    let is_phase = |event: &&Event| matches!(event, Event::HistoryPhase(_));
+    let phases = all.iter().filter(is_phase).count() as u64;
+    let (id, records) = (1, all.len() as u64 - phases);
+    t.event(19 * SECOND, Event::HistoryBegin { id, every_ns: SECOND });
+    all.iter().for_each(|event| t.event(19 * SECOND, *event));
+    t.event(19 * SECOND, Event::HistoryEnd { id, cut: false, records, phases });
+}
