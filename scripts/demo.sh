@@ -15,11 +15,12 @@ if ! command -v cargo >/dev/null; then
 fi
 profile=${DEMO_PROFILE:-release}
 case $profile in
-    release) built=release ;;
-    dev) built=debug ;;
+    release) built=release targets=() ;;
+    # With examples, the crates have the features that they have in tests: CI builds nothing again.
+    dev) built=debug targets=(--lib --bins --examples) ;;
     *) echo "demo: DEMO_PROFILE is '$profile': must be release or dev" >&2; exit 2 ;;
 esac
-cargo build --profile "$profile" --workspace --quiet
+cargo build --profile "$profile" --workspace "${targets[@]}" --quiet
 where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX")
 bin=$PWD/target/$built
 cd "$where"

@@ -38,7 +38,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $root"
 echo "== build"
 cargo build --quiet --target "$target" --package vramtrace-shim --package vramtrace-sim --package vramtrace
 built=target/$target/debug
-cargo build --quiet --workspace
+cargo build --quiet --workspace --lib --bins --examples # with the features that tests have
 
 echo "== the command"
 qemu-aarch64 -L "$root" "$built/vramtrace" --version

@@ -71,7 +71,7 @@ exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 RUSTUP_HOME=/rust/rustup CARG
     cd /repository
     mkdir -p /target/tmp
     rm -f /target/tmp/skipped
-    cargo build --quiet --workspace
+    cargo build --quiet --workspace --lib --bins --examples
     status=0
     cargo test --quiet --no-fail-fast "$@" || status=1
     echo "skipped:"

@@ -15,6 +15,24 @@ rm -f "$skipped"
 
 say() { printf '\n== %s\n' "$*"; }
 
+# beside NAME COMMAND...: runs a check beside what follows, at the lowest priority: the tests wait for much of their time.
+# joined NAME: waits for it, and shows its output if it failed.
+declare -A running=()
+beside() {
+    local name=$1
+    shift
+    mkdir -p target/tmp
+    nice -n 19 "$@" >"target/tmp/$name" 2>&1 </dev/null &
+    running[$name]=$!
+}
+joined() {
+    local status=0
+    wait "${running[$1]}" || status=$?
+    unset "running[$1]"
+    [ $status = 0 ] || { cat "target/tmp/$1"; exit $status; }
+}
+trap 'kill "${running[@]}" 2>/dev/null || true' EXIT
+
 need cargo cargo
 need gcc gcc
 need g++ g++
@@ -39,24 +57,31 @@ if [ -x $venv/bin/pip ] || python3 -m venv $venv; then
     done
 fi
 
-say "format and lints"
+say "format"
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip "cargo fmt: not installed"; fi
-if cargo clippy --version >/dev/null 2>&1; then
-    cargo clippy --quiet --workspace --all-targets -- -D warnings
-else
-    skip "cargo clippy: not installed"
-fi
 
 say "licences, sources and duplicates of the crates"
 scripts/deny.sh
 
 say "build"
-cargo build --quiet --workspace
+beside page scripts/web.sh check
+# All at once: examples and tests have more features of some crates than the command, which would be built again.
+cargo build --quiet --workspace --lib --bins --examples --tests
 
 say "unit, property and end-to-end tests"
+if cargo clippy --version >/dev/null 2>&1; then
+    # It waits for the lock of the build, which `cargo test` has for its first seconds.
+    beside lints sh -c 'sleep 10; exec cargo clippy --quiet --workspace --all-targets -- -D warnings'
+else
+    skip "cargo clippy: not installed"
+fi
 cargo test --quiet --workspace
 
+say "lints"
+[ -z "${running[lints]-}" ] || joined lints
+
 say "the page of report --html, in Chromium"
-scripts/web.sh
+joined page
+scripts/web.sh browser
 
 all_passed

@@ -2,7 +2,9 @@
 # Builds the page of `vramtrace report --html` from web/: checks its source, builds it, and tests it in
 # Chromium. Fails if assets/page.html differs from the build.
 #
-#   scripts/web.sh            checks, builds and tests
+#   scripts/web.sh            checks, builds and tests: `check`, then `browser`
+#   scripts/web.sh check      all but the tests in Chromium; installs what those need
+#   scripts/web.sh browser    the tests in Chromium alone, of assets/page.html
 #   scripts/web.sh build      builds, and replaces assets/page.html
 #   scripts/web.sh million    instead of the tests: measures a page of 1,000,000 blocks with a release build, and
 #                             prints its size and times as a table. PAGE_TIMES=1: fails if a time exceeds its
@@ -12,8 +14,8 @@
 # root or with sudo). Exit status: 0 no error, 1 a check failed, 2 wrong usage or a missing tool.
 set -eu
 case ${1-} in
-    "" | build | million) ;;
-    *) echo "web: unknown argument '$1': must be build or million" >&2; exit 2 ;;
+    "" | check | browser | build | million) ;;
+    *) echo "web: unknown argument '$1': must be check, browser, build or million" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
 
@@ -37,6 +39,8 @@ need npm npm
 major=$(node --version | sed 's/^v\([0-9]*\).*/\1/')
 [ "$major" -ge 20 ] || { echo "web: Node.js is $(node --version): must be 20 or later" >&2; exit 2; }
 
+[ "${1:-}" = build ] || need chromium chromium fonts-dejavu-core
+
 # Installs the packages again if package-lock.json has changed since the last time.
 if ! cmp -s web/package-lock.json web/node_modules/.of-lock; then
     (cd web && npm ci --no-audit --no-fund --loglevel=error)
@@ -56,18 +60,20 @@ if [ "${1:-}" = build ]; then
     exit 0
 fi
 
-if [ "${1:-}" != million ]; then
+if [ "${1:-}" = "" ] || [ "$1" = check ]; then
     (cd web && node_modules/.bin/tsc --noEmit && node_modules/.bin/eslint src tests ./*.ts)
     (cd web && node_modules/.bin/vitest run --reporter=dot)
 fi
-build
-cmp web/dist/index.html assets/page.html || {
-    echo "web: assets/page.html differs from the build of web/: run scripts/web.sh build, and commit it" >&2
-    exit 1
-}
-echo "assets/page.html is the build of web/, $bytes bytes of code"
+if [ "${1:-}" != browser ]; then
+    build
+    cmp web/dist/index.html assets/page.html || {
+        echo "web: assets/page.html differs from the build of web/: run scripts/web.sh build, and commit it" >&2
+        exit 1
+    }
+    echo "assets/page.html is the build of web/, $bytes bytes of code"
+fi
+[ "${1:-}" != check ] || exit 0
 
-need chromium chromium fonts-dejavu-core
 traces=${PAGE_TRACES:-target/page-traces}
 rm -rf "$traces"
 profile=debug
@@ -76,10 +82,10 @@ if [ "${1:-}" = million ]; then
     profile=release
     blocks=1000000
     cargo build --quiet --release
-else
-    cargo build --quiet
 fi
-cargo run --quiet -p vramtrace-testkit --example page_traces -- "$traces" "$blocks"
+# With examples, the crates have the features that they have in tests: nothing that scripts/test.sh built is built again.
+cargo build --quiet -p vramtrace -p vramtrace-testkit --bins --examples
+target/debug/examples/page_traces "$traces" "$blocks"
 VRAMTRACE=$PWD/target/$profile/vramtrace
 for packed in assets/recorded.vtrace.gz tests/data/roles/*.vtrace.gz tests/data/fits/gpt2_b[46].vtrace.gz; do
     gzip -dc "$packed" >"$traces/$(basename "$packed" .gz)"

@@ -14,8 +14,9 @@ pub fn shim() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let place = test.parent().and_then(Path::parent).unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        // The whole workspace: one package alone has other features, and would be compiled once more.
-        cargo.args(["build", "-q", "--workspace"]).env("CARGO_TARGET_DIR", place.join(".."));
+        // What tests are built with: other packages and targets have other features, and would be compiled once more.
+        let targets = ["--workspace", "--lib", "--bins", "--examples"];
+        cargo.args(["build", "-q"]).args(targets).env("CARGO_TARGET_DIR", place.join(".."));
         if place.ends_with("release") {
             cargo.args(["--release", "--features", "vramtrace-shim/test-hooks"]);
         }
