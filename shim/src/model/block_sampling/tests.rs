@@ -135,7 +135,7 @@ fn call(sampling: &BlockSampling, address: u64, size: i64, totals: CacheTotals) 
 /// The same calls of two recorders, of which one passes what it can.
 #[test]
 fn what_passes_is_what_is_not_recorded() {
-    let samplings = [11, 11].map(|seed| sampling_of(seed));
+    let samplings = [11, 11].map(sampling_of);
     samplings[1].may_pass(DEVICE);
     let (mut random, mut held, mut passed, mut recorded) = (3, Vec::new(), 0, 0);
     let mut below = |limit: u64| {
