@@ -82,6 +82,44 @@ static void token(void) {
         }
     }
 }
+/* Takes the place of all that lies in the first caches: 256 KiB of data and 64 KiB of code. */
+static void empty_caches(void) {
+    static char data[256 << 10];
+    for (size_t at = 0; at < sizeof data; at += 64) *(volatile char *)(data + at);
+#ifdef __x86_64__
+    __asm__ volatile(".balign 64\n.rept 1024\njmp 1f\n.balign 64\n1:\n.endr");
+#else
+    __asm__ volatile(".balign 64\n.rept 1024\nb 1f\n.balign 64\n1:\n.endr");
+#endif
+}
+
+static void cold_block(void) {
+    for (long n = 0; n < turns; n++) {
+        char *at = (char *)segment + n % 16 * 65536;
+        empty_caches();
+        cache_block(0, at, 1024);
+        empty_caches();
+        cache_block(0, at, -1024);
+    }
+}
+
+static void cold_launch(void) {
+    for (long n = 0; n < turns; n++) {
+        empty_caches();
+        MUST(launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+    }
+}
+
+static void cold_async(void) {
+    CUdeviceptr p;
+    for (long n = 0; n < turns; n++) {
+        empty_caches();
+        MUST(take_async(&p, 65536, stream));
+        empty_caches();
+        MUST(give_async(p, stream));
+    }
+}
+
 static void request(void) { cache_request_pairs(0, (char *)segment, turns, 1000); }
 
 static void whole_request(void) { cache_request_pairs(0, (char *)segment, turns, 1024); }
@@ -162,6 +200,9 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "request")) operation = request;
     if (!strcmp(name, "whole-request")) operation = whole_request;
     if (!strcmp(name, "node")) operation = node;
+    if (!strcmp(name, "cold-block")) operation = cold_block;
+    if (!strcmp(name, "cold-launch")) operation = cold_launch;
+    if (!strcmp(name, "cold-async")) operation = cold_async;
     if (!strncmp(name, "token", 5)) operation = token, parts = BLOCKS | LAUNCHES | WAITS;
     if (!strcmp(name, "token-blocks")) parts = BLOCKS;
     if (!strcmp(name, "token-launches")) parts = LAUNCHES;
@@ -169,8 +210,8 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!operation) exit(92);
     *(void **)&steady_passes = dlsym(RTLD_DEFAULT, "steady_passes");
     wait_for = CALL(cuStreamSynchronize, (CUstream));
-    if (operation == launch || operation == token) load_kernel();
-    int has_cache = operation == block || operation == token || operation == request || operation == whole_request;
+    if (operation == launch || operation == cold_launch || operation == token) load_kernel();
+    int has_cache = operation == block || operation == cold_block || operation == token || operation == request || operation == whole_request;
     if (has_cache) load_cache(libc10_cuda);
     if (operation == node) load_nodes(libc10_cuda);
 }

@@ -101,7 +101,15 @@ OPERATIONS = [
     ("repeated launch: bare", "C", "launch", 10000, None),
     ("  recorded", "C", "launch", 10000, [OUT]),
     ("  recorded, cap", "C", "launch", 10000, [OUT, CAP]),
+    # Not instructions: lines of the cache that the calls do not find, above those of the bare program. Before each call other
+    # data and code take the place of all that lies in a first cache of 32 KiB each.
+    ("cache lines of a PyTorch block: recorded, no stacks", "C", "cold-block", 500, [OUT, NONE]),
+    ("  samples recorded, no stacks", "C", "cold-block", 500, [OUT, NONE, SAMPLED]),
+    ("cache lines of a repeated launch: recorded", "C", "cold-launch", 1000, [OUT]),
+    ("cache lines of cuMemAllocAsync + FreeAsync: recorded, no stacks", "C", "cold-async", 500, [OUT, NONE]),
+    ("  recorded, no stacks, cap", "C", "cold-async", 500, [OUT, NONE, CAP]),
 ]
+CACHES = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"]
 
 # Placeholder for the path of an output file.
 OUTPUT = "OUTPUT"
@@ -158,7 +166,8 @@ class Build:
             command = [str(self.work / "instructions"), operation, str(times * count), cache]
             if where != "C":
                 command = [python(where), "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
-            return counted(command, self.environment(variables, f"{scratch}/t.vtrace"))
+            environment = self.environment(variables, f"{scratch}/t.vtrace")
+            return counted(command, environment, CACHES if is_of_lines(row) else [])
 
     def check_stacks(self):
         """A compiler that makes two calls one makes fewer stacks, and the row another row."""
@@ -188,23 +197,30 @@ class Build:
             return counted(command, self.environment(None, None))
 
 
-def counted(command, environment):
-    """Instructions of the whole process."""
+def is_of_lines(row):
+    return row[2] in ("cold-block", "cold-launch", "cold-async")
+
+
+def counted(command, environment, caches=()):
+    """Instructions of the whole process; with caches, the lines that it did not find in the first ones."""
     # A temporary file, not /dev/null: valgrind replaces the file at the path, even a device.
     with tempfile.NamedTemporaryFile() as profile:
-        run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *command]
+        run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *caches, *command]
         ended = subprocess.run(run, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         Path(f"{profile.name}.out").unlink(missing_ok=True)
-    found = re.search(r"Collected : (\d+)", ended.stderr)
+    found = re.search(r"Collected : ([\d ]+)", ended.stderr)
     if ended.returncode != 0 or not found:
         raise SystemExit(f"instructions: {' '.join(command)}: {ended.returncode}\n{ended.stderr}")
-    return int(found[1])
+    # Instructions, data read, data written, and what the first caches had not of each.
+    figures = [int(figure) for figure in found[1].split()]
+    return sum(figures[3:6]) if caches else figures[0]
 
 
 def each(measure, row, count):
     """The lowest of several samples: periodic work adds to the others."""
+    bare = each(measure, (*row[:4], None), count) if is_of_lines(row) and row[4] is not None else 0
     once, twice = (min(measure(row, times) for _ in range(SAMPLES)) for times in (1, 2))
-    return (twice - once) / count
+    return (twice - once) / count - bare
 
 
 def compiled(work):

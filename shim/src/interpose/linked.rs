@@ -8,6 +8,7 @@
 
 use crate::runtime::elf::Object;
 use crate::runtime::mapped_modules::{Loaded, holding};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The functions of one library that are exported in front of it: `N` names, and the callers seen.
@@ -72,6 +73,16 @@ impl<const N: usize> LinkedFunctions<N> {
             }
         }
         None
+    }
+
+    /// Where this library is, if it has called before, and its functions.
+    pub fn known_caller(&self, caller: usize) -> Option<(Range<usize>, [usize; N])> {
+        self.callers.iter().find_map(|known| {
+            let start = known.start.load(Ordering::Acquire);
+            let library = start..known.end.load(Ordering::Relaxed);
+            let real = || known.real.each_ref().map(|real| real.load(Ordering::Relaxed));
+            (start != 0 && library.contains(&caller)).then(|| (library, real()))
+        })
     }
 
     #[cold]

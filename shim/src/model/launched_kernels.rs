@@ -2,7 +2,7 @@
 //! memory of each context.
 
 use crate::runtime::fallible_map::Map;
-use crate::runtime::handle_set::HandleSet;
+use crate::runtime::handle_set::{HandleSet, HandleSlots};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use vramtrace_format::ContextId;
@@ -40,6 +40,16 @@ impl LaunchedKernels {
         self.launched.add(key);
     }
 
+    /// The functions that were launched; with one context their keys are their handles.
+    pub fn all_launched(&self) -> Option<&'static HandleSlots> {
+        self.launched.in_memory()
+    }
+
+    /// Whether there are, or were, several contexts.
+    pub fn are_contexts_several(&self) -> bool {
+        self.several.load(Ordering::SeqCst)
+    }
+
     /// Whether cuKernelGetFunction was called for this kernel before.
     pub fn was_loaded(&self, key: usize) -> bool {
         self.loaded.has(key)
@@ -49,10 +59,13 @@ impl LaunchedKernels {
         self.loaded.add(key);
     }
 
-    pub fn context_seen(&self) {
-        if self.contexts.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.several.store(true, Ordering::Relaxed);
+    /// Returns whether there are several contexts from now on.
+    pub fn context_seen(&self) -> bool {
+        let is_further = self.contexts.fetch_add(1, Ordering::Relaxed) > 0;
+        if is_further {
+            self.several.store(true, Ordering::SeqCst);
         }
+        is_further
     }
 
     /// Clears all: the driver may reuse handles.

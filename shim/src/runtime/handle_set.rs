@@ -28,11 +28,29 @@ fn home(handle: usize) -> usize {
     (hash_table::spread(handle as u64) >> (64 - SLOTS.trailing_zeros())) as usize
 }
 
+/// The slots of a set, for one look.
+#[repr(transparent)]
+pub struct HandleSlots([AtomicUsize; SLOTS]);
+
+impl HandleSlots {
+    /// Whether the handle is in the set, at the first place where it is looked for.
+    #[inline(always)]
+    pub fn has_at_home(&self, handle: usize) -> bool {
+        self.0[home(handle)].load(Ordering::Relaxed) == handle && handle > REMOVED
+    }
+}
+
 impl HandleSet {
     #[inline(always)]
-    fn slots(&self) -> Option<&[AtomicUsize; SLOTS]> {
+    fn slots(&self) -> Option<&'static [AtomicUsize; SLOTS]> {
+        self.in_memory().map(|slots| &slots.0)
+    }
+
+    /// Where the members are; `None`: there was none yet.
+    #[inline(always)]
+    pub fn in_memory(&self) -> Option<&'static HandleSlots> {
         // SAFETY: null, or so many slots that are never unmapped.
-        unsafe { self.slots.load(Ordering::Acquire).cast::<[AtomicUsize; SLOTS]>().as_ref() }
+        unsafe { self.slots.load(Ordering::Acquire).cast::<HandleSlots>().as_ref() }
     }
 
     #[inline(always)]
@@ -137,10 +155,16 @@ mod tests {
         let seen = HandleSet::default();
         let handle = |n: usize| 0x5555_0000_0000 + n * 16;
         assert!(!seen.has(handle(1)) && !seen.has(0) && !seen.has(1));
+        assert!(seen.in_memory().is_none());
         for n in 0..5000 {
             seen.add(handle(n));
             seen.add(handle(n));
         }
+        let slots = seen.in_memory().unwrap();
+        let at_home = (0..5000).filter(|n| slots.has_at_home(handle(*n))).count();
+        assert!(at_home > 2500, "{at_home}");
+        assert!((5000..9000).all(|n| !slots.has_at_home(handle(n))));
+        assert!(!slots.has_at_home(0) && !slots.has_at_home(1));
         assert!((0..5000).all(|n| seen.has(handle(n))));
         assert!((5000..9000).all(|n| !seen.has(handle(n))));
         (0..5000).step_by(2).for_each(|n| seen.remove(handle(n)));

@@ -11,7 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{torch_calls, torch_samples};
+use crate::hooks::families::{launch, torch_calls, torch_samples};
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -120,7 +120,7 @@ macro_rules! export {
                 torch_calls::run(
                     api,
                     || passes!($($hook)+, timed_passed, Api::$name, caller $(, $arg)*).is_some(),
-                    |process| crate::hooks::families::$($hook)+(process, api, $($arg),*),
+                    |process| crate::hooks::families::$($hook)+(process, (api, caller), $($arg),*),
                 );
                 if let Some(real) = real {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
@@ -169,15 +169,27 @@ macro_rules! export {
     (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
-            let Some(real) = pointers::function(Api::$name) else {
-                return Api::$name.missing(Api::$name.home().is_found());
-            };
-            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                // SAFETY: the real function of this row, with the types that the row names.
-                unsafe { core::mem::transmute(real) };
-            if crate::hooks::families::launch::is_known($function) {
+            if let Some(real) = launch::passed(Api::$name, $function) {
+                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                    // SAFETY: the real function of this row, with the types that the row names.
+                    unsafe { core::mem::transmute(real) };
                 // SAFETY: the program's own call, with its arguments.
                 return unsafe { real($($arg),*) };
+            }
+            #[inline(never)]
+            unsafe extern "C-unwind" fn looked_up($($arg: $ty),*) -> CUresult {
+                let Some(real) = pointers::function(Api::$name) else {
+                    return Api::$name.missing(Api::$name.home().is_found());
+                };
+                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                    // SAFETY: the real function of this row, with the types that the row names.
+                    unsafe { core::mem::transmute(real) };
+                if launch::is_known($function) {
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { real($($arg),*) };
+                }
+                // SAFETY: the program's own call, with its arguments.
+                deferred(move || unsafe { first(real, $($arg),*) })
             }
             #[cold]
             #[inline(never)]
@@ -195,7 +207,7 @@ macro_rules! export {
                 result
             }
             // SAFETY: the program's own call, with its arguments.
-            deferred(move || unsafe { first(real, $($arg),*) })
+            unsafe { looked_up($($arg),*) }
         }
     };
     // A query that libraries make at each of their calls: its answer is read, and nothing else is done.

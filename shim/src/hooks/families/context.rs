@@ -13,7 +13,7 @@ use crate::hooks::families::torch_calls;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
 use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
-use crate::hooks::process::state::Process;
+use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::target::current_target;
 use crate::hooks::process::target::{
     announce, arrival, device_id, is_inactive, known_device, record_created,
@@ -435,7 +435,9 @@ impl Measured {
         target: Target,
         taking: attribution::TrackedCall,
     ) {
-        p.launched_kernels.context_seen();
+        if p.launched_kernels.context_seen() {
+            state::hot().launches.forget();
+        }
         p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
         taking.end(p, api, target, nameless);
     }

@@ -186,23 +186,27 @@ fn with_memory(
     let at = || site(p, api, Some(Kind::Graph), target, PoolId(0), 0);
     let fresh = !plan.is_resident(memory);
     let limited = p.cap.limited(device).filter(|_| fresh);
-    let is_limited = limited.is_some();
+    let mut under_way = None;
     if let Some(limited) = limited {
         // Reserved memory that no graph uses serves this launch: the driver's figure of used bytes is
         // needed.
         refresh(p, device);
-        if memory.growth.ask_by_driver(budget, bytes).is_err() {
+        let asked = memory.growth.ask_by_driver(budget, bytes).or_else(|_| {
             refresh_before_refusal(p, device);
-            if let Err(refusal) = memory.growth.ask_by_driver(budget, bytes) {
-                if !p.cap.only_warns() {
-                    return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
-                }
-                refuse_at(p, device, at(), bytes, Why::Warned(refusal));
-                memory.growth.ask_anyway(limited, bytes);
+            memory.growth.ask_by_driver(budget, bytes)
+        });
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(refusal) if !p.cap.only_warns() => {
+                return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
             }
-        }
+            Err(refusal) => {
+                refuse_at(p, device, at(), bytes, Why::Warned(refusal));
+                memory.growth.ask_anyway(limited, bytes)
+            }
+        };
+        under_way = Some(InFlight::new(&memory.growth, budget, bytes, asked));
     }
-    let under_way = is_limited.then(|| InFlight::new(&memory.growth, budget, bytes));
     let result = real();
     if let Some(under_way) = under_way {
         under_way.finish(false, read(device, memory), |change| record_change(p, device, change));

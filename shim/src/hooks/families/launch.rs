@@ -1,6 +1,6 @@
 //! Kernel launches. Only a function's first launch is handled here: it loads the function's code and
 //! takes the local memory and the heap that the function needs. The export passes later ones straight
-//! to the driver after one look-up in a set without locks ([`is_known`]).
+//! to the driver after one look at a set without locks ([`passed`]; where that is not enough, [`is_known`]).
 //!
 //! The bytes that a first launch takes are split by cause. Local memory: the function's need per thread
 //! above the context's largest so far, times the threads that can be resident. A heap: its limit and 2
@@ -10,6 +10,7 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::pointers;
 use crate::hooks::call::attribution::TrackedCall;
 use crate::hooks::call::{self, Call};
 use crate::hooks::process::state;
@@ -75,6 +76,12 @@ fn first(
     let result = real();
     if result == CUDA_SUCCESS {
         p.launched_kernels.launched(key(p, function as usize));
+        let kernels = &p.launched_kernels;
+        if let Some(real) = pointers::known(api) {
+            let are_several = || kernels.are_contexts_several();
+            let launches = &state::hot().launches;
+            launches.set(api, real as usize, kernels.all_launched(), are_several);
+        }
     }
     let name = || name_of(p, function as u64);
     watch.end_in_parts(p, api, target, name, |bytes| parts(p, target, function, bytes));
@@ -181,7 +188,13 @@ fn current_context_key() -> usize {
     (context as usize).rotate_left(32)
 }
 
-/// Whether this function was launched before in this context. A repeated launch runs nothing else.
+/// A repeated launch, which runs nothing else: returns the real function.
+#[inline(always)]
+pub fn passed(api: Api, function: *mut core::ffi::c_void) -> Option<usize> {
+    state::hot().launches.real(api, function as usize)
+}
+
+/// Whether this function was launched before in this context.
 #[inline(always)]
 pub fn is_known(function: *mut core::ffi::c_void) -> bool {
     state::existing().is_some_and(|p| p.launched_kernels.was_launched(key(p, function as usize)))

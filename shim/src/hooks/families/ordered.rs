@@ -15,7 +15,7 @@ use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_ch
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, target_of};
-use crate::model::cap::{Budget, InFlight, Refusal};
+use crate::model::cap::{Budget, InFlight, Refusal, Ticket};
 use crate::model::ledger::Entry;
 use crate::model::pools::Pool as KnownPool;
 use crate::model::stream_targets::{Key, StreamTarget};
@@ -82,7 +82,7 @@ pub fn free_async(
         return call.forward();
     }
     let stream_id = stream_id(stream, per_thread);
-    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
+    free(p, call, Space::Device, dptr, stream_id)
 }
 
 #[inline]
@@ -145,6 +145,18 @@ impl OfPool<'_> {
     }
 }
 
+/// Asks again, after a look.
+#[cold]
+fn ask_again(
+    p: &'static Process,
+    pool: &'static KnownPool,
+    budget: &Budget,
+    size: u64,
+) -> Result<Ticket, Refusal> {
+    refresh_before_refusal(p, pool.device());
+    pool.growth.ask_again(Some(budget), size)
+}
+
 impl Account for OfPool<'_> {
     type Promise = Option<InFlight<'static>>;
 
@@ -152,18 +164,18 @@ impl Account for OfPool<'_> {
     fn promise(&self) -> Result<Self::Promise, Refusal> {
         let Some((pool, budget)) = self.limited() else { return Ok(None) };
         let size = self.wanted.size;
-        if pool.growth.ask(Some(budget), size).is_err() {
-            refresh_before_refusal(self.p, pool.device());
-            pool.growth.ask_again(Some(budget), size)?;
-        }
-        Ok(Some(InFlight::new(&pool.growth, Some(budget), size)))
+        let asked = match pool.growth.ask(Some(budget), size) {
+            Ok(asked) => asked,
+            Err(_) => ask_again(self.p, pool, budget, size)?,
+        };
+        Ok(Some(InFlight::new(&pool.growth, Some(budget), size, asked)))
     }
 
     #[cold]
     fn promise_anyway(&self) -> Self::Promise {
         let (pool, budget) = self.limited()?;
-        pool.growth.ask_anyway(budget, self.wanted.size);
-        Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size))
+        let asked = pool.growth.ask_anyway(budget, self.wanted.size);
+        Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size, asked))
     }
 
     fn withdraw(&self, in_flight: Self::Promise) {
@@ -183,9 +195,9 @@ impl Account for OfPool<'_> {
         if let Some(pool) = self.route.pool {
             pool.served();
         }
-        let (p, (pool, _)) = (self.p, self.limited()?);
-        let reading = read_reserved(p, pool);
-        in_flight?.finish(true, reading, |change| record_change(p, pool, change));
+        let (p, (pool, _), in_flight) = (self.p, self.limited()?, in_flight?);
+        let reading = read_reserved(p, pool, || in_flight.ticket());
+        in_flight.finish(true, reading, |change| record_change(p, pool, change));
         None
     }
 

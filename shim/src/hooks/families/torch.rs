@@ -47,7 +47,7 @@ fn device(word: u64) -> Option<DeviceId> {
 /// it.
 pub fn memory(
     p: &'static Process,
-    api: Api,
+    (api, caller): (Api, usize),
     at: *mut c_void,
     size: i64,
     allocated: usize,
@@ -62,7 +62,7 @@ pub fn memory(
     let key = at as u64;
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
-        return torch_samples::memory(p, sampling, api, device, (key, size), totals);
+        return torch_samples::memory(p, sampling, (api, caller), device, (key, size), totals);
     }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
@@ -144,7 +144,7 @@ pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
 /// gives up.
 pub fn out_of_memory(
     p: &'static Process,
-    api: Api,
+    (api, _caller): (Api, usize),
     size: i64,
     allocated: usize,
     reserved: usize,

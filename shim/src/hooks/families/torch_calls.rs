@@ -83,10 +83,14 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
     FUNCTIONS.real(index(api), caller, || pointers::known(api).map(|real| real as usize))
 }
 
-/// The same for a library that has called before.
-#[inline(always)]
-pub fn known(api: Api, caller: usize) -> Option<usize> {
-    FUNCTIONS.known(index(api), caller).filter(|real| *real != 0)
+/// Where samples are recorded: calls of this library may pass.
+pub fn may_pass(caller: usize) {
+    let calls = &state::hot().block_calls;
+    if !calls.is_known()
+        && let Some((library, [first, second, _])) = FUNCTIONS.known_caller(caller)
+    {
+        calls.set(library, [first, second]);
+    }
 }
 
 /// The libraries that have called these functions.

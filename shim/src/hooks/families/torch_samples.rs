@@ -7,7 +7,6 @@
 //! work that is due.
 
 use crate::driver::api::Api;
-use crate::driver::depth;
 use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
@@ -30,10 +29,13 @@ pub fn passed(
     reserved: usize,
     word: u64,
 ) -> Option<usize> {
+    let hot = state::hot();
     // The first look: with all blocks recorded it is the only one.
-    let figures = state::passing(torch_calls::index(api))?;
-    let next = depth::untimed()?;
-    let real = real_of_passed(figures, api, caller, (at, size, allocated, reserved, word))?;
+    let real = hot.block_calls.real(torch_calls::index(api), caller)?;
+    let next = hot.block_calls.untimed()?;
+    if !is_passed(&hot.figures, (at, size, allocated, reserved, word)) {
+        return None;
+    }
     next.count();
     Some(real)
 }
@@ -49,35 +51,29 @@ pub fn timed_passed(
     reserved: usize,
     word: u64,
 ) -> Option<usize> {
-    let figures = state::passing(torch_calls::index(api))?;
-    real_of_passed(figures, api, caller, (at, size, allocated, reserved, word))
+    let hot = state::hot();
+    let real = hot.block_calls.real(torch_calls::index(api), caller)?;
+    is_passed(&hot.figures, (at, size, allocated, reserved, word)).then_some(real)
 }
 
 #[inline(always)]
-fn real_of_passed(
-    figures: &BlockFigures,
-    api: Api,
-    caller: usize,
-    (at, size, allocated, reserved, word): Reported,
-) -> Option<usize> {
-    let real = torch_calls::known(api, caller)?;
+fn is_passed(figures: &BlockFigures, (at, size, allocated, reserved, word): Reported) -> bool {
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     let [kind, index, ..] = word.to_le_bytes();
-    let is_passed = kind == CUDA && figures.pass(usize::from(index), at as u64, size, totals);
-    is_passed.then_some(real)
+    kind == CUDA && figures.pass(usize::from(index), at as u64, size, totals)
 }
 
 /// A call that is not passed. Of the block: its address and size.
 pub fn memory(
     p: &'static Process,
     sampling: &'static BlockSampling,
-    api: Api,
+    (api, caller): (Api, usize),
     device: DeviceId,
     (key, size): (u64, i64),
     totals: CacheTotals,
 ) {
-    // First: see `may_pass`.
-    state::set_passing(torch_calls::index(api), sampling.figures());
+    torch_calls::may_pass(caller);
+    // First: see there.
     sampling.may_pass(device);
     if key != 0 && size != 0 {
         let mut chosen = Chosen::No;

@@ -41,19 +41,28 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
 /// The driver's reserved bytes; `None` where the driver may not be called now, or gives none. After a request: it may have
 /// made the pool grow, and the used bytes are those of the ledger.
 #[inline]
-pub fn read_reserved(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
-    read(p, pool, false)
+pub fn read_reserved(
+    p: &'static Process,
+    pool: &KnownPool,
+    ticket: impl FnOnce() -> Ticket,
+) -> Option<(Ticket, Reading)> {
+    read(p, pool, ticket, false)
 }
 
 #[inline(always)]
-fn read(p: &'static Process, pool: &KnownPool, with_used: bool) -> Option<(Ticket, Reading)> {
+fn read(
+    p: &'static Process,
+    pool: &KnownPool,
+    ticket: impl FnOnce() -> Ticket,
+    with_used: bool,
+) -> Option<(Ticket, Reading)> {
     if p.stream_captures.any() || pool.kind() != Kind::Pool {
         return None;
     }
     let reader = pool.begin_reading()?;
     let handle = reader.handle() as Pool;
     let get = driver().mem_pool_get_attribute?;
-    let ticket = pool.growth.ticket();
+    let ticket = ticket();
     let one = |attribute| {
         let mut value = 0u64;
         // SAFETY: the attribute is a u64.
@@ -70,7 +79,7 @@ fn read(p: &'static Process, pool: &KnownPool, with_used: bool) -> Option<(Ticke
 
 #[cold]
 pub fn refresh(p: &'static Process, pool: &'static KnownPool) {
-    if let Some((ticket, reading)) = read(p, pool, true) {
+    if let Some((ticket, reading)) = read(p, pool, || pool.growth.ticket(), true) {
         let budget = p.cap.budget(pool.device());
         pool.growth.observe(budget, ticket, reading, |change| record_change(p, pool, change));
     }

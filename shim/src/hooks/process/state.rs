@@ -3,7 +3,7 @@
 //! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
 //! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
-//! Beside it are pointers to the part of the state that calls about PyTorch's blocks use (`families/torch_samples.rs`).
+//! Beside it is what the most frequent calls read and write, in a few lines of the cache (`hot_page.rs`).
 
 use crate::capture::Capture;
 use crate::config::Config;
@@ -11,12 +11,13 @@ use crate::driver::api::Api;
 use crate::hooks::process::cost::HookCost;
 use crate::hooks::process::device_query;
 use crate::hooks::process::early_ranges;
+use crate::hooks::process::hot_page::{self, HotPage};
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
 use crate::model::attribution::patchers::Patchers;
-use crate::model::block_sampling::{BlockFigures, BlockSampling};
+use crate::model::block_sampling::BlockSampling;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
@@ -39,7 +40,6 @@ use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
 use crate::runtime::clock::{self, ProcessClock};
-use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::loader;
 use crate::runtime::lock::Left;
 use crate::runtime::log;
@@ -49,7 +49,7 @@ use crate::trace_writer::TraceWriter;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Definition, Event, Mark, StopReason};
 
 pub struct Process {
@@ -168,14 +168,15 @@ unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
     unsafe { at.write(make()) }
 }
 
-/// Without memory for it all blocks are recorded. Its random numbers are its own: nothing of the program's is used.
+/// Its random numbers are its own: nothing of the program's is used.
 fn block_sampling(config: &Config) -> Option<BlockSampling> {
     if !config.samples_blocks() {
         return None;
     }
     // SAFETY: takes no arguments.
     let pid = unsafe { libc::getpid() } as u64;
-    BlockSampling::new(clock::real_mono_ns() ^ pid << 40, config.overhead)
+    let seed = clock::real_mono_ns() ^ pid << 40;
+    Some(BlockSampling::new(&hot().figures, seed, config.overhead))
 }
 
 /// UUID and size of a device, which the cap's rules are matched with.
@@ -184,28 +185,13 @@ fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
     Some(DeviceFacts { uuid, total_bytes })
 }
 
-/// What lies on the page.
-#[repr(C)]
-struct Page {
-    process: AtomicPtr<Process>,
-    /// For each of the functions that report blocks, once it was called: where calls are counted that are not recorded.
-    passing: [AtomicPtr<BlockFigures>; BLOCK_FUNCTIONS],
+static PAGE: HotPage<Process> = HotPage::empty();
+
+/// What the most frequent calls use: empty until a call of theirs has taken its long way.
+#[inline(always)]
+pub fn hot() -> &'static HotPage<Process> {
+    &PAGE
 }
-
-/// Functions that report PyTorch's blocks.
-pub const BLOCK_FUNCTIONS: usize = 2;
-
-impl Page {
-    const fn empty() -> Page {
-        Page {
-            process: AtomicPtr::new(null_mut()),
-            passing: [const { AtomicPtr::new(null_mut()) }; BLOCK_FUNCTIONS],
-        }
-    }
-}
-
-/// The page; made with the first process state. Null before.
-static PAGE: AtomicPtr<Page> = AtomicPtr::new(null_mut());
 
 /// This process's state, created at the first call of the driver.
 #[inline]
@@ -217,31 +203,10 @@ pub fn current() -> &'static Process {
 }
 
 /// The state if there is one. Unlike [`current`] it creates none.
-#[inline]
+#[inline(always)]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or a state that is never freed.
-    unsafe { existing_page()?.process.load(Ordering::Acquire).as_ref() }
-}
-
-#[inline(always)]
-fn existing_page() -> Option<&'static Page> {
-    // SAFETY: null, or the page, which is never unmapped.
-    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
-}
-
-/// Where calls of this function are counted that are not recorded; `None`: not yet.
-#[inline(always)]
-pub fn passing(function: usize) -> Option<&'static BlockFigures> {
-    let figures = existing_page()?.passing[function].load(Ordering::Acquire);
-    // SAFETY: null, or figures that are never freed.
-    unsafe { figures.as_ref() }
-}
-
-/// The process has seen a call of this function.
-pub fn set_passing(function: usize, figures: &'static BlockFigures) {
-    if let Some(page) = existing_page() {
-        page.passing[function].store((&raw const *figures).cast_mut(), Ordering::Release);
-    }
+    unsafe { PAGE.state.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -251,9 +216,9 @@ fn make() -> &'static Process {
 
 fn make_now() -> &'static Process {
     silence_panics();
-    let page = page();
+    hot_page::empty_in_children(&PAGE, forget_in_child);
     let fresh = Box::into_raw(Process::boxed());
-    match page.process.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match PAGE.state.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
@@ -291,46 +256,9 @@ fn record_settings(process: &Process) {
     }
 }
 
-fn page() -> &'static Page {
-    if let Some(known) = existing_page() {
-        return known;
-    }
-    let fresh = map_page();
-    // The page of the thread that lost the race is leaked: one page, once.
-    let raced = PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
-    // SAFETY: ours or the winner's, of which neither is unmapped.
-    unsafe { &*raced.err().unwrap_or(fresh) }
-}
-
-/// A zeroed page, which the kernel zeroes again in a forked child.
-fn map_page() -> *mut Page {
-    let size = 4096;
-    if pages_granted(Site::State) {
-        // SAFETY: a fresh mapping touches nothing that exists.
-        unsafe {
-            let page = libc::mmap(
-                null_mut(),
-                size,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            );
-            if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
-                return page.cast();
-            }
-        }
-    }
-    // Fallback without memory or on a kernel before 4.14: a static, which a fork handler clears.
-    // (A raw clone does not run fork handlers.)
-    static STATIC: Page = Page::empty();
-    unsafe extern "C" fn forget() {
-        STATIC.process.store(null_mut(), Ordering::Release);
-        STATIC.passing.iter().for_each(|figures| figures.store(null_mut(), Ordering::Release));
-    }
-    // SAFETY: a function of this library, which is never unloaded.
-    unsafe { crate::runtime::forked::in_child(forget) };
-    (&raw const STATIC).cast_mut()
+/// Where the kernel does not empty the page. (A raw clone does not run fork handlers.)
+unsafe extern "C" fn forget_in_child() {
+    PAGE.forget();
 }
 
 /// Makes panics of this library silent: `std`'s hook writes many lines on stderr. A cdylib has its own

@@ -4,17 +4,17 @@ use super::marks::{MarkBits, Marks};
 use crate::model::ledger::{DEVICES, device_index};
 use crate::model::torch_totals::CacheTotals;
 use crate::model::totals_due::Passing;
-use crate::runtime::hash_table::pages;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 
-/// One structure, so that one pointer leads to all of it. All zero at first.
+/// All zero at first, and in a forked child: no call passes.
 #[repr(C)]
 pub struct BlockFigures {
     pub(super) devices: [DeviceBlocks; DEVICES],
     pub(super) bits: MarkBits,
     pub(super) draws: [DeviceDraws; DEVICES],
     pub(super) marks: Marks,
+    pub(super) is_begun: AtomicBool,
 }
 
 #[repr(C, align(64))]
@@ -52,11 +52,10 @@ fn add(figure: &AtomicU64, by: u64) {
 }
 
 impl BlockFigures {
-    /// `None`: the kernel gives no memory.
-    pub(super) fn new() -> Option<&'static BlockFigures> {
-        let at = pages(size_of::<BlockFigures>()).ok()?;
-        // SAFETY: fresh zero pages that are never unmapped, page-aligned and large enough; zero bytes are a valid value.
-        Some(unsafe { &*at.cast::<BlockFigures>() })
+    /// In a forked child, which has this one thread.
+    pub fn forget(&self) {
+        // SAFETY: all of it is atomics, and nothing else runs.
+        unsafe { std::ptr::write_bytes((&raw const *self).cast_mut(), 0, 1) }
     }
 
     /// Whether nothing is recorded for this call about a block: then it is counted, and all is done. Otherwise nothing has

@@ -25,8 +25,8 @@ pub(super) type Changing = Lock<()>;
 /// its bit: segments begin at multiples of 2 MiB.
 #[inline(always)]
 fn class(address: u64) -> usize {
-    let line = (address >> 18).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
-    ((line ^ address >> 9) & (CLASSES as u64 - 1)) as usize
+    let line = ((address >> 18) as u32).wrapping_mul(0x9E37_79B1) >> 16;
+    (line ^ (address >> 9) as u32) as usize & (CLASSES - 1)
 }
 
 impl MarkBits {

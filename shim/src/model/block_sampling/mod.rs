@@ -51,19 +51,19 @@ pub enum Chosen {
 }
 
 impl BlockSampling {
-    /// `bound`: the share of the threads' time, in millionths, above which fewer samples are taken. `None`: the kernel gives
-    /// no memory.
-    pub fn new(seed: u64, bound: u32) -> Option<BlockSampling> {
-        let figures = BlockFigures::new()?;
+    /// `bound`: the share of the threads' time, in millionths, above which fewer samples are taken.
+    pub fn new(figures: &'static BlockFigures, seed: u64, bound: u32) -> BlockSampling {
+        // Of two threads that make the process's state at once, one begins them.
+        let is_first = !figures.is_begun.swap(true, Relaxed);
         let mut state = seed;
-        for (device, draws) in figures.devices.iter().zip(&figures.draws) {
+        for (device, draws) in figures.devices.iter().zip(&figures.draws).filter(|_| is_first) {
             let (next, bits) = sampling::random(state);
             state = next;
             draws.random.store(bits, Relaxed);
             device.left.store(-1, Relaxed);
         }
         let (rate, overhead) = (AtomicU32::new(LEAST), Overhead::new(bound));
-        Some(BlockSampling { figures, rate, overhead, changing: Lock::new(()) })
+        BlockSampling { figures, rate, overhead, changing: Lock::new(()) }
     }
 
     pub fn figures(&self) -> &'static BlockFigures {

@@ -4,6 +4,12 @@ const DEVICE: DeviceId = DeviceId(0);
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
+fn sampling_of(seed: u64) -> BlockSampling {
+    let at = crate::runtime::hash_table::pages(size_of::<BlockFigures>()).unwrap();
+    // SAFETY: fresh zero pages that are never unmapped, page-aligned and large enough; zero bytes are a valid value.
+    BlockSampling::new(unsafe { &*at.cast::<BlockFigures>() }, seed, 20_000)
+}
+
 /// The sizes of a program's blocks: many small ones, some of about the rate, few large ones.
 fn sizes() -> Vec<u64> {
     let small = std::iter::repeat_n(512, 4_000).chain(std::iter::repeat_n(20 * KIB, 2_000));
@@ -35,7 +41,7 @@ impl Estimate {
 /// Estimates of these blocks with different seeds; `before` is called before each block.
 fn estimates(runs: u64, sizes: &[u64], before: impl Fn(&BlockSampling, usize)) -> Vec<Estimate> {
     let run = |seed| {
-        let sampling = BlockSampling::new(seed, 20_000).unwrap();
+        let sampling = sampling_of(seed);
         let mut estimate = Estimate::default();
         for (number, size) in sizes.iter().enumerate() {
             before(&sampling, number);
@@ -95,7 +101,7 @@ fn a_change_of_the_rate_keeps_them_unbiased() {
 
 #[test]
 fn the_first_block_in_new_memory_is_recorded() {
-    let sampling = BlockSampling::new(3, 20_000).unwrap();
+    let sampling = sampling_of(3);
     sampling.rate.store(MOST, Relaxed);
     let other = sampling.allocated(DEVICE, 1 << 40, 512);
     sampling.memory_came(DEVICE, 2 << 40, 20 * MIB);
@@ -129,7 +135,7 @@ fn call(sampling: &BlockSampling, address: u64, size: i64, totals: CacheTotals) 
 /// The same calls of two recorders, of which one passes what it can.
 #[test]
 fn what_passes_is_what_is_not_recorded() {
-    let samplings = [11, 11].map(|seed| BlockSampling::new(seed, 20_000).unwrap());
+    let samplings = [11, 11].map(sampling_of);
     samplings[1].may_pass(DEVICE);
     let (mut random, mut held, mut passed, mut recorded) = (3, Vec::new(), 0, 0);
     let mut below = |limit: u64| {
@@ -183,7 +189,7 @@ fn what_passes_is_what_is_not_recorded() {
 
 #[test]
 fn nothing_passes_before_it_may_and_after_totals_are_asked_for() {
-    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    let sampling = sampling_of(5);
     // The first draw.
     sampling.allocated(DEVICE, 1 << 40, 1);
     let passes = |index, address, size| sampling.figures().pass(index, address, size, allocated(1));
@@ -206,7 +212,7 @@ fn nothing_passes_before_it_may_and_after_totals_are_asked_for() {
 
 #[test]
 fn counts_are_exact() {
-    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    let sampling = sampling_of(5);
     for number in 0..100 {
         sampling.allocated(DEVICE, number << 20, 2 * MIB);
         sampling.note(DEVICE, allocated((number + 1) * 2 * MIB));
@@ -223,14 +229,14 @@ fn counts_are_exact() {
 
 #[test]
 fn counts_are_due_from_time_to_time() {
-    let sampling = BlockSampling::new(5, 20_000).unwrap();
+    let sampling = sampling_of(5);
     let due = (0..3 * RECORDS).filter(|_| sampling.are_counts_due(DEVICE)).count();
     assert_eq!(due, 3);
 }
 
 #[test]
 fn no_recorded_address_is_missed() {
-    let sampling = BlockSampling::new(7, 20_000).unwrap();
+    let sampling = sampling_of(7);
     let addresses: Vec<u64> = (0..2_000).map(|n| (1 << 40) + n * 3 * 512).collect();
     assert!(!addresses.iter().any(|address| sampling.may_be_recorded(*address)));
     addresses.iter().for_each(|address| sampling.is_recorded(*address));
@@ -247,7 +253,7 @@ fn no_recorded_address_is_missed() {
 
 #[test]
 fn the_rate_follows_the_cost_within_its_limits() {
-    let sampling = BlockSampling::new(9, 20_000).unwrap();
+    let sampling = sampling_of(9);
     let judged = |took_ns, since_ns| (0..128).any(|_| sampling.timed(took_ns, 64, since_ns));
     let rate = || match sampling.rate() {
         Event::Sampling { rate, cost, .. } => (rate, cost),

@@ -13,7 +13,7 @@ use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::sharded_counter::ShardedCounter;
 pub use state::{Change, Reading, Ticket};
 use state::{State, block, padding};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// The fields that each call changes are on two cache lines, which the processor fetches together.
 #[derive(Default)]
@@ -23,14 +23,17 @@ pub struct Growth {
     /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
     /// Under a cap it is closed, and `State` has everything.
     striped: ShardedCounter,
+    /// [`State::begun`], for a look without the lock.
+    begun: AtomicU64,
 }
 
 const RARELY: u8 = 64;
 
 impl Growth {
     /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
-    /// [`Growth::finish`] with the same size.
-    pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+    /// [`Growth::finish`] with the same size. The ticket is one for [`Growth::ticket_after`].
+    #[inline]
+    pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
         if self.striped.is_open() {
             self.striped.close();
         }
@@ -39,45 +42,50 @@ impl Growth {
 
     /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
     /// the driver's are used.
-    pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+    pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
         drop(self.lock_exactly());
         self.ask_from(budget, size, |state: &State| state.used().min(state.used_in_driver()))
     }
 
     /// As `ask`, for memory whose blocks only the driver knows: graphs'.
-    pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+    pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
         self.ask_from(budget, size, State::used_in_driver)
     }
 
     /// As `ask`, whatever the limit: where the cap only warns.
-    pub fn ask_anyway(&self, budget: &Budget, size: u64) {
+    pub fn ask_anyway(&self, budget: &Budget, size: u64) -> Ticket {
         let mut state = self.lock();
         let size = block(size);
         let wanted = state.wanted(state.used(), size);
         let more = state.short_of(wanted).saturating_sub(state.pending);
         budget.take_anyway(more);
         state.pending += more;
-        state.begin(size, wanted);
+        self.begin(&mut state, size, wanted)
     }
 
+    #[inline]
     fn ask_from(
         &self,
         budget: Option<&Budget>,
         size: u64,
         used: impl FnOnce(&State) -> u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Ticket, Refusal> {
         let mut state = self.lock();
         let size = block(size);
         let wanted = state.wanted(used(&state), size);
-        let more = state.short_of(wanted).saturating_sub(state.pending);
-        if more > 0 {
-            if let Some(budget) = budget {
-                budget.try_take(more)?;
-            }
-            state.pending += more;
+        if wanted > state.reserved {
+            state.take_more(budget, wanted)?;
         }
-        state.begin(size, wanted);
-        Ok(())
+        Ok(self.begin(&mut state, size, wanted))
+    }
+
+    /// A request enters the driver, after which `wanted` bytes may be in use.
+    #[inline]
+    fn begin(&self, state: &mut State, size: u64, wanted: u64) -> Ticket {
+        let began = state.begin(size, wanted);
+        // Before the driver's call, which is ordered with those of others.
+        self.begun.store(began, Ordering::Release);
+        Ticket(began)
     }
 
     /// The call returned; `got`: with memory. Without a reading (none is permitted during a capture)
@@ -92,7 +100,7 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         let mut state = self.lock();
-        let (reserved, charged) = (state.reserved, state.charged());
+        let before = (state.reserved, state.charged());
         state.in_flight = state.in_flight.saturating_sub(block(size));
         if got {
             state.count(size);
@@ -107,9 +115,26 @@ impl Growth {
             }
             None => {}
         }
+        self.settle(state, budget, before, report);
+    }
+
+    /// After a change of the figures; `before`: the reserved and the charged bytes before it.
+    #[inline]
+    fn settle(
+        &self,
+        mut state: Guard<'_, State>,
+        budget: Option<&Budget>,
+        before: (u64, i64),
+        report: impl FnOnce(Change),
+    ) {
+        let (reserved, charged) = before;
         state.settle(charged);
-        state.report(budget, reserved, charged, report);
-        self.share(&state);
+        if (state.reserved, state.charged()) != before {
+            state.report(budget, reserved, charged, report);
+        }
+        if self.striped.is_open() {
+            self.share(&state);
+        }
     }
 
     /// Notes a block that was allocated with no cap in force. True: the blocks do not fit into the
@@ -175,6 +200,17 @@ impl Growth {
         self.begin_reading(|state| state.used().min(state.used_in_driver()))
     }
 
+    /// The ticket for a reading after a request whose question gave `asked`. If nobody has asked or begun to read since then,
+    /// its question has noted all that a ticket would: one lock less. Must follow a sequentially consistent step after the
+    /// driver's call, and come before the reading: then who does not see the other's begin is read by the other.
+    #[inline]
+    pub fn ticket_after(&self, asked: Ticket) -> Ticket {
+        match self.begun.load(Ordering::SeqCst) == asked.0 {
+            true => asked,
+            false => self.ticket(),
+        }
+    }
+
     /// As `ticket`, for memory whose blocks only the driver knows.
     pub fn ticket_by_driver(&self) -> Ticket {
         self.begin_reading(State::used_in_driver)
@@ -182,10 +218,9 @@ impl Growth {
 
     fn begin_reading(&self, used: impl FnOnce(&State) -> u64) -> Ticket {
         let mut state = self.lock();
-        state.readings_begun += 1;
         let wanted = state.wanted(used(&state), 0);
-        let began = state.readings_begun;
-        state.most.note(began, wanted);
+        let began = state.begin(0, wanted);
+        self.begun.store(began, Ordering::SeqCst);
         Ticket(began)
     }
 
@@ -198,11 +233,9 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         let mut state = self.lock();
-        let (reserved, charged) = (state.reserved, state.charged());
+        let before = (state.reserved, state.charged());
         state.apply(ticket, reading);
-        state.settle(charged);
-        state.report(budget, reserved, charged, report);
-        self.share(&state);
+        self.settle(state, budget, before, report);
     }
 
     /// (reserved, used) as known; `used` is that of the blocks counted here.

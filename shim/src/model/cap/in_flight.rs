@@ -11,21 +11,36 @@ pub struct InFlight<'a> {
     growth: &'a Growth,
     budget: Option<&'a Budget>,
     size: u64,
+    asked: Ticket,
 }
 
 impl<'a> InFlight<'a> {
-    pub fn new(growth: &'a Growth, budget: Option<&'a Budget>, size: u64) -> InFlight<'a> {
-        InFlight { growth, budget, size }
+    /// `asked`: what [`Growth::ask`] returned.
+    #[inline]
+    pub fn new(
+        growth: &'a Growth,
+        budget: Option<&'a Budget>,
+        size: u64,
+        asked: Ticket,
+    ) -> InFlight<'a> {
+        InFlight { growth, budget, size, asked }
+    }
+
+    /// See [`Growth::ticket_after`].
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        self.growth.ticket_after(self.asked)
     }
 
     /// See [`Growth::finish`].
+    #[inline]
     pub fn finish(
         self,
         got: bool,
         reading: Option<(Ticket, Reading)>,
         report: impl FnOnce(Change),
     ) {
-        let InFlight { growth, budget, size } = self;
+        let InFlight { growth, budget, size, .. } = self;
         std::mem::forget(self);
         growth.finish(budget, size, got, reading, report);
     }
@@ -47,13 +62,13 @@ mod tests {
     fn a_call_that_never_came_back_gives_its_promise_back() {
         let (budget, pool) = (Budget::default(), Growth::default());
         budget.set_limit(Some(32 * MIB));
-        pool.ask(Some(&budget), MIB).unwrap();
-        let lost = InFlight::new(&pool, Some(&budget), MIB);
+        let asked = pool.ask(Some(&budget), MIB).unwrap();
+        let lost = InFlight::new(&pool, Some(&budget), MIB, asked);
         assert_eq!(budget.counted(), 32 * MIB);
         drop(lost);
         assert_eq!(budget.counted(), 0);
-        pool.ask(Some(&budget), MIB).unwrap();
-        InFlight::new(&pool, Some(&budget), MIB).finish(true, None, |_| ());
+        let asked = pool.ask(Some(&budget), MIB).unwrap();
+        InFlight::new(&pool, Some(&budget), MIB, asked).finish(true, None, |_| ());
         assert_eq!(pool.known(), (32 * MIB, MIB));
     }
 }

@@ -41,6 +41,7 @@ enum Step {
     AskAgain(u64),
     AskByDriver(u64),
     Alloc(u64),
+    BeginAfter,
     Begin,
     BeginByDriver,
     ReadReserved,
@@ -62,7 +63,7 @@ use Step::*;
 /// cuMemAllocAsync, with a look before it asks again, and cuMemFreeAsync. After the request only the reserve is read.
 fn block_of(size: u64) -> Vec<Step> {
     let look = [Begin, ReadReserved, ReadUsed, Observe];
-    let call = [Alloc(size), Begin, ReadReserved, Finish(size)];
+    let call = [Alloc(size), BeginAfter, ReadReserved, Finish(size)];
     let mut steps = vec![Ask(size)];
     steps.extend(look);
     steps.push(AskAgain(size));
@@ -100,6 +101,7 @@ fn synchronize() -> Vec<Step> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Thread {
     at: usize,
+    asked: u64,
     ticket: u64,
     reserved: u64,
     used: Option<u64>,
@@ -122,6 +124,8 @@ struct Model {
     schedule: Vec<usize>,
     granted_again: bool,
     refused: bool,
+    read_as_asked: bool,
+    read_as_later: bool,
 }
 
 impl Model {
@@ -132,6 +136,8 @@ impl Model {
             schedule: Vec::new(),
             granted_again: false,
             refused: false,
+            read_as_asked: false,
+            read_as_later: false,
             programs,
         };
         let threads = vec![Thread::default(); model.programs.len()];
@@ -158,7 +164,11 @@ impl Model {
         let budget = Budget::default();
         budget.set_limit(Some(self.limit));
         budget.charge(world.counted as i64);
-        let growth = Growth { state: Lock::new(world.state), striped: ShardedCounter::default() };
+        let growth = Growth {
+            begun: AtomicU64::new(world.state.begun),
+            state: Lock::new(world.state),
+            striped: ShardedCounter::default(),
+        };
         let (budget, program) = (Some(&budget), &self.programs[thread]);
         let (me, driver) = (&mut world.threads[thread], &mut world.driver);
         let reading = (Ticket(me.ticket), Reading { reserved: me.reserved, used: me.used });
@@ -166,7 +176,8 @@ impl Model {
         me.at += 1;
         match step {
             Ask(size) => {
-                if growth.ask(budget, size).is_ok() {
+                if let Ok(asked) = growth.ask(budget, size) {
+                    me.asked = asked.0;
                     me.at = program.iter().position(|step| *step == AskAgain(size)).unwrap() + 1;
                 }
             }
@@ -175,14 +186,18 @@ impl Model {
                     AskAgain(_) => growth.ask_again(budget, size),
                     _ => growth.ask_by_driver(budget, size),
                 };
-                if outcome.is_ok() {
-                    self.granted_again = true;
-                } else {
-                    self.refused = true;
-                    me.at = program.len();
+                match outcome {
+                    Ok(asked) => (me.asked, self.granted_again) = (asked.0, true),
+                    Err(_) => (me.at, self.refused) = (program.len(), true),
                 }
             }
             Alloc(size) => driver.alloc(size),
+            BeginAfter => {
+                let ticket = growth.ticket_after(Ticket(me.asked));
+                self.read_as_asked |= ticket.0 == me.asked;
+                self.read_as_later |= ticket.0 != me.asked;
+                me.ticket = ticket.0;
+            }
             Begin => me.ticket = growth.ticket().0,
             BeginByDriver => me.ticket = growth.ticket_by_driver().0,
             ReadReserved => me.reserved = driver.reserved,
@@ -217,6 +232,7 @@ fn a_pool_never_grows_past_what_is_counted() {
     let programs = vec![block_of(20 * MIB), block_of(30 * MIB), synchronize()];
     let model = Model::check(64 * MIB, programs);
     assert!(model.seen.len() > 5_000, "{}", model.seen.len());
+    assert!(model.read_as_asked && model.read_as_later);
 }
 
 #[test]

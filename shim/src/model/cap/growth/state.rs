@@ -1,7 +1,7 @@
 //! The figures of one allocator of the driver, the forecast of its growth, and what of it is charged. The
 //! caller holds the lock: see [`super::Growth`].
 
-use crate::model::cap::budget::Budget;
+use crate::model::cap::budget::{Budget, Refusal};
 use crate::model::cap::most_in_use::MostInUse;
 use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
 
@@ -24,8 +24,8 @@ pub(in crate::model::cap) struct State {
     /// The growth that those may cause; charged. It is shared by all of them, so that one that fails
     /// does not release what another one needs.
     pub(super) pending: u64,
-    /// The number of read-backs started, and the latest one applied.
-    pub(super) readings_begun: u64,
+    /// The number of requests and read-backs that have begun, and the latest one whose figures were applied.
+    pub(super) begun: u64,
     pub(super) applied: u64,
     /// The driver's figure of used bytes at the last reading that has one, plus requests granted since;
     /// frees lower it only at the next such reading. It does not include padding.
@@ -35,8 +35,8 @@ pub(in crate::model::cap) struct State {
     pub(super) most: MostInUse,
 }
 
-/// Taken before the driver's figures are read. Of two readings, the one that started later is more
-/// recent, whichever finishes first.
+/// Taken before the driver's figures are read, or before the request after which they are read. Of two readings, the one
+/// that started later is more recent, whichever finishes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(pub(super) u64);
 
@@ -94,11 +94,31 @@ impl State {
         round_up(bytes.saturating_sub(self.reserved), POOL_STEP)
     }
 
-    /// Notes that a request enters the driver, after which `wanted` bytes may be in use.
+    /// Notes that a request of `size` bytes enters the driver, or with 0 a reading, where `wanted` bytes may be in use.
+    /// Returns its number.
     #[inline]
-    pub(super) fn begin(&mut self, size: u64, wanted: u64) {
+    pub(super) fn begin(&mut self, size: u64, wanted: u64) -> u64 {
         self.in_flight = self.in_flight.saturating_add(size);
-        self.most.note(self.readings_begun, wanted);
+        self.begun += 1;
+        self.most.note(self.begun, wanted);
+        self.begun
+    }
+
+    /// Takes the growth from the budget that holding `wanted` bytes needs beyond what is taken for requests in flight.
+    #[cold]
+    pub(super) fn take_more(
+        &mut self,
+        budget: Option<&Budget>,
+        wanted: u64,
+    ) -> Result<(), Refusal> {
+        let more = self.short_of(wanted).saturating_sub(self.pending);
+        if more > 0 {
+            if let Some(budget) = budget {
+                budget.try_take(more)?;
+            }
+            self.pending += more;
+        }
+        Ok(())
     }
 
     /// Keeps reserved what requests in flight may still need or have used already, up to what was
@@ -127,6 +147,7 @@ impl State {
 
     /// Charges and reports the difference. Under the lock, so that the file has the changes of one
     /// allocator in their order.
+    #[cold]
     pub(super) fn report(
         &self,
         budget: Option<&Budget>,

@@ -190,7 +190,7 @@ fn threads_lose_nothing() {
                         Err(_) => {
                             refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         }
-                        Ok(()) => {
+                        Ok(_) => {
                             assert!(budget.counted() <= 96 * MIB);
                             let got = turn % 5 != 0;
                             pool.finish(Some(budget), size, got, None, |_| ());
