@@ -3,7 +3,6 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::call::after_call::stop_without_host_memory;
-use crate::hooks::call::{Call, Function};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::refresh::refresh_before_refusal;
@@ -429,25 +428,26 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
 #[inline]
 pub fn free(
     p: &'static Process,
-    call: &Call<impl Function>,
+    api: Api,
     space: Space,
     key: u64,
     stream: u64,
+    real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
     let Some(removed) = &taken else {
-        let result = call.forward();
+        let result = real();
         if result == 0 && key != 0 {
             p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
         }
         return result;
     };
-    let site = freeing_site(p, call.api, &removed.entry, stream);
-    let now = call.now_ns(p);
+    let site = freeing_site(p, api, &removed.entry, stream);
+    let now = p.clock.now_ns();
     p.trace_writer.record_driver_free(now, key, space, site);
-    let result = call.forward();
+    let result = real();
     if result == 0 {
         commit_free(p, removed, now);
     } else {

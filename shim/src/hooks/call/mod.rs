@@ -61,8 +61,6 @@ pub struct Call<F: Function> {
     errno: Cell<c_int>,
     /// This thread's: found once a call.
     errno_here: errno::Here,
-    /// The time at which the hook began, if it was read; else 0.
-    began_ns: Cell<u64>,
     /// Whether this call is timed, and the time that the driver took.
     timed: Cell<bool>,
     driver_ns: Cell<u64>,
@@ -83,8 +81,8 @@ impl<F: Function> Call<F> {
         let errno_here = errno::here();
         let errno = Cell::new(errno_here.get());
         let (timed, driver_ns) = (Cell::new(false), Cell::new(0));
-        let (answer, began_ns) = (Cell::new(None), Cell::new(0));
-        Call { api, real, arguments, answer, errno, errno_here, began_ns, timed, driver_ns, depth }
+        let answer = Cell::new(None);
+        Call { api, real, arguments, answer, errno, errno_here, timed, driver_ns, depth }
     }
 
     /// Makes the program's call.
@@ -109,15 +107,6 @@ impl<F: Function> Call<F> {
             self.left_driver(entered);
         }
         result
-    }
-
-    /// The time of an event at the beginning of the hook.
-    #[inline]
-    pub fn now_ns(&self, p: &Process) -> u64 {
-        match self.began_ns.get() {
-            0 => p.clock.now_ns(),
-            began_ns => began_ns,
-        }
     }
 
     /// Makes the program's call without a hook.
@@ -252,7 +241,7 @@ pub(in crate::hooks) fn run<F: Function>(
             return None;
         }
         process.usage.test_panic(call.api);
-        call.began_ns.set(before_call::refresh_if_due(process));
+        crate::hooks::call::before_call::refresh_if_due(process);
         let result = body(process);
         if result != 0 {
             process.oom.aftermath.failed(sources(process), call.api, result);

@@ -241,7 +241,9 @@ pub fn create_mipmapped(
 
 /// cuArrayDestroy and cuMipmappedArrayDestroy.
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
-    destroy_with_tiles(p, call.api, array as u64, || free(p, call, Space::Array, array as u64, 0))
+    destroy_with_tiles(p, call.api, array as u64, || {
+        free(p, call.api, Space::Array, array as u64, 0, || call.forward())
+    })
 }
 
 #[cfg(test)]

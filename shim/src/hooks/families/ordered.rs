@@ -82,7 +82,7 @@ pub fn free_async(
         return call.forward();
     }
     let stream_id = stream_id(stream, per_thread);
-    free(p, call, Space::Device, dptr, stream_id)
+    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
 }
 
 #[inline]
