@@ -36,6 +36,17 @@ pub enum Physical {
     None,
 }
 
+impl Physical {
+    /// See [`share`]. `size`: the requested bytes.
+    #[inline]
+    pub fn share(self, size: u64) -> u64 {
+        match self {
+            Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
+            Physical::Reserved | Physical::None => size,
+        }
+    }
+}
+
 /// How an allocation is counted. `size`: the requested bytes; for pitched memory, pitch times height; for arrays,
 /// the size in the memory requirements.
 #[inline]
@@ -60,10 +71,7 @@ pub fn pages(address: u64, size: u64) -> (u64, u64) {
 /// An allocation's share of physical memory in bytes, for tables of call sites. Allocations that share pages: the size
 /// rounded up to 512 B. Blocks of pools, graphs and frameworks, imported and host memory: the size.
 pub fn share(kind: Kind, size: u64) -> u64 {
-    match physical(kind, size) {
-        Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
-        Physical::Reserved | Physical::None => size,
-    }
+    physical(kind, size).share(size)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::record::word::Check;
 pub const SLOT: usize = 256 << 10;
 /// Length of a line, in bytes. No record crosses a line boundary, so a reader can resynchronise at every line.
 pub const LINE: usize = 64 << 10;
+const _: () = assert!(SLOT.is_multiple_of(2 * LINE), "the middle of a window is the end of a line");
 /// Length of a window's header, in bytes.
 pub const WINDOW_HEADER: usize = 64;
 /// The first word of a window: "vtwindow", little endian.

@@ -8,6 +8,7 @@ use super::event::Event;
 use super::sealed::Record;
 use super::values::Alloc;
 use super::wire::{EVENT_WORDS, Get};
+use super::word::SMALL_MASK;
 use crate::ids::{SiteId, StackId};
 use crate::kind::Space;
 
@@ -20,7 +21,9 @@ fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
         Space::Block => [code::BLOCK_ALLOC_SHORT, code::BLOCK_FREE_SHORT],
         _ => return None,
     };
-    (key & 511 == 0 && key >> 49 == 0).then_some((key >> 9, codes))
+    // Bits of it that must be 0 are above the field.
+    let address = key.rotate_right(9);
+    (address <= SMALL_MASK).then_some((address, codes))
 }
 
 /// The 32-byte form of an allocation, without its request. `None`: it does not fit.

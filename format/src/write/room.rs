@@ -13,6 +13,7 @@ const PUBLISHED: usize = 7;
 #[derive(Debug)]
 pub(super) struct Room<'m> {
     words: &'m [AtomicU64],
+    published: &'m AtomicU64,
     /// Number of reserved words. Exceeds the length when threads find the window full.
     cursor: AtomicU64,
 }
@@ -39,13 +40,14 @@ pub(super) trait Seal {
 impl<'m> Room<'m> {
     /// The space after a written header.
     pub(super) fn behind_header(words: &'m [AtomicU64]) -> Room<'m> {
-        words[PUBLISHED].store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
-        Room { words, cursor: AtomicU64::new(HEADER_WORDS as u64) }
+        let published = &words[PUBLISHED];
+        published.store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
+        Room { words, published, cursor: AtomicU64::new(HEADER_WORDS as u64) }
     }
 
     /// Bytes published so far, header and padding included.
     pub(super) fn published(&self) -> usize {
-        u64::from_le(self.words[PUBLISHED].load(Ordering::Acquire)) as usize
+        u64::from_le(self.published.load(Ordering::Acquire)) as usize
     }
 
     /// Words reserved so far. Nothing is stored after them.
@@ -53,10 +55,11 @@ impl<'m> Room<'m> {
         self.words.len().min(self.cursor.load(Ordering::Acquire) as usize)
     }
 
-    /// Index of the word that is reserved next. Only a hint: other threads change it.
+    /// Where the next append counts and, unless another thread appends first, stores.
     #[inline]
-    pub(super) fn next(&self) -> usize {
-        self.cursor.load(Ordering::Relaxed) as usize
+    pub(super) fn next(&self) -> [*const AtomicU64; 2] {
+        let at = self.cursor.load(Ordering::Relaxed) as usize;
+        [self.published, self.words.as_ptr().wrapping_add(at)]
     }
 
     /// Whether all words are published: nothing more is written.
@@ -80,11 +83,33 @@ impl<'m> Room<'m> {
         record: &impl Seal,
         padding: impl Fn(usize, usize) -> u64,
     ) -> Option<Place> {
-        let total = self.words.len();
         let len = 1 + record.rest().len();
+        let mut place = Place { at: self.reserve(len), middle: false };
+        let end = place.at + len;
+        // Window and middle end with a line: a record that ends before its line does reaches neither.
+        if place.at / LINE_WORDS != end / LINE_WORDS || end > self.words.len() {
+            place = self.place_at_line_end(place.at, len, padding)?;
+        }
+        self.store(place.at, record);
+        Some(place)
+    }
+
+    #[inline(always)]
+    fn reserve(&self, len: usize) -> usize {
+        self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize
+    }
+
+    /// The place of a record whose reservation reaches the end of its line, or lies behind the window.
+    #[cold]
+    fn place_at_line_end(
+        &self,
+        mut at: usize,
+        len: usize,
+        padding: impl Fn(usize, usize) -> u64,
+    ) -> Option<Place> {
+        let total = self.words.len();
         let mut middle = false;
         loop {
-            let at = self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize;
             let end = at + len;
             if at >= total {
                 return None;
@@ -92,10 +117,10 @@ impl<'m> Room<'m> {
             middle |= at < total / 2 && end >= total / 2;
             let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
             if end <= line_end {
-                self.store(at, record);
                 return Some(Place { at, middle });
             }
             self.pad_around_line(at, line_end, end, &padding);
+            at = self.reserve(len);
         }
     }
 
@@ -114,7 +139,6 @@ impl<'m> Room<'m> {
     }
 
     /// Abandons a reservation that crosses a line boundary: both parts become padding.
-    #[cold]
     fn pad_around_line(
         &self,
         at: usize,
@@ -141,7 +165,7 @@ impl<'m> Room<'m> {
 
     #[inline(always)]
     fn publish(&self, words: usize) {
-        let count = &self.words[PUBLISHED];
+        let count = self.published;
         if cfg!(target_endian = "little") {
             count.fetch_add(8 * words as u64, Ordering::Release);
         } else {

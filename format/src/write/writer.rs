@@ -17,7 +17,7 @@ use super::room::{Room, Seal};
 /// An [`Event::Anchor`] is written first if the last timestamp is older than this. Timestamps wrap after 19.5 h, and
 /// the reader takes the nearest time.
 const ANCHOR_AFTER_NS: u64 = 8 * 3_600_000_000_000;
-/// `last_ns` is updated only when the time is later by more than this, so that most appends do not store it.
+/// The time of the window is updated only by a time that is later by more than this, so that most appends do not store it.
 const STAMP_STEP_NS: u64 = 60_000_000_000;
 
 /// The result of an append.
@@ -38,18 +38,18 @@ pub enum Appended {
     Full,
 }
 
-/// The writer of one mapped window. All threads share it.
+/// The writer of one mapped window. All threads share it. What each append reads is on its first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct WindowWriter<'m> {
-    words: &'m [AtomicU64],
     room: Room<'m>,
-    header: WindowHeader,
+    /// [`STAMP_STEP_NS`] after a recent time in ns since start.
+    near_until_ns: AtomicU64,
     /// File offset of the window.
     start: u64,
     /// The initial value of each record's check.
     check: Check,
-    /// A recent time in ns since start, see [`STAMP_STEP_NS`].
-    last_ns: AtomicU64,
+    header: WindowHeader,
 }
 
 impl<'m> WindowWriter<'m> {
@@ -66,12 +66,11 @@ impl<'m> WindowWriter<'m> {
         // The magic is stored last: a kill leaves a complete header or none.
         words[0].store(WINDOW_MAGIC.to_le(), Ordering::Release);
         WindowWriter {
-            words,
             room,
-            header,
+            near_until_ns: AtomicU64::new(header.base_time_ns.saturating_add(STAMP_STEP_NS)),
             start: slot_offset(u64::from(header.slot)),
             check: header.check(),
-            last_ns: AtomicU64::new(header.base_time_ns),
+            header,
         }
     }
 
@@ -87,8 +86,7 @@ impl<'m> WindowWriter<'m> {
     /// Addresses that the next append will probably write, for a prefetch. The caller must not read or write them.
     #[inline]
     pub fn prefetch_hints(&self) -> [*const AtomicU64; 2] {
-        let at = self.room.next();
-        [self.words.as_ptr().wrapping_add(7), self.words.as_ptr().wrapping_add(at)]
+        self.room.next()
     }
 
     /// Bytes reserved so far, header and padding included. Nothing is stored after them.
@@ -166,7 +164,7 @@ impl<'m> WindowWriter<'m> {
     /// [`WindowWriter::append`].
     #[inline(always)]
     pub fn is_near(&self, time_ns: u64) -> bool {
-        time_ns <= self.last_ns.load(Ordering::Relaxed).saturating_add(STAMP_STEP_NS)
+        time_ns <= self.near_until_ns.load(Ordering::Relaxed)
     }
 
     #[inline(never)]
@@ -198,11 +196,11 @@ impl<'m> WindowWriter<'m> {
     /// Appends an anchor if one is needed, then updates the last time.
     #[cold]
     fn note_time(&self, thread: ThreadId, time_ns: u64) {
-        let last = self.last_ns.load(Ordering::Relaxed);
+        let last = self.near_until_ns.load(Ordering::Relaxed) - STAMP_STEP_NS;
         if time_ns.saturating_sub(last) > ANCHOR_AFTER_NS {
             let _ = self.append_wide(thread, time_ns, &Event::Anchor);
         }
-        self.last_ns.fetch_max(time_ns, Ordering::Relaxed);
+        self.near_until_ns.fetch_max(time_ns.saturating_add(STAMP_STEP_NS), Ordering::Relaxed);
     }
 
     /// Reserves and stores one sealed record.

@@ -63,12 +63,16 @@ impl Home {
 /// The real function of an export. Opens the library if it is not open.
 #[inline]
 pub fn function(api: Api) -> Option<*mut c_void> {
-    let real = REAL[api as usize].load(Ordering::Relaxed);
-    if real.is_null() { open(api) } else { Some(real) }
+    let mut real = REAL[api as usize].load(Ordering::Relaxed);
+    if real.is_null() {
+        real = open(api);
+    }
+    (!real.is_null()).then_some(real)
 }
 
+/// As [`function`]; null: there is none.
 #[cold]
-fn open(api: Api) -> Option<*mut c_void> {
+fn open(api: Api) -> *mut c_void {
     let kept = errno::get();
     if !find(api.home()) {
         // A program that is linked to the library has it open. One that calls the export without it (a
@@ -81,7 +85,7 @@ fn open(api: Api) -> Option<*mut c_void> {
         }
     }
     errno::set(kept);
-    known(api)
+    known(api).unwrap_or(null_mut())
 }
 
 /// The real function if its library was found and has it.

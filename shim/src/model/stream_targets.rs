@@ -86,7 +86,7 @@ impl StreamTargets {
         self.generation.load(Ordering::Acquire)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, key: &Key) -> Option<StreamTarget> {
         // SAFETY: this thread's own line; a pool once seen lives as long as the process's state.
         unsafe {

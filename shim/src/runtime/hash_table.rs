@@ -68,7 +68,9 @@ pub struct Table<T: Slot> {
     slots: *mut T,
     /// Slots, a power of two; 0 before the first insert.
     capacity: usize,
-    len: usize,
+    len: u32,
+    /// Most values before the table grows.
+    most: u32,
     owns: PhantomData<T>,
 }
 
@@ -112,11 +114,11 @@ impl<T: Slot> Default for Table<T> {
 
 impl<T: Slot> Table<T> {
     pub const fn new() -> Self {
-        Table { slots: std::ptr::null_mut(), capacity: 0, len: 0, owns: PhantomData }
+        Table { slots: std::ptr::null_mut(), capacity: 0, len: 0, most: 0, owns: PhantomData }
     }
 
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     pub fn is_empty(&self) -> bool {
@@ -201,26 +203,42 @@ impl<T: Slot> Table<T> {
         value: impl FnOnce() -> T,
     ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
-        if self.len >= self.most() {
+        if self.len >= self.most {
             grown = self.grow_or_crowd()?;
         }
         Ok((self.place(key, value), grown))
     }
 
-    /// Most values before the table grows. Small tables have a low load, so that most values are in
-    /// their first slot.
+    /// The empty slot for a value with this hash, for [`Table::fill`]. `None`: the value is there (`same` is true for it), or
+    /// the table must grow first.
     #[inline]
-    fn most(&self) -> usize {
-        match self.capacity {
-            ..ROOMY => self.capacity / 2,
-            _ => self.capacity / 4 * 3,
+    pub fn vacancy(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
+        if self.len >= self.most {
+            return None;
         }
+        let mut index = (hash >> 32) as usize & (self.capacity - 1);
+        while let Some(slot) = self.at(index) {
+            if same(slot) {
+                return None;
+            }
+            index = (index + 1) & (self.capacity - 1);
+        }
+        Some(index)
+    }
+
+    /// Stores a value in the slot that [`Table::vacancy`] returned for it.
+    #[inline]
+    pub fn fill(&mut self, index: usize, value: T) {
+        debug_assert!(self.at(index).is_none());
+        // SAFETY: index is below the capacity.
+        unsafe { self.slots.add(index).write(value) };
+        self.len += 1;
     }
 
     /// Makes room for one more value, besides the room that is kept for calls in progress. True: the
     /// table grew, and all earlier indices are invalid.
     pub fn make_room(&mut self) -> Result<bool, NoMemory> {
-        match self.len < self.most() {
+        match self.len < self.most {
             true => Ok(false),
             false => self.grow().map(|()| true),
         }
@@ -234,7 +252,7 @@ impl<T: Slot> Table<T> {
             Ok(()) => Ok(true),
             Err(NoMemory) => {
                 CROWDED.store(true, Relaxed);
-                let fits = self.len < self.capacity - self.capacity / 8;
+                let fits = self.len() < self.capacity - self.capacity / 8;
                 if fits { Ok(false) } else { Err(NoMemory) }
             }
         }
@@ -246,10 +264,8 @@ impl<T: Slot> Table<T> {
         while self.at(index).is_some() {
             index = (index + 1) & (self.capacity - 1);
         }
-        // SAFETY: index is below the capacity.
-        unsafe { self.slots.add(index).write(value()) };
+        self.fill(index, value());
         debug_assert!(self.at(index).is_some_and(|slot| slot.key() == key));
-        self.len += 1;
         index
     }
 
@@ -263,13 +279,25 @@ impl<T: Slot> Table<T> {
 
     /// As `remove_at`, for a slot that holds a value; the value is discarded.
     #[inline]
-    pub fn clear_at(&mut self, index: usize, mut moved: impl FnMut(usize)) {
+    pub fn clear_at(&mut self, index: usize, moved: impl FnMut(usize)) {
+        let hole = match self.at((index + 1) & (self.capacity - 1)) {
+            None => index,
+            Some(_) => self.move_back(index, moved),
+        };
+        // SAFETY: hole is below the capacity; zero is a valid empty slot.
+        unsafe { self.slots.add(hole).write_bytes(0, 1) };
+        self.len -= 1;
+    }
+
+    /// Moves values behind a slot into it, and into the slots that they leave. Returns the last slot that is left.
+    #[inline(never)]
+    fn move_back(&mut self, index: usize, mut moved: impl FnMut(usize)) -> usize {
         let mask = self.capacity - 1;
         let mut hole = index;
         let mut next = index;
         loop {
             next = (next + 1) & mask;
-            let Some(slot) = self.at(next) else { break };
+            let Some(slot) = self.at(next) else { return hole };
             let home = self.home(slot.key());
             // The slot may move into the hole if its home is not after the hole on its way here.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
@@ -279,9 +307,6 @@ impl<T: Slot> Table<T> {
                 hole = next;
             }
         }
-        // SAFETY: hole is below the capacity; zero is a valid empty slot.
-        unsafe { self.slots.add(hole).write_bytes(0, 1) };
-        self.len -= 1;
     }
 
     pub fn remove(&mut self, key: T::Key) -> Option<T> {
@@ -296,9 +321,12 @@ impl<T: Slot> Table<T> {
     fn grow(&mut self) -> Result<(), NoMemory> {
         let old = (self.slots, self.capacity);
         let capacity = if old.1 == 0 { FIRST_CAPACITY } else { old.1 * 2 };
+        // Small tables have a low load, so that most values are in their first slot.
+        let most = if capacity < ROOMY { capacity / 2 } else { capacity / 4 * 3 };
+        // A place is chosen by 32 bits of the hash.
+        let most = u32::try_from(most).map_err(|_| NoMemory)?;
         self.slots = pages(capacity * size_of::<T>())?.cast();
-        self.capacity = capacity;
-        self.len = 0;
+        (self.capacity, self.len, self.most) = (capacity, 0, most);
         for index in 0..old.1 {
             // SAFETY: the old pages are mapped until the end of this loop.
             let slot = unsafe { *old.0.add(index) };
@@ -383,9 +411,12 @@ mod tests {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let key = (random >> 40) % keys + 1;
             if random >> 63 == 0 {
-                match table.get_mut(key) {
-                    Some(pair) => pair.value = random,
-                    None => drop(table.insert(Pair { key, value: random }).unwrap()),
+                let vacancy = table.vacancy(Pair::hash(key), |pair| pair.key == key);
+                match (table.get_mut(key), vacancy) {
+                    (Some(pair), None) => pair.value = random,
+                    (None, Some(at)) => table.fill(at, Pair { key, value: random }),
+                    (None, None) => assert!(table.insert(Pair { key, value: random }).unwrap().1),
+                    (Some(_), Some(_)) => panic!("a place for a value that is there"),
                 }
                 model.insert(key, random);
             } else {

@@ -10,7 +10,7 @@
 //! runs no destructors; the depth guard detects that (`driver/depth.rs`).
 
 use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,20 +26,20 @@ unsafe extern "C" {
 #[inline]
 pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
     struct Task<F, R> {
-        body: Option<F>,
+        body: ManuallyDrop<F>,
         result: MaybeUninit<R>,
     }
     unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: *mut c_void) {
         // SAFETY: the task below, which is not accessed elsewhere meanwhile.
         let task = unsafe { &mut *task.cast::<Task<F, R>>() };
-        if let Some(body) = task.body.take() {
-            task.result.write(body());
-        }
+        // SAFETY: `shielded` calls this once.
+        let body = unsafe { ManuallyDrop::take(&mut task.body) };
+        task.result.write(body());
     }
     fn work_of<F: FnOnce() -> R, R>(_: &Task<F, R>) -> unsafe extern "C-unwind" fn(*mut c_void) {
         work::<F, R>
     }
-    let mut task = Task { body: Some(body), result: MaybeUninit::uninit() };
+    let mut task = Task { body: ManuallyDrop::new(body), result: MaybeUninit::uninit() };
     let work = work_of(&task);
     // SAFETY: `work` gets the task it was made for.
     let exception = unsafe { shielded(work, (&raw mut task).cast()) };

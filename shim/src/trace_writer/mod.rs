@@ -71,17 +71,23 @@ const PAUSED: u32 = 4;
 /// the tables of what they define have.
 const PENDING_MOST: usize = 1 << 14;
 
+/// What each event reads is on the first cache line.
+#[repr(C, align(64))]
 pub struct TraceWriter {
     state: AtomicU32,
-    trace: AtomicPtr<Trace>,
-    clock: ProcessClock,
-    start_unix_ns: u64,
     /// The live page's figures must be stored at the end of this call.
     stale: AtomicBool,
     /// A call has ended since they were last stored.
     behind: AtomicBool,
+    /// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver
+    /// call.
+    left_to_ask: AtomicBool,
+    trace: AtomicPtr<Trace>,
+    live: AtomicPtr<PublishedPage>,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
     due_ns: AtomicU64,
+    clock: ProcessClock,
+    start_unix_ns: u64,
     /// When windows are next to be written to the trace. Never while there is no trace.
     write_due_ns: AtomicU64,
     /// When the switch is next to be read.
@@ -90,13 +96,9 @@ pub struct TraceWriter {
     cut_reported: AtomicBool,
     /// The line about threads without a number was printed.
     threads_reported: AtomicBool,
-    /// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver
-    /// call.
-    left_to_ask: AtomicBool,
     threads: AtomicU32,
     pending: Lock<Pending>,
     maintenance: Lock<Maintenance>,
-    live: AtomicPtr<PublishedPage>,
     identity: AtomicPtr<Identity>,
     out: Out,
     /// The name of the group that the process shares a cap with.

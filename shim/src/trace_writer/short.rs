@@ -4,6 +4,7 @@
 use super::trace::Trace;
 use super::window::Window;
 use super::{RUNNING, TraceWriter};
+use crate::model::ledger::Entry;
 use crate::runtime::thread_slot;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{Alloc, Appended, Event, SiteId, Space, ThreadId};
@@ -53,10 +54,10 @@ impl TraceWriter {
         self.record_at(time_ns, event);
     }
 
-    /// As `record_alloc`, out of line: for the hooks of the driver's functions, which are many.
+    /// Records an entry of the ledger, out of line: for the hooks of the driver's functions, which are many.
     #[inline(never)]
-    pub fn record_driver_alloc(&self, time_ns: u64, alloc: &Alloc) {
-        self.record_alloc(time_ns, alloc);
+    pub fn record_entry(&self, entry: &Entry) {
+        self.record_alloc(entry.time_ns, &entry.alloc());
     }
 
     /// As `record_free`, out of line.

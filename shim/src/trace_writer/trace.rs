@@ -37,14 +37,16 @@ const LARGE: u16 = 4;
 /// Later windows for which room is made at one time, where the file has no limit.
 const AHEAD: u16 = 4;
 
+/// What each event reads is on the first cache line.
+#[repr(C, align(64))]
 pub struct Trace {
-    file: File,
-    header: Header,
     events: Lane,
-    definitions: Lane,
-    grid: Lock<Grid>,
     /// Records are written to the file at once, since there is no tail.
     at_once: AtomicBool,
+    definitions: Lane,
+    file: File,
+    header: Header,
+    grid: Lock<Grid>,
     /// Whether the file was truncated since this was last read.
     cut: AtomicBool,
     /// Slots of later event windows, and how many get room at one time.

@@ -9,6 +9,7 @@ use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
 
 /// A window and its memory. Never freed: a thread that still holds a reference when the window becomes
 /// full can only find it full, however late.
+#[repr(C)]
 pub(super) struct Window {
     pub(super) writer: WindowWriter<'static>,
     pub(super) memory: *mut u8,

@@ -223,7 +223,7 @@ pub(in crate::hooks) fn take<A: Account>(
     if let ControlFlow::Break(result) = account.enter(&entry, promise) {
         return result;
     }
-    p.trace_writer.record_driver_alloc(entry.time_ns, &entry.alloc());
+    p.trace_writer.record_entry(&entry);
     if let Some(sampling) = &p.block_sampling
         && entry.space == Space::Device
     {
@@ -292,8 +292,11 @@ impl<U: FnOnce(u64)> Account for Single<'_, U> {
     #[inline]
     fn recorded(&self, _: u64) {}
 
+    #[inline(always)]
     fn refuse(&self, why: Why) -> CUresult {
-        refuse(self.p, self.request, why)
+        // A copy: what has its address taken is kept in memory.
+        let request = *self.request;
+        refuse(self.p, &request, why)
     }
 }
 
@@ -437,17 +440,19 @@ pub fn free(
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
+    let (mut site, mut now) = (SiteId(0), 0);
+    if let Some(removed) = &taken {
+        site = freeing_site(p, api, &removed.entry, stream);
+        now = p.clock.now_ns();
+        p.trace_writer.record_driver_free(now, key, space, site);
+    }
+    let result = real();
     let Some(removed) = &taken else {
-        let result = real();
         if result == 0 && key != 0 {
             p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
         }
         return result;
     };
-    let site = freeing_site(p, api, &removed.entry, stream);
-    let now = p.clock.now_ns();
-    p.trace_writer.record_driver_free(now, key, space, site);
-    let result = real();
     if result == 0 {
         commit_free(p, removed, now);
     } else {

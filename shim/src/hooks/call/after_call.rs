@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{DeviceId, StopReason};
 
 /// At the end of each driver call.
-#[inline]
+#[inline(always)]
 pub fn after_call(process: &'static Process) {
     if reserve::is_used() {
         stop_without_host_memory(process);
@@ -18,9 +18,15 @@ pub fn after_call(process: &'static Process) {
         before_call::report_news(process);
     }
     if process.trace_writer.is_due() {
-        own_stack::run(|| maintain(process));
-        process.nvml.now_and_then(process);
+        maintain_and_ask(process);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn maintain_and_ask(process: &'static Process) {
+    own_stack::run(|| maintain(process));
+    process.nvml.now_and_then(process);
 }
 
 /// The kernel maps no more pages for this process. Ends the recording; the memory that is left serves

@@ -61,8 +61,8 @@ pub struct Call<F: Function> {
     errno: Cell<c_int>,
     /// This thread's: found once a call.
     errno_here: errno::Here,
-    /// Whether this call is timed, and the time that the driver took.
-    timed: Cell<bool>,
+    /// When this call began, if it is timed; else 0. And the time that the driver took.
+    began_ns: Cell<u64>,
     driver_ns: Cell<u64>,
     depth: depth::Guard,
 }
@@ -80,9 +80,15 @@ impl<F: Function> Call<F> {
     ) -> Call<F> {
         let errno_here = errno::here();
         let errno = Cell::new(errno_here.get());
-        let (timed, driver_ns) = (Cell::new(false), Cell::new(0));
+        let (began_ns, driver_ns) = (Cell::new(0), Cell::new(0));
         let answer = Cell::new(None);
-        Call { api, real, arguments, answer, errno, errno_here, timed, driver_ns, depth }
+        Call { api, real, arguments, answer, errno, errno_here, began_ns, driver_ns, depth }
+    }
+
+    /// The arguments of the program's call.
+    #[inline(always)]
+    pub(in crate::hooks) fn arguments(&self) -> F::Arguments {
+        self.arguments
     }
 
     /// Makes the program's call.
@@ -98,14 +104,25 @@ impl<F: Function> Call<F> {
     /// The arguments fulfil the contract of the driver's function.
     #[inline(always)]
     pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
-        // The driver must see the program's errno, not that of the hook's own calls.
-        let entered = self.enters_driver();
-        // SAFETY: the caller has arguments that fulfil the function's contract.
-        let result = unsafe { self.across(arguments) };
+        let result = match self.began_ns.get() {
+            // SAFETY: the caller has arguments that fulfil the function's contract.
+            0 => unsafe { self.across(arguments) },
+            // SAFETY: the same.
+            _ => unsafe { self.across_timed(arguments) },
+        };
         self.answer.set(Some(result));
-        if entered != 0 {
-            self.left_driver(entered);
-        }
+        result
+    }
+
+    /// # Safety
+    /// The arguments fulfil the contract of the driver's function.
+    #[cold]
+    #[inline(never)]
+    unsafe fn across_timed(&self, arguments: F::Arguments) -> CUresult {
+        let entered = clock::mono_ns();
+        // SAFETY: the caller's contract.
+        let result = unsafe { self.across(arguments) };
+        self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
         result
     }
 
@@ -123,6 +140,7 @@ impl<F: Function> Call<F> {
     #[inline(always)]
     unsafe fn across(&self, arguments: F::Arguments) -> CUresult {
         let real = self.real;
+        // The driver must see the program's errno, not that of the hook's own calls.
         self.restore_errno();
         let result = match self.depth.enters_driver() {
             // SAFETY: the caller's contract.
@@ -135,6 +153,11 @@ impl<F: Function> Call<F> {
         result
     }
 
+    #[cold]
+    fn begin_timed(&self) {
+        self.began_ns.set(clock::mono_ns());
+    }
+
     /// The end of the program's call, after `run`.
     #[inline]
     pub(in crate::hooks) fn end(self) {
@@ -145,18 +168,6 @@ impl<F: Function> Call<F> {
     #[inline]
     pub fn leave_if_requested(&self) {
         self.depth.leave_if_requested();
-    }
-
-    /// The time at which the driver is entered; 0: this call is not timed.
-    #[inline]
-    fn enters_driver(&self) -> u64 {
-        if self.timed.get() { clock::mono_ns() } else { 0 }
-    }
-
-    #[cold]
-    fn left_driver(&self, entered: u64) {
-        let duration = clock::elapsed_ns(entered);
-        self.driver_ns.set(self.driver_ns.get() + duration);
     }
 
     #[inline]
@@ -216,12 +227,6 @@ function! {
     (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J, k: K)
 }
 
-#[cold]
-fn begin_sample<F: Function>(call: &Call<F>) -> u64 {
-    call.timed.set(true);
-    clock::mono_ns()
-}
-
 /// Runs a hook, `body`. An exception or a thread's cancellation that unwinds out of the driver
 /// continues into the program's frames; the depth guard is released on its way.
 #[inline]
@@ -230,11 +235,10 @@ pub(in crate::hooks) fn run<F: Function>(
     body: impl FnOnce(&'static Process) -> CUresult,
 ) -> CUresult {
     call.depth.settle();
-    let began = match call.depth.is_sampled() {
-        true => begin_sample(call),
-        false => 0,
-    };
-    let outcome = panic_boundary::catch(|| {
+    if call.depth.is_sampled() {
+        call.begin_timed();
+    }
+    let outcome = panic_boundary::catch(move || {
         let process = state::current();
         // There is no host memory left to record with, and no cap to keep.
         if reserve::is_low() && !process.cap.is_set() {
@@ -248,8 +252,8 @@ pub(in crate::hooks) fn run<F: Function>(
         }
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
-        if began != 0 {
-            timed::ended(process, began, call.driver_ns.get());
+        if call.began_ns.get() != 0 {
+            timed::ended(process, call.began_ns.get(), call.driver_ns.get());
         }
         Some(result)
     });

@@ -201,8 +201,7 @@ macro_rules! export {
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 // SAFETY: this is the program's call, and `call` ends with it.
                 let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result =
-                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                let result = run!(&call, ($($arg),*), $($hook)+);
                 call.end();
                 result
             }
@@ -244,8 +243,7 @@ macro_rules! export {
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 // SAFETY: this is the program's call, and `call` ends with it.
                 let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result =
-                    call::run(&call, |process| body!(process, &call, ($($arg),*), $($hook)+));
+                let result = run!(&call, ($($arg),*), $($hook)+);
                 call.end();
                 result
             }
@@ -257,6 +255,18 @@ macro_rules! export {
             deferred(move || unsafe { hooked($($arg),*) })
         }
     };
+}
+
+// The arguments are taken from the call: the closure, which is passed by its address, has that of the call alone.
+macro_rules! run {
+    ($call:expr, ($($arg:ident),*), $($hook:tt)+) => {{
+        let call = $call;
+        call::run(call, move |process| {
+            #[allow(unused_variables)]
+            let ($($arg,)*) = call.arguments();
+            body!(process, call, ($($arg),*), $($hook)+)
+        })
+    }};
 }
 
 macro_rules! body {

@@ -32,7 +32,9 @@ pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
     if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
 }
 
-/// A request for a block: the entry point and its arguments.
+/// A request for a block: the entry point and its arguments. Functions off the usual path get copies of it, since what
+/// has its address taken is kept in memory.
+#[derive(Clone, Copy)]
 struct Wanted {
     api: Api,
     per_thread: bool,
@@ -102,11 +104,11 @@ fn take_block(p: &'static Process, wanted: &Wanted, real: impl FnOnce() -> CUres
     let route = route(p, wanted);
     match route.pool {
         Some(pool) if !pool.is_device_memory() => {
-            return take_other(p, wanted, &route, pool.kind(), real);
+            return take_other(p, *wanted, route, pool.kind(), real);
         }
         Some(pool) => p.pools.takes(pool),
         None => {
-            if let Some(refused) = refuse_unfollowed(p, wanted, &route) {
+            if let Some(refused) = refuse_unfollowed(p, *wanted, route) {
                 return refused;
             }
         }
@@ -118,11 +120,7 @@ fn take_block(p: &'static Process, wanted: &Wanted, real: impl FnOnce() -> CUres
 
 /// A request for a block of a pool that is not followed, or of none: no cap would hold.
 #[cold]
-fn refuse_unfollowed(
-    p: &'static Process,
-    wanted: &Wanted,
-    route: &StreamTarget,
-) -> Option<CUresult> {
+fn refuse_unfollowed(p: &'static Process, wanted: Wanted, route: StreamTarget) -> Option<CUresult> {
     let device = route.target.device;
     (p.pools.has_overflowed() && wanted.size > 0 && p.cap.must_count(device)).then(|| {
         refuse_unrecordable(p, &Request::new(wanted.api, Kind::Pool, route.target, wanted.size))
@@ -171,23 +169,16 @@ impl Account for OfPool<'_> {
         Ok(Some(InFlight::new(&pool.growth, Some(budget), size, asked)))
     }
 
-    #[cold]
+    #[inline(always)]
     fn promise_anyway(&self) -> Self::Promise {
         let (pool, budget) = self.limited()?;
         let asked = pool.growth.ask_anyway(budget, self.wanted.size);
         Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size, asked))
     }
 
+    #[inline(always)]
     fn withdraw(&self, in_flight: Self::Promise) {
-        if let Some(in_flight) = in_flight {
-            in_flight.finish(false, None, |_| ());
-        }
-        if let Some(pool) = self.route.pool
-            && self.p.pools.forget_named(pool)
-        {
-            self.p.stream_targets.forget();
-            end_if_over(self.p, pool);
-        }
+        withdraw(self.p, self.route.pool, in_flight);
     }
 
     #[inline(always)]
@@ -216,10 +207,27 @@ impl Account for OfPool<'_> {
         }
     }
 
-    #[cold]
+    #[inline(always)]
     fn refuse(&self, why: Why) -> CUresult {
         let route = self.route;
         refuse_at(self.p, route.target.device, route.site, self.wanted.size, why)
+    }
+}
+
+#[cold]
+fn withdraw(
+    p: &'static Process,
+    pool: Option<&'static KnownPool>,
+    in_flight: Option<InFlight<'static>>,
+) {
+    if let Some(in_flight) = in_flight {
+        in_flight.finish(false, None, |_| ());
+    }
+    if let Some(pool) = pool
+        && p.pools.forget_named(pool)
+    {
+        p.stream_targets.forget();
+        end_if_over(p, pool);
     }
 }
 
@@ -227,8 +235,8 @@ impl Account for OfPool<'_> {
 #[cold]
 fn take_other(
     p: &'static Process,
-    wanted: &Wanted,
-    route: &StreamTarget,
+    wanted: Wanted,
+    route: StreamTarget,
     kind: Kind,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
@@ -259,16 +267,16 @@ fn entry(p: &'static Process, wanted: &Wanted, route: &StreamTarget) -> Entry {
 }
 
 /// The context, device and pool of the request; cached for streams that were used before.
-#[inline]
+#[inline(always)]
 fn route(p: &'static Process, wanted: &Wanted) -> StreamTarget {
     let stream = stream_id(wanted.stream, wanted.per_thread);
     let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
     let key = Key { stream, pool: wanted.pool, context, api: wanted.api as u16 };
-    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, wanted, &key))
+    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, *wanted, key))
 }
 
 #[cold]
-fn find_route(p: &'static Process, wanted: &Wanted, key: &Key) -> StreamTarget {
+fn find_route(p: &'static Process, wanted: Wanted, key: Key) -> StreamTarget {
     let generation = p.stream_targets.generation();
     let context = match key.context {
         0 if key.stream > PER_THREAD_STREAM => context_of(wanted.stream, wanted.per_thread),
@@ -294,7 +302,7 @@ fn find_route(p: &'static Process, wanted: &Wanted, key: &Key) -> StreamTarget {
         site: site(p, wanted.api, Some(kind), target, id, key.stream),
     };
     if target.device != DeviceId::UNKNOWN {
-        p.stream_targets.keep(generation, key, &route);
+        p.stream_targets.keep(generation, &key, &route);
     }
     route
 }

@@ -1,10 +1,9 @@
 //! Blocks of a framework's cache, of which programs make millions: the same as `insert` and `remove`
 //! for an entry that is in no sum, in fewer steps.
 
-use super::entry::EntrySlot;
+use super::entry::{self, EntrySlot};
 use super::totals::Step;
 use super::{Entry, Ledger, Sink};
-use crate::model::ledger::entry;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use vramtrace_format::Space;
 
@@ -15,27 +14,29 @@ impl Ledger {
         debug_assert_eq!(entry.space, Space::Block);
         let shard = self.shard(Space::Block, entry.key);
         let mut inner = shard.lock();
-        let hash = entry::hash(Space::Block, entry.key);
-        if inner.entries.find_by(hash, |slot| slot.is_block(entry.key)).is_some() {
+        let is_there = |slot: &EntrySlot| slot.entry().is(Space::Block, entry.key);
+        let Some(index) = inner.entries.vacancy(entry.hash(), is_there) else {
             drop(inner);
             self.insert(sink, entry);
+            shard.note_place(&shard.lock());
             return;
-        }
-        self.awaited.note_allocation(entry);
+        };
+        self.note_allocation(entry);
         let epoch = self.epoch.load(Acquire);
-        if inner.put(entry, epoch, 0) {
-            let peak = self.totals(entry.device).epoch_for(entry.kind, true);
-            inner.site_add(entry.maker(), Step::Allocated, entry.weighed(), epoch, peak);
+        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
+        let peak = self.totals(entry.device).epoch_for(entry.kind, Step::Allocated);
+        if let Some(site) = inner.site(entry, epoch) {
+            let of = entry.weighed();
+            site.add(Step::Allocated, of, Some(of[0]), epoch, peak);
         }
-        shard.note_place(&inner);
     }
 
     /// As [`Ledger::remove`]. False: there is no such block.
     #[inline]
     pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
-        let mut inner = self.shard(Space::Block, key).lock();
         let hash = entry::hash(Space::Block, key);
-        let is_it = |slot: &EntrySlot| slot.is_block(key);
+        let mut inner = self.shards[Ledger::shard_at(Space::Block, hash)].lock();
+        let is_it = |slot: &EntrySlot| slot.entry().is(Space::Block, key);
         let Some(index) = inner.entries.find_by(hash, is_it) else { return false };
         if self.running.load(Relaxed) != 0 {
             // A running checkpoint may have to write the entry first.
@@ -44,10 +45,13 @@ impl Ledger {
         }
         let epoch = self.epoch.load(Relaxed);
         let Some(slot) = inner.entries.at(index) else { return false };
-        let (made_by, weighed) = (slot.made_by(), slot.weighed());
-        let peak = self.totals(made_by.device).epoch_for(made_by.kind, false);
-        inner.site_add(made_by, Step::Freed, weighed, epoch, peak);
-        inner.drop_at(index);
+        let entry = *slot.entry();
+        inner.take_at(index);
+        let peak = self.totals(entry.device).epoch_for(entry.kind, Step::Freed);
+        if let Some(site) = inner.site(&entry, epoch) {
+            let of = entry.weighed();
+            site.add(Step::Freed, of, Some(of[0]), epoch, peak);
+        }
         true
     }
 

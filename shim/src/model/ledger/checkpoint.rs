@@ -77,9 +77,9 @@ impl Ledger {
             let index = inner.entry_cursor;
             inner.entry_cursor += 1;
             let Some(slot) = inner.entries.at_mut(index) else { continue };
-            if slot.epoch < id && slot.written != id {
+            if slot.is_owed(id) {
                 slot.written = id;
-                emit(&checkpoint_alloc(id, &slot.entry()));
+                emit(&checkpoint_alloc(id, slot.entry()));
                 *left -= 1;
             }
         }

@@ -47,7 +47,7 @@ impl Ledger {
 
     /// Physical bytes of one kind.
     pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
-        self.totals(device).kinds[kind as usize].load(Relaxed)
+        self.totals(device).live_of(kind)
     }
 
     /// Counts and requested bytes of one kind; host kinds have no device: `DeviceId::UNKNOWN`.

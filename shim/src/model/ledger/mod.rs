@@ -32,13 +32,15 @@ pub use totals::{DEVICES, KINDS, SiteTotals, Sums, add_saturating, device_at, de
 
 use crate::model::sites::is_shared;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
-use crate::runtime::lock::Lock;
+use crate::runtime::lock::{Guard, Lock};
+use entry::EntrySlot;
 use shard::{Inner, Shard};
 use std::sync::atomic::{
     AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
-use totals::{DeviceTotals, KindSum, Maker, Step};
-use vramtrace_format::physical::{PAGE, Physical, pages, physical};
+use totals::{DeviceTotals, KindSum, Step};
+use vramtrace_format::physical::{PAGE, Physical, pages};
+use vramtrace_format::summary::is_held;
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 
 const SHARDS: usize = 64;
@@ -65,7 +67,6 @@ pub struct Ledger {
     /// Counts and records refusals, so that a checkpoint falls between two of them.
     refusals: Lock<()>,
     drifts: AtomicU64,
-    awaited: walk::Awaited,
 }
 
 /// An entry that was removed for a free.
@@ -116,34 +117,19 @@ impl Ledger {
             running: AtomicU32::new(0),
             refusals: Lock::new(()),
             drifts: AtomicU64::new(0),
-            awaited: walk::Awaited::default(),
         }
     }
 
-    /// The shard of an allocation. Neighbours are in different ones: threads that use a pool get
+    /// The shard of an allocation with this hash. Neighbours are in different ones: threads that use a pool get
     /// blocks side by side.
     #[inline]
-    fn shard_at(space: Space, key: u64) -> usize {
-        let at = (entry::hash(space, key) >> 58) as usize;
-        at % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }
+    fn shard_at(space: Space, hash: u64) -> usize {
+        (hash >> 58) as usize % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }
     }
 
     #[inline]
     fn shard(&self, space: Space, key: u64) -> &Shard {
-        &self.shards[Ledger::shard_at(space, key)]
-    }
-
-    /// The sum that an entry is counted in, if its kind is in any.
-    #[inline]
-    fn sum_of(&self, at: usize, device: DeviceId, kind: Kind) -> Option<&KindSum> {
-        if kind == Kind::Block {
-            return None;
-        }
-        let (summed, bit) = (&self.summed[device_index(device)][at], 1 << kind as u16);
-        if summed.load(Relaxed) & bit == 0 {
-            summed.fetch_or(bit, Relaxed);
-        }
-        self.shards[at].sum(device, kind as usize)
+        &self.shards[Ledger::shard_at(space, entry::hash(space, key))]
     }
 
     /// The kinds that were summed in this shard, and those sums.
@@ -166,81 +152,113 @@ impl Ledger {
     /// Enters a new allocation. Returns the bytes that the driver took for it (negative only if a
     /// larger one was still entered at the same key, which ends).
     pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
-        let at = Ledger::shard_at(entry.space, entry.key);
-        let shard = &self.shards[at];
-        let mut growth = 0;
-        let mut inner = shard.lock();
-        while inner.entries.find((entry.space, entry.key)).is_some() {
+        self.note_allocation(entry);
+        let hash = entry.hash();
+        let at = Ledger::shard_at(entry.space, hash);
+        let mut inner = self.shards[at].lock();
+        let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
+        let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
-            if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
-                match entry.space {
+            return self.insert_crowded(sink, entry);
+        };
+        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
+        let epoch = self.epoch.load(Acquire);
+        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
+        Ok(self.count_in(at, inner, entry, Step::Allocated, epoch))
+    }
+
+    /// The same, where the address is still entered, or the table must grow.
+    #[cold]
+    #[inline(never)]
+    fn insert_crowded(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+        let (space, key) = (entry.space, entry.key);
+        let at = Ledger::shard_at(space, entry.hash());
+        let mut growth = 0;
+        let mut inner = self.shards[at].lock();
+        while inner.entries.find((space, key)).is_some() {
+            drop(inner);
+            if let Some(earlier) = self.remove(sink, space, key) {
+                match space {
                     // The framework need not report every free.
-                    Space::Block => sink.emit(&Event::Free {
-                        key: entry.key,
-                        space: entry.space,
-                        site: SiteId(0),
-                    }),
-                    _ => self.drift(sink, Drift::StillLive, entry.key),
+                    Space::Block => sink.emit(&Event::Free { key, space, site: SiteId(0) }),
+                    _ => self.drift(sink, Drift::StillLive, key),
                 }
                 growth -= self.left(&earlier) as i64;
             }
-            inner = shard.lock();
+            inner = self.shards[at].lock();
         }
-        self.awaited.note_allocation(entry);
-        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
         let epoch = self.epoch.load(Acquire);
-        Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
+        inner.put(entry, epoch, 0)?;
+        Ok(growth + self.count_in(at, inner, entry, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in
     /// progress.
     pub fn make_room(&self) -> Result<(), NoMemory> {
-        self.shards.iter().try_for_each(|shard| shard.lock().make_room())
+        self.shards.iter().try_for_each(|shard| {
+            let mut inner = shard.lock();
+            inner.make_room()?;
+            shard.note_place(&inner);
+            Ok(())
+        })
     }
 
-    fn put(
+    /// Counts a change of an entry in the sums of its stack and its kind. `now`: the last checkpoint.
+    #[inline(always)]
+    fn count(&self, at: usize, inner: &mut Inner, entry: &Entry, step: Step, now: u32) -> Physical {
+        let Entry { kind, device, size, .. } = *entry;
+        let physical = entry.physical();
+        let peak = self.totals(device).epoch_for(kind, step);
+        if let Some(site) = inner.site(entry, now) {
+            let of = entry.weighed();
+            let held = is_held(kind).then_some(physical.share(of[0]));
+            site.add(step, of, held, now, peak);
+        }
+        // Blocks are in no sum.
+        if kind != Kind::Block {
+            let sum = self.shards[at].sum(device, kind as usize);
+            if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
+                self.first_of_kind(at, device, kind);
+            }
+            match (sum, step) {
+                (Some(sum), Step::Allocated) => sum.allocated(size, now),
+                (Some(sum), Step::Freed) => sum.freed(size, now),
+                (Some(sum), Step::Unfreed) => sum.unfreed(size, now),
+                (None, _) => {}
+            }
+        }
+        physical
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn first_of_kind(&self, at: usize, device: DeviceId, kind: Kind) {
+        self.summed[device_index(device)][at].fetch_or(1 << kind as u16, Relaxed);
+        if kind.is_physical() {
+            self.totals(device).seen.store(1, Relaxed);
+        }
+    }
+
+    /// Counts an entry that was put in its shard. Returns the physical bytes that the driver took.
+    #[inline(always)]
+    fn count_in(
         &self,
         at: usize,
-        mut inner: crate::runtime::lock::Guard<'_, Inner>,
+        mut inner: Guard<'_, Inner>,
         entry: &Entry,
-        epoch: u32,
-        written: u32,
-        again: bool,
-    ) -> Result<i64, NoMemory> {
-        if !inner.put(entry, epoch, written) {
-            return Err(NoMemory);
-        }
-        let now = self.epoch.load(Relaxed);
-        let step = if again { Step::Unfreed } else { Step::Allocated };
-        let peak = self.totals(entry.device).epoch_for(entry.kind, true);
-        inner.site_add(entry.maker(), step, entry.weighed(), now, peak);
-        if let Some(sum) = self.sum_of(at, entry.device, entry.kind) {
-            match again {
-                true => sum.unfreed(entry.size, now),
-                false => sum.allocated(entry.size, now),
-            }
-        }
-        let totals = self.totals(entry.device);
-        if totals.seen.load(Relaxed) == 0 && entry.kind.is_physical() {
-            totals.seen.store(1, Relaxed);
-        }
-        let (mut counted, mut taken) = (0, 0);
-        match entry.physical() {
-            Physical::Own(bytes) => (counted, taken) = (bytes, bytes),
+        step: Step,
+        now: u32,
+    ) -> i64 {
+        let (counted, taken) = match self.count(at, &mut inner, entry, step, now) {
+            Physical::Reserved | Physical::None => return 0,
+            Physical::Own(bytes) => (bytes, bytes),
             Physical::Shared(_) => {
                 drop(inner);
-                let (first, last) = pages(entry.key, entry.size);
-                for page in first..=last {
-                    let opened =
-                        self.page_shard(page).lock().open_page(page, entry.device, entry.kind);
-                    counted += if opened.counted { PAGE } else { 0 };
-                    taken += if opened.taken { PAGE } else { 0 };
-                }
+                self.open_pages(entry)
             }
-            Physical::Reserved | Physical::None => return Ok(0),
-        }
-        totals.add(entry.kind, counted as i64, entry.time_ns);
-        Ok(taken as i64)
+        };
+        self.totals(entry.device).add(entry.kind, counted as i64, entry.time_ns);
+        taken as i64
     }
 
     /// Removes an allocation before the driver's call that frees it. The caller records the free, calls
@@ -259,55 +277,43 @@ impl Ledger {
         key: u64,
         wanted: impl FnOnce(&Entry) -> bool,
     ) -> Option<Removed> {
-        let at = Ledger::shard_at(space, key);
+        let hash = entry::hash(space, key);
+        let at = Ledger::shard_at(space, hash);
         let mut inner = self.shards[at].lock();
-        let index = inner.entries.find((space, key))?;
-        if !wanted(&inner.entries.at(index)?.entry()) {
+        let index = inner.entries.find_by(hash, |slot| slot.entry().is(space, key))?;
+        let slot = inner.entries.at_mut(index)?;
+        if !wanted(slot.entry()) {
             return None;
         }
-        let mut slot = inner.take_at(index)?;
         let epoch = self.epoch.load(Relaxed);
         let running = self.running.load(Relaxed);
-        if running != 0 && slot.epoch < running && slot.written != running {
-            sink.emit(&checkpoint_alloc(running, &slot.entry()));
+        if running != 0 && slot.is_owed(running) {
             slot.written = running;
+            sink.emit(&checkpoint_alloc(running, slot.entry()));
         }
-        // From the slot: an entry would be written and read again.
-        let maker = slot.made_by();
-        let Maker { device, kind, .. } = maker;
-        let peak = self.totals(device).epoch_for(kind, false);
-        inner.site_add(maker, Step::Freed, slot.weighed(), epoch, peak);
-        if let Some(sum) = self.sum_of(at, device, kind) {
-            sum.freed(slot.size(), epoch);
-        }
-        let bytes = match physical(kind, slot.size()) {
-            Physical::Shared(_) => {
-                drop(inner);
-                self.free_pages(sink, key, slot.size())
-            }
+        let EntrySlot { epoch: made, written, .. } = *slot;
+        let entry = *slot.entry();
+        inner.take_at(index);
+        let bytes = match self.count(at, &mut inner, &entry, Step::Freed, epoch) {
+            Physical::Reserved | Physical::None => 0,
             Physical::Own(bytes) => {
-                self.subtract(sink, device, kind, bytes);
+                self.subtract(sink, entry.device, entry.kind, bytes);
                 bytes
             }
-            Physical::Reserved | Physical::None => 0,
+            Physical::Shared(_) => {
+                drop(inner);
+                self.free_pages(sink, key, entry.size)
+            }
         };
-        // Constructed in place: copying it right after its narrow fields were stored would stall
-        // (failed store forwarding).
-        Some(Removed {
-            entry: slot.entry(),
-            bytes,
-            epoch: slot.epoch,
-            written: slot.written,
-            seen: epoch,
-        })
+        Some(Removed { entry, bytes, epoch: made, written, seen: epoch })
     }
 
     /// Restores an entry after a failed free. Returns the physical bytes that the cap does not count: 0
     /// in general, since it still counts them.
     pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
         let entry = &removed.entry;
-        let at = Ledger::shard_at(entry.space, entry.key);
-        let inner = self.shards[at].lock();
+        let at = Ledger::shard_at(entry.space, entry.hash());
+        let mut inner = self.shards[at].lock();
         if inner.entries.find((entry.space, entry.key)).is_some() {
             // The address was allocated again meanwhile, so it was freed after all.
             drop(inner);
@@ -321,7 +327,11 @@ impl Ledger {
             written = epoch;
         }
         // Without host memory its free will not be recognised, and its bytes stay counted.
-        let _ = self.put(at, inner, entry, removed.epoch, written, true);
+        if inner.put(entry, removed.epoch, written).is_ok() {
+            self.count_in(at, inner, entry, Step::Unfreed, epoch);
+        } else {
+            drop(inner);
+        }
         if matches!(entry.physical(), Physical::Shared(_)) {
             // It is live again, and no longer being freed.
             self.left(removed);
@@ -331,7 +341,7 @@ impl Ledger {
 
     #[inline]
     pub fn get(&self, space: Space, key: u64) -> Option<Entry> {
-        self.shard(space, key).lock().entries.get((space, key)).map(|slot| slot.entry())
+        self.shard(space, key).lock().entries.get((space, key)).map(|slot| *slot.entry())
     }
 
     /// Adds (`by` = 1) or removes one open of an imported address. Returns the remaining references;
@@ -359,10 +369,10 @@ impl Ledger {
                     let capacity = inner.entries.capacity();
                     (from..capacity).find_map(|index| {
                         let slot = inner.entries.at(index)?;
-                        let entry = (slot.context() == context).then(|| slot.entry())?;
+                        let entry = *slot.entry();
                         let outlives = entry.space == Space::Vmm
                             || matches!(entry.kind, Kind::Pool | Kind::Graph);
-                        (!outlives).then_some((index, entry))
+                        (entry.context == context && !outlives).then_some((index, entry))
                     })
                 };
                 let Some((index, entry)) = found else { break };

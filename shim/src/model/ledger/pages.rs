@@ -1,7 +1,7 @@
 //! Device memory that small allocations share in pages of 2 MiB, and the bytes that leave with an allocation.
 
 use super::shard::Shard;
-use super::{Ledger, Removed, SHARDS, Sink};
+use super::{Entry, Ledger, Removed, SHARDS, Sink};
 use crate::runtime::hash_table::spread;
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{DeviceId, Drift, Kind};
@@ -10,6 +10,19 @@ impl Ledger {
     /// The shard that counts what is live in a 2 MiB page of device addresses.
     pub(super) fn page_shard(&self, page: u64) -> &Shard {
         &self.shards[(spread(page) >> 58) as usize % SHARDS]
+    }
+
+    /// Adds a small allocation to its pages. Returns the bytes that became live, and those that the driver took. The caller
+    /// holds no lock.
+    pub(super) fn open_pages(&self, entry: &Entry) -> (u64, u64) {
+        let (first, last) = pages(entry.key, entry.size);
+        let (mut counted, mut taken) = (0, 0);
+        for page in first..=last {
+            let opened = self.page_shard(page).lock().open_page(page, entry.device, entry.kind);
+            counted += if opened.counted { PAGE } else { 0 };
+            taken += if opened.taken { PAGE } else { 0 };
+        }
+        (counted, taken)
     }
 
     /// Removes a small allocation from its pages. The caller holds no lock.

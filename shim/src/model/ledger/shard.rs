@@ -2,7 +2,7 @@
 //! one lock that is held briefly.
 
 use super::entry::{Entry, EntrySlot};
-use super::totals::{DEVICES, KINDS, KindSum, Maker, SiteSlot, Step, device_index};
+use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
 use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
@@ -40,12 +40,12 @@ unsafe impl Slot for PageSlot {
     }
 }
 
-/// What each call changes (the lock, the lengths of the first tables) is on the first cache line.
+/// What each call reads or changes (the sums' address, the lock, the entries, the sites) is on the first cache line.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub(super) struct Shard {
-    lock: Lock<Inner>,
     sums: SumTable,
+    lock: Lock<Inner>,
     /// Address of the entries (it may be stale), and the number of slots less one.
     slots: AtomicPtr<EntrySlot>,
     mask: AtomicUsize,
@@ -55,8 +55,8 @@ pub(super) struct Shard {
 #[repr(C)]
 pub(super) struct Inner {
     pub entries: Table<EntrySlot>,
-    pages: Table<PageSlot>,
     pub sites: Table<SiteSlot>,
+    pages: Table<PageSlot>,
     /// The index at which the running checkpoint continues, and its number.
     pub entry_cursor: usize,
     pub site_cursor: usize,
@@ -119,31 +119,24 @@ impl Shard {
 }
 
 impl Inner {
-    /// Adds to the sums of a (site, stack); a table that cannot grow loses the figure, not the run. `of`: bytes and number.
+    /// The sums of a (site, stack). A table that cannot grow loses the figure, not the run.
     #[inline]
-    pub fn site_add(
-        &mut self,
-        maker: Maker,
-        step: Step,
-        of: [u64; 2],
-        epoch: u32,
-        peak: (u32, bool),
-    ) {
-        let index = match self.sites.find((maker.site, maker.stack)) {
+    pub fn site(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
+        let index = match self.sites.find((entry.site, entry.stack)) {
             Some(index) => index,
-            None => match self.sites.insert(SiteSlot::new(maker, epoch)) {
-                Ok((index, grown)) => {
-                    if grown {
-                        self.site_cursor = 0;
-                    }
-                    index
-                }
-                Err(_) => return,
-            },
+            None => self.new_site(entry, epoch)?,
         };
-        if let Some(slot) = self.sites.at_mut(index) {
-            slot.add(step, of, epoch, peak);
+        self.sites.at_mut(index)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn new_site(&mut self, entry: &Entry, epoch: u32) -> Option<usize> {
+        let (index, grown) = self.sites.insert(SiteSlot::new(entry, epoch)).ok()?;
+        if grown {
+            self.site_cursor = 0;
         }
+        Some(index)
     }
 
     /// Makes room for one more entry and its page.
@@ -154,36 +147,20 @@ impl Inner {
         self.pages.make_room().map(|_| ())
     }
 
-    /// False: the kernel gave no pages, the entry is not kept.
-    #[inline]
-    pub fn put(&mut self, entry: &Entry, epoch: u32, written: u32) -> bool {
-        let make = || EntrySlot::new(entry, epoch, written);
-        match self.entries.insert_with((entry.space, entry.key), make) {
-            Ok((_, grown)) => {
-                if grown {
-                    self.entry_cursor = 0;
-                }
-                true
-            }
-            Err(_) => false,
+    /// As filling a vacancy, where the table may have to grow.
+    pub fn put(&mut self, entry: &Entry, epoch: u32, written: u32) -> Result<(), NoMemory> {
+        if self.entries.insert(EntrySlot::new(entry, epoch, written))?.1 {
+            self.entry_cursor = 0;
         }
+        Ok(())
     }
 
+    /// Removes the entry in this slot.
     #[inline]
-    pub fn take_at(&mut self, index: usize) -> Option<EntrySlot> {
-        let mut lowest = usize::MAX;
-        let slot = self.entries.remove_at(index, |to| lowest = lowest.min(to));
+    pub fn take_at(&mut self, index: usize) {
+        let cursor = &mut self.entry_cursor;
         // An entry that moved behind the cursor would be missed by the running checkpoint.
-        self.entry_cursor = self.entry_cursor.min(lowest);
-        slot
-    }
-
-    /// As `take_at`, without returning the entry.
-    #[inline]
-    pub fn drop_at(&mut self, index: usize) {
-        let mut lowest = usize::MAX;
-        self.entries.clear_at(index, |to| lowest = lowest.min(to));
-        self.entry_cursor = self.entry_cursor.min(lowest);
+        self.entries.clear_at(index, |to| *cursor = to.min(*cursor));
     }
 
     /// Adds a small allocation to the page.

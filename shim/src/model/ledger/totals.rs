@@ -1,11 +1,12 @@
 //! Sums: per device (atomics, with the peak), per device and kind, and per (site, stack) with
 //! the values that a running checkpoint still needs.
 
+use super::entry::Entry;
 use super::peaks::{KeptEpoch, Peaks};
 use crate::runtime::hash_table::{Slot, spread};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use vramtrace_format::summary::{AtPeak, Change, is_held};
-use vramtrace_format::{DeviceId, Kind, SiteId, StackId, physical};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use vramtrace_format::summary::{AtPeak, Change};
+use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 
 /// Devices 0 to 63 and the unknown one.
 pub const DEVICES: usize = 65;
@@ -38,10 +39,15 @@ pub fn add_saturating(total: &AtomicU64, delta: i64) -> bool {
     }
 }
 
-/// Physical bytes of one device.
+/// Physical bytes of one device. What every call reads is on the first cache line.
 #[derive(Default)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct DeviceTotals {
+    peaks: Peaks,
+    /// 1 once anything was seen on it.
+    pub seen: AtomicU32,
+    /// The next allocation is to be noted.
+    pub awaits: AtomicBool,
     pub live: AtomicU64,
     pub peak: AtomicU64,
     pub peak_time_ns: AtomicU64,
@@ -49,17 +55,25 @@ pub(super) struct DeviceTotals {
     pub watched_peak: AtomicU64,
     /// The peak since the history last took it.
     pub recent_peak: AtomicU64,
-    pub kinds: [AtomicU64; KINDS],
-    /// The bytes of a kind at the peak, if its epoch is that of the peak; otherwise they have not
-    /// changed since.
-    kinds_at_peak: [AtomicU64; KINDS],
-    kind_epochs: [KeptEpoch; KINDS],
-    peaks: Peaks,
+    kinds: [KindBytes; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
     pub warned: AtomicU64,
-    /// 1 once anything was seen on it.
-    pub seen: AtomicU32,
+}
+
+/// Physical bytes of one kind.
+#[derive(Default)]
+struct KindBytes {
+    live: AtomicU64,
+    /// The bytes at the peak, if the epoch is that of the peak; otherwise they have not changed since.
+    at_peak: AtomicU64,
+    epoch: KeptEpoch,
+}
+
+/// As `fetch_max`, but stores nothing where the value is not a new one. Returns whether it is.
+#[inline]
+fn raise(most: &AtomicU64, to: u64) -> bool {
+    to > most.load(Relaxed) && to > most.fetch_max(to, Relaxed)
 }
 
 impl DeviceTotals {
@@ -68,22 +82,18 @@ impl DeviceTotals {
         if delta == 0 {
             return true;
         }
-        let index = kind as usize;
-        self.kind_epochs[index].keep(self.epoch(), &self.kinds_at_peak[index], &self.kinds[index]);
-        let kind_ok = add_saturating(&self.kinds[index], delta);
+        let bytes = &self.kinds[kind as usize];
+        bytes.epoch.keep(self.epoch(), &bytes.at_peak, &bytes.live);
+        let kind_ok = add_saturating(&bytes.live, delta);
         let live_ok = add_saturating(&self.live, delta);
         if delta > 0 {
             let live = self.live.load(Relaxed);
-            if live > self.peak.fetch_max(live, Relaxed) {
+            if raise(&self.peak, live) {
                 self.peak_time_ns.store(now_ns, Relaxed);
                 self.peaks.reached();
             }
-            if live > self.watched_peak.load(Relaxed) {
-                self.watched_peak.fetch_max(live, Relaxed);
-            }
-            if live > self.recent_peak.load(Relaxed) {
-                self.recent_peak.fetch_max(live, Relaxed);
-            }
+            raise(&self.watched_peak, live);
+            raise(&self.recent_peak, live);
         }
         kind_ok && live_ok
     }
@@ -94,20 +104,22 @@ impl DeviceTotals {
         self.peaks.epoch()
     }
 
-    /// The epoch for an allocation (`came`) or a free of this kind, and whether it is the first block
-    /// that was allocated since the peak.
+    /// The epoch for a change of this kind by `step`, and whether it is the first block that was allocated since the peak.
     #[inline]
-    pub fn epoch_for(&self, kind: Kind, came: bool) -> (u32, bool) {
-        self.peaks.epoch_for(came && kind == Kind::Block)
+    pub fn epoch_for(&self, kind: Kind, step: Step) -> (u32, bool) {
+        self.peaks.epoch_for(step != Step::Freed && kind == Kind::Block)
+    }
+
+    /// Bytes of a kind now.
+    pub fn live_of(&self, kind: Kind) -> u64 {
+        self.kinds[kind as usize].live.load(Relaxed)
     }
 
     /// Bytes of a kind at the peak.
     pub fn kind_at_peak(&self, kind: Kind) -> u64 {
-        let index = kind as usize;
-        match self.kind_epochs[index].is_of(self.epoch()) {
-            true => self.kinds_at_peak[index].load(Relaxed),
-            false => self.kinds[index].load(Relaxed),
-        }
+        let bytes = &self.kinds[kind as usize];
+        let is_kept = bytes.epoch.is_of(self.epoch());
+        if is_kept { &bytes.at_peak } else { &bytes.live }.load(Relaxed)
     }
 }
 
@@ -147,12 +159,22 @@ impl KindSum {
     #[inline]
     fn keep(&self, epoch: u32) {
         if self.epoch.load(Relaxed) != epoch {
-            let now = self.now();
-            self.before[0].store(now.allocations, Relaxed);
-            self.before[1].store(now.frees, Relaxed);
-            self.before[2].store(now.requested, Relaxed);
-            self.epoch.store(epoch, Relaxed);
+            self.keep_now(epoch);
         }
+    }
+
+    #[cold]
+    fn keep_now(&self, epoch: u32) {
+        let now = self.now();
+        self.before[0].store(now.allocations, Relaxed);
+        self.before[1].store(now.frees, Relaxed);
+        self.before[2].store(now.requested, Relaxed);
+        self.epoch.store(epoch, Relaxed);
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.allocations.load(Relaxed) == 0
     }
 
     #[inline]
@@ -261,11 +283,11 @@ unsafe impl Slot for SiteSlot {
 
 impl SiteSlot {
     /// A slot made while checkpoint `epoch` is the last one: zero in it.
-    pub fn new(maker: Maker, epoch: u32) -> Self {
+    pub fn new(entry: &Entry, epoch: u32) -> Self {
         SiteSlot {
-            site: maker.site.0,
-            stack: maker.stack.0,
-            used: 1 | u32::from(maker.device.0) << 8 | u32::from(maker.kind as u8) << 16,
+            site: entry.site.0,
+            stack: entry.stack.0,
+            used: 1 | u32::from(entry.device.0) << 8 | u32::from(entry.kind as u8) << 16,
             epoch,
             written: 0,
             now: [0; 3],
@@ -274,17 +296,24 @@ impl SiteSlot {
         }
     }
 
-    /// `of`: bytes and number of the allocations. `peak`: the device's epoch, and whether this is the first block in it.
+    /// `of`: bytes and number of the allocations. `held`: the physical bytes, where the kind is held. `peak`: the device's
+    /// epoch, and whether this is the first block in it.
     #[inline]
-    pub fn add(&mut self, step: Step, of: [u64; 2], epoch: u32, peak: (u32, bool)) {
+    pub fn add(
+        &mut self,
+        step: Step,
+        of: [u64; 2],
+        held: Option<u64>,
+        epoch: u32,
+        peak: (u32, bool),
+    ) {
         let [size, number] = of;
         if self.epoch != epoch {
             self.before = self.now;
             self.epoch = epoch;
         }
-        let kind = self.kind();
-        if is_held(kind) {
-            let (bytes, came) = (physical::share(kind, size), step != Step::Freed);
+        if let Some(bytes) = held {
+            let came = step != Step::Freed;
             let (epoch, joins_peak) = peak;
             self.held.apply(Change { bytes, number, came, epoch, joins_peak });
         }
@@ -299,17 +328,12 @@ impl SiteSlot {
         }
     }
 
-    #[inline]
-    fn kind(&self) -> Kind {
-        super::entry::kind((self.used >> 16) as u8)
-    }
-
     pub fn maker(&self) -> Maker {
         Maker {
             site: SiteId(self.site),
             stack: StackId(self.stack),
             device: DeviceId((self.used >> 8) as u8),
-            kind: self.kind(),
+            kind: Kind::from_u8((self.used >> 16) as u8).unwrap_or(Kind::Device),
         }
     }
 
@@ -346,17 +370,12 @@ mod tests {
 
     #[test]
     fn a_checkpoint_sees_the_values_of_its_beginning() {
-        let maker = Maker {
-            site: SiteId(1),
-            stack: StackId(0),
-            device: DeviceId::UNKNOWN,
-            kind: Kind::Array,
-        };
-        let mut slot = SiteSlot::new(maker, 0);
-        assert_eq!(slot.maker(), maker);
-        slot.add(Step::Allocated, [100, 1], 0, (0, false));
-        slot.add(Step::Freed, [100, 1], 1, (0, false));
-        slot.add(Step::Allocated, [50, 1], 1, (0, false));
+        let (site, device, kind) = (SiteId(1), DeviceId::UNKNOWN, Kind::Array);
+        let mut slot = SiteSlot::new(&Entry { site, ..Entry::new(kind, 8, 100, device) }, 0);
+        assert_eq!(slot.maker(), Maker { site, stack: StackId(0), device, kind });
+        slot.add(Step::Allocated, [100, 1], None, 0, (0, false));
+        slot.add(Step::Freed, [100, 1], None, 1, (0, false));
+        slot.add(Step::Allocated, [50, 1], None, 1, (0, false));
         assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
         assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
         let sum = KindSum::default();

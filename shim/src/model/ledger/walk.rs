@@ -1,38 +1,27 @@
 //! Walks all that is live, for the post-mortem of a refusal.
 
-use super::{DEVICES, Entry, Ledger, device_index};
+use super::{Entry, Ledger};
 use crate::runtime::fallible::TryPush;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::DeviceId;
-
-/// Devices whose next allocation is to be noted. Read at each allocation, written seldom.
-pub(super) struct Awaited([AtomicBool; DEVICES]);
-
-impl Default for Awaited {
-    fn default() -> Awaited {
-        Awaited(std::array::from_fn(|_| AtomicBool::new(false)))
-    }
-}
-
-impl Awaited {
-    /// Notes a new allocation.
-    #[inline]
-    pub fn note_allocation(&self, entry: &Entry) {
-        let awaited = &self.0[device_index(entry.device)];
-        if awaited.load(Relaxed) && !entry.kind.is_host() {
-            awaited.store(false, Relaxed);
-        }
-    }
-}
 
 impl Ledger {
     /// From now on [`Ledger::has_allocated`] returns whether anything was allocated on the device since.
     pub fn await_allocation(&self, device: DeviceId) {
-        self.awaited.0[device_index(device)].store(true, Relaxed);
+        self.totals(device).awaits.store(true, Relaxed);
     }
 
     pub fn has_allocated(&self, device: DeviceId) -> bool {
-        !self.awaited.0[device_index(device)].load(Relaxed)
+        !self.totals(device).awaits.load(Relaxed)
+    }
+
+    /// Notes a new allocation.
+    #[inline]
+    pub(super) fn note_allocation(&self, entry: &Entry) {
+        let awaits = &self.totals(entry.device).awaits;
+        if awaits.load(Relaxed) && !entry.kind.is_host() {
+            awaits.store(false, Relaxed);
+        }
     }
 
     /// Visits what is live on a device. Each shard's lock is held while its entries are copied,
@@ -43,7 +32,7 @@ impl Ledger {
             copies.clear();
             {
                 let inner = shard.lock();
-                let here = inner.entries.iter().map(|slot| slot.entry());
+                let here = inner.entries.iter().map(|slot| *slot.entry());
                 // Without host memory for all entries, only some are visited.
                 let mut here = here.filter(|entry| entry.device == device);
                 let _ = here.try_for_each(|entry| copies.try_push(entry));
