@@ -289,6 +289,10 @@ fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u6
         Bound::Expected => capacity,
         Bound::Low => margin.capacity(capacity, false),
     };
+    // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known.
+    if bound == Bound::Low && scaling.has_workspaces() {
+        return scaling.needed(at, conf) <= capacity;
+    }
     scaling.replay_within(at, bound, conf, Some(capacity)).fits()
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::NotComparable;
 use super::keys::StackKey;
@@ -14,7 +14,7 @@ use super::reductions;
 use super::terms;
 use super::varied::{Name, Values};
 use crate::allocator::rounding::MIN_BLOCK;
-use crate::allocator::{Conf, Log, ReplayFailure, ReplayOutcome, Request, replay};
+use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
 
 /// Steps of a run that are replayed. The second step reaches the peak, with the optimizer's state of the first one; the
 /// next ones may still fragment the cache. Later ones repeat.
@@ -23,8 +23,6 @@ const STEPS: usize = 4;
 const COMPARABLE: f64 = 0.5;
 /// With larger values a run may allocate a little less, where a library chooses an algorithm that needs a smaller workspace.
 const PLAUSIBLE: f64 = 0.9;
-/// Workspaces that are refused one by one, with a replay each; then all are.
-const MOST_REPLAYS: usize = 64;
 
 /// A run that can be replayed at any values.
 #[derive(Debug)]
@@ -42,16 +40,6 @@ pub struct Scaling<'r> {
     pub model_off: f64,
     /// All recorded values, in ascending order.
     pub recorded: Vec<Values>,
-}
-
-/// What was refused in a replay within a limit, and is no reason to end.
-#[derive(Default)]
-struct Refusals {
-    /// Blocks for a workspace: the next algorithm may need none.
-    workspaces: FxHashSet<usize>,
-    /// Growth of the memory outside of the cache, by its number: PyTorch frees its cache at its next request, and a cap refuses
-    /// none of the memory that the driver takes for itself.
-    outside: FxHashSet<usize>,
 }
 
 /// Blocks and bytes of the steps that follow a law, at the base's batch.
@@ -143,20 +131,22 @@ impl<'r> Scaling<'r> {
     /// The requests of the run at other values. `as_recorded`: blocks at their recorded values keep their recorded sizes, which
     /// fit the setting of the recording; a setting that splits blocks needs those of their laws.
     pub fn log(&self, at: Values, bound: Bound, as_recorded: bool) -> Log {
-        self.log_after(&Refusals::default(), at, bound, as_recorded)
+        self.log_with(at, bound, as_recorded, true)
     }
 
-    /// The same, with what a program does after these refusals.
-    fn log_after(&self, refused: &Refusals, at: Values, bound: Bound, as_recorded: bool) -> Log {
+    /// The same. `workspaces`: whether those of convolutions are served; if not, the algorithms that need none are taken.
+    fn log_with(&self, at: Values, bound: Bound, as_recorded: bool, workspaces: bool) -> Log {
         let mut log = Log::default();
-        let (mut next, mut outside) = (0, 0);
+        let mut next = 0;
         for request in self.base.recorded.log.requests() {
             match request {
                 Request::Alloc { size, stream, pool, slot } => {
                     let Some(law) = self.laws.get(next) else { break };
                     let as_recorded = as_recorded && self.values[next] == at;
                     let size = match () {
-                        () if refused.workspaces.contains(&next) => MIN_BLOCK,
+                        () if !workspaces && self.base.blocks[next].kind == Kind::Workspace => {
+                            MIN_BLOCK
+                        }
                         () if as_recorded => size,
                         () => self.size(next, law, at, bound),
                     };
@@ -168,13 +158,7 @@ impl<'r> Scaling<'r> {
                 }
                 Request::EmptyCache => log.empty_cache(),
                 Request::PoolEnds { pool } => log.pool_ends(pool),
-                Request::Outside { bytes } => {
-                    if refused.outside.contains(&outside) {
-                        log.empty_cache();
-                    }
-                    log.outside(bytes);
-                    outside += 1;
-                }
+                Request::Outside { bytes } => log.outside(bytes),
             }
         }
         log
@@ -196,8 +180,7 @@ impl<'r> Scaling<'r> {
         self.replay_within(at, bound, conf, None)
     }
 
-    /// The replay of the run at other values. `capacity`: bytes for the cache and all else on the device. For the lower
-    /// end the run goes on after refusals that a program may survive.
+    /// The replay of the run at other values. `capacity`: bytes for the cache and all else on the device.
     pub fn replay_within(
         &self,
         at: Values,
@@ -206,37 +189,19 @@ impl<'r> Scaling<'r> {
         capacity: Option<u64>,
     ) -> ReplayOutcome {
         let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
-        let mut refused = Refusals::default();
-        loop {
-            let log = self.log_after(&refused, at, bound, in_force);
-            let outcome = replay(&log, conf, capacity);
-            let failure = outcome.failure.filter(|_| bound == Bound::Low);
-            if failure.is_none_or(|failure| !self.goes_on(&log, failure, &mut refused)) {
-                return outcome;
-            }
-        }
+        replay(&self.log(at, bound, in_force), conf, capacity)
     }
 
-    /// Whether a program may go on after this refusal, which then is among those of the next replay.
-    fn goes_on(&self, log: &Log, failure: ReplayFailure, refused: &mut Refusals) -> bool {
-        let mut requests = log.requests();
-        let before = requests.by_ref().take(failure.at);
-        if failure.outside {
-            let outside = before.filter(|it| matches!(it, Request::Outside { .. })).count();
-            return refused.outside.insert(outside);
-        }
-        let block = before.filter(|it| matches!(it, Request::Alloc { .. })).count();
-        if self.base.blocks[block].kind != Kind::Workspace || refused.workspaces.contains(&block) {
-            return false;
-        }
-        if refused.workspaces.len() < MOST_REPLAYS {
-            refused.workspaces.insert(block);
-        } else {
-            let all = self.base.blocks.iter().take(self.laws.len()).enumerate();
-            let workspaces = all.filter(|(_, block)| block.kind == Kind::Workspace);
-            refused.workspaces.extend(workspaces.map(|(at, _)| at));
-        }
-        true
+    /// Whether it has workspaces of convolutions.
+    pub(super) fn has_workspaces(&self) -> bool {
+        self.base.blocks[..self.laws.len()].iter().any(|block| block.kind == Kind::Workspace)
+    }
+
+    /// The least bytes that the run needs at other values, whatever the places of its blocks, without workspaces of
+    /// convolutions.
+    pub(super) fn needed(&self, at: Values, conf: &Conf) -> u64 {
+        let in_force = self.base.recorded.in_force.conf.as_ref() == Some(conf);
+        replay(&self.log_with(at, Bound::Low, in_force, false), conf, None).peak_needed
     }
 }
 
