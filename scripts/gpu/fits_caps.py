@@ -1,7 +1,7 @@
 """fits_caps.py BIN_DIR TRACES OUT_DIR [AT_ONCE [SET [CAPS]]]: `vramtrace fits` under caps, and the two batches that it names
 really run.
 
-TRACES has MODEL_bBATCH.vtrace[.gz] of the models of SET (default `development`), recorded at their first two batches. For
+TRACES has MODEL_bBATCH.vtrace[.gz] of the models of SET (as for fits_runs.py; default `development`), recorded at their first two batches. For
 each model CAPS caps (default 5, at most 5) are chosen between the peaks at its other batches. The largest batch that fits must end with status 0 under
 the cap, the smallest that does not must be out of memory (status 3).
 """
@@ -45,7 +45,8 @@ def main(bin_dir, traces, out, at_once=6, names="development", caps=5):
 
     out.mkdir(parents=True, exist_ok=True)
     began, rows = time.time(), []
-    for model, (_, sizes) in batches.SETS[names].items():
+    models = batches.SETS.get(names) or {name: batches.MODELS[name] for name in names.split(",")}
+    for model, (_, sizes) in models.items():
         files = [next(str(file) for file in traces.glob(f"{model}_b{size}.vtrace*")) for size in sizes[:2]]
         others = sizes[2:] + (sizes[-1] + sizes[-1] - sizes[-2],)
         said = fits(bin_dir, files, "--batch", ",".join(map(str, others)))

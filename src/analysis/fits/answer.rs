@@ -257,10 +257,7 @@ fn predict(
     let at = line.at(value);
     let [low, expected, high] =
         [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(at, bound, conf));
-    let unused = match conf.expandable_segments {
-        true => 0,
-        false => expected.peak_reserved.saturating_sub(expected.peak_allocated),
-    };
+    let unused = unused(&expected, conf);
     let margin = reserved_margin(scaling, at);
     let reserved = |of: fn(&ReplayOutcome) -> u64| {
         margin.around_fragmented(of(&low), of(&expected), of(&high), unused)
@@ -281,16 +278,29 @@ fn predict(
     }
 }
 
+/// What the cache has and no block uses, as far as it depends on the order of the requests.
+fn unused(outcome: &ReplayOutcome, conf: &Conf) -> u64 {
+    match conf.expandable_segments {
+        true => 0,
+        false => outcome.peak_reserved.saturating_sub(outcome.peak_allocated),
+    }
+}
+
 /// Whether all requests at these values are served. For a bound of the interval the capacity is less or more by the margin.
 fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u64) -> bool {
     let margin = reserved_margin(scaling, at);
+    // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known.
+    let places_known = !scaling.has_workspaces();
     let capacity = match bound {
+        Bound::High if !places_known => {
+            let unused = unused(&scaling.replay(at, Bound::Expected, conf), conf);
+            margin.capacity(capacity, true).saturating_sub(Margin::more_fragmented(unused))
+        }
         Bound::High => margin.capacity(capacity, true),
         Bound::Expected => capacity,
         Bound::Low => margin.capacity(capacity, false),
     };
-    // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known.
-    if bound == Bound::Low && scaling.has_workspaces() {
+    if bound == Bound::Low && !places_known {
         return scaling.needed(at, conf) <= capacity;
     }
     scaling.replay_within(at, bound, conf, Some(capacity)).fits()

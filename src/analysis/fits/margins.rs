@@ -56,18 +56,22 @@ impl Margin {
         high: u64,
         unused: u64,
     ) -> Interval {
-        let part = |part: f64| (unused as f64 * part).round() as u64;
         let around = self.around(low, expected, high);
         Interval {
-            low: around.low.saturating_sub(part(LESS_FRAGMENTED)),
-            high: around.high.saturating_add(part(MORE_FRAGMENTED)),
+            low: around.low.saturating_sub(part(unused, LESS_FRAGMENTED)),
+            high: around.high.saturating_add(Margin::more_fragmented(unused)),
             ..around
         }
     }
 
+    /// Bytes that a run may need beside its replay, where the places of its blocks are not known.
+    pub(super) fn more_fragmented(unused: u64) -> u64 {
+        part(unused, MORE_FRAGMENTED)
+    }
+
     /// The bytes of a figure.
     fn of(self, bytes: u64) -> u64 {
-        ((bytes as f64 * self.part).round() as u64).max(self.bytes)
+        part(bytes, self.part).max(self.bytes)
     }
 
     /// The capacity that stands for this one where the run needs the most, or the least.
@@ -77,6 +81,10 @@ impl Margin {
             false => capacity.saturating_add(self.of(capacity)),
         }
     }
+}
+
+fn part(of: u64, part: f64) -> u64 {
+    (of as f64 * part).round() as u64
 }
 
 /// The doublings between two batches, and between two lengths.
