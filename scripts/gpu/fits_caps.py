@@ -1,9 +1,9 @@
 """fits_caps.py BIN_DIR TRACES OUT_DIR [AT_ONCE [SET [CAPS]]]: `vramtrace fits` under caps, and the two batches that it names
 really run.
 
-TRACES has MODEL_bBATCH.vtrace[.gz] of the models of SET (as for fits_runs.py; default `development`), recorded at their first two batches. For
-each model CAPS caps (default 5, at most 5) are chosen between the peaks at its other batches. The largest batch that fits must end with status 0 under
-the cap, the smallest that does not must be out of memory (status 3).
+TRACES has MODEL_bBATCH.vtrace[.gz] of the models of SET (as for fits_runs.py; default `development`), recorded at their
+first two batches. For each model CAPS caps (default 5, at most 5) are chosen between the peaks at its other batches. The
+largest batch that fits must end with status 0 under the cap, the smallest that does not must be out of memory (status 3).
 """
 import json
 import os
