@@ -69,6 +69,8 @@ struct Visit<'a> {
     walker: &'a mut Walker,
     log: &'a mut WalkLog,
     most: usize,
+    /// Ends of the path that were reached: a shape may call the rest more than once.
+    ends: usize,
     /// Stacks that the log knew.
     found: usize,
     /// Stacks that it did not know after some walks: other stacks' entries took the place of theirs.
@@ -84,6 +86,7 @@ impl Visit<'_> {
         let from = Registers::here();
         let high = bounds::high(from.sp).unwrap();
         let mut frames = [Frame::default(); 256];
+        self.ends += 1;
         for walks in 0.. {
             let found = self.walker.find(from, high, self.most, self.log);
             let known: Vec<usize> = self.log.addresses().collect();
@@ -300,6 +303,7 @@ struct Program {
     walker: Walker,
     log: &'static mut WalkLog,
     paths: Vec<Vec<(u8, usize)>>,
+    ends: usize,
     found: usize,
     lost: usize,
     cut: usize,
@@ -308,8 +312,9 @@ struct Program {
 impl Program {
     fn run(&mut self, path: Vec<(u8, usize)>, most: usize) {
         let (walker, log) = (&mut self.walker, &mut *self.log);
-        let mut visit = Visit { walker, log, most, found: 0, lost: 0, cut: false };
+        let mut visit = Visit { walker, log, most, ends: 0, found: 0, lost: 0, cut: false };
         visit.go(&path);
+        self.ends += visit.ends;
         self.found += visit.found;
         self.lost += usize::from(visit.lost > 0);
         self.cut += usize::from(visit.cut);
@@ -323,7 +328,7 @@ fn a_known_stack_is_that_of_a_walk() {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
     let (walker, log) = (walker(), empty_log());
-    let program = Program { walker, log, paths: Vec::new(), found: 0, lost: 0, cut: 0 };
+    let program = Program { walker, log, paths: Vec::new(), ends: 0, found: 0, lost: 0, cut: 0 };
     let program = std::cell::RefCell::new(program);
     let path = proptest::collection::vec((0..SHAPES, any::<usize>()), 0..14);
     let config = Config { failure_persistence: None, ..Config::with_cases(300) };
@@ -343,9 +348,10 @@ fn a_known_stack_is_that_of_a_walk() {
         },
     );
     tried.unwrap();
-    let Program { paths, found, lost, cut, .. } = program.into_inner();
+    let Program { paths, ends, found, lost, cut, .. } = program.into_inner();
     let all = paths.len();
-    assert!(found > all, "{found} of {all} were known");
+    // Nearly half of them, whatever paths were drawn.
+    assert!(found * 3 > ends, "{found} of {ends} were known");
     assert!(lost * 20 < all, "of {all} paths {lost} were walked in vain");
     assert!(cut > 20 && cut < all, "{cut} of {all} were cut");
 }
