@@ -15,14 +15,31 @@ use vramtrace_format::{DeviceId, PoolId};
 /// Devices whose streams are noted; the streams of others count as the default one.
 const DEVICES: usize = 16;
 
+/// What is kept of a thread for its next block: of the first devices on one line of the cache.
 #[repr(C)]
 struct Slot {
-    streams: [u64; DEVICES],
+    request: Request,
     /// The capture that the driver named last, plus 1; 0: none.
     capture: u64,
+    streams: [u64; DEVICES],
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_torch_lane", 136, align 16);
+/// See [`crate::model::torch_requests`].
+#[repr(C)]
+pub(super) struct Request {
+    /// 0: nothing was noted.
+    pub requested: u64,
+    pub divisions: u64,
+}
+
+thread_block!(fn slot() -> *mut Slot = "vramtrace_torch_lane", 152, align 64);
+
+/// This thread's.
+#[inline(always)]
+pub(super) fn request() -> *mut Request {
+    // SAFETY: a field of the thread's block.
+    unsafe { &raw mut (*slot()).request }
+}
 
 /// Where a request is served from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

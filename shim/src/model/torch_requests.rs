@@ -6,7 +6,7 @@
 //! one: it is taken once only, a refusal that is reported drops it, and the block must have a size that the allocator gives
 //! to such a request.
 
-use crate::runtime::tls::thread_block;
+use crate::model::torch_lanes;
 use vramtrace_format::block_size::{MIN_BLOCK, rounded};
 
 const MIB: u64 = 1 << 20;
@@ -15,15 +15,6 @@ const UNSPLIT: u64 = MIB;
 /// With `max_split_size_mb`, which is at least 10 MiB, nor up to this size, unless `max_non_split_rounding_mb` is larger.
 const OVERSIZE: u64 = 10 * MIB;
 const UNSPLIT_OVERSIZE: u64 = 20 * MIB;
-
-#[repr(C)]
-struct Slot {
-    /// 0: nothing was noted.
-    requested: u64,
-    divisions: u64,
-}
-
-thread_block!(fn slot() -> *mut Slot = "vramtrace_torch_request", 16, align 16);
 
 /// What a block's report took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,25 +31,25 @@ pub enum Request {
 #[inline(always)]
 pub fn note(requested: u64, divisions: u64) {
     // SAFETY: this thread's own.
-    unsafe { *slot() = Slot { requested, divisions } };
+    unsafe { *torch_lanes::request() = torch_lanes::Request { requested, divisions } };
 }
 
 /// The request that was noted last got no block.
 pub fn forget() {
     // SAFETY: this thread's own.
-    unsafe { (*slot()).requested = 0 };
+    unsafe { (*torch_lanes::request()).requested = 0 };
 }
 
 /// The request of a block of this size that is reported now.
-#[inline]
+#[inline(always)]
 pub fn of_block(size: u64) -> Request {
     // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    let requested = std::mem::take(&mut slot.requested);
+    let noted = unsafe { &mut *torch_lanes::request() };
+    let requested = std::mem::take(&mut noted.requested);
     if requested == size {
         return Request::Whole;
     }
-    match requested != 0 && is_for(size, requested, slot.divisions) {
+    match requested != 0 && is_for(size, requested, noted.divisions) {
         true => Request::Part(requested),
         false => Request::Unknown,
     }

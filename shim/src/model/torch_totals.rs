@@ -58,7 +58,7 @@ impl TorchTotals {
 
     /// Stores the totals that a call reports. Returns true if they must be written to the trace. The
     /// caller holds PyTorch's lock of the device, so there is one call at a time for a device.
-    #[inline]
+    #[inline(always)]
     pub fn update(&self, device: DeviceId, figures: CacheTotals) -> bool {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
@@ -68,7 +68,7 @@ impl TorchTotals {
 
     /// The id of the site of this device's blocks in this lane. `find` returns it if it is not cached; 0: none. The
     /// caller holds PyTorch's lock, as for `update`.
-    #[inline]
+    #[inline(always)]
     pub fn site(
         &self,
         device: DeviceId,

@@ -30,6 +30,7 @@ pub mod mapped_modules;
 pub mod own_stack;
 pub mod panic_boundary;
 pub mod private_table;
+pub mod rare;
 pub mod readable;
 pub mod reserve;
 pub mod secure_dir;

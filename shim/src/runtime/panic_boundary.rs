@@ -29,20 +29,19 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
         body: ManuallyDrop<F>,
         result: MaybeUninit<R>,
     }
-    unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: *mut c_void) {
-        // SAFETY: the task below, which is not accessed elsewhere meanwhile.
-        let task = unsafe { &mut *task.cast::<Task<F, R>>() };
+    unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: &mut Task<F, R>) -> usize {
         // SAFETY: `shielded` calls this once.
         let body = unsafe { ManuallyDrop::take(&mut task.body) };
         task.result.write(body());
+        0
     }
-    fn work_of<F: FnOnce() -> R, R>(_: &Task<F, R>) -> unsafe extern "C-unwind" fn(*mut c_void) {
-        work::<F, R>
+    #[unsafe(naked)]
+    unsafe extern "C-unwind" fn shielded<F: FnOnce() -> R, R>(task: &mut Task<F, R>) -> Outcome {
+        shielded!(work::<F, R>)
     }
     let mut task = Task { body: ManuallyDrop::new(body), result: MaybeUninit::uninit() };
-    let work = work_of(&task);
-    // SAFETY: `work` gets the task it was made for.
-    let exception = unsafe { shielded(work, (&raw mut task).cast()) };
+    // SAFETY: once.
+    let Outcome { exception, .. } = unsafe { shielded(&mut task) };
     if exception.is_null() {
         // SAFETY: the work ended, and so has written it.
         return Ok(unsafe { task.result.assume_init() });
@@ -53,7 +52,7 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
 /// The payload of an exception. The exception is raised again so that `std` catches it and its count of
 /// panics is correct.
 #[cold]
-fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
+pub fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     // SAFETY: a Rust exception that `std` has not caught yet.
     let again = AssertUnwindSafe(|| unsafe { _Unwind_RaiseException(exception) });
     match catch_unwind(again) {
@@ -62,67 +61,69 @@ fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     }
 }
 
-/// Calls `work(task)`. Returns null, or the exception that ended it.
+/// How a shielded function ended.
+#[repr(C)]
+pub struct Outcome {
+    /// What it returned.
+    pub value: usize,
+    /// Null, or the exception that ended it.
+    pub exception: *mut c_void,
+}
+
+/// The body of a naked function that has the arguments of `work`, calls it, and returns the [`Outcome`]. `work` returns a `usize`.
 #[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn shielded(
-    work: unsafe extern "C-unwind" fn(*mut c_void),
-    task: *mut c_void,
-) -> *mut c_void {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        // Relative to here, four bytes.
-        ".cfi_personality 0x1b, {personality}",
-        "endbr64",
-        "push rbp",
-        ".cfi_adjust_cfa_offset 8",
-        ".cfi_rel_offset rbp, 0",
-        "mov rax, rdi",
-        "mov rdi, rsi",
-        "call rax",
-        "xor eax, eax",
-        "pop rbp",
-        ".cfi_adjust_cfa_offset -8",
-        ".cfi_restore rbp",
-        "ret",
-        ".cfi_endproc",
-        personality = sym personality,
-    )
+macro_rules! shielded {
+    ($work:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            "push rbp",
+            ".cfi_adjust_cfa_offset 8",
+            ".cfi_rel_offset rbp, 0",
+            "call {work}",
+            "xor edx, edx",
+            "pop rbp",
+            ".cfi_adjust_cfa_offset -8",
+            ".cfi_restore rbp",
+            "ret",
+            ".cfi_endproc",
+            personality = sym $crate::runtime::panic_boundary::personality,
+            work = sym $work,
+        )
+    };
 }
 
 #[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn shielded(
-    work: unsafe extern "C-unwind" fn(*mut c_void),
-    task: *mut c_void,
-) -> *mut c_void {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        // Relative to here, four bytes.
-        ".cfi_personality 0x1b, {personality}",
-        // `bti c`
-        "hint 34",
-        "stp x29, x30, [sp, -16]!",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset x29, -16",
-        ".cfi_offset x30, -8",
-        "mov x29, sp",
-        "mov x9, x0",
-        "mov x0, x1",
-        "blr x9",
-        "mov x0, xzr",
-        "ldp x29, x30, [sp], 16",
-        ".cfi_def_cfa_offset 0",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "ret",
-        ".cfi_endproc",
-        personality = sym personality,
-    )
+macro_rules! shielded {
+    ($work:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            "stp x29, x30, [sp, -16]!",
+            ".cfi_adjust_cfa_offset 16",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "mov x29, sp",
+            "bl {work}",
+            "mov x1, xzr",
+            "ldp x29, x30, [sp], 16",
+            ".cfi_adjust_cfa_offset -16",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "ret",
+            ".cfi_endproc",
+            personality = sym $crate::runtime::panic_boundary::personality,
+            work = sym $work,
+        )
+    };
 }
 
-/// The landing pad for a caught exception: in the frame of `shielded` after its call, with the
-/// exception in the result register.
+pub(crate) use shielded;
+
+/// The landing pad for a caught exception: in the frame of a shielded function after its call, with the
+/// exception in the second result register.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn landing() {
@@ -164,13 +165,13 @@ const FORCED: c_int = 8;
 const HANDLER_FOUND: c_int = 6;
 const INSTALL_CONTEXT: c_int = 7;
 const GO_ON: c_int = 8;
-/// DWARF number of the result register: rax, x0.
-const RESULT: c_int = 0;
+/// DWARF number of the second result register: rdx, x1.
+const RESULT: c_int = 1;
 /// Rust's exception class; versions of `std` write its bytes in either order.
 const RUST: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_ne_bytes(*b"TSUR\0ZOM")];
 
 /// The personality function of the Itanium C++ ABI: the unwinder calls it for each frame.
-unsafe extern "C" fn personality(
+pub unsafe extern "C" fn personality(
     _version: c_int,
     actions: c_int,
     class: u64,

@@ -191,19 +191,20 @@ impl TraceWriter {
     /// calls NVML is left to the next driver call.
     #[inline]
     pub fn is_due_after_block(&self) -> bool {
-        let due_ns = self.due_ns.load(Ordering::Relaxed);
-        let due = due_ns == 0 || thread_slot::last_ns() >= due_ns && self.waits_for_time();
+        let (due_ns, now_ns) = (self.due_ns.load(Ordering::Relaxed), thread_slot::last_ns());
+        let due = due_ns == 0 || now_ns >= due_ns && self.waits_for_time(now_ns);
         if due {
             self.left_to_ask.store(true, Ordering::Relaxed);
         }
         due
     }
 
-    fn waits_for_time(&self) -> bool {
+    #[inline(always)]
+    fn waits_for_time(&self, now_ns: u64) -> bool {
         self.behind.load(Ordering::Relaxed)
             || self.state.load(Ordering::Relaxed) == TOTALS
-            || thread_slot::last_ns() >= self.write_due_ns.load(Ordering::Relaxed)
-            || thread_slot::last_ns() >= self.switch_due_ns.load(Ordering::Relaxed)
+            || now_ns >= self.write_due_ns.load(Ordering::Relaxed)
+            || now_ns >= self.switch_due_ns.load(Ordering::Relaxed)
     }
 
     /// Does the work that is due. `end`: the process ends, so everything is done now.

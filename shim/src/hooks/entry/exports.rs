@@ -12,6 +12,7 @@ use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
 use crate::hooks::families::{launch, torch_calls, torch_samples};
+use crate::hooks::process::state;
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -30,24 +31,89 @@ macro_rules! exports {
     };
 }
 
-/// The real function of a call that ends before its hook.
-macro_rules! passes {
-    (torch :: memory, $passed:ident, $($arg:expr),*) => { torch_samples::$passed($($arg),*) };
-    ($($hook:tt)+) => { None::<usize> };
-}
-
 macro_rules! export {
-    // Called by PyTorch, not by the program: four or five arguments in registers, and the next
-    // register is for the place of the call, which says whose library this is.
+    // Called by PyTorch, not by the program: the register behind the arguments is for the place of the call, which says whose
+    // library this is.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
     ) => $($hook:tt)+) => {
-        export!(with "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, caller: usize) {
+                let real = torch_calls::real(Api::$name, caller);
+                let hooked = move || torch_calls::run(Api::$name, |process| {
+                    crate::hooks::families::$($hook)+(process, Api::$name, $a, $b, $c, $d)
+                });
+                if depth::is_plain() { hooked() } else { deferred(hooked) }
+                if let Some(real) = real {
+                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D) =
+                        // SAFETY: the real function of this row, with the types that the row names.
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
+                    unsafe { real($a, $b, $c, $d) }
+                }
+            }
+        }
+        export!(naked "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> ());
     };
+    // Blocks: a program makes millions.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
-    ) => $($hook:tt)+) => {
-        export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
+    ) => torch :: memory) => {
+        mod $name {
+            use super::*;
+            // Without destructors: see `hooks/call/handler_exits.rs`.
+            // The last calls are jumps, and none needs a place on the stack.
+            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
+                // SAFETY: the program's own call, with its arguments.
+                unsafe {
+                    match (state::hot().block_calls.may_pass(caller), depth::is_plain()) {
+                        (true, _) => passing($a, $b, $c, $d, $e, caller),
+                        (false, true) => hooked($a, $b, $c, $d, $e, caller),
+                        (false, false) => not_plain($a, $b, $c, $d, $e, caller),
+                    }
+                }
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn passing($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
+                if let Some(real) = torch_samples::passed(Api::$name, caller, $a, $b, $c, $d, $e) {
+                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
+                        // SAFETY: the real function of this row, with the types that the row names.
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { real($a, $b, $c, $d, $e) };
+                }
+                // SAFETY: the program's own call, with its arguments.
+                unsafe {
+                    match depth::is_plain() {
+                        true => hooked($a, $b, $c, $d, $e, caller),
+                        false => not_plain($a, $b, $c, $d, $e, caller),
+                    }
+                }
+            }
+
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C-unwind" fn not_plain($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
+                // SAFETY: the program's own call, with its arguments.
+                deferred(move || unsafe { hooked($a, $b, $c, $d, $e, caller) })
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
+                let real = torch_calls::report(Api::$name, $a, $b, $c, $d, $e, caller);
+                if real != 0 {
+                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
+                        // SAFETY: the real function of this row, with the types that the row names.
+                        unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
+                    unsafe { real($a, $b, $c, $d, $e) }
+                }
+            }
+        }
+        export!(naked "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> ());
     };
     // Sets the caller's stream: its argument, a structure, is in two registers.
     (Torch $name:ident ( $a:ident: $A:ty, $b:ident: $B:ty ) => $($hook:tt)+) => {
@@ -83,55 +149,6 @@ macro_rules! export {
             }
         }
         export!(naked "rdi" "x0", $name () -> u64);
-    };
-    (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
-        mod $name {
-            use super::*;
-            // Without destructors: see `hooks/call/handler_exits.rs`.
-            // The last calls are jumps, and none needs a place on the stack.
-            pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
-                if let Some(real) = passes!($($hook)+, passed, Api::$name, caller $(, $arg)*) {
-                    let real: unsafe extern "C-unwind" fn($($ty),*) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
-                    // SAFETY: the program's own call, with its arguments.
-                    return unsafe { real($($arg),*) };
-                }
-                if depth::is_plain() {
-                    // SAFETY: the program's own call, with its arguments.
-                    return unsafe { hooked($($arg,)* caller) };
-                }
-                // SAFETY: the program's own call, with its arguments.
-                unsafe { not_plain($($arg,)* caller) }
-            }
-
-            #[cold]
-            #[inline(never)]
-            unsafe extern "C-unwind" fn not_plain($($arg: $ty,)* caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                deferred(move || unsafe { hooked($($arg,)* caller) })
-            }
-
-            #[inline(never)]
-            unsafe extern "C-unwind" fn hooked($($arg: $ty,)* caller: usize) {
-                let api = Api::$name;
-                // First, since the hook may ask which libraries call.
-                let real = torch_calls::real(api, caller);
-                torch_calls::run(
-                    api,
-                    || passes!($($hook)+, timed_passed, Api::$name, caller $(, $arg)*).is_some(),
-                    |process| crate::hooks::families::$($hook)+(process, (api, caller), $($arg),*),
-                );
-                if let Some(real) = real {
-                    let real: unsafe extern "C-unwind" fn($($ty),*) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
-                    // SAFETY: the program's own call, with its arguments.
-                    unsafe { real($($arg),*) }
-                }
-            }
-        }
-        export!(naked $register $register_aarch64, $name ($($arg: $ty),*) -> ());
     };
     (naked $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -27,6 +27,7 @@ use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
+use crate::runtime::rare::rare;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{Alloc, ContextId, DeviceId, Event, Kind, SiteId, Space};
@@ -45,52 +46,57 @@ fn device(word: u64) -> Option<DeviceId> {
 
 /// A block was allocated (`size` above 0) or freed (below). The totals are the cache's own, after
 /// it.
+#[inline(always)]
 pub fn memory(
     p: &'static Process,
-    (api, caller): (Api, usize),
+    api: Api,
     at: *mut c_void,
     size: i64,
     allocated: usize,
     reserved: usize,
     word: u64,
 ) {
-    if p.config.tensors == Tensors::Off {
-        return;
-    }
-    let Some(device) = device(word) else { return };
-    p.usage.count(api);
+    let Some(device) = device(word).filter(|_| p.config.tensors != Tensors::Off) else {
+        return rare();
+    };
     let key = at as u64;
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
-        return torch_samples::memory(p, sampling, (api, caller), device, (key, size), totals);
+        rare();
+        return torch_samples::memory(p, sampling, api, device, (key, size), totals);
     }
-    if key != 0 && size != 0 && !p.trace_writer.is_silent() {
-        if size > 0 {
-            block_allocated(p, api, device, key, size as u64, 0);
-        } else if !block_freed(p, key) {
-            // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
-            p.torch_totals.unknown_free();
-        }
+    if key == 0 || size == 0 || p.trace_writer.is_silent() {
+        rare();
+    } else if size > 0 {
+        block_allocated(p, api, device, key, size as u64, 0);
+    } else if !block_freed(p, key) {
+        // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
+        rare();
+        p.torch_totals.unknown_free();
     }
-    report(p, device, totals);
+    report(p, api, device, totals);
 }
 
-/// Stores the totals that the call reports, and records them if that is due.
-#[inline]
-fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) {
-    if p.torch_totals.update(device, totals) {
+/// Stores the totals that the call reports, and records them if that is due: at the first call of a device it is.
+#[inline(always)]
+pub(super) fn report(p: &'static Process, api: Api, device: DeviceId, totals: CacheTotals) -> bool {
+    let is_due = p.torch_totals.update(device, totals);
+    if is_due {
+        p.usage.count(api);
         record_totals(p, device, totals);
     }
+    is_due
 }
 
 #[cold]
+#[inline(never)]
 pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: CacheTotals) {
     let CacheTotals { allocated, reserved } = totals;
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
 /// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`].
-#[inline]
+#[inline(always)]
 pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
@@ -104,7 +110,9 @@ pub(super) fn block_allocated(
     p.trace_writer.prefetch();
     let lane = torch_lanes::current(device, p.stream_captures.any());
     let entry = Entry {
-        site: p.torch_totals.site(device, api as u16, lane, || block_site(p, api, device, lane)),
+        site: p
+            .torch_totals
+            .site(device, api as u16, lane, move || block_site(p, api, device, lane)),
         stack: stacks::block_stack(p),
         time_ns: p.clock.now_ns(),
         sampled,
@@ -115,6 +123,7 @@ pub(super) fn block_allocated(
     match entry.rate() {
         0 => p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() }),
         rate => {
+            rare();
             let event = Event::SampledAlloc { rate, alloc: entry.alloc() };
             p.trace_writer.record_at(entry.time_ns, &event);
         }
@@ -124,6 +133,7 @@ pub(super) fn block_allocated(
 /// The site of the blocks of a lane.
 #[cold]
 fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> SiteId {
+    p.usage.count(api);
     torch_streams::note_recorded(p);
     let target = Target { context: ContextId(0), device };
     let pool = p.torch_captures.pool(lane.capture);
@@ -131,7 +141,7 @@ fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> Si
 }
 
 /// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
-#[inline]
+#[inline(always)]
 pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
@@ -144,7 +154,7 @@ pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
 /// gives up.
 pub fn out_of_memory(
     p: &'static Process,
-    (api, _caller): (Api, usize),
+    api: Api,
     size: i64,
     allocated: usize,
     reserved: usize,
@@ -156,7 +166,7 @@ pub fn out_of_memory(
     crate::model::torch_requests::forget();
     if p.config.tensors != Tensors::Off {
         p.usage.count(api);
-        report(p, device, CacheTotals { allocated, reserved });
+        report(p, api, device, CacheTotals { allocated, reserved });
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
     p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });

@@ -69,7 +69,7 @@ fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Optio
 }
 
 /// What the record of a new block of this size says of its request ([`vramtrace_format::Alloc::requested`]).
-#[inline]
+#[inline(always)]
 pub fn of_block(p: &'static Process, size: u64) -> Option<u64> {
     let is_noted = p.torch_totals.are_requests_noted.load(Ordering::Relaxed);
     let request = torch_requests::of_block(size);

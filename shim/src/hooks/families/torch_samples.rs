@@ -7,7 +7,7 @@
 //! work that is due.
 
 use crate::driver::api::Api;
-use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals};
+use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals, report};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
 use crate::model::block_sampling::{BlockFigures, BlockSampling, Chosen};
@@ -18,7 +18,8 @@ use vramtrace_format::DeviceId;
 /// What PyTorch reports of a block: its address, its size, and the totals of the device that the word names.
 type Reported = (*mut c_void, i64, usize, usize, u64);
 
-/// Counts a call for which nothing is recorded, of a thread that is in no hook: returns the real function.
+/// Counts a call for which nothing is recorded, of a thread that is in no hook: returns the real function. The caller is one
+/// whose calls may pass.
 #[inline(always)]
 pub fn passed(
     api: Api,
@@ -30,7 +31,6 @@ pub fn passed(
     word: u64,
 ) -> Option<usize> {
     let hot = state::hot();
-    // The first look: with all blocks recorded it is the only one.
     let real = hot.block_calls.real(torch_calls::index(api), caller)?;
     let next = hot.block_calls.untimed()?;
     if !is_passed(&hot.figures, (at, size, allocated, reserved, word)) {
@@ -43,17 +43,16 @@ pub fn passed(
 /// The same for a call that is timed.
 #[inline(always)]
 pub fn timed_passed(
-    api: Api,
     caller: usize,
     at: *mut c_void,
     size: i64,
     allocated: usize,
     reserved: usize,
     word: u64,
-) -> Option<usize> {
+) -> bool {
     let hot = state::hot();
-    let real = hot.block_calls.real(torch_calls::index(api), caller)?;
-    is_passed(&hot.figures, (at, size, allocated, reserved, word)).then_some(real)
+    hot.block_calls.may_pass(caller)
+        && is_passed(&hot.figures, (at, size, allocated, reserved, word))
 }
 
 #[inline(always)]
@@ -67,12 +66,12 @@ fn is_passed(figures: &BlockFigures, (at, size, allocated, reserved, word): Repo
 pub fn memory(
     p: &'static Process,
     sampling: &'static BlockSampling,
-    (api, caller): (Api, usize),
+    api: Api,
     device: DeviceId,
     (key, size): (u64, i64),
     totals: CacheTotals,
 ) {
-    torch_calls::may_pass(caller);
+    state::hot().block_calls.pass();
     // First: see there.
     sampling.may_pass(device);
     if key != 0 && size != 0 {
@@ -87,8 +86,7 @@ pub fn memory(
         }
     }
     sampling.note(device, totals);
-    if p.torch_totals.update(device, totals) {
-        record_totals(p, device, totals);
+    if report(p, api, device, totals) {
         p.trace_writer.record(&sampling.counts(device));
     }
 }
@@ -111,13 +109,13 @@ fn record_sample(
     if ended {
         sampling.is_removed(key);
     }
-    match chosen {
+    let rate = match chosen {
         Chosen::No if !ended => return,
-        Chosen::No => {}
-        Chosen::Always => block_allocated(p, api, device, key, size as u64, 0),
-        Chosen::Sample(rate) => block_allocated(p, api, device, key, size as u64, rate),
-    }
+        Chosen::No | Chosen::Always => 0,
+        Chosen::Sample(rate) => rate,
+    };
     if chosen != Chosen::No {
+        block_allocated(p, api, device, key, size as u64, rate);
         sampling.is_recorded(key);
     }
     // The samples do not give the totals.

@@ -8,6 +8,7 @@
 use crate::driver::api::Api;
 use crate::driver::depth;
 use crate::model::block_sampling::BlockFigures;
+use crate::runtime::errno;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::forked;
 use crate::runtime::handle_set::HandleSlots;
@@ -37,10 +38,13 @@ pub struct BlockCalls {
     start: AtomicUsize,
     /// 0: not known yet.
     bytes: AtomicUsize,
+    /// The same where its calls may pass; else 0.
+    passing: AtomicUsize,
     /// The functions that it is linked to; 0: none.
     real: [AtomicUsize; BLOCK_FUNCTIONS],
-    /// See [`depth::offset`].
+    /// See [`depth::offset`] and [`errno::offset`].
     depth: AtomicUsize,
+    errno: AtomicUsize,
 }
 
 /// The launching functions for which a repeated launch finds all on one line.
@@ -70,6 +74,7 @@ impl<S> HotPage<S> {
     /// In a forked child, which has this one thread.
     pub fn forget(&self) {
         self.state.store(std::ptr::null_mut(), Release);
+        self.block_calls.passing.store(0, Release);
         self.block_calls.bytes.store(0, Release);
         self.launches.forget();
         self.figures.forget();
@@ -101,18 +106,42 @@ impl BlockCalls {
         Some(self.real[function].load(Relaxed)).filter(|real| *real != 0)
     }
 
+    /// Whether calls by the code at `caller` may pass.
+    #[inline(always)]
+    pub fn may_pass(&self, caller: usize) -> bool {
+        let bytes = self.passing.load(Acquire);
+        caller.wrapping_sub(self.start.load(Relaxed)) < bytes
+    }
+
     /// The next call of this thread, if it may pass.
     #[inline(always)]
     pub fn untimed(&self) -> Option<depth::Untimed> {
-        // SAFETY: stored before `bytes`, without which nothing passes.
+        // SAFETY: stored before `passing`, without which nothing passes.
         unsafe { depth::untimed(self.depth.load(Relaxed)) }
     }
 
-    pub fn is_known(&self) -> bool {
-        self.bytes.load(Relaxed) != 0
+    /// Keeps errno. The process has a state.
+    #[inline(always)]
+    pub fn errno(&self) -> errno::Kept {
+        // SAFETY: stored before the state.
+        unsafe { errno::Kept::at(self.errno.load(Relaxed)) }
     }
 
-    /// From now on calls of this library may pass.
+    /// Before the process has a state.
+    pub fn begin(&self) {
+        self.depth.store(depth::offset(), Relaxed);
+        self.errno.store(errno::offset(), Relaxed);
+    }
+
+    /// From now on calls of the known library may pass.
+    pub fn pass(&self) {
+        let bytes = self.bytes.load(Acquire);
+        if self.passing.load(Relaxed) != bytes {
+            self.passing.store(bytes, Release);
+        }
+    }
+
+    /// From now on calls of this library find their functions here.
     pub fn set(&self, library: core::ops::Range<usize>, real: [usize; BLOCK_FUNCTIONS]) {
         // Threads that come here at once store the same, but for two copies of PyTorch: the first stays.
         let start = self.start.compare_exchange(0, library.start, Relaxed, Relaxed);
@@ -120,7 +149,6 @@ impl BlockCalls {
             return;
         }
         self.real.iter().zip(real).for_each(|(known, real)| known.store(real, Relaxed));
-        self.depth.store(depth::offset(), Relaxed);
         self.bytes.store(library.len(), Release);
     }
 }
@@ -187,7 +215,10 @@ mod tests {
             [None, Some(16), Some(16), None, None]
         );
         assert_eq!(calls.real(1, 4096), None, "it is not linked to it");
+        assert!(!calls.may_pass(4096));
+        calls.pass();
+        assert_eq!([4095, 4096, 8192].map(|at| calls.may_pass(at)), [false, true, false]);
         PAGE.forget();
-        assert_eq!(calls.real(0, 4096), None);
+        assert_eq!((calls.real(0, 4096), calls.may_pass(4096)), (None, false));
     }
 }

@@ -10,7 +10,7 @@ pub fn stack(p: &'static Process) -> StackId {
 }
 
 /// The same for a block of PyTorch's cache.
-#[inline]
+#[inline(always)]
 pub fn block_stack(p: &'static Process) -> StackId {
     p.capture.block_stack(p.config.tensors, &p.trace_writer)
 }

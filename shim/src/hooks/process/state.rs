@@ -217,6 +217,7 @@ fn make() -> &'static Process {
 fn make_now() -> &'static Process {
     silence_panics();
     hot_page::empty_in_children(&PAGE, forget_in_child);
+    PAGE.block_calls.begin();
     let fresh = Box::into_raw(Process::boxed());
     match PAGE.state.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {

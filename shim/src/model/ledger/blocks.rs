@@ -9,7 +9,7 @@ use vramtrace_format::Space;
 
 impl Ledger {
     /// As [`Ledger::insert`].
-    #[inline]
+    #[inline(always)]
     pub fn insert_block(&self, sink: &impl Sink, entry: &Entry) {
         debug_assert_eq!(entry.space, Space::Block);
         let shard = self.shard(Space::Block, entry.key);
@@ -32,7 +32,7 @@ impl Ledger {
     }
 
     /// As [`Ledger::remove`]. False: there is no such block.
-    #[inline]
+    #[inline(always)]
     pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
         let hash = entry::hash(Space::Block, key);
         let mut inner = self.shards[Ledger::shard_at(Space::Block, hash)].lock();
