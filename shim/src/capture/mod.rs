@@ -113,7 +113,7 @@ impl Capture {
 
     /// The same for a block of PyTorch's cache. There are many of these, so native frames are left out
     /// where Python frames are found.
-    #[inline]
+    #[inline(always)]
     pub fn block_stack(&self, tensors: Tensors, sink: &impl DefinitionSink) -> StackId {
         debug_assert_none_held();
         if !self.wants.wanted() || !sink.is_recording() {
@@ -144,8 +144,8 @@ impl Capture {
     }
 
     /// The id of a stack of Python frames that this thread had recently: the same result as
-    /// [`Capture::take`], in fewer steps.
-    #[inline]
+    /// [`Capture::take`], in fewer steps. Out of line: most of its callers' calls take no stack, or need no room for this one.
+    #[inline(never)]
     fn known_python(&self) -> Option<StackId> {
         if !self.wants.python {
             return None;

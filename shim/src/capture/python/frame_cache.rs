@@ -12,14 +12,16 @@
 //! be called again from another line, with its frame at the same address. Each frame is compared at its
 //! last address, so that loads do not depend on each other.
 //!
-//! Mostly a number tells that a code object is the one it was: from CPython 3.12 on its version number, before that the
-//! number of frees at its address ([`freed_codes`]). Its contents are compared only if there is none.
+//! As long as no code object was freed ([`freed_codes`]), one is known by its address. After that a number mostly tells that it
+//! is the one it was: from CPython 3.12 on its version number, before that the number of frees at its address. Its contents are
+//! compared only if there is none.
 
 use super::layout::{Chain, ELEVEN, Layout, Places, TEN, TWELVE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
 use super::{code, freed_codes};
 use crate::capture::fingerprint::mix;
+use crate::runtime::rare::rare;
 use std::sync::atomic::Ordering;
 
 /// Most frames of a stack that is cached; a deeper stack is walked each time.
@@ -33,14 +35,19 @@ struct CachedFrame {
     /// The frame's word for its code object; from 3.14 on it has tag bits.
     code: usize,
     instruction: usize,
-    /// Address of a number that changes when the code object is freed, or of [`NO_NUMBER`].
-    number_at: usize,
-    /// That number; [`UNSURE`] where [`FrameReader::surely_same`] cannot decide.
-    number: u32,
     owner: u8,
     kind: CachedKind,
     /// Runs a function.
     runs: bool,
+}
+
+/// A number that changes when the code object of a frame is freed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Number {
+    /// Its address, or that of [`NO_NUMBER`].
+    at: usize,
+    /// [`UNSURE`] where [`FrameReader::surely_same`] cannot decide.
+    value: u32,
 }
 
 static NO_NUMBER: u32 = 0;
@@ -63,18 +70,29 @@ struct Sum {
     fingerprint: u64,
     /// Frames that run a function.
     running: u32,
+    /// Frames whose word for a code object is none.
+    others: u32,
 }
 
 pub struct FrameCache {
+    len: usize,
+    /// How many code objects were freed when all frames were read or compared; 0: the numbers are compared.
+    freed: u64,
     /// Outermost first.
     seen: [CachedFrame; MOST],
-    len: usize,
     sums: [Sum; MOST],
-    /// The identity of each frame's code object, in the order of `seen`.
-    identities: [u64; MOST],
+    /// Of each frame's code object, in the order of `seen`.
+    codes: [Code; MOST],
     /// The new frames of the current walk, innermost first.
-    fresh: [(CachedFrame, u64); MOST],
+    fresh: [(CachedFrame, Code); MOST],
     identities_of_codes: Identities,
+}
+
+/// What tells that a code object is the one it was.
+#[derive(Clone, Copy, Debug, Default)]
+struct Code {
+    number: Number,
+    identity: u64,
 }
 
 /// Identities of code objects that were read lately.
@@ -120,7 +138,8 @@ const ONE_STACK: usize = 1 << 16;
 
 impl FrameCache {
     /// `None`: the stack must be walked. `most`: frames that are kept of a stack; deeper ones are
-    /// walked.
+    /// walked. Not for free-threaded builds: there an instruction's address does not tell its offset, since the copy of the
+    /// bytecode that it stands in may be freed, and another one made at its place.
     #[inline]
     pub fn fingerprint(
         &mut self,
@@ -129,19 +148,40 @@ impl FrameCache {
         thread: usize,
         most: usize,
     ) -> Option<Fingerprint> {
-        // There an instruction's address does not tell its offset: the copy of the bytecode that it
-        // stands in may be freed, and another one made at its place.
-        if layout.is_free_threaded() {
-            return None;
-        }
-        let FrameCache { seen, len, sums, identities, fresh: fresh_frames, identities_of_codes } =
-            self;
-        let mut look = FrameReader { layout, code_type, codes: identities_of_codes };
-        let most = most.min(MOST);
         let mut frame = Plain.word(thread + layout.first)?;
         if let Some((current, _)) = layout.cframe {
             frame = Plain.word(frame + current)?;
         }
+        let freed = freed_codes::all();
+        let seen = &self.seen[..self.len.min(MOST)];
+        if freed == self.freed
+            && freed != 0
+            && seen.len() <= most
+            && let Some(innermost) = seen.last()
+            && innermost.frame == frame
+            && surely_same(layout, seen) == 0
+        {
+            return Some(self.sums[seen.len() - 1].of_all());
+        }
+        self.changed(layout, code_type, frame, most, freed)
+    }
+
+    /// The same for a stack that is not, or not surely, that of the last capture.
+    #[inline(never)]
+    fn changed(
+        &mut self,
+        layout: &Layout,
+        code_type: usize,
+        mut frame: usize,
+        most: usize,
+        freed: u64,
+    ) -> Option<Fingerprint> {
+        let is_counted = freed == self.freed && freed != 0;
+        let FrameCache { seen, len, sums, codes, fresh: fresh_frames, identities_of_codes, .. } =
+            self;
+        let mut look =
+            FrameReader { layout, code_type, is_counted, identities: identities_of_codes };
+        let most = most.min(MOST);
         let mut fresh = 0;
         let mut left = *len;
         loop {
@@ -150,14 +190,14 @@ impl FrameCache {
                 break;
             }
             if let Some(found) = look.find(&seen[..left], frame) {
-                let Run { down_to, next } = look.run((seen, identities), found, frame)?;
+                let Run { down_to, next } = look.run((seen, codes), found, frame)?;
                 if down_to == 0 && next == 0 {
                     left = found + 1;
                     break;
                 }
                 // The frames compared so far are called by one that has changed.
                 for at in (down_to..=found).rev() {
-                    *fresh_frames.get_mut(fresh)? = (seen[at], identities[at]);
+                    *fresh_frames.get_mut(fresh)? = (seen[at], codes[at]);
                     fresh += 1;
                 }
                 frame = next;
@@ -167,8 +207,8 @@ impl FrameCache {
                     break;
                 }
             }
-            let (read, identity, previous) = look.read(frame)?;
-            *fresh_frames.get_mut(fresh)? = (read, identity);
+            let (read, code, previous) = look.read(frame)?;
+            *fresh_frames.get_mut(fresh)? = (read, code);
             fresh += 1;
             frame = previous;
         }
@@ -180,14 +220,24 @@ impl FrameCache {
             0 => Sum::default(),
             _ => sums[left - 1],
         };
-        for (read, identity) in fresh_frames[..fresh].iter().rev() {
-            sum.fingerprint = mix(sum.fingerprint, read.own_print(*identity));
+        for (read, code) in fresh_frames[..fresh].iter().rev() {
+            sum.fingerprint = mix(sum.fingerprint, read.own_print(code.identity));
             sum.running += u32::from(read.runs);
-            (seen[left], identities[left], sums[left]) = (*read, *identity, sum);
+            sum.others += u32::from(read.kind == CachedKind::Other);
+            (seen[left], codes[left], sums[left]) = (*read, *code, sum);
             left += 1;
         }
-        *len = left;
-        Some(Fingerprint { fingerprint: sum.fingerprint, frames: sum.running as usize })
+        self.len = left;
+        // What is no code object now may become one without a free that is counted.
+        self.freed = if sum.others == 0 { freed } else { 0 };
+        Some(sum.of_all())
+    }
+}
+
+impl Sum {
+    #[inline(always)]
+    fn of_all(&self) -> Fingerprint {
+        Fingerprint { fingerprint: self.fingerprint, frames: self.running as usize }
     }
 }
 
@@ -210,66 +260,98 @@ impl CachedFrame {
     }
 }
 
-/// The number that is now where the cached frame's was.
-///
-/// # Safety
-/// The frame has the cached frame's code object.
-#[inline(always)]
-unsafe fn number_at(one: &CachedFrame) -> u32 {
-    // SAFETY: a field of that code object, which is alive since the frame holds a reference; or a variable of ours. Other
-    // threads write to it when they free other code objects.
-    unsafe { (one.number_at as *const u32).read_volatile() }
+impl Number {
+    /// # Safety
+    /// The frame has the cached frame's code object.
+    #[inline(always)]
+    unsafe fn is_unchanged(&self) -> bool {
+        // SAFETY: a field of that code object, which is alive since the frame holds a reference; or a variable of ours. Other
+        // threads write to it when they free other code objects.
+        unsafe { (self.at as *const u32).read_volatile() == self.value }
+    }
 }
 
-/// See [`FrameReader::surely_same`].
+/// Compares these frames from the innermost on, which is at its old address, and returns how many remain after those that
+/// have the same code object, instruction, owner and outer frame. Each is read at its cached address, so that no load
+/// depends on the one before.
 #[inline(always)]
-fn surely_same(seen: &[CachedFrame], places: Places) -> usize {
-    let Places { code, previous, instruction, instruction_bits, owner, owner_bits } = places;
-    let Some(outermost) = seen.first() else { return 0 };
-    // SAFETY: a frame of this thread's, which it can read. If its code is the cached one, that code
-    // object is alive, since the frame holds a reference.
-    let same = |one: &CachedFrame, outer: usize| unsafe {
-        let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
-        let differs = word(code) ^ one.code
-            | (word(instruction) ^ one.instruction) & instruction_bits
-            | word(previous) ^ outer
-            | usize::from((*((one.frame + owner) as *const u8) ^ one.owner) & owner_bits);
-        differs == 0 && number_at(one) == one.number
-    };
-    let mut inner = seen[1..].iter().zip(seen).rev();
-    match inner.position(|(one, outer)| !same(one, outer.frame)) {
-        Some(unchanged) => seen.len() - unchanged,
-        None => usize::from(!same(outermost, 0)),
+fn surely_same(layout: &Layout, seen: &[CachedFrame]) -> usize {
+    // Offsets that the compiler knows make the loop a third shorter.
+    macro_rules! known {
+        ($($layout:expr),*) => {$(
+            if layout.places() == $layout.places() {
+                return surely_same_at(seen, const { $layout.places() });
+            }
+        )*};
+    }
+    known!(TWELVE, ELEVEN, TEN);
+    surely_same_at(seen, layout.places())
+}
+
+#[inline(always)]
+fn surely_same_at(seen: &[CachedFrame], places: Places) -> usize {
+    let mut left = seen;
+    while let [.., outer, one] = left {
+        // SAFETY: it is the innermost, or the link of an unchanged one.
+        if !unsafe { one.is_same(outer.frame, places) } {
+            rare();
+            return left.len();
+        }
+        left = &left[..left.len() - 1];
+    }
+    match left {
+        // SAFETY: the same.
+        [outermost] => usize::from(!unsafe { outermost.is_same(0, places) }),
+        _ => 0,
+    }
+}
+
+impl CachedFrame {
+    /// # Safety
+    /// A frame of this thread's is at its address.
+    #[inline(always)]
+    unsafe fn is_same(&self, outer: usize, places: Places) -> bool {
+        let Places { code, previous, instruction, instruction_bits, owner, owner_bits } = places;
+        // SAFETY: this thread's frames can be read.
+        let (word, byte) = unsafe {
+            let word = |offset: usize| ((self.frame + offset) as *const usize).read_unaligned();
+            ([word(code), word(previous), word(instruction)], *((self.frame + owner) as *const u8))
+        };
+        word[0] == self.code
+            && word[1] == outer
+            && (word[2] ^ self.instruction) & instruction_bits == 0
+            && (byte ^ self.owner) & owner_bits == 0
     }
 }
 
 struct FrameReader<'a> {
     layout: &'a Layout,
     code_type: usize,
-    codes: &'a mut Identities,
+    /// No code object was freed since the last capture.
+    is_counted: bool,
+    identities: &'a mut Identities,
 }
 
 impl FrameReader<'_> {
-    /// The run of unchanged frames from the one at `found` outwards. `seen`: the cached frames, and the identities of
-    /// their code objects.
+    /// The run of unchanged frames from the one at `found` outwards. `seen`: the cached frames, and their code objects.
     #[inline(always)]
     fn run(
         &self,
-        (seen, identities): (&[CachedFrame], &[u64]),
+        (seen, codes): (&[CachedFrame], &[Code]),
         found: usize,
         frame: usize,
     ) -> Option<Run> {
         let (mut count, mut frame) = (found + 1, frame);
         loop {
             // Mostly all.
-            count = self.surely_same(&seen[..count]);
+            count = self.surely_same(&seen[..count], &codes[..count]);
             let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
             let one = &seen[at];
             if at < found {
                 // The inner frame is unchanged, including its link to this one.
                 frame = one.frame;
             }
-            if !self.same(one, identities[at])? {
+            if !self.same(one, &codes[at])? {
                 return Some(Run { down_to: count, next: frame });
             }
             frame = self.previous(frame)?;
@@ -344,26 +426,21 @@ impl FrameReader<'_> {
         None
     }
 
-    /// Compares these frames from the innermost on, which is at its old address, and returns how many
-    /// remain after those that are certainly unchanged. Each is read at its cached address, so that no
-    /// load depends on the one before.
+    /// As [`surely_same`], and returns how many remain after those that are certainly unchanged.
     #[inline(always)]
-    fn surely_same(&self, seen: &[CachedFrame]) -> usize {
-        // Offsets that the compiler knows make the loop a third shorter.
-        macro_rules! known {
-            ($($layout:expr),*) => {$(
-                if self.layout.places() == $layout.places() {
-                    return surely_same(seen, const { $layout.places() });
-                }
-            )*};
+    fn surely_same(&self, seen: &[CachedFrame], codes: &[Code]) -> usize {
+        let from = surely_same(self.layout, seen);
+        if self.is_counted {
+            return from;
         }
-        known!(TWELVE, ELEVEN, TEN);
-        surely_same(seen, self.layout.places())
+        // SAFETY: they have.
+        let changed = codes[from..].iter().rposition(|code| unsafe { !code.number.is_unchanged() });
+        changed.map_or(from, |at| from + at + 1)
     }
 
     /// Whether the frame at a cached address is still the cached one.
     #[inline(always)]
-    fn same(&self, seen: &CachedFrame, identity: u64) -> Option<bool> {
+    fn same(&self, seen: &CachedFrame, known: &Code) -> Option<bool> {
         let frame = seen.frame;
         if self.owner(frame)? != seen.owner {
             return Some(false);
@@ -375,42 +452,36 @@ impl FrameReader<'_> {
         if word != seen.code || self.instruction(frame)? != seen.instruction {
             return Some(false);
         }
-        if seen.number_at != &raw const NO_NUMBER as usize {
+        if known.number.at != &raw const NO_NUMBER as usize {
             // SAFETY: it has.
-            return Some(unsafe { number_at(seen) } == seen.number);
+            return Some(unsafe { known.number.is_unchanged() });
         }
         let Some(code) = self.code(word)? else { return Some(seen.kind == CachedKind::Other) };
         if seen.kind != CachedKind::Code {
             return Some(false);
         }
-        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == identity)
+        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == known.identity)
     }
 
-    /// Reads a frame: its fields, the identity of its code object, and the next outer frame.
+    /// Reads a frame: its fields, what tells its code object, and the next outer frame.
     #[inline(always)]
-    fn read(&mut self, frame: usize) -> Option<(CachedFrame, u64, usize)> {
+    fn read(&mut self, frame: usize) -> Option<(CachedFrame, Code, usize)> {
         let owner = self.owner(frame)?;
         let (code_word, instruction) =
             (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
-        let mut seen = CachedFrame {
-            frame,
-            owner,
-            code: code_word,
-            instruction,
-            number_at: &raw const NO_NUMBER as usize,
-            number: UNSURE,
-            ..CachedFrame::default()
-        };
-        let mut identity = 0;
+        let mut seen =
+            CachedFrame { frame, owner, code: code_word, instruction, ..CachedFrame::default() };
+        let number = Number { at: &raw const NO_NUMBER as usize, value: UNSURE };
+        let mut known = Code { number, identity: 0 };
         if self.is_marker(owner) {
             // Its owner alone counts.
-            seen.number = 0;
+            known.number.value = 0;
         } else {
             seen.kind = CachedKind::Other;
             if let Some(code) = self.code(seen.code)? {
                 seen.kind = CachedKind::Code;
                 let mut frees = 0;
-                let (at, number) = match self.version(code)? {
+                let (at, value) = match self.version(code)? {
                     0 => {
                         let at = freed_codes::number(code);
                         frees = at.load(Ordering::Acquire);
@@ -418,16 +489,16 @@ impl FrameReader<'_> {
                     }
                     version => (code + self.layout.version, version),
                 };
-                if number != 0 {
-                    (seen.number_at, seen.number) = (at, number);
+                if value != 0 {
+                    known.number = Number { at, value };
                 }
-                identity = self.codes.of(self.layout, code, frees)?;
+                known.identity = self.identities.of(self.layout, code, frees)?;
                 let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
                 seen.runs = self.layout.chain == Chain::Objects
                     || has_begun(&Plain, self.layout, code, last, owner)?;
             }
         }
-        Some((seen, identity, self.previous(frame)?))
+        Some((seen, known, self.previous(frame)?))
     }
 }
 

@@ -1,9 +1,8 @@
-//! How many code objects were freed, by the hash of their addresses. As long as the number of a live code object's
-//! address does not change, the object at that address is the same one: it cannot have been freed.
+//! How many code objects were freed, all of them and by the hash of their addresses. As long as the number of a live code
+//! object's address does not change, the object at that address is the same one: it cannot have been freed.
 //!
 //! The interpreter frees code objects by one function, which `PyCode_Type` points to (`tp_dealloc`). [`count_frees`] puts
-//! [`code_freed`] in its place, which counts and calls it. From CPython 3.12 on this is not needed: code objects have
-//! version numbers there.
+//! [`code_freed`] in its place, which counts and calls it.
 //!
 //! A thread counts the free of an object before the object's memory is used again, and the interpreter's lock orders the
 //! two. So a thread on whose stack the next object at that address is sees the new number.
@@ -11,7 +10,7 @@
 use crate::runtime::elf::Object;
 use std::ffi::c_void;
 use std::mem::transmute;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Addresses with the same hash have one number.
 const PLACES: usize = 4096;
@@ -20,6 +19,8 @@ const PLACES: usize = 4096;
 struct Numbers([AtomicU32; PLACES]);
 
 static FREED: Numbers = Numbers([const { AtomicU32::new(0) }; PLACES]);
+/// One more than the number of all that were freed; 0: they are not counted.
+static ALL: AtomicU64 = AtomicU64::new(0);
 
 impl Numbers {
     #[inline(always)]
@@ -48,6 +49,24 @@ pub fn number(code: usize) -> &'static AtomicU32 {
     FREED.of(code)
 }
 
+/// One more than the number of code objects that were freed; 0: they are not counted.
+#[inline(always)]
+pub fn all() -> u64 {
+    ALL.load(Ordering::Acquire)
+}
+
+/// A code object is freed.
+fn freed(code: usize) {
+    FREED.count(code);
+    ALL.fetch_add(1, Ordering::Relaxed);
+}
+
+/// From now on frees are counted.
+fn begin() {
+    FREED.begin();
+    let _ = ALL.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed);
+}
+
 type Deallocate = unsafe extern "C-unwind" fn(*mut c_void);
 /// In a type object of a release build: the function that frees objects of the type.
 const DEALLOCATE: usize = 48;
@@ -56,7 +75,7 @@ static REPLACED: AtomicUsize = AtomicUsize::new(0);
 
 /// Stands in the place of the interpreter's `code_dealloc`, which may run Python code (callbacks of weak references).
 unsafe extern "C-unwind" fn code_freed(code: *mut c_void) {
-    FREED.count(code as usize);
+    freed(code as usize);
     // The interpreter read this function's address by a plain load.
     fence(Ordering::Acquire);
     // SAFETY: the interpreter's function, kept before this one took its place, with the interpreter's argument.
@@ -70,7 +89,7 @@ unsafe extern "C-unwind" fn code_freed(code: *mut c_void) {
 /// stack any more, and a number is kept, after it was set in [`Numbers::begin`], for objects on the reader's stack alone.
 ///
 /// # Safety
-/// `code_type` is the address of a variable of `interpreter`, which stays loaded: `PyCode_Type` of CPython up to 3.11.
+/// `code_type` is the address of a variable of `interpreter`, which stays loaded: `PyCode_Type` of CPython up to 3.13.
 pub unsafe fn count_frees(interpreter: &Object, code_type: usize) {
     let place = code_type + DEALLOCATE;
     if !place.is_multiple_of(align_of::<AtomicUsize>())
@@ -91,7 +110,7 @@ pub unsafe fn count_frees(interpreter: &Object, code_type: usize) {
             return;
         }
     }
-    FREED.begin();
+    begin();
 }
 
 /// False: the function of another interpreter is kept already.
@@ -104,12 +123,12 @@ fn keep(function: usize) -> bool {
 pub mod for_tests {
     /// As if the interpreter had been found.
     pub fn begin() {
-        super::FREED.begin();
+        super::begin();
     }
 
     /// As if the interpreter had freed it.
     pub fn freed(code: usize) {
-        super::FREED.count(code);
+        super::freed(code);
     }
 
     /// As if frees were not counted at its address.

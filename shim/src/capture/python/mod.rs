@@ -39,6 +39,8 @@ const TRUSTED: u8 = 1;
 const OFF: u8 = 2;
 
 pub struct Interpreter {
+    /// See [`FrameCache::fingerprint`].
+    has_frames_for_cache: bool,
     pub layout: Layout,
     code_type: usize,
     this_thread: extern "C" fn() -> *mut c_void,
@@ -100,7 +102,7 @@ impl Python {
                 }
                 // SAFETY: never freed.
                 let Interpreter { layout, code_type, .. } = unsafe { &*fresh };
-                if layout.minor <= 11 {
+                if layout.minor <= 13 && !layout.is_free_threaded() {
                     // SAFETY: its variable of this name; an interpreter whose frames are read stays loaded.
                     unsafe { freed_codes::count_frees(object, *code_type) };
                 }
@@ -124,7 +126,7 @@ impl Python {
         if self.state.load(Ordering::Acquire) != TRUSTED {
             return None;
         }
-        let interpreter = self.interpreter()?;
+        let interpreter = self.interpreter().filter(|found| found.has_frames_for_cache)?;
         let thread = interpreter.thread()?;
         quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
     }
@@ -244,6 +246,7 @@ impl Interpreter {
             .filter(|_| layout.chain == Chain::Objects)
             .map(|(at, size)| at..at + size);
         Some(Ok(Interpreter {
+            has_frames_for_cache: !layout.is_free_threaded(),
             layout,
             code_type,
             this_thread,

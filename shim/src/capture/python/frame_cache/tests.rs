@@ -223,11 +223,12 @@ fn run(
 
 fn fresh() -> Box<FrameCache> {
     Box::new(FrameCache {
-        seen: [CachedFrame::default(); MOST],
         len: 0,
+        freed: 0,
+        seen: [CachedFrame::default(); MOST],
         sums: [Sum::default(); MOST],
-        identities: [0; MOST],
-        fresh: [(CachedFrame::default(), 0); MOST],
+        codes: [Code::default(); MOST],
+        fresh: [(CachedFrame::default(), Code::default()); MOST],
         identities_of_codes: Identities([KnownCode::default(); 256]),
     })
 }
