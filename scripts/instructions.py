@@ -26,6 +26,7 @@ SAMPLES = 2
 PYTHON_PROGRAM = """
 import ctypes, sys, threading
 library = ctypes.CDLL(sys.argv[1])
+sys.setswitchinterval(1000)  # a thread that waits for the interpreter's lock looks again after this time, a real one
 def deep(depth):
     if depth > 4:  # this one and those of the thread are frames too
         return deep(depth - 1)
