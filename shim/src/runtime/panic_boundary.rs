@@ -46,13 +46,17 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
         // SAFETY: the work ended, and so has written it.
         return Ok(unsafe { task.result.assume_init() });
     }
-    Err(payload(exception))
+    // SAFETY: it was returned just now.
+    Err(unsafe { payload(exception) })
 }
 
 /// The payload of an exception. The exception is raised again so that `std` catches it and its count of
 /// panics is correct.
+///
+/// # Safety
+/// A Rust exception that [`shielded`] has returned.
 #[cold]
-pub fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
+pub unsafe fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     // SAFETY: a Rust exception that `std` has not caught yet.
     let again = AssertUnwindSafe(|| unsafe { _Unwind_RaiseException(exception) });
     match catch_unwind(again) {
@@ -171,6 +175,9 @@ const RESULT: c_int = 1;
 const RUST: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_ne_bytes(*b"TSUR\0ZOM")];
 
 /// The personality function of the Itanium C++ ABI: the unwinder calls it for each frame.
+///
+/// # Safety
+/// The unwinder's arguments.
 pub unsafe extern "C" fn personality(
     _version: c_int,
     actions: c_int,

@@ -11,7 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{launch, torch_calls, torch_samples};
+use crate::hooks::families::{launch, torch_calls, torch_reports, torch_samples};
 use crate::hooks::process::state;
 use core::ffi::{c_char, c_void};
 
@@ -103,7 +103,8 @@ macro_rules! export {
 
             #[inline(never)]
             unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                let real = torch_calls::report(Api::$name, $a, $b, $c, $d, $e, caller);
+                // SAFETY: the program's own call, with its arguments.
+                let real = unsafe { torch_reports::report(Api::$name, $a, $b, $c, $d, $e, caller) };
                 if real != 0 {
                     let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
                         // SAFETY: the real function of this row, with the types that the row names.

@@ -9,17 +9,13 @@ use crate::driver::api::{Api, Home};
 use crate::driver::depth;
 use crate::driver::pointers;
 use crate::hooks::call::after_call;
-use crate::hooks::families::{torch, torch_samples};
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
 use crate::interpose::linked::LinkedFunctions;
 use crate::runtime::mapped_modules::{Loaded, holding};
-use crate::runtime::panic_boundary::{self, Outcome};
-use crate::runtime::rare::rare;
-use crate::runtime::{clock, elf::Object, errno, loader};
+use crate::runtime::{clock, elf::Object, errno, loader, panic_boundary};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::ffi::c_void;
 
 /// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
 #[inline]
@@ -42,121 +38,6 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     }
     drop(kept);
     depth.leave();
-}
-
-/// A block is reported, by nearly all calls of this family. Returns the real function; 0: there is none.
-#[inline(always)]
-pub fn report(
-    api: Api,
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    word: u64,
-    caller: usize,
-) -> usize {
-    // SAFETY: as `reported`, with its arguments.
-    let outcome = unsafe { shielded(at, size, allocated, reserved, Words::of(api, word), caller) };
-    match outcome.exception.is_null() {
-        true => outcome.value,
-        false => panicked(api, outcome.exception, caller),
-    }
-}
-
-/// The function, and the part of the device that is set, in one register: all arguments are in registers.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct Words(u64);
-
-impl Words {
-    fn of(api: Api, device: u64) -> Words {
-        Words((api as u64) << 16 | u64::from(device as u16))
-    }
-
-    #[inline(always)]
-    fn api(self) -> Api {
-        const OTHER: u64 = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE as u64;
-        match self.0 >> 16 {
-            OTHER => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE,
-            _ => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
-        }
-    }
-}
-
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn shielded(
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    words: Words,
-    caller: usize,
-) -> Outcome {
-    panic_boundary::shielded!(reported)
-}
-
-extern "C-unwind" fn reported(
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    words: Words,
-    caller: usize,
-) -> usize {
-    let (api, word) = (words.api(), words.0);
-    let calls = &state::hot().block_calls;
-    // First, since the hook may ask which libraries call.
-    let real = calls.real(index(api), caller).unwrap_or_else(|| find(api, caller));
-    let (Some(process), Some(depth)) = (state::existing(), depth::enter()) else {
-        rare();
-        return real;
-    };
-    depth.settle();
-    let kept = calls.errno();
-    let mut began = 0;
-    if depth.is_sampled() {
-        rare();
-        began = clock::mono_ns();
-        if torch_samples::timed_passed(caller, at, size, allocated, reserved, word) {
-            began = after_timed_pass(process, began);
-        }
-    }
-    if began != PASSED {
-        process.usage.test_panic(api);
-        torch::memory(process, api, at, size, allocated, reserved, word);
-        after_call::after_block(process);
-        if began != 0 {
-            timed::ended(process, began, 0);
-        }
-    }
-    drop(kept);
-    depth.leave();
-    real
-}
-
-/// When a call began that is done.
-const PASSED: u64 = u64::MAX;
-
-/// The call took as long as those that pass untimed. These do not time themselves, nor do work that is due: that is timed by
-/// itself.
-#[cold]
-#[inline(never)]
-fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
-    timed::add(process, timed::span_ns(began_ns));
-    let began_ns = clock::mono_ns();
-    if after_call::after_block(process) {
-        timed::work_ended(process, began_ns);
-    }
-    PASSED
-}
-
-/// A panic has left [`reported`]. Returns what that would have.
-#[cold]
-fn panicked(api: Api, exception: *mut c_void, caller: usize) -> usize {
-    let kept = state::hot().block_calls.errno();
-    depth::outermost(|| state::panicked(api, panic_boundary::payload(exception)));
-    drop(kept);
-    find(api, caller)
 }
 
 /// The functions, in the order of [`index`]. The first ones report blocks.
@@ -184,7 +65,7 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
 /// The same for a caller that is not at hand, which is kept there; 0: there is none.
 #[cold]
 #[inline(never)]
-fn find(api: Api, caller: usize) -> usize {
+pub(super) fn find(api: Api, caller: usize) -> usize {
     let found = real(api, caller);
     if let Some((library, [first, second, _])) = FUNCTIONS.known_caller(caller) {
         state::hot().block_calls.set(library, [first, second]);
