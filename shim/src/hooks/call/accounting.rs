@@ -3,6 +3,7 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::call::after_call::stop_without_host_memory;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::refresh::refresh_before_refusal;
@@ -427,32 +428,30 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
     }
 }
 
-/// A free, by any entry point. The driver is always called.
-#[inline]
+/// A free, by any entry point. The driver is always called. `api`: the call's, as the hook names it, so that it is known
+/// where this is compiled.
+#[inline(always)]
 pub fn free(
     p: &'static Process,
+    call: &Call<impl Function>,
     api: Api,
-    space: Space,
-    key: u64,
+    (space, key): (Space, u64),
     stream: u64,
-    real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
-    let (mut site, mut now) = (SiteId(0), 0);
-    if let Some(removed) = &taken {
-        site = freeing_site(p, api, &removed.entry, stream);
-        now = p.clock.now_ns();
-        p.trace_writer.record_driver_free(now, key, space, site);
-    }
-    let result = real();
     let Some(removed) = &taken else {
+        let result = call.forward();
         if result == 0 && key != 0 {
             p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
         }
         return result;
     };
+    let site = freeing_site(p, api, &removed.entry, stream);
+    let now = call.now_ns(p);
+    p.trace_writer.record_driver_free(now, key, space, site);
+    let result = call.forward();
     if result == 0 {
         commit_free(p, removed, now);
     } else {

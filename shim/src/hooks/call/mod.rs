@@ -61,6 +61,8 @@ pub struct Call<F: Function> {
     errno: Cell<c_int>,
     /// This thread's: found once a call.
     errno_here: errno::Here,
+    /// The time of events at the beginning of the hook, if it was read; else 0.
+    now_ns: Cell<u64>,
     /// When this call began, if it is timed; else 0. And the time that the driver took.
     began_ns: Cell<u64>,
     driver_ns: Cell<u64>,
@@ -80,9 +82,18 @@ impl<F: Function> Call<F> {
     ) -> Call<F> {
         let errno_here = errno::here();
         let errno = Cell::new(errno_here.get());
-        let (began_ns, driver_ns) = (Cell::new(0), Cell::new(0));
-        let answer = Cell::new(None);
-        Call { api, real, arguments, answer, errno, errno_here, began_ns, driver_ns, depth }
+        Call {
+            api,
+            real,
+            arguments,
+            answer: Cell::new(None),
+            errno,
+            errno_here,
+            now_ns: Cell::new(0),
+            began_ns: Cell::new(0),
+            driver_ns: Cell::new(0),
+            depth,
+        }
     }
 
     /// The arguments of the program's call.
@@ -124,6 +135,15 @@ impl<F: Function> Call<F> {
         let result = unsafe { self.across(arguments) };
         self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
         result
+    }
+
+    /// The time of an event at the beginning of the hook.
+    #[inline]
+    pub fn now_ns(&self, p: &Process) -> u64 {
+        match self.now_ns.get() {
+            0 => p.clock.now_ns(),
+            now_ns => now_ns,
+        }
     }
 
     /// Makes the program's call without a hook.
@@ -245,7 +265,7 @@ pub(in crate::hooks) fn run<F: Function>(
             return None;
         }
         process.usage.test_panic(call.api);
-        crate::hooks::call::before_call::refresh_if_due(process);
+        call.now_ns.set(before_call::refresh_if_due(process));
         let result = body(process);
         if result != 0 {
             process.oom.aftermath.failed(sources(process), call.api, result);

@@ -147,9 +147,9 @@ pub fn mem_alloc_pitch_v1(
 }
 
 pub fn mem_free(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {
-    free(p, call.api, Space::Device, dptr, 0, || call.forward())
+    free(p, call, call.api, (Space::Device, dptr), 0)
 }
 
 pub fn mem_free_v1(p: &'static Process, call: &Call<impl Function>, dptr: u32) -> CUresult {
-    free(p, call.api, Space::Device, dptr.into(), 0, || call.forward())
+    free(p, call, call.api, (Space::Device, dptr.into()), 0)
 }

@@ -242,7 +242,7 @@ pub fn create_mipmapped(
 /// cuArrayDestroy and cuMipmappedArrayDestroy.
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
     destroy_with_tiles(p, call.api, array as u64, || {
-        free(p, call.api, Space::Array, array as u64, 0, || call.forward())
+        free(p, call, call.api, (Space::Array, array as u64), 0)
     })
 }
 

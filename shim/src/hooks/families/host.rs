@@ -96,5 +96,5 @@ pub fn free_host(
     call: &Call<impl Function>,
     address: *mut c_void,
 ) -> CUresult {
-    free(p, call.api, Space::Host, address as u64, 0, || call.forward())
+    free(p, call, call.api, (Space::Host, address as u64), 0)
 }

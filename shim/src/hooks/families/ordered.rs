@@ -84,7 +84,7 @@ pub fn free_async(
         return call.forward();
     }
     let stream_id = stream_id(stream, per_thread);
-    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
+    free(p, call, call.api, (Space::Device, dptr), stream_id)
 }
 
 #[inline]
