@@ -136,7 +136,7 @@ impl Pool {
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let last = self.looked_ns.load(Ordering::Relaxed);
-        now_ns >= last.saturating_add(LOOK_EVERY_NS)
+        now_ns >= last.wrapping_add(LOOK_EVERY_NS)
             && self
                 .looked_ns
                 .compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed)

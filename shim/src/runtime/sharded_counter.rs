@@ -73,14 +73,14 @@ impl ShardedCounter {
     }
 
     /// Adds to both sums in this thread's cell. False: there are no open cells, nothing was added.
-    #[inline]
+    #[inline(always)]
     pub fn add(&self, by: i64, second: i64) -> bool {
         self.cells().map(|cells| add(cells, by, second)).is_some()
     }
 
     /// As `add`, and opens the cells. `Some(true)`: this thread's share is
     /// exhausted, see [`ShardedCounter::share`]. `None`: the kernel gave no pages, nothing was added.
-    #[inline]
+    #[inline(always)]
     pub fn add_within(&self, by: i64, second: i64) -> Option<bool> {
         let cells = match self.cells() {
             Some(cells) => cells,
@@ -140,7 +140,7 @@ fn cells_at<'a>(cells: *const Cell) -> Option<&'a [Cell]> {
 }
 
 /// This thread's cell and its first sum after it.
-#[inline]
+#[inline(always)]
 fn add(cells: &[Cell], by: i64, second: i64) -> (&Cell, i64) {
     let number = number();
     let (cell, sum) = if number < OWN {

@@ -199,7 +199,7 @@ pub(in crate::hooks) trait Account {
 
 /// The steps of every allocation but nodes of graphs: promise, driver, ledger, trace file. `real` calls the
 /// driver, which writes directly to the program's outputs; `entry` reads them.
-#[inline]
+#[inline(always)]
 pub(in crate::hooks) fn take<A: Account>(
     p: &'static Process,
     mut account: A,
@@ -442,11 +442,7 @@ pub fn free(
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
     let Some(removed) = &taken else {
-        let result = call.forward();
-        if result == 0 && key != 0 {
-            p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
-        }
-        return result;
+        return free_unknown(p, key, || call.forward());
     };
     let site = freeing_site(p, api, &removed.entry, stream);
     let now = call.now_ns(p);
@@ -458,6 +454,16 @@ pub fn free(
         let entry = &removed.entry;
         p.cap.grow(entry.device, p.ledger.restore(&p.trace_writer, removed));
         p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+    }
+    result
+}
+
+/// A free of what the ledger does not have.
+#[cold]
+fn free_unknown(p: &'static Process, key: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    let result = real();
+    if result == 0 && key != 0 {
+        p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
     }
     result
 }

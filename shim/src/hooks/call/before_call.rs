@@ -15,7 +15,7 @@ use vramtrace_format::{DeviceId, Event};
 
 /// Before each call: see [`crate::hooks::process::nvml_reading::reader::NvmlReader::due`]. Not during a stream
 /// capture: the driver is called only where necessary then. Returns the time, if it was read for that; else 0.
-#[inline]
+#[inline(always)]
 pub fn refresh_if_due(p: &'static Process) -> u64 {
     apply_orders(p);
     match p.nvml.due(p) {
@@ -35,7 +35,7 @@ fn refresh(p: &'static Process, device: &Device, began_ns: u64) -> u64 {
 
 /// Before each call: applies another limit if `vramtrace cap` has stored one in the live page. Two
 /// loads where there is none.
-#[inline]
+#[inline(always)]
 pub fn apply_orders(p: &'static Process) {
     if let Some(live) = p.trace_writer.live() {
         let last = live.page().last_order();

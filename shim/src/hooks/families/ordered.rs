@@ -14,7 +14,7 @@ use crate::hooks::families::pool::{current_pool, named};
 use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
-use crate::hooks::process::target::{current_context, target_of};
+use crate::hooks::process::target::{NO_TARGET, current_context, target_of};
 use crate::model::cap::{Budget, InFlight, Refusal, Ticket};
 use crate::model::ledger::Entry;
 use crate::model::pools::Pool as KnownPool;
@@ -32,8 +32,8 @@ pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
     if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
 }
 
-/// A request for a block: the entry point and its arguments. Functions off the usual path get copies of it, since what
-/// has its address taken is kept in memory.
+/// A request for a block: the entry point and its arguments. It is passed as a copy, since what has its address taken is kept
+/// in memory.
 #[derive(Clone, Copy)]
 struct Wanted {
     api: Api,
@@ -45,17 +45,42 @@ struct Wanted {
     size: u64,
 }
 
-pub fn alloc_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
-    let size = bytesize as u64;
-    let wanted = Wanted { api: call.api, per_thread, stream, pool: 0, dptr, size };
-    take_block(p, &wanted, || call.forward())
+macro_rules! of_the_stream {
+    ($($alloc:ident $free:ident $per_thread:literal $alloc_api:ident $free_api:ident;)*) => {$(
+        #[inline(always)]
+        pub fn $alloc(
+            p: &'static Process,
+            call: &Call<impl Function>,
+            dptr: Out<u64>,
+            bytesize: usize,
+            stream: Stream,
+        ) -> CUresult {
+            let (api, size) = (Api::$alloc_api, bytesize as u64);
+            let wanted = Wanted { api, per_thread: $per_thread, stream, pool: 0, dptr, size };
+            take_block(p, wanted, || call.forward())
+        }
+
+        #[inline(always)]
+        pub fn $free(
+            p: &'static Process,
+            call: &Call<impl Function>,
+            dptr: u64,
+            stream: Stream,
+        ) -> CUresult {
+            if p.stream_captures.takes(|| is_capturing(stream, $per_thread)) {
+                // On a capturing stream this creates a free node.
+                return call.forward();
+            }
+            let stream = stream_id(stream, $per_thread);
+            free(p, call, Api::$free_api, (Space::Device, dptr), stream)
+        }
+    )*};
+}
+
+// The entry point is known where each is compiled: programs make no call more often.
+of_the_stream! {
+    alloc_async free_async false cuMemAllocAsync cuMemFreeAsync;
+    alloc_async_ptsz free_async_ptsz true cuMemAllocAsync_ptsz cuMemFreeAsync_ptsz;
 }
 
 pub fn alloc_from_pool_async(
@@ -67,59 +92,66 @@ pub fn alloc_from_pool_async(
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
-    let (pool_wanted, size) = (pool as u64, bytesize as u64);
-    let wanted = Wanted { api: call.api, per_thread, stream, pool: pool_wanted, dptr, size };
-    take_block(p, &wanted, || call.forward())
+    let (pool, size) = (pool as u64, bytesize as u64);
+    take_block(p, Wanted { api: call.api, per_thread, stream, pool, dptr, size }, || call.forward())
 }
 
-pub fn free_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: u64,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
-    if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
-        // On a capturing stream this creates a free node.
-        return call.forward();
-    }
-    let stream_id = stream_id(stream, per_thread);
-    free(p, call, call.api, (Space::Device, dptr), stream_id)
-}
-
-#[inline]
-fn take_block(p: &'static Process, wanted: &Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
+#[inline(always)]
+fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
     if p.cap.is_bad() {
-        let request = Request::new(
-            wanted.api,
-            Kind::Pool,
-            crate::hooks::process::target::NO_TARGET,
-            wanted.size,
-        );
-        return refuse(p, &request, Why::BadCap);
+        return refuse_all(p, wanted);
     }
     if p.stream_captures.takes(|| is_capturing(wanted.stream, wanted.per_thread)) {
         return super::graph::take_captured(p, wanted.api, wanted.dptr, wanted.size, real);
     }
-    let route = route(p, wanted);
-    match route.pool {
-        Some(pool) if !pool.is_device_memory() => {
-            return take_other(p, *wanted, route, pool.kind(), real);
-        }
-        Some(pool) => p.pools.takes(pool),
-        None => {
-            if let Some(refused) = refuse_unfollowed(p, *wanted, route) {
-                return refused;
-            }
-        }
-    }
+    let route = route(p, &wanted);
+    let Some(pool) = route.pool.filter(|pool| pool.is_device_memory()) else {
+        return take_other(p, wanted, route, real);
+    };
+    p.pools.takes(pool);
     let is_counted = wanted.size > 0 && !wanted.dptr.is_null();
-    let budget = route.pool.filter(|_| is_counted).and_then(|pool| p.cap.limited(pool.device()));
-    take(p, OfPool { p, wanted, route: &route, budget }, real, || entry(p, wanted, &route))
+    let limited = if is_counted { p.cap.limited(pool.device()) } else { None };
+    // Each with the steps of its own: without a cap there is no promise to keep.
+    match limited {
+        None => take_of_pool(p, wanted, route, None, real),
+        limited => take_of_pool(p, wanted, route, limited, real),
+    }
+}
+
+#[inline(always)]
+fn take_of_pool(
+    p: &'static Process,
+    wanted: Wanted,
+    route: StreamTarget,
+    budget: Option<&'static Budget>,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    take(p, OfPool { p, wanted, route, budget }, real, || entry(p, &wanted, &route))
+}
+
+#[cold]
+fn refuse_all(p: &'static Process, wanted: Wanted) -> CUresult {
+    refuse(p, &Request::new(wanted.api, Kind::Pool, NO_TARGET, wanted.size), Why::BadCap)
+}
+
+/// A block of another pool than those of a device's memory, or of one that is not followed.
+#[cold]
+fn take_other(
+    p: &'static Process,
+    wanted: Wanted,
+    route: StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    match route.pool {
+        Some(pool) => take_counted(p, wanted, route, pool.kind(), real),
+        None => match refuse_unfollowed(p, wanted, route) {
+            Some(refused) => refused,
+            None => take_of_pool(p, wanted, route, None, real),
+        },
+    }
 }
 
 /// A request for a block of a pool that is not followed, or of none: no cap would hold.
-#[cold]
 fn refuse_unfollowed(p: &'static Process, wanted: Wanted, route: StreamTarget) -> Option<CUresult> {
     let device = route.target.device;
     (p.pools.has_overflowed() && wanted.size > 0 && p.cap.must_count(device)).then(|| {
@@ -128,15 +160,15 @@ fn refuse_unfollowed(p: &'static Process, wanted: Wanted, route: StreamTarget) -
 }
 
 /// A block of a device's pool: counted as growth of the pool.
-struct OfPool<'a> {
+struct OfPool {
     p: &'static Process,
-    wanted: &'a Wanted,
-    route: &'a StreamTarget,
+    wanted: Wanted,
+    route: StreamTarget,
     /// Of the cap, if one limits the request.
     budget: Option<&'static Budget>,
 }
 
-impl OfPool<'_> {
+impl OfPool {
     #[inline]
     fn limited(&self) -> Option<(&'static KnownPool, &'static Budget)> {
         self.route.pool.zip(self.budget)
@@ -155,7 +187,7 @@ fn ask_again(
     pool.growth.ask_again(Some(budget), size)
 }
 
-impl Account for OfPool<'_> {
+impl Account for OfPool {
     type Promise = Option<InFlight<'static>>;
 
     #[inline(always)]
@@ -232,8 +264,7 @@ fn withdraw(
 }
 
 /// A block from a pool of managed or host memory: each block is counted as an allocation.
-#[cold]
-fn take_other(
+fn take_counted(
     p: &'static Process,
     wanted: Wanted,
     route: StreamTarget,

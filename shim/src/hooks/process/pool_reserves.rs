@@ -108,7 +108,7 @@ pub fn refresh_all(p: &'static Process, device: DeviceId) {
 
 /// A block was freed. Its pool may keep the memory or release it, now or later; a destroyed pool ends
 /// with its last block.
-#[inline]
+#[inline(always)]
 pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_number(entry.pool) else { return };
     p.pools.freed_one(pool);

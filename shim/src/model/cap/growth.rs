@@ -140,7 +140,7 @@ impl Growth {
     /// Notes a block that was allocated with no cap in force. True: the blocks do not fit into the
     /// reserve as last read, so the driver should be read. (Of two threads at once, a later call may
     /// return it.)
-    #[inline]
+    #[inline(always)]
     pub fn allocated(&self, size: u64) -> bool {
         match self.striped.add_within(block(size) as i64, padding(size) as i64) {
             Some(false) => false,
@@ -162,13 +162,18 @@ impl Growth {
     }
 
     /// A block of this size was freed: its bytes are not in use any more, and stay reserved.
-    #[inline]
+    #[inline(always)]
     pub fn freed(&self, size: u64) {
         if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
-            let mut state = self.lock();
-            state.counted = state.counted.saturating_sub_unsigned(block(size));
-            state.padding = state.padding.saturating_sub_unsigned(padding(size));
+            self.freed_locked(size);
         }
+    }
+
+    #[inline(never)]
+    fn freed_locked(&self, size: u64) {
+        let mut state = self.lock();
+        state.counted = state.counted.saturating_sub_unsigned(block(size));
+        state.padding = state.padding.saturating_sub_unsigned(padding(size));
     }
 
     /// Whether no block is live or requested. To be called after a free that may be the last: of

@@ -66,7 +66,7 @@ pub struct FigureBefore {
 
 impl NvmlReader {
     /// Under a cap, before each call: whether a device is to be read now. Usually this only reads the clock.
-    #[inline]
+    #[inline(always)]
     pub fn due<'p>(&self, p: &'p Process) -> Due<'p> {
         // Before the first context there is nothing to see.
         if !p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {

@@ -175,13 +175,13 @@ impl State {
 /// The bytes that a block of this requested size occupies.
 #[inline]
 pub(super) fn block(size: u64) -> u64 {
-    round_up(size, GRAIN)
+    size.saturating_add(padding(size))
 }
 
 /// The part of them that rounding adds.
 #[inline]
 pub(super) fn padding(size: u64) -> u64 {
-    block(size).saturating_sub(size)
+    size.wrapping_neg() % GRAIN
 }
 
 /// Adds to the device's count; does nothing for the unknown device, which has no budget.
