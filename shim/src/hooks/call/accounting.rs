@@ -177,51 +177,59 @@ fn record_refusal(
 }
 
 /// How a request's bytes are counted under a cap: by themselves ([`Single`]), or as the growth of a pool
-/// (`families/ordered.rs`). [`take`] calls the methods in this order.
+/// (`families/ordered.rs`). [`take`] calls the methods in this order. `wanted`: the entry as far as it is known before
+/// the driver's call.
 pub(in crate::hooks) trait Account {
     /// Bytes that are counted while the driver is asked for them.
     type Promise;
-    fn promise(&self) -> Result<Self::Promise, Refusal>;
+    /// What of them is to be settled once the memory is in the ledger.
+    type Given;
+    fn promise(&self, wanted: &Entry) -> Result<Self::Promise, Refusal>;
     /// The same, whatever the limit: the cap only warns.
-    fn promise_anyway(&self) -> Self::Promise;
+    fn promise_anyway(&self, wanted: &Entry) -> Self::Promise;
     /// The driver gave no memory.
     fn withdraw(&self, promise: Self::Promise);
     /// The driver gave memory, which the ledger does not have yet.
-    fn given(&self, promise: Self::Promise) -> Self::Promise;
+    fn given(&self, promise: Self::Promise) -> Self::Given;
     /// Enters the memory in the ledger, and counts what it took. `Break`: it is not recorded; the result
     /// for the program.
-    fn enter(&mut self, entry: &Entry, promise: Self::Promise) -> ControlFlow<CUresult>;
+    fn enter(&mut self, entry: &Entry, given: Self::Given) -> ControlFlow<CUresult>;
     /// The event is in the trace.
-    fn recorded(&self, now_ns: u64);
+    fn recorded(&self, entry: &Entry);
     /// Counts and records that the request got no memory. Returns the result for the program.
-    fn refuse(&self, why: Why) -> CUresult;
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult;
 }
 
 /// The steps of every allocation but nodes of graphs: promise, driver, ledger, trace file. `real` calls the
-/// driver, which writes directly to the program's outputs; `entry` reads them.
+/// driver, which writes directly to the program's outputs; `complete` reads them.
+///
+/// The entry is made before the driver's call, where it stays: what would be kept for it across the call is stored once.
 #[inline(always)]
 pub(in crate::hooks) fn take<A: Account>(
     p: &'static Process,
     mut account: A,
+    mut entry: Entry,
     real: impl FnOnce() -> CUresult,
-    entry: impl FnOnce() -> Entry,
+    complete: impl FnOnce(&mut Entry),
 ) -> CUresult {
-    let promise = match account.promise() {
+    let promise = match account.promise(&entry) {
         Ok(promise) => promise,
         Err(refusal) if p.cap.only_warns() => {
-            account.refuse(Why::Warned(refusal));
-            account.promise_anyway()
+            account.refuse(&entry, Why::Warned(refusal));
+            account.promise_anyway(&entry)
         }
-        Err(refusal) => return account.refuse(Why::Cap(refusal)),
+        Err(refusal) => return account.refuse(&entry, Why::Cap(refusal)),
     };
     let result = real();
     if result != 0 {
         account.withdraw(promise);
-        return account.refuse(Why::Driver(result));
+        return account.refuse(&entry, Why::Driver(result));
     }
-    let promise = account.given(promise);
-    let entry = entry();
-    if let ControlFlow::Break(result) = account.enter(&entry, promise) {
+    let given = account.given(promise);
+    complete(&mut entry);
+    entry.time_ns = p.clock.now_ns();
+    entry.stack = crate::hooks::process::stacks::stack(p);
+    if let ControlFlow::Break(result) = account.enter(&entry, given) {
         return result;
     }
     p.trace_writer.record_entry(&entry);
@@ -230,7 +238,7 @@ pub(in crate::hooks) fn take<A: Account>(
     {
         sampling.memory_came(entry.device, entry.key, entry.size);
     }
-    account.recorded(entry.time_ns);
+    account.recorded(&entry);
     result
 }
 
@@ -244,9 +252,10 @@ struct Single<'r, U> {
 
 impl<U: FnOnce(u64)> Account for Single<'_, U> {
     type Promise = Reservation<'static>;
+    type Given = Reservation<'static>;
 
     #[inline]
-    fn promise(&self) -> Result<Reservation<'static>, Refusal> {
+    fn promise(&self, _: &Entry) -> Result<Reservation<'static>, Refusal> {
         let mut reservation = promise(self.p, self.request)?;
         // A thread that is cancelled in the driver does not say whether the driver has given the memory.
         reservation.taken();
@@ -254,7 +263,7 @@ impl<U: FnOnce(u64)> Account for Single<'_, U> {
     }
 
     #[cold]
-    fn promise_anyway(&self) -> Reservation<'static> {
+    fn promise_anyway(&self, _: &Entry) -> Reservation<'static> {
         let Request { kind, target, .. } = *self.request;
         let bytes = self.request.upper_bound();
         let mut reservation = self.p.cap.reserve_anyway(target.device, kind, bytes);
@@ -285,16 +294,16 @@ impl<U: FnOnce(u64)> Account for Single<'_, U> {
         if let Err(refusal) = reservation.commit(growth) {
             let undo = || self.undo(entry.key);
             undo_allocation(&p.ledger, &p.trace_writer, entry, growth, undo, reservation);
-            return ControlFlow::Break(self.refuse(Why::Cap(refusal)));
+            return ControlFlow::Break(self.refuse(entry, Why::Cap(refusal)));
         }
         ControlFlow::Continue(())
     }
 
     #[inline]
-    fn recorded(&self, _: u64) {}
+    fn recorded(&self, _: &Entry) {}
 
     #[inline(always)]
-    fn refuse(&self, why: Why) -> CUresult {
+    fn refuse(&self, _: &Entry, why: Why) -> CUresult {
         // A copy: what has its address taken is kept in memory.
         let request = *self.request;
         refuse(self.p, &request, why)
@@ -344,16 +353,14 @@ pub fn allocate(
     {
         return refused;
     }
-    take(p, Single { p, request, undo: Some(undo) }, real, || {
-        let (key, size) = taken();
-        Entry {
-            space: request.space,
-            context: request.target.context,
-            site: request.site(p),
-            stack: crate::hooks::process::stacks::stack(p),
-            time_ns: p.clock.now_ns(),
-            ..Entry::new(request.kind, key, size, request.target.device)
-        }
+    let entry = Entry {
+        space: request.space,
+        context: request.target.context,
+        ..Entry::new(request.kind, 0, request.size, request.target.device)
+    };
+    take(p, Single { p, request, undo: Some(undo) }, entry, real, |entry| {
+        (entry.key, entry.size) = taken();
+        entry.site = request.site(p);
     })
 }
 

@@ -109,24 +109,19 @@ fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresu
         return take_other(p, wanted, route, real);
     };
     p.pools.takes(pool);
-    let is_counted = wanted.size > 0 && !wanted.dptr.is_null();
-    let limited = if is_counted { p.cap.limited(pool.device()) } else { None };
-    // Each with the steps of its own: without a cap there is no promise to keep.
-    match limited {
-        None => take_of_pool(p, wanted, route, None, real),
-        limited => take_of_pool(p, wanted, route, limited, real),
+    let Wanted { size, dptr, .. } = wanted;
+    let entry = entry(&wanted, &route, pool.number());
+    let complete = |entry: &mut Entry| entry.key = given(dptr);
+    match p.cap.limited(pool.device()).filter(|_| size > 0 && !dptr.is_null()) {
+        None => take(p, Unlimited { p, pool: Some(pool) }, entry, real, complete),
+        Some(budget) => take(p, Limited { p, pool, budget }, entry, real, complete),
     }
 }
 
+/// The driver returned success, so it has written the address.
 #[inline(always)]
-fn take_of_pool(
-    p: &'static Process,
-    wanted: Wanted,
-    route: StreamTarget,
-    budget: Option<&'static Budget>,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    take(p, OfPool { p, wanted, route, budget }, real, || entry(p, &wanted, &route))
+fn given(dptr: Out<u64>) -> u64 {
+    dptr.get().unwrap_or(0)
 }
 
 #[cold]
@@ -146,7 +141,9 @@ fn take_other(
         Some(pool) => take_counted(p, wanted, route, pool.kind(), real),
         None => match refuse_unfollowed(p, wanted, route) {
             Some(refused) => refused,
-            None => take_of_pool(p, wanted, route, None, real),
+            None => take(p, Unlimited { p, pool: None }, entry(&wanted, &route, 0), real, |entry| {
+                entry.key = given(wanted.dptr);
+            }),
         },
     }
 }
@@ -157,22 +154,6 @@ fn refuse_unfollowed(p: &'static Process, wanted: Wanted, route: StreamTarget) -
     (p.pools.has_overflowed() && wanted.size > 0 && p.cap.must_count(device)).then(|| {
         refuse_unrecordable(p, &Request::new(wanted.api, Kind::Pool, route.target, wanted.size))
     })
-}
-
-/// A block of a device's pool: counted as growth of the pool.
-struct OfPool {
-    p: &'static Process,
-    wanted: Wanted,
-    route: StreamTarget,
-    /// Of the cap, if one limits the request.
-    budget: Option<&'static Budget>,
-}
-
-impl OfPool {
-    #[inline]
-    fn limited(&self) -> Option<(&'static KnownPool, &'static Budget)> {
-        self.route.pool.zip(self.budget)
-    }
 }
 
 /// Asks again, after a look.
@@ -187,63 +168,115 @@ fn ask_again(
     pool.growth.ask_again(Some(budget), size)
 }
 
-impl Account for OfPool {
-    type Promise = Option<InFlight<'static>>;
+/// A block of a pool where no cap limits the request. `None`: the pool is not followed.
+struct Unlimited {
+    p: &'static Process,
+    pool: Option<&'static KnownPool>,
+}
+
+/// A block of a device's pool under a cap: counted as growth of the pool.
+struct Limited {
+    p: &'static Process,
+    pool: &'static KnownPool,
+    budget: &'static Budget,
+}
+
+impl Account for Unlimited {
+    type Promise = ();
+    type Given = ();
 
     #[inline(always)]
-    fn promise(&self) -> Result<Self::Promise, Refusal> {
-        let Some((pool, budget)) = self.limited() else { return Ok(None) };
-        let size = self.wanted.size;
-        let asked = match pool.growth.ask(Some(budget), size) {
-            Ok(asked) => asked,
-            Err(_) => ask_again(self.p, pool, budget, size)?,
-        };
-        Ok(Some(InFlight::new(&pool.growth, Some(budget), size, asked)))
+    fn promise(&self, _: &Entry) -> Result<(), Refusal> {
+        Ok(())
     }
 
     #[inline(always)]
-    fn promise_anyway(&self) -> Self::Promise {
-        let (pool, budget) = self.limited()?;
-        let asked = pool.growth.ask_anyway(budget, self.wanted.size);
-        Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size, asked))
+    fn promise_anyway(&self, _: &Entry) {}
+
+    #[inline(always)]
+    fn withdraw(&self, (): ()) {
+        withdraw(self.p, self.pool, None);
     }
 
     #[inline(always)]
-    fn withdraw(&self, in_flight: Self::Promise) {
-        withdraw(self.p, self.route.pool, in_flight);
-    }
-
-    #[inline(always)]
-    fn given(&self, in_flight: Self::Promise) -> Self::Promise {
-        if let Some(pool) = self.route.pool {
+    fn given(&self, (): ()) {
+        if let Some(pool) = self.pool {
             pool.served();
         }
-        let (p, (pool, _), in_flight) = (self.p, self.limited()?, in_flight?);
-        let reading = read_reserved(p, pool, || in_flight.ticket());
-        in_flight.finish(true, reading, |change| record_change(p, pool, change));
-        None
     }
 
     #[inline(always)]
-    fn enter(&mut self, entry: &Entry, _: Self::Promise) -> ControlFlow<CUresult> {
-        self.p.ledger.insert(&self.p.trace_writer, entry);
-        ControlFlow::Continue(())
+    fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
+        enter(self.p, entry)
     }
 
     #[inline(always)]
-    fn recorded(&self, now_ns: u64) {
-        if let (Some(pool), None) = (self.route.pool, self.budget)
-            && (pool.growth.allocated(self.wanted.size) || pool.is_due(now_ns))
+    fn recorded(&self, entry: &Entry) {
+        if let Some(pool) = self.pool
+            && (pool.growth.allocated(entry.size) || pool.is_due(entry.time_ns))
         {
             refresh(self.p, pool);
         }
     }
 
     #[inline(always)]
-    fn refuse(&self, why: Why) -> CUresult {
-        let route = self.route;
-        refuse_at(self.p, route.target.device, route.site, self.wanted.size, why)
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
+        refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
     }
+}
+
+impl Account for Limited {
+    type Promise = InFlight<'static>;
+    type Given = ();
+
+    #[inline(always)]
+    fn promise(&self, wanted: &Entry) -> Result<InFlight<'static>, Refusal> {
+        let Limited { p, pool, budget } = *self;
+        let asked = match pool.growth.ask(Some(budget), wanted.size) {
+            Ok(asked) => asked,
+            Err(_) => ask_again(p, pool, budget, wanted.size)?,
+        };
+        Ok(InFlight::new(&pool.growth, Some(budget), wanted.size, asked))
+    }
+
+    #[inline(always)]
+    fn promise_anyway(&self, wanted: &Entry) -> InFlight<'static> {
+        let Limited { pool, budget, .. } = *self;
+        let asked = pool.growth.ask_anyway(budget, wanted.size);
+        InFlight::new(&pool.growth, Some(budget), wanted.size, asked)
+    }
+
+    #[inline(always)]
+    fn withdraw(&self, in_flight: InFlight<'static>) {
+        withdraw(self.p, Some(self.pool), Some(in_flight));
+    }
+
+    #[inline(always)]
+    fn given(&self, in_flight: InFlight<'static>) {
+        let Limited { p, pool, .. } = *self;
+        pool.served();
+        let reading = read_reserved(p, pool, || in_flight.ticket());
+        in_flight.finish(true, reading, |change| record_change(p, pool, change));
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
+        enter(self.p, entry)
+    }
+
+    #[inline(always)]
+    fn recorded(&self, _: &Entry) {}
+
+    #[inline(always)]
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
+        refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
+    }
+}
+
+#[inline(always)]
+fn enter(p: &'static Process, entry: &Entry) -> ControlFlow<CUresult> {
+    p.ledger.insert(&p.trace_writer, entry);
+    ControlFlow::Continue(())
 }
 
 #[cold]
@@ -282,18 +315,15 @@ fn take_counted(
     allocate(p, &request, real, taken, |address| unsafe { undo(address, wanted.dptr, old) })
 }
 
-#[inline]
-fn entry(p: &'static Process, wanted: &Wanted, route: &StreamTarget) -> Entry {
-    // The driver returned success, so it has written the address.
-    let key = wanted.dptr.get().unwrap_or(0);
+/// What is known of a block before the driver's call.
+#[inline(always)]
+fn entry(wanted: &Wanted, route: &StreamTarget, pool: u32) -> Entry {
     Entry {
         context: route.target.context,
-        pool: route.pool.map_or(0, KnownPool::number),
+        pool,
         stream: stream_id(wanted.stream, wanted.per_thread),
         site: route.site,
-        time_ns: p.clock.now_ns(),
-        stack: crate::hooks::process::stacks::stack(p),
-        ..Entry::new(Kind::Pool, key, wanted.size, route.target.device)
+        ..Entry::new(Kind::Pool, 0, wanted.size, route.target.device)
     }
 }
 
