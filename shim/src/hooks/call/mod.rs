@@ -270,7 +270,6 @@ pub(in crate::hooks) fn run<F: Function>(
         if result != 0 {
             process.oom.aftermath.failed(sources(process), call.api, result);
         }
-        process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if call.began_ns.get() != 0 {
             timed::ended(process, call.began_ns.get(), call.driver_ns.get());
