@@ -40,7 +40,7 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
 
 /// The driver's reserved bytes; `None` where the driver may not be called now, or gives none. After a request: it may have
 /// made the pool grow, and the used bytes are those of the ledger.
-#[inline]
+#[inline(always)]
 pub fn read_reserved(
     p: &'static Process,
     pool: &KnownPool,
@@ -56,17 +56,18 @@ fn read(
     ticket: impl FnOnce() -> Ticket,
     with_used: bool,
 ) -> Option<(Ticket, Reading)> {
-    if p.stream_captures.any() || pool.kind() != Kind::Pool {
+    if p.stream_captures.any() || !pool.is_device_memory() {
         return None;
     }
-    let reader = pool.begin_reading()?;
-    let handle = reader.handle() as Pool;
     let get = driver().mem_pool_get_attribute?;
+    let reader = p.pools.begin_reading(pool)?;
     let ticket = ticket();
     let one = |attribute| {
         let mut value = 0u64;
         // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe { get(handle, attribute, (&raw mut value).cast()) });
+        let result = inside(|| unsafe {
+            get(reader.handle() as Pool, attribute, (&raw mut value).cast())
+        });
         (result == 0).then_some(value)
     };
     let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;

@@ -128,9 +128,12 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         let (reserved, charged) = before;
-        state.settle(charged);
-        if (state.reserved, state.charged()) != before {
-            state.report(budget, reserved, charged, report);
+        // Nothing is promised beyond what is reserved, and that is as before: there is nothing to settle.
+        if state.reserved != reserved || state.pending != 0 {
+            state.settle(charged);
+            if (state.reserved, state.charged()) != before {
+                state.report(budget, reserved, charged, report);
+            }
         }
         if self.striped.is_open() {
             self.share(&state);

@@ -135,7 +135,7 @@ impl State {
         self.reserved.saturating_add(self.pending) as i64
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn apply(&mut self, ticket: Ticket, reading: Reading) {
         if ticket.0 > self.applied {
             self.applied = ticket.0;
