@@ -59,7 +59,7 @@ pub struct Call<F: Function> {
     arguments: F::Arguments,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
-    /// This thread's: found once a call.
+    /// This thread's.
     errno_here: errno::Here,
     /// The time of events at the beginning of the hook, if it was read; else 0.
     now_ns: Cell<u64>,
@@ -80,7 +80,7 @@ impl<F: Function> Call<F> {
         arguments: F::Arguments,
         depth: depth::Guard,
     ) -> Call<F> {
-        let errno_here = errno::here();
+        let errno_here = depth.errno();
         let errno = Cell::new(errno_here.get());
         Call {
             api,
@@ -105,8 +105,9 @@ impl<F: Function> Call<F> {
     /// Makes the program's call.
     #[inline(always)]
     pub fn forward(&self) -> CUresult {
+        // Of the call's address alone, as the closure of a hook: copies of the arguments would be made before they are passed.
         // SAFETY: the program made this call, with these arguments (`new`).
-        unsafe { self.real_with(self.arguments) }
+        self.answered(|| unsafe { self.real.call(self.arguments) })
     }
 
     /// Makes the program's call with other arguments.
@@ -115,24 +116,25 @@ impl<F: Function> Call<F> {
     /// The arguments fulfil the contract of the driver's function.
     #[inline(always)]
     pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
+        // SAFETY: the caller has arguments that fulfil the function's contract.
+        self.answered(|| unsafe { self.real.call(arguments) })
+    }
+
+    #[inline(always)]
+    fn answered(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let result = match self.began_ns.get() {
-            // SAFETY: the caller has arguments that fulfil the function's contract.
-            0 => unsafe { self.across(arguments) },
-            // SAFETY: the same.
-            _ => unsafe { self.across_timed(arguments) },
+            0 => self.across(driver),
+            _ => self.across_timed(driver),
         };
         self.answer.set(Some(result));
         result
     }
 
-    /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
     #[cold]
     #[inline(never)]
-    unsafe fn across_timed(&self, arguments: F::Arguments) -> CUresult {
+    fn across_timed(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let entered = clock::mono_ns();
-        // SAFETY: the caller's contract.
-        let result = unsafe { self.across(arguments) };
+        let result = self.across(driver);
         self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
         result
     }
@@ -150,23 +152,17 @@ impl<F: Function> Call<F> {
     #[inline]
     fn through(&self) -> CUresult {
         // SAFETY: the program made this call, with these arguments (`new`).
-        unsafe { self.across(self.arguments) }
+        self.across(|| unsafe { self.real.call(self.arguments) })
     }
 
     /// Calls the driver. Meanwhile a signal handler, and asynchronous cancellation, may leave this call.
-    ///
-    /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
     #[inline(always)]
-    unsafe fn across(&self, arguments: F::Arguments) -> CUresult {
-        let real = self.real;
+    fn across(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         // The driver must see the program's errno, not that of the hook's own calls.
         self.restore_errno();
         let result = match self.depth.enters_driver() {
-            // SAFETY: the caller's contract.
-            false => unsafe { real.call(arguments) },
-            // SAFETY: the caller's contract.
-            true => across_undeferred(self.api, move || unsafe { real.call(arguments) }),
+            false => driver(),
+            true => across_undeferred(self.api, driver),
         };
         self.depth.left_driver();
         self.keep_errno();

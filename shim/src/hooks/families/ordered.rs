@@ -32,8 +32,7 @@ pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
     if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
 }
 
-/// A request for a block: the entry point and its arguments. It is passed as a copy, since what has its address taken is kept
-/// in memory.
+/// A request for a block: the entry point and its arguments.
 #[derive(Clone, Copy)]
 struct Wanted {
     api: Api,
@@ -43,6 +42,15 @@ struct Wanted {
     pool: u64,
     dptr: Out<u64>,
     size: u64,
+}
+
+impl Wanted {
+    /// For a function off the usual path: what has its address taken is kept in memory.
+    #[inline(always)]
+    fn again(&self) -> Wanted {
+        let Wanted { api, per_thread, stream, pool, dptr, size } = *self;
+        Wanted { api, per_thread, stream, pool, dptr, size }
+    }
 }
 
 macro_rules! of_the_stream {
@@ -99,14 +107,14 @@ pub fn alloc_from_pool_async(
 #[inline(always)]
 fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
     if p.cap.is_bad() {
-        return refuse_all(p, wanted);
+        return refuse_all(p, wanted.again());
     }
     if p.stream_captures.takes(|| is_capturing(wanted.stream, wanted.per_thread)) {
         return super::graph::take_captured(p, wanted.api, wanted.dptr, wanted.size, real);
     }
     let route = route(p, &wanted);
     let Some(pool) = route.pool.filter(|pool| pool.is_device_memory()) else {
-        return take_other(p, wanted, route, real);
+        return take_other(p, wanted.again(), route, real);
     };
     p.pools.takes(pool);
     let Wanted { size, dptr, .. } = wanted;
@@ -333,7 +341,13 @@ fn route(p: &'static Process, wanted: &Wanted) -> StreamTarget {
     let stream = stream_id(wanted.stream, wanted.per_thread);
     let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
     let key = Key { stream, pool: wanted.pool, context, api: wanted.api as u16 };
-    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, *wanted, key))
+    match p.stream_targets.find(&key) {
+        Some(route) => route,
+        None => {
+            let StreamTarget { target, pool, site } = find_route(p, wanted.again(), key);
+            StreamTarget { target, pool, site }
+        }
+    }
 }
 
 #[cold]

@@ -64,6 +64,19 @@ pub struct FigureBefore {
     live: u64,
 }
 
+#[cold]
+fn due_at(p: &Process, now: u64, next: u64) -> Due<'_> {
+    let (later, order) = (now.saturating_add(CLAIM_NS), Ordering::Relaxed);
+    if p.nvml.next_ns.compare_exchange(next, later, order, order).is_err() {
+        return Due::Not(now);
+    }
+    if let Some(device) = p.nvml.whose_turn(p) {
+        return Due::Now(device, now);
+    }
+    p.nvml.was_read(p, now);
+    Due::Not(now)
+}
+
 impl NvmlReader {
     /// Under a cap, before each call: whether a device is to be read now. Usually this only reads the clock.
     #[inline(always)]
@@ -73,20 +86,7 @@ impl NvmlReader {
             return Due::Not(0);
         }
         let (now, next) = (p.clock.now_ns(), self.next_ns.load(Ordering::Relaxed));
-        if now < next { Due::Not(now) } else { self.due_at(p, now, next) }
-    }
-
-    #[cold]
-    fn due_at<'p>(&self, p: &'p Process, now: u64, next: u64) -> Due<'p> {
-        let (later, order) = (now.saturating_add(CLAIM_NS), Ordering::Relaxed);
-        if self.next_ns.compare_exchange(next, later, order, order).is_err() {
-            return Due::Not(now);
-        }
-        if let Some(device) = self.whose_turn(p) {
-            return Due::Now(device, now);
-        }
-        self.was_read(p, now);
-        Due::Not(now)
+        if now < next { Due::Not(now) } else { due_at(p, now, next) }
     }
 
     /// After the reading that `due` returned: sets when the next is due.
