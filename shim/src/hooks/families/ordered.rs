@@ -112,7 +112,33 @@ fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresu
     if p.stream_captures.takes(|| is_capturing(wanted.stream, wanted.per_thread)) {
         return super::graph::take_captured(p, wanted.api, wanted.dptr, wanted.size, real);
     }
-    let route = route(p, &wanted);
+    let key = key(&wanted);
+    match p.stream_targets.find(&key) {
+        Some(route) => take_routed(p, wanted, route, real),
+        None => take_new(p, wanted.again(), key, real),
+    }
+}
+
+/// On a route that is not cached.
+#[cold]
+#[inline(never)]
+fn take_new(
+    p: &'static Process,
+    wanted: Wanted,
+    key: Key,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let route = find_route(p, wanted, key);
+    take_routed(p, wanted, route, real)
+}
+
+#[inline(always)]
+fn take_routed(
+    p: &'static Process,
+    wanted: Wanted,
+    route: StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
     let Some(pool) = route.pool.filter(|pool| pool.is_device_memory()) else {
         return take_other(p, wanted.again(), route, real);
     };
@@ -120,10 +146,13 @@ fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresu
     let Wanted { size, dptr, .. } = wanted;
     let entry = entry(&wanted, &route, pool.number());
     let complete = |entry: &mut Entry| entry.key = given(dptr);
-    match p.cap.limited(pool.device()).filter(|_| size > 0 && !dptr.is_null()) {
-        None => take(p, Unlimited { p, pool: Some(pool) }, entry, real, complete),
-        Some(budget) => take(p, Limited { p, pool, budget }, entry, real, complete),
+    if let Some(budget) = p.cap.limited(pool.device())
+        && size > 0
+        && !dptr.is_null()
+    {
+        return take(p, Limited { p, pool, budget }, entry, real, complete);
     }
+    take(p, Unlimited { p, pool: Some(pool) }, entry, real, complete)
 }
 
 /// The driver returned success, so it has written the address.
@@ -335,22 +364,14 @@ fn entry(wanted: &Wanted, route: &StreamTarget, pool: u32) -> Entry {
     }
 }
 
-/// The context, device and pool of the request; cached for streams that were used before.
+/// The context, device and pool of the request are cached for streams that were used before.
 #[inline(always)]
-fn route(p: &'static Process, wanted: &Wanted) -> StreamTarget {
+fn key(wanted: &Wanted) -> Key {
     let stream = stream_id(wanted.stream, wanted.per_thread);
     let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
-    let key = Key { stream, pool: wanted.pool, context, api: wanted.api as u16 };
-    match p.stream_targets.find(&key) {
-        Some(route) => route,
-        None => {
-            let StreamTarget { target, pool, site } = find_route(p, wanted.again(), key);
-            StreamTarget { target, pool, site }
-        }
-    }
+    Key { stream, pool: wanted.pool, context, api: wanted.api as u16 }
 }
 
-#[cold]
 fn find_route(p: &'static Process, wanted: Wanted, key: Key) -> StreamTarget {
     let generation = p.stream_targets.generation();
     let context = match key.context {

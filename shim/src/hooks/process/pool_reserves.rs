@@ -62,20 +62,17 @@ fn read(
     let get = driver().mem_pool_get_attribute?;
     let reader = p.pools.begin_reading(pool)?;
     let ticket = ticket();
-    let one = |attribute| {
-        let mut value = 0u64;
+    let (mut reserved, mut used) = (0u64, 0u64);
+    let one = |attribute, value: *mut u64| {
         // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe {
-            get(reader.handle() as Pool, attribute, (&raw mut value).cast())
-        });
-        (result == 0).then_some(value)
+        inside(|| unsafe { get(reader.handle() as Pool, attribute, value.cast()) }) == 0
     };
-    let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-    let used = match with_used {
-        true => Some(one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?),
-        false => None,
-    };
-    Some((ticket, Reading { reserved, used }))
+    if !one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &raw mut reserved)
+        || with_used && !one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &raw mut used)
+    {
+        return None;
+    }
+    Some((ticket, Reading { reserved, used: with_used.then_some(used) }))
 }
 
 #[cold]
