@@ -332,7 +332,7 @@ impl Outermost {
 }
 
 /// Runs `f` with the guard up: hooks reached from within pass through.
-#[inline]
+#[inline(always)]
 pub fn inside<R>(f: impl FnOnce() -> R) -> R {
     struct Nested(*mut Slot);
     impl Drop for Nested {

@@ -28,10 +28,11 @@ pub struct Reading<'a> {
 }
 
 impl<const N: usize> Readers<N> {
-    /// `others`: the pool's count of readers for threads that have no word.
-    #[inline]
+    /// `others`: the pool's count of readers for threads that have no word, or whose word is in use.
+    #[inline(always)]
     pub fn begin<'a>(&'a self, thread: usize, pool: u64, others: &'a AtomicU64) -> Reading<'a> {
-        let own = self.0.get(thread);
+        // One in its place: a reading within a reading, or one that the thread has left.
+        let own = self.0.get(thread).filter(|own| own.0.load(Ordering::Relaxed) == 0);
         match own {
             Some(own) => own.0.swap(pool, Ordering::SeqCst),
             None => others.fetch_add(1, Ordering::SeqCst),

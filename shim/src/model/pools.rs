@@ -385,7 +385,7 @@ impl Pools {
     }
 
     /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
-    #[inline]
+    #[inline(always)]
     pub fn begin_reading<'a>(&'a self, pool: &'a Pool) -> Option<Reader<'a>> {
         let (thread, number) = (thread_numbers::number(), pool.number().into());
         let reader = Reader { pool, _reading: self.readers.begin(thread, number, &pool.readers) };

@@ -178,9 +178,11 @@ fn take_other(
         Some(pool) => take_counted(p, wanted, route, pool.kind(), real),
         None => match refuse_unfollowed(p, wanted, route) {
             Some(refused) => refused,
-            None => take(p, Unlimited { p, pool: None }, entry(&wanted, &route, 0), real, |entry| {
-                entry.key = given(wanted.dptr);
-            }),
+            None => {
+                take(p, Unlimited { p, pool: None }, entry(&wanted, &route, 0), real, |entry| {
+                    entry.key = given(wanted.dptr);
+                })
+            }
         },
     }
 }

@@ -63,16 +63,18 @@ fn read(
     let reader = p.pools.begin_reading(pool)?;
     let ticket = ticket();
     let (mut reserved, mut used) = (0u64, 0u64);
-    let one = |attribute, value: *mut u64| {
-        // SAFETY: the attribute is a u64.
-        inside(|| unsafe { get(reader.handle() as Pool, attribute, value.cast()) }) == 0
-    };
-    if !one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &raw mut reserved)
-        || with_used && !one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &raw mut used)
-    {
-        return None;
-    }
-    Some((ticket, Reading { reserved, used: with_used.then_some(used) }))
+    let result = inside(|| {
+        let pool = reader.handle() as Pool;
+        let one = |attribute, value: *mut u64| {
+            // SAFETY: the attribute is a u64.
+            unsafe { get(pool, attribute, value.cast()) }
+        };
+        match one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &raw mut reserved) {
+            0 if with_used => one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &raw mut used),
+            result => result,
+        }
+    });
+    (result == 0).then(|| (ticket, Reading { reserved, used: with_used.then_some(used) }))
 }
 
 #[cold]

@@ -175,8 +175,8 @@ impl Growth {
     #[inline(never)]
     fn freed_locked(&self, size: u64) {
         let mut state = self.lock();
-        state.counted = state.counted.saturating_sub_unsigned(block(size));
-        state.padding = state.padding.saturating_sub_unsigned(padding(size));
+        state.counted = state.counted.wrapping_sub_unsigned(block(size));
+        state.padding = state.padding.wrapping_sub_unsigned(padding(size));
     }
 
     /// Whether no block is live or requested. To be called after a free that may be the last: of

@@ -126,8 +126,7 @@ impl Cap {
     pub fn new(rules: CapRules, ask: Ask) -> Cap {
         let only_warns = rules.mode == Mode::Warn;
         // Not constructed on the stack, which may be small.
-        let devices: Box<[_]> =
-            (0..DEVICES).map(|_| DeviceCap::new(only_warns)).collect();
+        let devices: Box<[_]> = (0..DEVICES).map(|_| DeviceCap::new(only_warns)).collect();
         Cap {
             set: AtomicBool::new(
                 rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),

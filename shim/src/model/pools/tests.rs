@@ -26,7 +26,10 @@ fn a_reused_handle_is_another_pool() {
     let first = seen.pool;
     assert!(seen.define);
     assert!(!pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define);
-    assert_eq!((first.id(), first.device(), handle(&pools, first)), (PoolId(1), DeviceId(2), Some(0x10)));
+    assert_eq!(
+        (first.id(), first.device(), handle(&pools, first)),
+        (PoolId(1), DeviceId(2), Some(0x10))
+    );
     first.growth.allocated(100);
     pools.destroyed(pools.begin_destroy(0x10).unwrap());
     assert!(pools.find(0x10).is_none() && handle(&pools, first).is_none());

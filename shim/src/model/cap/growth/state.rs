@@ -71,8 +71,8 @@ impl State {
 
     #[inline]
     pub(super) fn count(&mut self, size: u64) {
-        self.counted = self.counted.saturating_add_unsigned(block(size));
-        self.padding = self.padding.saturating_add_unsigned(padding(size));
+        self.counted = self.counted.wrapping_add_unsigned(block(size));
+        self.padding = self.padding.wrapping_add_unsigned(padding(size));
     }
 
     /// The cells as they are now.
