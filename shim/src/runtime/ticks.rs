@@ -72,12 +72,9 @@ impl Ticks {
 
     #[cold]
     fn anchor(&self, real: fn() -> u64) -> u64 {
-        match self.state.load(Ordering::Relaxed) {
-            UNTRIED => {
-                let state = if is_invariant() { GOOD } else { BAD };
-                self.state.store(state, Ordering::Relaxed);
-            }
-            _ => {}
+        if self.state.load(Ordering::Relaxed) == UNTRIED {
+            let state = if is_invariant() { GOOD } else { BAD };
+            self.state.store(state, Ordering::Relaxed);
         }
         let before = counter();
         let ns = real();

@@ -27,6 +27,7 @@ pub mod after_call;
 pub mod attribution;
 pub mod before_call;
 pub mod handler_exits;
+pub mod request;
 
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
