@@ -28,7 +28,7 @@ has_nightly() { # has_nightly COMPONENT PART
 }
 
 loom() {
-    say "loom models: the lock, budgets, the group page, peaks, requests for totals, the stack interner, room in a window"
+    say "loom models: the lock, budgets, the group page, peaks, requests for totals, readers of pools, the stack interner, room in a window"
     (cd models && cargo test --quiet --release)
     # `cargo clippy --workspace` does not include models/, which is a separate workspace.
     if cargo clippy --version >/dev/null 2>&1; then

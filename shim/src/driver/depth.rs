@@ -32,6 +32,8 @@ struct Slot {
     is_requested: bool,
     /// When the thread's last timed hook ended; 0: there was none.
     timed_ns: u64,
+    /// Where the thread's errno is, once a hook has found it.
+    errno: Option<errno::Here>,
 }
 
 const ONE: u64 = 4;
@@ -109,6 +111,13 @@ impl Slot {
 impl Guard {
     fn new(slot: *mut Slot) -> Guard {
         Guard { slot, mark: Cell::new(0), _local: PhantomData }
+    }
+
+    /// This thread's errno, which lies in one place as long as the thread runs: found by its first hook.
+    #[inline]
+    pub fn errno(&self) -> errno::Here {
+        // SAFETY: this thread's own.
+        *unsafe { &mut (*self.slot).errno }.get_or_insert_with(errno::here)
     }
 
     /// Raises the depth. The guard must not be moved from now on.
@@ -323,7 +332,7 @@ impl Outermost {
 }
 
 /// Runs `f` with the guard up: hooks reached from within pass through.
-#[inline]
+#[inline(always)]
 pub fn inside<R>(f: impl FnOnce() -> R) -> R {
     struct Nested(*mut Slot);
     impl Drop for Nested {

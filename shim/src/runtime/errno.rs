@@ -1,16 +1,17 @@
 //! errno as the program and the driver left it.
 
 use core::ffi::c_int;
+use core::ptr::NonNull;
 
 /// This thread's errno. It stays on its thread, since a raw pointer is not `Send`.
 #[derive(Clone, Copy)]
-pub struct Here(*mut c_int);
+pub struct Here(NonNull<c_int>);
 
 /// Finds this thread's errno. Later reads through the result are cheaper.
 #[inline]
 pub fn here() -> Here {
-    // SAFETY: has no arguments, and gives the address of this thread's errno.
-    Here(unsafe { libc::__errno_location() })
+    // SAFETY: has no arguments, and gives the address of this thread's errno, which is not null.
+    Here(unsafe { NonNull::new_unchecked(libc::__errno_location()) })
 }
 
 impl Here {
@@ -28,7 +29,7 @@ impl Here {
 
     /// The address, which is the same for all calls on a thread.
     pub fn address(self) -> usize {
-        self.0 as usize
+        self.0.as_ptr() as usize
     }
 }
 

@@ -2,6 +2,7 @@
 //! Nothing here depends on CUDA or on the trace.
 
 pub mod atomics;
+pub mod attention;
 pub mod bytes;
 pub mod clock;
 pub mod directory;

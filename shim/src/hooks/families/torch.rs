@@ -18,7 +18,7 @@
 //!   `VRAMTRACE_TENSORS=full`.
 
 use crate::driver::api::Api;
-use crate::hooks::call::accounting::site;
+use crate::hooks::call::request::site;
 use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;

@@ -52,27 +52,29 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Definition, Event, Mark, StopReason};
 
+/// What each call reads comes first, side by side.
+#[repr(C)]
 pub struct Process {
+    pub clock: ProcessClock,
+    pub stream_targets: StreamTargets,
+    pub cap: Cap,
+    pub stream_captures: StreamCaptures,
     pub config: Config,
     pub usage: EntryPointUsage,
     pub cost: HookCost,
-    pub clock: ProcessClock,
     pub sites: Sites,
     pub trace_writer: TraceWriter,
     pub capture: Capture,
     pub ledger: Ledger,
-    pub cap: Cap,
     pub pools: Pools,
     pub graphs: Graphs,
     pub executable_graphs: ExecutableGraphs,
-    pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
     /// `None`: all of PyTorch's blocks are recorded, or none.
     pub block_sampling: Option<BlockSampling>,
     pub torch_captures: CaptureNumbers,
     pub oom: OomReporter,
     pub live_sites: LiveSites,
-    pub stream_targets: StreamTargets,
     pub devices: Devices,
     pub contexts: Contexts,
     pub launched_kernels: LaunchedKernels,

@@ -32,6 +32,7 @@ pub struct Entry {
 
 impl Entry {
     /// An entry with everything unknown but the essentials.
+    #[inline(always)]
     pub fn new(kind: Kind, key: u64, size: u64, device: DeviceId) -> Entry {
         Entry {
             key,
