@@ -296,7 +296,7 @@ def check():
             ratios = []
             for (name, _), count in zip(rows, counts):
                 ratio = count.result() / bounds[name]
-                print(f"| {name} | {count.result():,.1f} | {bounds[name]:,.0f} | {ratio:.4f} |", flush=True)
+                print(f"| {name} | {count.result():,.1f} | {bounds[name]:,.10g} | {ratio:.4f} |", flush=True)
                 ratios.append((ratio, name))
     if toolchain() != theirs:
         print(f"not compared: this is {toolchain()}; the bounds are of {theirs}")
