@@ -13,7 +13,7 @@ use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::handler_exit;
 use crate::runtime::lock;
 use crate::runtime::stack_pages;
-use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::tls::thread_block;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -197,36 +197,6 @@ impl Guard {
     #[inline]
     pub fn is_sampled(&self) -> bool {
         self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
-    }
-}
-
-/// The next hook of this thread, which needs no guard and is not timed.
-pub struct Untimed(*mut Slot);
-
-/// Where a thread's block is, from its thread pointer: the same for all threads.
-pub fn offset() -> usize {
-    (slot() as usize).wrapping_sub(thread_pointer())
-}
-
-/// `None`: a hook on this thread cannot begin at once, or is to be timed.
-///
-/// # Safety
-/// `offset` is [`offset`]: the caller has it at hand, and the linker's table is another line of the cache.
-#[inline(always)]
-pub unsafe fn untimed(offset: usize) -> Option<Untimed> {
-    let slot = thread_pointer().wrapping_add(offset) as *mut Slot;
-    // SAFETY: this thread's own.
-    let (state, marks) = unsafe { ((*slot).state, (*slot).marks) };
-    (state == 0 && !marks.wrapping_add(1).is_multiple_of(SAMPLED_ONE_OF)).then_some(Untimed(slot))
-}
-
-impl Untimed {
-    /// It has ended.
-    #[inline(always)]
-    pub fn count(self) {
-        // SAFETY: this thread's own.
-        let marks = unsafe { &mut (*self.0).marks };
-        *marks = marks.wrapping_add(1);
     }
 }
 

@@ -28,6 +28,7 @@ pub mod loader;
 pub mod lock;
 pub mod log;
 pub mod mapped_modules;
+pub mod opaque;
 pub mod own_stack;
 pub mod panic_boundary;
 pub mod private_table;

@@ -66,7 +66,8 @@ pub fn memory(
     }
     if key != 0 && size != 0 && !p.trace_writer.is_silent() {
         if size > 0 {
-            block_allocated(p, api, device, key, size as u64, 0);
+            let requested = || torch_requests::of_block(p, size as u64);
+            block_allocated(p, api, device, (key, size as u64), 0, requested);
         } else if !block_freed(p, key) {
             // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
             p.torch_totals.unknown_free();
@@ -89,15 +90,15 @@ pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: Cache
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
-/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`].
+/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`]. `requested`: as [`Alloc::requested`].
 #[inline]
 pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
-    key: u64,
-    size: u64,
+    (key, size): (u64, u64),
     sampled: u8,
+    requested: impl FnOnce() -> Option<u64>,
 ) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
@@ -110,7 +111,7 @@ pub(super) fn block_allocated(
         sampled,
         ..Entry::new(Kind::Block, key, size, device)
     };
-    let requested = torch_requests::of_block(p, size);
+    let requested = requested();
     p.ledger.insert_block(&p.trace_writer, &entry);
     match entry.rate() {
         0 => p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() }),

@@ -18,16 +18,22 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::any::Any;
 
-/// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded. `passes`: whether the
-/// call is one of those that come here to be timed alone.
+/// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded. `is_timed`: whether the
+/// call is timed; `None`: its thread says so. `passes`: whether the call is one of those that come here to be timed alone.
 #[inline]
-pub fn run(api: Api, passes: impl FnOnce() -> bool, hook: impl FnOnce(&'static Process)) {
+pub fn run(
+    api: Api,
+    is_timed: impl FnOnce() -> Option<bool>,
+    passes: impl FnOnce() -> bool,
+    hook: impl FnOnce(&'static Process),
+) {
     let Some(process) = state::existing() else { return };
     let Some(depth) = depth::enter() else { return };
     depth.settle();
     let errno = errno::here();
     let kept = errno.get();
-    let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
+    let is_timed = is_timed().unwrap_or_else(|| depth.is_sampled());
+    let began = if is_timed { clock::mono_ns() } else { 0 };
     let passed_ns = (began != 0 && passes()).then(|| timed::span_ns(began));
     let outcome = match passed_ns {
         Some(took_ns) => after_timed_pass(process, took_ns),
@@ -84,12 +90,12 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
 }
 
 /// Where samples are recorded: calls of this library may pass.
-pub fn may_pass(caller: usize) {
-    let calls = &state::hot().block_calls;
-    if !calls.is_known()
-        && let Some((library, [first, second, _])) = FUNCTIONS.known_caller(caller)
+pub fn may_pass(api: Api, caller: usize) {
+    let allocator = &state::hot().allocator;
+    if !allocator.is_known(index(api))
+        && let Some((library, real)) = FUNCTIONS.known_caller(caller)
     {
-        calls.set(library, [first, second]);
+        allocator.set(index(api), library, real[index(api)]);
     }
 }
 

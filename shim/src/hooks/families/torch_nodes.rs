@@ -24,7 +24,7 @@ pub fn made(api: Api, caller: usize) -> u64 {
     let made = |process: &'static Process| {
         process.capture.node_made(number, real, &process.trace_writer);
     };
-    torch_calls::run(api, || false, made);
+    torch_calls::run(api, || None, || false, made);
     number
 }
 

@@ -208,7 +208,7 @@ pub fn current() -> &'static Process {
 #[inline(always)]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or a state that is never freed.
-    unsafe { PAGE.state.load(Ordering::Acquire).as_ref() }
+    unsafe { PAGE.allocator.state.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -220,7 +220,12 @@ fn make_now() -> &'static Process {
     silence_panics();
     hot_page::empty_in_children(&PAGE, forget_in_child);
     let fresh = Box::into_raw(Process::boxed());
-    match PAGE.state.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match PAGE.allocator.state.compare_exchange(
+        null_mut(),
+        fresh,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
         Ok(_) => {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
