@@ -8,7 +8,7 @@
 //! address and time.
 
 use super::figures::counts;
-use super::totals::{DEVICES, Sums, device_at};
+use super::totals::{DEVICES, Maker, Sums, device_at};
 use super::{Ledger, SHARDS, checkpoint_alloc};
 use std::sync::atomic::Ordering::SeqCst;
 use vramtrace_format::Event;
@@ -93,7 +93,7 @@ impl Ledger {
             let totals = slot.at(id);
             if slot.written != id && totals != Default::default() {
                 slot.written = id;
-                let (site, stack) = crate::runtime::hash_table::Slot::key(slot);
+                let Maker { site, stack, .. } = slot.maker();
                 emit(&Event::CheckpointTotals {
                     id,
                     site,

@@ -66,6 +66,12 @@ impl Entry {
         weighed(self.size, self.sampled)
     }
 
+    /// Its site and stack in one word, as they lie in memory; never 0, since stacks are fewer than 2^31.
+    #[inline]
+    pub(super) fn maker(&self) -> u64 {
+        u64::from(self.site.0) | u64::from(self.stack.0) << 32 | 1 << 63
+    }
+
     /// Its highest bits choose the shard, lower ones the place there.
     #[inline]
     pub(super) fn hash(&self) -> u64 {

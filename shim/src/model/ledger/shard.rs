@@ -122,21 +122,22 @@ impl Inner {
     /// The sums of a (site, stack). A table that cannot grow loses the figure, not the run.
     #[inline]
     pub fn site(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
-        let index = match self.sites.find((entry.site, entry.stack)) {
-            Some(index) => index,
-            None => self.new_site(entry, epoch)?,
-        };
-        self.sites.at_mut(index)
+        let maker = entry.maker();
+        let found = self.sites.value_mut(SiteSlot::hash(maker), |slot| slot.key() == maker);
+        // The borrow of what was found would last until the end, also where nothing was.
+        let found = found.map(std::ptr::from_mut);
+        // SAFETY: of this table, which did not change meanwhile.
+        found.map_or_else(|| self.new_site(entry, epoch), |slot| Some(unsafe { &mut *slot }))
     }
 
     #[cold]
     #[inline(never)]
-    fn new_site(&mut self, entry: &Entry, epoch: u32) -> Option<usize> {
+    fn new_site(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
         let (index, grown) = self.sites.insert(SiteSlot::new(entry, epoch)).ok()?;
         if grown {
             self.site_cursor = 0;
         }
-        Some(index)
+        self.sites.at_mut(index)
     }
 
     /// Makes room for one more entry and its page.
