@@ -75,7 +75,7 @@ impl Entry {
     /// Its highest bits choose the shard, lower ones the place there.
     #[inline]
     pub(super) fn hash(&self) -> u64 {
-        hash(self.space, self.key)
+        hash(self.key)
     }
 
     #[inline]
@@ -124,14 +124,15 @@ unsafe impl Slot for EntrySlot {
     }
 
     #[inline]
-    fn hash((space, key): (Space, u64)) -> u64 {
-        hash(space, key)
+    fn hash((_, key): (Space, u64)) -> u64 {
+        hash(key)
     }
 }
 
+/// Of the key alone: few keys are in two spaces.
 #[inline]
-pub(super) fn hash(space: Space, key: u64) -> u64 {
-    spread(key ^ ((space as u64) << 56))
+pub(super) fn hash(key: u64) -> u64 {
+    spread(key)
 }
 
 impl EntrySlot {

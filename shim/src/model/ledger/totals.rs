@@ -55,6 +55,10 @@ pub(super) struct DeviceTotals {
     pub watched_peak: AtomicU64,
     /// The peak since the history last took it.
     pub recent_peak: AtomicU64,
+    /// The last checkpoint that began, 0 before the first; and the one that is being written, 0: none. Those of the whole
+    /// ledger: each device has them, so that a call finds them on this line.
+    pub checkpoint: AtomicU32,
+    pub running: AtomicU32,
     kinds: [KindBytes; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
