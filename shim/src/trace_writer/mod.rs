@@ -55,6 +55,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use switch_state::Switch;
 use trace::Trace;
+use window::Window;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
 
 /// Nothing recorded yet; the first event that opens the file will.
@@ -74,6 +75,8 @@ const PENDING_MOST: usize = 1 << 14;
 /// What each event reads is on the first cache line.
 #[repr(C, align(64))]
 pub struct TraceWriter {
+    /// Where [`short`] appends, without a look at `state` and `trace`; null: nowhere.
+    short: AtomicPtr<Window>,
     state: AtomicU32,
     /// The live page's figures must be stored at the end of this call.
     stale: AtomicBool,
@@ -124,6 +127,7 @@ impl TraceWriter {
             clock::always_ask();
         }
         TraceWriter {
+            short: AtomicPtr::new(null_mut()),
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
             trace: AtomicPtr::new(null_mut()),
             clock: ProcessClock::start(),
@@ -267,7 +271,8 @@ impl TraceWriter {
     }
 
     fn stop_at(&self, reason: StopReason, errno: i32, now_ns: u64) -> bool {
-        let before = self.state.swap(SILENT, Ordering::AcqRel);
+        let before = self.state.swap(SILENT, Ordering::SeqCst);
+        self.no_short();
         if before == SILENT {
             return false;
         }
@@ -307,7 +312,8 @@ impl TraceWriter {
     fn go_on_with_totals(&self, failure: Failure, now_ns: u64) -> bool {
         let Some(trace) = self.trace() else { return false };
         let turned =
-            self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
+            self.state.compare_exchange(RUNNING, TOTALS, Ordering::SeqCst, Ordering::Acquire);
+        self.no_short();
         if turned.is_err() {
             // Another thread has changed the state meanwhile: this event is dropped like all later
             // ones.

@@ -140,9 +140,10 @@ impl TraceWriter {
         if matches!(before, RUNNING | TOTALS)
             && self
                 .state
-                .compare_exchange(before, PAUSED, Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(before, PAUSED, Ordering::SeqCst, Ordering::Acquire)
                 .is_ok()
         {
+            self.no_short();
             maintenance.switch.before = before;
             if let Some(live) = self.live() {
                 live.recording(false);
