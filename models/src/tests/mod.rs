@@ -6,6 +6,7 @@ mod interner;
 mod lock;
 mod orders;
 mod peaks;
+mod short_window;
 mod totals_due;
 mod window;
 

@@ -289,7 +289,7 @@ impl TraceWriter {
             }
             self.record(&Event::Ended);
             trace.write_at_once();
-            self.no_short();
+            self.short.end();
             trace.finish();
         }
         if let Some(live) = self.live() {

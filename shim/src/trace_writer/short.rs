@@ -7,7 +7,6 @@ use super::window::Window;
 use super::{RUNNING, TraceWriter};
 use crate::model::ledger::Entry;
 use crate::runtime::thread_slot;
-use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::Ordering;
 use vramtrace_format::{Alloc, Appended, Event, Reserved, Short, SiteId, Space, ThreadId};
 
@@ -109,31 +108,15 @@ impl TraceWriter {
         self.record_reserved(window, at, time_ns, &Event::Free { key, space, site: SiteId(0) });
     }
 
-    /// `record_at` where the fast path ends: what keeps it from the next event is done away with, if it can be.
+    /// `record_at` where the fast path ends: if it may, it goes on with the next event.
     #[cold]
     #[inline(never)]
     fn record_wide(&self, time_ns: u64, event: &Event) {
         self.record_at(time_ns, event);
-        let Some(window) = self.trace().and_then(|trace| trace.short()) else { return };
-        let window = from_ref(window).cast_mut();
-        if self.short.load(Ordering::Relaxed) != window && self.may_be_short() {
-            self.short.store(window, Ordering::SeqCst);
-            // A thread that ends this state meanwhile sees the store above and undoes it, or is seen here.
-            if !self.may_be_short() {
-                self.no_short();
-            }
-        }
-    }
-
-    fn may_be_short(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == RUNNING
-            && self.trace().is_some_and(|trace| trace.short().is_some())
-    }
-
-    /// Ends the fast path until an event is recorded without it. To be called after the state, or that of the trace, has
-    /// changed.
-    pub(super) fn no_short(&self) {
-        self.short.store(null_mut(), Ordering::SeqCst);
+        self.short.begin(|| {
+            let runs = self.state.load(Ordering::Acquire) == RUNNING;
+            self.trace().filter(|_| runs)?.short()
+        });
     }
 
     /// Goes on with an append that has reserved space at the end of a line.
@@ -156,8 +139,7 @@ impl TraceWriter {
     /// Thread and window of an event in its short form, in the common case.
     #[inline(always)]
     fn short(&self, time_ns: u64) -> Option<(ThreadId, &'static Window)> {
-        // SAFETY: null, or a window, which is never freed.
-        let window = unsafe { self.short.load(Ordering::Acquire).as_ref()? };
+        let window = self.short.get()?;
         let thread = thread_slot::number(self.owner())?;
         window.writer.is_near(time_ns).then_some((thread, window))
     }

@@ -140,10 +140,10 @@ impl TraceWriter {
         if matches!(before, RUNNING | TOTALS)
             && self
                 .state
-                .compare_exchange(before, PAUSED, Ordering::SeqCst, Ordering::Acquire)
+                .compare_exchange(before, PAUSED, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
         {
-            self.no_short();
+            self.short.end();
             maintenance.switch.before = before;
             if let Some(live) = self.live() {
                 live.recording(false);

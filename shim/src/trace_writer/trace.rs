@@ -177,12 +177,12 @@ impl Trace {
 
     /// The window where events may be appended without a look at the trace; `None`: nowhere.
     pub fn short(&self) -> Option<&'static Window> {
-        (!self.at_once.load(Ordering::SeqCst)).then(|| self.events.current())
+        (!self.at_once.load(Ordering::Acquire)).then(|| self.events.current())
     }
 
     /// Records are written to the file at once, from now on.
     pub fn write_at_once(&self) {
-        self.at_once.store(true, Ordering::SeqCst);
+        self.at_once.store(true, Ordering::Release);
     }
 
     pub fn middle_reached(&self, window: &'static Window, now_ns: u64) -> Result<(), Failure> {
