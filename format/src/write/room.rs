@@ -79,7 +79,11 @@ impl<'m> Room<'m> {
     /// Reserves space for a record of `len` words and stores it, if it ends before its line does: nearly always. `Err`: the
     /// begin of what was reserved, where [`Room::put_at_line_end`] must go on.
     #[inline(always)]
-    pub(super) fn put<S: Seal>(&self, len: usize, record: impl FnOnce() -> S) -> Result<usize, usize> {
+    pub(super) fn put<S: Seal>(
+        &self,
+        len: usize,
+        record: impl FnOnce() -> S,
+    ) -> Result<usize, usize> {
         let at = self.reserve(len);
         // Window and middle end with a line: a record that ends before its line does reaches neither.
         if at % LINE_WORDS + len < LINE_WORDS

@@ -191,8 +191,9 @@ impl<'m> WindowWriter<'m> {
     ) -> Short {
         let Some(mut record) = record else { return Short::Unfit };
         let record = &mut record;
-        match self.room.put(N, move || {
-            InWindow { record: record.seal(self.check, thread.0, time_ns), start: self.start }
+        match self.room.put(N, move || InWindow {
+            record: record.seal(self.check, thread.0, time_ns),
+            start: self.start,
         }) {
             Ok(at) => Short::At { offset: self.offset(at), bytes: 8 * N },
             Err(at) => Short::Reserved(Reserved { at }),

@@ -38,6 +38,7 @@ pub fn put(room: &Room, number: u64, len: usize) -> Option<Place> {
     }
 }
 
+const LINE_WORDS: usize = crate::window::LINE / 8;
 const DONE: u64 = 1 << 32;
 const PADDING: u64 = 0xff;
 
@@ -63,6 +64,7 @@ pub fn read(words: &[AtomicU64], complete: bool) -> Vec<u64> {
             assert!(!complete, "a complete window has no gap at {at}");
             break;
         }
+        assert_eq!(at / LINE_WORDS, (at + len - 1) / LINE_WORDS, "a record across lines");
         if head & 0xff != PADDING {
             (1..len).for_each(|next| assert_eq!(word(at + next), head & 0xff, "torn record"));
             numbers.push(head & 0xff);

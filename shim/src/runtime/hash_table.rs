@@ -212,24 +212,12 @@ impl<T: Slot> Table<T> {
 
     /// Adds a value whose key is not there yet. `Ok((index, grown))`: when it grew, every index
     /// from before is void.
-    #[inline]
     pub fn insert(&mut self, value: T) -> Result<(usize, bool), NoMemory> {
-        self.insert_with(value.key(), || value)
-    }
-
-    /// As `insert`, but constructs the value in its slot. (Copying a value that was just written field
-    /// by field stalls the processor: failed store forwarding.)
-    #[inline]
-    pub fn insert_with(
-        &mut self,
-        key: T::Key,
-        value: impl FnOnce() -> T,
-    ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
         if self.len >= self.most {
             grown = self.grow_or_crowd()?;
         }
-        Ok((self.place(key, value), grown))
+        Ok((self.place(value), grown))
     }
 
     /// The empty slot for a value with this hash, for [`Table::fill`]. `None`: the value is there (`same` is true for it), or
@@ -281,14 +269,12 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    #[inline]
-    fn place(&mut self, key: T::Key, value: impl FnOnce() -> T) -> usize {
-        let mut index = self.home(key);
+    fn place(&mut self, value: T) -> usize {
+        let mut index = self.home(value.key());
         while self.at(index).is_some() {
             index = (index + 1) & self.mask;
         }
-        self.fill(index, value());
-        debug_assert!(self.at(index).is_some_and(|slot| slot.key() == key));
+        self.fill(index, value);
         index
     }
 
@@ -354,7 +340,7 @@ impl<T: Slot> Table<T> {
             // SAFETY: the old pages are mapped until the end of this loop.
             let slot = unsafe { *old.0.add(index) };
             if !slot.is_empty() {
-                self.place(slot.key(), || slot);
+                self.place(slot);
             }
         }
         if old.1 > 0 {

@@ -51,14 +51,14 @@ use failure::Failure;
 use identity::Identity;
 use live::{Directories, PublishedPage};
 use means::Means;
+use short_window::ShortWindow;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use short_window::ShortWindow;
 use switch_state::Switch;
 use trace::Trace;
-use window::Window;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
+use window::Window;
 
 /// Nothing recorded yet; the first event that opens the file will.
 const UNOPENED: u32 = 0;

@@ -270,15 +270,10 @@ impl Ledger {
     /// A block, which is in no sum but its stack's, and may be a sample.
     #[cold]
     #[inline(never)]
-    fn count_block(
-        &self,
-        sites: &mut SiteTable,
-        block: &Entry,
-        step: Step,
-        now: u32,
-    ) -> Physical {
+    fn count_block(&self, sites: &mut SiteTable, block: &Entry, step: Step, now: u32) -> Physical {
         if let Some(site) = sites.of(block, now) {
-            let (of, peak) = (block.weighed(), self.totals(block.device).epoch_for(Kind::Block, step));
+            let (of, peak) =
+                (block.weighed(), self.totals(block.device).epoch_for(Kind::Block, step));
             site.add(step, of, Some(of[0]), now, peak);
         }
         Physical::None
@@ -304,14 +299,15 @@ impl Ledger {
         step: Step,
         now: u32,
     ) -> i64 {
-        let (counted, taken) = match self.count(shard, &mut inner.sites, entry, entry.device, step, now) {
-            Physical::Reserved | Physical::None => return 0,
-            Physical::Own(bytes) => (bytes, bytes),
-            Physical::Shared(_) => {
-                drop(inner);
-                self.open_pages(entry)
-            }
-        };
+        let (counted, taken) =
+            match self.count(shard, &mut inner.sites, entry, entry.device, step, now) {
+                Physical::Reserved | Physical::None => return 0,
+                Physical::Own(bytes) => (bytes, bytes),
+                Physical::Shared(_) => {
+                    drop(inner);
+                    self.open_pages(entry)
+                }
+            };
         self.totals(entry.device).add(entry.kind, counted as i64, entry.time_ns);
         taken as i64
     }
