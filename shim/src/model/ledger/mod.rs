@@ -354,13 +354,15 @@ impl Ledger {
         let (kind, size) = (slot.entry().kind, slot.entry().size);
         let removed = Removed::new(slot, seen);
         inner.take_at(index);
-        drop(inner);
         let bytes = match physical {
             Physical::Own(bytes) => {
                 self.subtract(sink, device, kind, bytes);
                 bytes
             }
-            _ => self.free_pages(sink, key, size),
+            _ => {
+                drop(inner);
+                self.free_pages(sink, key, size)
+            }
         };
         Some(Removed { bytes, ..removed })
     }
