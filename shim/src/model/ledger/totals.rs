@@ -284,7 +284,8 @@ unsafe impl Slot for SiteSlot {
 
     #[inline]
     fn hash(maker: u64) -> u64 {
-        spread(maker)
+        // Site above stack, without the bit. Which sums a slice of the history's walk meets follows from their places.
+        spread((maker & !(1 << 63)).rotate_left(32))
     }
 }
 
