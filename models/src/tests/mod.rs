@@ -7,6 +7,7 @@ mod lock;
 mod orders;
 mod peaks;
 mod pool_readers;
+mod short_window;
 mod totals_due;
 mod window;
 
