@@ -15,6 +15,7 @@ static CUresult (*wait_for)(CUstream);
 static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 static double (*cache_pairs)(int, char *, int64_t);
 static void (*cache_block)(int, void *, int64_t);
+static size_t (*cache_request)(int, void *, size_t, int64_t);
 static void (*steady_passes)(long long);
 static void (*cache_request_pairs)(int, char *, int64_t, size_t);
 static void (*make_nodes)(long);
@@ -103,6 +104,16 @@ static void cold_block(void) {
     }
 }
 
+static void cold_request(void) {
+    for (long n = 0; n < turns; n++) {
+        char *at = (char *)segment + n % 16 * 65536;
+        empty_caches();
+        cache_request(0, at, 1000, 1024);
+        empty_caches();
+        cache_block(0, at, -1024);
+    }
+}
+
 static void cold_launch(void) {
     for (long n = 0; n < turns; n++) {
         empty_caches();
@@ -154,6 +165,7 @@ static void load_cache(const char *libc10_cuda) {
     if (!library) exit(97);
     *(void **)&cache_pairs = dlsym(library, "cache_pairs");
     *(void **)&cache_block = dlsym(library, "cache_block");
+    *(void **)&cache_request = dlsym(library, "cache_request");
     *(void **)&cache_request_pairs = dlsym(library, "cache_request_pairs");
     MUST(take(&segment, 20 * MIB));
 }
@@ -201,6 +213,7 @@ void ready(const char *name, const char *libc10_cuda) {
     if (!strcmp(name, "whole-request")) operation = whole_request;
     if (!strcmp(name, "node")) operation = node;
     if (!strcmp(name, "cold-block")) operation = cold_block;
+    if (!strcmp(name, "cold-request")) operation = cold_request;
     if (!strcmp(name, "cold-launch")) operation = cold_launch;
     if (!strcmp(name, "cold-async")) operation = cold_async;
     if (!strncmp(name, "token", 5)) operation = token, parts = BLOCKS | LAUNCHES | WAITS;
@@ -211,7 +224,8 @@ void ready(const char *name, const char *libc10_cuda) {
     *(void **)&steady_passes = dlsym(RTLD_DEFAULT, "steady_passes");
     wait_for = CALL(cuStreamSynchronize, (CUstream));
     if (operation == launch || operation == cold_launch || operation == token) load_kernel();
-    int has_cache = operation == block || operation == cold_block || operation == token || operation == request || operation == whole_request;
+    int has_requests = operation == request || operation == whole_request || operation == cold_request;
+    int has_cache = operation == block || operation == cold_block || operation == token || has_requests;
     if (has_cache) load_cache(libc10_cuda);
     if (operation == node) load_nodes(libc10_cuda);
 }

@@ -92,6 +92,7 @@ OPERATIONS = [
     ("PyTorch block with its request: bare", "C", "request", 4000, None),
     ("  of another size, recorded, no stacks", "C", "request", 4000, [OUT, NONE]),
     ("  of the same size, recorded, no stacks", "C", "whole-request", 4000, [OUT, NONE]),
+    ("  of another size, samples recorded, no stacks", "C", "request", 4000, [OUT, NONE, SAMPLED]),
     ("PyTorch autograd node made: bare", "Python", "node", 4000, None),
     ("  no forward lines", "Python", "node", 4000, [OUT, "VRAMTRACE_FORWARD=off"]),
     ("  recorded, 20 Python frames", "Python", "node", 4000, [OUT]),
@@ -106,6 +107,7 @@ OPERATIONS = [
     # data and code take the place of all that lies in a first cache of 32 KiB each.
     ("cache lines of a PyTorch block: recorded, no stacks", "C", "cold-block", 500, [OUT, NONE]),
     ("  samples recorded, no stacks", "C", "cold-block", 500, [OUT, NONE, SAMPLED]),
+    ("cache lines of a PyTorch block with its request: samples recorded, no stacks", "C", "cold-request", 500, [OUT, NONE, SAMPLED]),
     ("cache lines of a repeated launch: recorded", "C", "cold-launch", 1000, [OUT]),
     ("cache lines of cuMemAllocAsync + FreeAsync: recorded, no stacks", "C", "cold-async", 500, [OUT, NONE]),
     ("  recorded, no stacks, cap", "C", "cold-async", 500, [OUT, NONE, CAP]),
@@ -199,7 +201,7 @@ class Build:
 
 
 def is_of_lines(row):
-    return row[2] in ("cold-block", "cold-launch", "cold-async")
+    return row[2].startswith("cold-")
 
 
 def counted(command, environment, caches=()):
@@ -295,7 +297,7 @@ def check():
             ratios = []
             for (name, _), count in zip(rows, counts):
                 ratio = count.result() / bounds[name]
-                print(f"| {name} | {count.result():,.1f} | {bounds[name]:,.0f} | {ratio:.4f} |", flush=True)
+                print(f"| {name} | {count.result():,.1f} | {bounds[name]:,.10g} | {ratio:.4f} |", flush=True)
                 ratios.append((ratio, name))
     if toolchain() != theirs:
         print(f"not compared: this is {toolchain()}; the bounds are of {theirs}")

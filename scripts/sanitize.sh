@@ -28,7 +28,7 @@ has_nightly() { # has_nightly COMPONENT PART
 }
 
 loom() {
-    say "loom models: the lock, budgets, the group page, peaks, requests for totals, the stack interner, room in a window"
+    say "loom models: the lock, budgets, the group page, peaks, requests for totals, readers of pools, the stack interner, room in a window, the window of short records"
     (cd models && cargo test --quiet --release)
     # `cargo clippy --workspace` does not include models/, which is a separate workspace.
     if cargo clippy --version >/dev/null 2>&1; then
@@ -39,7 +39,7 @@ loom() {
 }
 
 # The tests of the shim that need no assembly, loader, fork or files, which Miri does not support.
-MIRI_SHIM="capture::native::rules runtime::hash_table runtime::heap runtime::lock"
+MIRI_SHIM="capture::native::rules model::ledger::entry model::ledger::totals model::ledger::summary runtime::hash_table runtime::heap runtime::lock"
 # The concurrent tests of the format. The rest has no unsafe code, and takes minutes.
 MIRI_FORMAT_SHORT="pages::group::tests::threads"
 

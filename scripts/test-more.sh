@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks that take longer than scripts/test.sh: the release build, model checking and Miri, aarch64 under an
+# The checks that take longer than scripts/test.sh: lints, the release build, model checking and Miri, aarch64 under an
 # emulator, the book, Python clients, DuckDB, fuzzing. CI runs them after scripts/test.sh. On Debian and Ubuntu it installs
 # what is missing (as root or by sudo).
 #
@@ -21,6 +21,14 @@ skipped=target/tmp/skipped
 
 say() { printf '\n== %s\n' "$*"; }
 
+lints() {
+    if cargo clippy --version >/dev/null 2>&1; then
+        cargo clippy --quiet --workspace --all-targets -- -D warnings
+    else
+        skip "cargo clippy: not installed"
+    fi
+}
+
 need cargo cargo
 need gcc gcc
 need python3 python3-venv
@@ -29,8 +37,14 @@ if [ "${1-}" = build ]; then
     cargo build --quiet --release -p vramtrace-shim -p vramtrace-sim
     scripts/instructions.sh --build
     cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
-    exec scripts/fuzz.sh build
+    scripts/fuzz.sh build
+    # Last: it waits for the lock of the build of the tests, which is theirs first.
+    lints
+    exit
 fi
+
+say "lints"
+lints
 
 say "the shipped library has no test hooks"
 scripts/check-release.sh

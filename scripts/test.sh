@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of a change: lints, unit tests, end-to-end tests, and the page in Chromium. Needs Rust; on Debian and
+# The tests of a change: format, unit tests, end-to-end tests, and the page in Chromium. Needs Rust; on Debian and
 # Ubuntu it installs gcc, Python's venv, Node.js, Chromium and the programs that tests run when they are missing (as
 # root or by sudo). scripts/test-more.sh has the checks that take longer; CI runs both.
 #
@@ -69,16 +69,7 @@ beside page scripts/web.sh check
 cargo build --quiet --workspace --lib --bins --examples --tests
 
 say "unit, property and end-to-end tests"
-if cargo clippy --version >/dev/null 2>&1; then
-    # It waits for the lock of the build, which `cargo test` has for its first seconds.
-    beside lints sh -c 'sleep 10; exec cargo clippy --quiet --workspace --all-targets -- -D warnings'
-else
-    skip "cargo clippy: not installed"
-fi
 cargo test --quiet --workspace
-
-say "lints"
-[ -z "${running[lints]-}" ] || joined lints
 
 say "the page of report --html, in Chromium"
 joined page

@@ -129,4 +129,4 @@ pub use record::values::{
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};
-pub use write::writer::{Appended, WindowWriter};
+pub use write::writer::{Appended, Reserved, Short, WindowWriter};

@@ -8,8 +8,10 @@
 //! | orders for other limits | `shim/src/model/cap/orders.rs` |
 //! | a device's peaks, and a kind's bytes at the last | `shim/src/model/ledger/peaks.rs` |
 //! | a request that totals are written, and calls that pass until then | `shim/src/model/totals_due.rs` |
+//! | threads that read a pool's figures, and the pool's destruction | `shim/src/model/pool_readers.rs` |
 //! | page of a group, a member's requests | `format/src/pages/group.rs`, `shim/src/model/cap/group_share.rs` |
 //! | room in a window | `format/src/write/room.rs` |
+//! | window of short records, ends of what allows it | `shim/src/trace_writer/short_window.rs` |
 //! | stacks and their numbers | `shim/src/capture/stack_interner.rs`, behind that lock, into such windows |
 //!
 //! Imports of these sources that no model runs (frames of stacks, libraries of a process) are replaced by
@@ -53,3 +55,6 @@ mod record {
 
 #[path = "../../format/src/write/room.rs"]
 pub mod room;
+
+#[path = "../../shim/src/trace_writer/short_window.rs"]
+pub mod short_window;

@@ -37,7 +37,7 @@ impl Replay {
             self.state.live.insert(key, &mut live);
         }
         self.count_call(&live);
-        self.count_allocation(at, key, live, AllocCause::Allocated, observer);
+        self.count_allocation(at, key, &live, AllocCause::Allocated, observer);
     }
 
     /// Counts one allocating call.
@@ -102,7 +102,7 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         self.state.live.insert(key, &mut live);
-        self.count_allocation(at, key, live, how, observer);
+        self.count_allocation(at, key, &live, how, observer);
     }
 
     /// Adds an allocation of the live set to the sums.
@@ -110,13 +110,13 @@ impl Replay {
         &mut self,
         at: &Stamped,
         key: Key,
-        live: Live,
+        live: &Live,
         how: AllocCause,
         observer: &mut impl Observer,
     ) {
         if let Some(host) = self.host(live.kind) {
             host.add(live.weigh(live.size));
-            observer.on_alloc(at, key, &live, how);
+            observer.on_alloc(at, key, live, how);
             return;
         }
         if live.kind == Kind::Block {
@@ -126,9 +126,9 @@ impl Replay {
         if how == AllocCause::Allocated {
             self.state.cache.refusals.served(at.thread);
         }
-        self.device(live.device).add_live(key, &live);
-        observer.on_alloc(at, key, &live, how);
-        self.memory_added(at, key, &live, observer);
+        self.device(live.device).add_live(key, live);
+        observer.on_alloc(at, key, live, how);
+        self.memory_added(at, key, live, observer);
         self.notify_device_change(at, live.device, observer);
     }
 
@@ -151,7 +151,7 @@ impl Replay {
             return Some(live);
         }
         if live.kind == Kind::Block {
-            self.uncount_block(at, key, live, how, observer);
+            self.uncount_block(at, key, &live, how, observer);
             return Some(live);
         }
         if key.space == Space::Device {

@@ -14,7 +14,7 @@ impl Replay {
         &mut self,
         at: &Stamped,
         key: Key,
-        live: Live,
+        live: &Live,
         how: AllocCause,
         observer: &mut impl Observer,
     ) {
@@ -42,7 +42,7 @@ impl Replay {
         if grown > 0 {
             self.tell_segments(at, observer);
         }
-        observer.on_block_alloc(at, key.number, &live, how);
+        observer.on_block_alloc(at, key.number, live, how);
         if placed.paused > 0 {
             observer.on_block_paused(at, live.device, key.number, signed(placed.paused));
         }
@@ -54,7 +54,7 @@ impl Replay {
         &mut self,
         at: &Stamped,
         key: Key,
-        live: Live,
+        live: &Live,
         how: FreeCause,
         observer: &mut impl Observer,
     ) {
@@ -66,9 +66,9 @@ impl Replay {
         };
         let outside = state.cache.displace(key.number).unwrap_or(0);
         let sums = &mut self.device(live.device).cache;
-        sums.remove_block(&live, outside, paused);
+        sums.remove_block(live, outside, paused);
         sums.frees = sums.frees.saturating_add(live.weigh(1));
-        observer.on_block_free(at, key.number, &live, how);
+        observer.on_block_free(at, key.number, live, how);
         self.notify_device_change(at, live.device, observer);
     }
 

@@ -31,8 +31,8 @@ pub(super) struct Place {
 pub(super) trait Seal {
     /// The finished first word of a record that begins at word `at`.
     fn head(&self, at: usize) -> u64;
-    /// The first word of the unfinished record: it has the length, and kind 0.
-    fn unfinished(&self) -> u64;
+    /// The first word of an unfinished record of `len` words: kind 0.
+    fn unfinished(len: usize) -> u64;
     /// The words after the first one.
     fn rest(&self) -> &[u64];
 }
@@ -76,31 +76,46 @@ impl<'m> Room<'m> {
         }
     }
 
-    /// Reserves space for one record and stores it. `None`: no space; the record was not stored.
+    /// Reserves space for a record of `len` words and stores it, if it ends before its line does: nearly always. `Err`: the
+    /// begin of what was reserved, where [`Room::put_at_line_end`] must go on.
     #[inline(always)]
-    pub(super) fn put(
+    pub(super) fn put<S: Seal>(
         &self,
+        len: usize,
+        record: impl FnOnce() -> S,
+    ) -> Result<usize, usize> {
+        let at = self.reserve(len);
+        // Window and middle end with a line: a record that ends before its line does reaches neither.
+        if at % LINE_WORDS + len < LINE_WORDS
+            && let Some(to) = self.words.get(at..at + len)
+        {
+            self.store(to, at, &record());
+            return Ok(at);
+        }
+        Err(at)
+    }
+
+    /// Stores a record for which `put` has reserved space from `at`, there or elsewhere. `None`: no space; it was not stored.
+    #[cold]
+    pub(super) fn put_at_line_end(
+        &self,
+        at: usize,
         record: &impl Seal,
         padding: impl Fn(usize, usize) -> u64,
     ) -> Option<Place> {
         let len = 1 + record.rest().len();
-        let mut place = Place { at: self.reserve(len), middle: false };
-        let end = place.at + len;
-        // Window and middle end with a line: a record that ends before its line does reaches neither.
-        if place.at / LINE_WORDS != end / LINE_WORDS || end > self.words.len() {
-            place = self.place_at_line_end(place.at, len, padding)?;
-        }
-        self.store(place.at, record);
+        let place = self.place_at_line_end(at, len, padding)?;
+        self.store(&self.words[place.at..place.at + len], place.at, record);
         Some(place)
     }
 
     #[inline(always)]
     fn reserve(&self, len: usize) -> usize {
-        self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize
+        // No window has 2^32 words, and no cursor passes its end by as many: so `at + len` does not wrap.
+        self.cursor.fetch_add(len as u64, Ordering::Relaxed) as u32 as usize
     }
 
     /// The place of a record whose reservation reaches the end of its line, or lies behind the window.
-    #[cold]
     fn place_at_line_end(
         &self,
         mut at: usize,
@@ -125,17 +140,16 @@ impl<'m> Room<'m> {
     }
 
     #[inline(always)]
-    fn store(&self, at: usize, record: &impl Seal) {
+    fn store<S: Seal>(&self, to: &[AtomicU64], at: usize, record: &S) {
         let rest = record.rest();
-        let to = &self.words[at..=at + rest.len()];
         // A kill after this store leaves a record with its length and kind 0.
-        to[0].store(record.unfinished().to_le(), Ordering::Relaxed);
+        to[0].store(S::unfinished(to.len()).to_le(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         for (to, word) in to[1..].iter().zip(rest) {
             to.store(word.to_le(), Ordering::Relaxed);
         }
         to[0].store(record.head(at).to_le(), Ordering::Release);
-        self.publish(1 + rest.len());
+        self.publish(to.len());
     }
 
     /// Abandons a reservation that crosses a line boundary: both parts become padding.

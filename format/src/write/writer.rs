@@ -7,9 +7,9 @@ use crate::kind::Space;
 use crate::record::define::Define;
 use crate::record::event::Event;
 use crate::record::event_codec::{encode, short_alloc, short_free, short_requested};
-use crate::record::sealed::{Sealed, padding};
+use crate::record::sealed::{Record, Sealed, padding};
 use crate::record::values::Alloc;
-use crate::record::word::{Check, KIND_MASK};
+use crate::record::word::{Check, Head};
 use crate::window::{WINDOW_MAGIC, WindowHeader, slot_offset};
 
 use super::room::{Room, Seal};
@@ -36,6 +36,29 @@ pub enum Appended {
     },
     /// No space: the record was not written. The caller appends it to the next window.
     Full,
+}
+
+/// The result of an append in a short form, which leaves to others what is seldom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Short {
+    /// The record was written; it did not reach the middle of the window.
+    At {
+        /// Byte offset in the file.
+        offset: u64,
+        /// Length of the record in bytes.
+        bytes: usize,
+    },
+    /// Space was reserved, and is to be given to [`WindowWriter::append_reserved`] with the same event.
+    Reserved(Reserved),
+    /// The values do not fit; nothing was written.
+    Unfit,
+}
+
+/// Space for a record at the end of its line. If it is dropped, the window never becomes complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    at: usize,
 }
 
 /// The writer of one mapped window. All threads share it. What each append reads is on its first cache line.
@@ -119,21 +142,22 @@ impl<'m> WindowWriter<'m> {
             Event::Free { key, space, site } => {
                 self.append_free(thread, time_ns, *key, *space, *site)
             }
-            _ => None,
+            _ => Short::Unfit,
         };
-        short.unwrap_or_else(|| self.append_wide(thread, time_ns, event))
+        match short {
+            Short::At { offset, bytes } => Appended::At { offset, bytes, middle: false },
+            Short::Reserved(reserved) => self.append_reserved(reserved, thread, time_ns, event),
+            Short::Unfit => self.append_wide(thread, time_ns, event),
+        }
     }
 
-    /// Appends an allocation, without its request, in the short form of 32 bytes. `None`: the values do not fit; nothing
-    /// was written.
+    /// Appends an allocation, without its request, in the short form of 32 bytes.
     #[inline(always)]
-    pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Option<Appended> {
-        let mut record = short_alloc(alloc)?;
-        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Short {
+        self.put_short(thread, time_ns, short_alloc(alloc))
     }
 
-    /// Appends a block with the bytes that were requested, in the short form of 40 bytes. `None`: the values do not fit, or it
-    /// is no block; nothing was written.
+    /// Appends a block with the bytes that were requested, in the short form of 40 bytes. It is also unfit if it is no block.
     #[inline(always)]
     pub fn append_requested(
         &self,
@@ -141,12 +165,11 @@ impl<'m> WindowWriter<'m> {
         time_ns: u64,
         block: &Alloc,
         requested: u64,
-    ) -> Option<Appended> {
-        let mut record = short_requested(block, requested)?;
-        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    ) -> Short {
+        self.put_short(thread, time_ns, short_requested(block, requested))
     }
 
-    /// Appends a free in the short form of 16 bytes. `None`: the values do not fit; nothing was written.
+    /// Appends a free in the short form of 16 bytes.
     #[inline(always)]
     pub fn append_free(
         &self,
@@ -155,9 +178,39 @@ impl<'m> WindowWriter<'m> {
         key: u64,
         space: Space,
         site: SiteId,
-    ) -> Option<Appended> {
-        let mut record = short_free(key, space, site)?;
-        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    ) -> Short {
+        self.put_short(thread, time_ns, short_free(key, space, site))
+    }
+
+    #[inline(always)]
+    fn put_short<const N: usize>(
+        &self,
+        thread: ThreadId,
+        time_ns: u64,
+        record: Option<Record<N>>,
+    ) -> Short {
+        let Some(mut record) = record else { return Short::Unfit };
+        let record = &mut record;
+        match self.room.put(N, move || InWindow {
+            record: record.seal(self.check, thread.0, time_ns),
+            start: self.start,
+        }) {
+            Ok(at) => Short::At { offset: self.offset(at), bytes: 8 * N },
+            Err(at) => Short::Reserved(Reserved { at }),
+        }
+    }
+
+    /// Appends the event of an append that returned [`Short::Reserved`].
+    #[cold]
+    #[inline(never)]
+    pub fn append_reserved(
+        &self,
+        reserved: Reserved,
+        thread: ThreadId,
+        time_ns: u64,
+        event: &Event,
+    ) -> Appended {
+        self.put_reserved(reserved.at, encode(event, time_ns).seal(self.check, thread.0, time_ns))
     }
 
     /// Whether a record of this time needs no anchor and no update of the last time. If false, the caller must use
@@ -204,12 +257,19 @@ impl<'m> WindowWriter<'m> {
     }
 
     /// Reserves and stores one sealed record.
-    #[inline(always)]
     fn put(&self, record: Sealed) -> Appended {
         let bytes = 8 * record.words.len();
+        match self.room.put(record.words.len(), || InWindow { record, start: self.start }) {
+            Ok(at) => Appended::At { offset: self.offset(at), bytes, middle: false },
+            Err(at) => self.put_reserved(at, record),
+        }
+    }
+
+    fn put_reserved(&self, at: usize, record: Sealed) -> Appended {
+        let bytes = 8 * record.words.len();
         let record = InWindow { record, start: self.start };
-        let put = self.room.put(&record, |at, len| padding(self.check, self.offset(at), len));
-        match put {
+        let padding = |at, len| padding(self.check, self.offset(at), len);
+        match self.room.put_at_line_end(at, &record, padding) {
             Some(place) => {
                 Appended::At { offset: self.offset(place.at), bytes, middle: place.middle }
             }
@@ -236,8 +296,8 @@ impl Seal for InWindow<'_> {
     }
 
     #[inline(always)]
-    fn unfinished(&self) -> u64 {
-        self.record.words[0] & !KIND_MASK
+    fn unfinished(len: usize) -> u64 {
+        Head { time_lo: 0, kind: 0, len: len as u8, thread: 0, check: 0 }.pack()
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 
 pub use loom::hint::spin_loop;
 use loom::sync::atomic::fence;
-pub use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 #[derive(Debug)]
 pub struct AtomicU64 {

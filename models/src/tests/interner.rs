@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::few_switches;
-use super::window::{Numbered, padding, read, window};
+use super::window::{put, read, window};
 use crate::capture::definitions::DefinitionLocation;
 use crate::capture::native::Frame;
 use crate::capture::stack_interner::{Stack, StackInterner};
@@ -22,7 +22,7 @@ fn intern(interner: &Interner, fingerprint: u64, definitions: &Room) -> StackId 
     let stack = Stack { flags, native: &frames, python: &[], joins: &[], forward };
     let define = |definition: &Definition| {
         let Definition::Stack { id, .. } = definition else { unreachable!("stacks alone") };
-        let place = definitions.put(&Numbered::new(id.0.into(), 2), padding)?;
+        let place = put(definitions, id.0.into(), 2)?;
         Some(DefinitionLocation::At(8 * place.at as u64))
     };
     let held = interner.lock();
@@ -46,7 +46,7 @@ fn check(stacks: [&'static [u64]; 2], most: usize) {
                 let numbered = stacks.iter().map(|fingerprint| {
                     let id = intern(&interner, *fingerprint, definitions);
                     assert_ne!(id, StackId(0));
-                    events.put(&Numbered::new(id.0.into(), 2), padding).unwrap();
+                    put(events, id.0.into(), 2).unwrap();
                     (*fingerprint, id.0)
                 });
                 numbered.collect::<Vec<_>>()

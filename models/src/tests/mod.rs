@@ -6,6 +6,8 @@ mod interner;
 mod lock;
 mod orders;
 mod peaks;
+mod pool_readers;
+mod short_window;
 mod totals_due;
 mod window;
 

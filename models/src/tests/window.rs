@@ -20,8 +20,8 @@ impl Seal for Numbered {
         DONE | (1 + self.1.len() as u64) << 8 | self.0
     }
 
-    fn unfinished(&self) -> u64 {
-        (1 + self.1.len() as u64) << 8 | self.0
+    fn unfinished(len: usize) -> u64 {
+        (len as u64) << 8
     }
 
     fn rest(&self) -> &[u64] {
@@ -29,6 +29,16 @@ impl Seal for Numbered {
     }
 }
 
+/// An append as [`crate::room`]'s callers make it.
+pub fn put(room: &Room, number: u64, len: usize) -> Option<Place> {
+    let record = || Numbered::new(number, len);
+    match room.put(len, record) {
+        Ok(at) => Some(Place { at, middle: false }),
+        Err(at) => room.put_at_line_end(at, &record(), padding),
+    }
+}
+
+const LINE_WORDS: usize = crate::window::LINE / 8;
 const DONE: u64 = 1 << 32;
 const PADDING: u64 = 0xff;
 
@@ -54,6 +64,7 @@ pub fn read(words: &[AtomicU64], complete: bool) -> Vec<u64> {
             assert!(!complete, "a complete window has no gap at {at}");
             break;
         }
+        assert_eq!(at / LINE_WORDS, (at + len - 1) / LINE_WORDS, "a record across lines");
         if head & 0xff != PADDING {
             (1..len).for_each(|next| assert_eq!(word(at + next), head & 0xff, "torn record"));
             numbers.push(head & 0xff);
@@ -70,7 +81,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
         // A header of 8 words, and 16 more: two lines of 12 words.
         let (words, room) = window(24);
         let append = |number: u64, len: usize| {
-            thread::spawn(move || room.put(&Numbered::new(number, len), padding))
+            thread::spawn(move || put(room, number, len))
         };
         let (first, second) = (append(1, 3), append(2, 3));
         // A record that is read meanwhile is whole.
@@ -85,7 +96,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
         let mut numbers = read(words, true);
         numbers.sort_unstable();
         assert_eq!(numbers, [1, 2]);
-        assert_eq!(room.put(&Numbered::new(3, 2), padding), None);
+        assert_eq!(put(room, 3, 2), None);
     });
 }
 
@@ -95,7 +106,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
 fn closing_while_appending() {
     loom::model(|| {
         let (words, room) = window(12);
-        let appender = thread::spawn(move || room.put(&Numbered::new(1, 2), padding));
+        let appender = thread::spawn(move || put(room, 1, 2));
         let closer = thread::spawn(move || room.close(padding));
         if room.is_complete() {
             read(words, true);

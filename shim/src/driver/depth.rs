@@ -13,7 +13,7 @@ use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::handler_exit;
 use crate::runtime::lock;
 use crate::runtime::stack_pages;
-use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::tls::thread_block;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -32,6 +32,8 @@ struct Slot {
     is_requested: bool,
     /// When the thread's last timed hook ended; 0: there was none.
     timed_ns: u64,
+    /// Where the thread's errno is, once a hook has found it.
+    errno: Option<errno::Here>,
 }
 
 const ONE: u64 = 4;
@@ -111,6 +113,13 @@ impl Guard {
         Guard { slot, mark: Cell::new(0), _local: PhantomData }
     }
 
+    /// This thread's errno, which lies in one place as long as the thread runs: found by its first hook.
+    #[inline]
+    pub fn errno(&self) -> errno::Here {
+        // SAFETY: this thread's own.
+        *unsafe { &mut (*self.slot).errno }.get_or_insert_with(errno::here)
+    }
+
     /// Raises the depth. The guard must not be moved from now on.
     #[inline]
     pub fn settle(&self) {
@@ -188,36 +197,6 @@ impl Guard {
     #[inline]
     pub fn is_sampled(&self) -> bool {
         self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
-    }
-}
-
-/// The next hook of this thread, which needs no guard and is not timed.
-pub struct Untimed(*mut Slot);
-
-/// Where a thread's block is, from its thread pointer: the same for all threads.
-pub fn offset() -> usize {
-    (slot() as usize).wrapping_sub(thread_pointer())
-}
-
-/// `None`: a hook on this thread cannot begin at once, or is to be timed.
-///
-/// # Safety
-/// `offset` is [`offset`]: the caller has it at hand, and the linker's table is another line of the cache.
-#[inline(always)]
-pub unsafe fn untimed(offset: usize) -> Option<Untimed> {
-    let slot = thread_pointer().wrapping_add(offset) as *mut Slot;
-    // SAFETY: this thread's own.
-    let (state, marks) = unsafe { ((*slot).state, (*slot).marks) };
-    (state == 0 && !marks.wrapping_add(1).is_multiple_of(SAMPLED_ONE_OF)).then_some(Untimed(slot))
-}
-
-impl Untimed {
-    /// It has ended.
-    #[inline(always)]
-    pub fn count(self) {
-        // SAFETY: this thread's own.
-        let marks = unsafe { &mut (*self.0).marks };
-        *marks = marks.wrapping_add(1);
     }
 }
 
@@ -323,7 +302,7 @@ impl Outermost {
 }
 
 /// Runs `f` with the guard up: hooks reached from within pass through.
-#[inline]
+#[inline(always)]
 pub fn inside<R>(f: impl FnOnce() -> R) -> R {
     struct Nested(*mut Slot);
     impl Drop for Nested {

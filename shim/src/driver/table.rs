@@ -30,7 +30,7 @@ macro_rules! table {
                 cuMemAllocPitch 2000 (dptr: Out<u32>, pitch: Out<u32>, width: u32, height: u32, element: u32) => alloc::mem_alloc_pitch_v1;
                 cuMemAllocManaged 6000 (dptr: Out<u64>, bytesize: usize, flags: u32) => alloc::mem_alloc_managed;
                 cuMemAllocAsync 11020 (dptr: Out<u64>, bytesize: usize, stream: Stream) => ordered::alloc_async;
-                cuMemAllocAsync_ptsz 11020 (dptr: Out<u64>, bytesize: usize, stream: Stream) => ordered::alloc_async;
+                cuMemAllocAsync_ptsz 11020 (dptr: Out<u64>, bytesize: usize, stream: Stream) => ordered::alloc_async_ptsz;
                 cuMemAllocFromPoolAsync 11020 (dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
                 cuMemAllocFromPoolAsync_ptsz 11020 (dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
                 cuMemCreate 10020 (handle: Out<u64>, size: usize, prop: In<CUmemAllocationProp>, flags: u64) => vmm::create;
@@ -56,7 +56,7 @@ macro_rules! table {
                 cuMemFree_v2 3020 (dptr: u64) => alloc::mem_free;
                 cuMemFree 2000 (dptr: u32) => alloc::mem_free_v1;
                 cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => ordered::free_async;
-                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => ordered::free_async;
+                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => ordered::free_async_ptsz;
                 cuMemRelease 10020 (handle: u64) => vmm::release;
                 cuMemUnmap 10020 (ptr: u64, size: usize) => vmm::unmap;
                 cuArrayDestroy 2000 (array: Array) => array::destroy;

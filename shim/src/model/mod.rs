@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod live_sites;
 pub mod mapped_resources;
 pub mod names;
+pub mod pool_readers;
 pub mod pools;
 pub mod sites;
 pub mod stream_captures;

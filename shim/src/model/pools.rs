@@ -9,10 +9,12 @@
 //! share an id for each device, under which the sum of their figures is recorded.
 
 use crate::model::cap::{Growth, Reading};
+use crate::model::pool_readers::{self, Readers};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table, pages};
 use crate::runtime::lock::Lock;
+use crate::runtime::thread_numbers::{self, OWN};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin};
@@ -40,8 +42,6 @@ pub struct Pool {
     kind: AtomicU32,
     origin: AtomicU8,
     state: AtomicU8,
-    /// Threads that read its figures from the driver now.
-    readers: AtomicU32,
     /// It may hold memory of the device: its bit in the chunk is set.
     active: AtomicBool,
     /// A block was freed since the last synchronisation: it is in the list of those.
@@ -55,6 +55,8 @@ pub struct Pool {
     looked_ns: AtomicU64,
     /// Its part of the figures that were recorded for a shared id.
     reported: [AtomicU64; 2],
+    /// Threads without a word among [`Pools::readers`] that read its figures from the driver now.
+    readers: AtomicU64,
 }
 
 /// Least time between two readings of a pool that is not known to have grown.
@@ -111,14 +113,6 @@ impl Pool {
         Group { device, kind, origin: self.origin() as u8, shares_id: self.shares_id() }
     }
 
-    /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
-    pub fn begin_reading(&self) -> Option<Reader<'_>> {
-        // With `begin_destroy`: either it sees the reader, or the reader sees the new state.
-        self.readers.fetch_add(1, Ordering::SeqCst);
-        let reader = Reader(self);
-        (self.state.load(Ordering::SeqCst) == LIVE).then_some(reader)
-    }
-
     /// The driver has served a request from it, so it exists.
     #[inline]
     pub fn served(&self) {
@@ -136,7 +130,7 @@ impl Pool {
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let last = self.looked_ns.load(Ordering::Relaxed);
-        now_ns >= last.saturating_add(LOOK_EVERY_NS)
+        now_ns >= last.wrapping_add(LOOK_EVERY_NS)
             && self
                 .looked_ns
                 .compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed)
@@ -153,17 +147,15 @@ impl Pool {
 }
 
 /// A thread that reads a pool's figures from the driver.
-pub struct Reader<'a>(&'a Pool);
-
-impl Reader<'_> {
-    pub fn handle(&self) -> u64 {
-        self.0.handle.load(Ordering::Relaxed)
-    }
+pub struct Reader<'a> {
+    pool: &'a Pool,
+    _reading: pool_readers::Reading<'a>,
 }
 
-impl Drop for Reader<'_> {
-    fn drop(&mut self) {
-        self.0.readers.fetch_sub(1, Ordering::Release);
+impl Reader<'_> {
+    #[inline]
+    pub fn handle(&self) -> u64 {
+        self.pool.handle.load(Ordering::Relaxed)
     }
 }
 
@@ -236,6 +228,7 @@ pub struct Pools {
     overflowed: AtomicBool,
     /// The recorded figures of each shared id.
     shared: Lock<Map<u16, [u64; 2]>>,
+    readers: Readers<OWN>,
 }
 
 impl Default for Pools {
@@ -247,6 +240,7 @@ impl Default for Pools {
             freed: AtomicU32::new(0),
             overflowed: AtomicBool::new(false),
             shared: Lock::new(Map::default()),
+            readers: Readers::default(),
         }
     }
 }
@@ -390,6 +384,14 @@ impl Pools {
         self.overflowed.load(Ordering::Relaxed)
     }
 
+    /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
+    #[inline(always)]
+    pub fn begin_reading<'a>(&'a self, pool: &'a Pool) -> Option<Reader<'a>> {
+        let (thread, number) = (thread_numbers::number(), pool.number().into());
+        let reader = Reader { pool, _reading: self.readers.begin(thread, number, &pool.readers) };
+        (pool.state.load(Ordering::SeqCst) == LIVE).then_some(reader)
+    }
+
     /// Before the driver destroys it. Afterwards it may reuse the handle.
     pub fn begin_destroy(&self, handle: u64) -> Option<&Pool> {
         let number = self.known.lock().handles.remove(handle)?.value;
@@ -397,9 +399,10 @@ impl Pools {
         pool.state.store(DESTROYING, Ordering::SeqCst);
         // The driver may not be asked for the figures of a pool while it destroys it. A reader waits for nothing but
         // the driver; the bound is for one that ended inside it.
-        if pool.readers.load(Ordering::SeqCst) != 0 {
+        let is_read = || self.readers.any(number.into(), &pool.readers);
+        if is_read() {
             let until = Instant::now() + READERS_WAIT;
-            while pool.readers.load(Ordering::SeqCst) != 0 && Instant::now() < until {
+            while is_read() && Instant::now() < until {
                 std::thread::yield_now();
             }
         }

@@ -31,9 +31,9 @@ pub struct StreamTarget {
     pub site: SiteId,
 }
 
-/// A cached route; all zeros = none (generations start above 0).
+/// A cached route, on one line of the cache; all zeros = none (generations start above 0).
 #[derive(Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(64))]
 struct Line {
     generation: u64,
     stream: u64,

@@ -2,4 +2,4 @@
 //! sources are compiled with atomics that a model checker controls.
 
 pub use core::hint::spin_loop;
-pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};

@@ -65,14 +65,20 @@ pub fn spread(value: u64) -> u64 {
 }
 
 pub struct Table<T: Slot> {
+    /// Before the first insert one empty slot of [`NO_SLOTS`], so that a search needs no test for it.
     slots: *mut T,
-    /// Slots, a power of two; 0 before the first insert.
-    capacity: usize,
+    /// Slots less one; their number is a power of two.
+    mask: usize,
     len: u32,
-    /// Most values before the table grows.
+    /// Most values before the table grows; 0 before the first insert.
     most: u32,
     owns: PhantomData<T>,
 }
+
+#[repr(C, align(128))]
+struct NoSlots([u64; 32]);
+
+static NO_SLOTS: NoSlots = NoSlots([0; 32]);
 
 // SAFETY: the pages belong to the table alone.
 unsafe impl<T: Slot + Send> Send for Table<T> {}
@@ -114,7 +120,9 @@ impl<T: Slot> Default for Table<T> {
 
 impl<T: Slot> Table<T> {
     pub const fn new() -> Self {
-        Table { slots: std::ptr::null_mut(), capacity: 0, len: 0, most: 0, owns: PhantomData }
+        const { assert!(size_of::<T>() <= size_of::<NoSlots>() && align_of::<T>() <= 128) };
+        let slots = (&raw const NO_SLOTS).cast_mut().cast();
+        Table { slots, mask: 0, len: 0, most: 0, owns: PhantomData }
     }
 
     pub fn len(&self) -> usize {
@@ -126,22 +134,23 @@ impl<T: Slot> Table<T> {
     }
 
     /// The number of slots, to be walked with [`Table::at`].
+    #[inline]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        if self.most == 0 { 0 } else { self.mask + 1 }
     }
 
     /// The value in slot `index`, if there is one.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&T> {
-        debug_assert!(index < self.capacity);
-        // SAFETY: index is below the capacity; zero pages are valid empty slots.
+        debug_assert!(index <= self.mask);
+        // SAFETY: index is at most the mask; zero pages are valid empty slots.
         let slot = unsafe { &*self.slots.add(index) };
         (!slot.is_empty()).then_some(slot)
     }
 
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
-        debug_assert!(index < self.capacity);
+        debug_assert!(index < self.capacity());
         // SAFETY: index is below the capacity; zero pages are valid empty slots.
         let slot = unsafe { &mut *self.slots.add(index) };
         (!slot.is_empty()).then_some(slot)
@@ -149,7 +158,7 @@ impl<T: Slot> Table<T> {
 
     #[inline]
     fn home(&self, key: T::Key) -> usize {
-        (T::hash(key) >> 32) as usize & (self.capacity - 1)
+        (T::hash(key) >> 32) as usize & self.mask
     }
 
     #[inline]
@@ -160,23 +169,37 @@ impl<T: Slot> Table<T> {
     /// As `find`, by hash and comparison.
     #[inline]
     pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
-        if self.capacity == 0 {
-            return None;
-        }
-        let mut index = (hash >> 32) as usize & (self.capacity - 1);
+        let mut index = (hash >> 32) as usize & self.mask;
         // Terminates: at most 7/8 of the slots are used.
         loop {
             match self.at(index) {
                 None => return None,
                 Some(slot) if same(slot) => return Some(index),
-                Some(_) => index = (index + 1) & (self.capacity - 1),
+                Some(_) => index = (index + 1) & self.mask,
+            }
+        }
+    }
+
+    /// As `find_by`, without a second look at the slot. `same` is false for an empty slot.
+    #[inline]
+    pub fn value_mut(&mut self, hash: u64, same: impl Fn(&T) -> bool) -> Option<&mut T> {
+        let mut index = (hash >> 32) as usize & self.mask;
+        loop {
+            // SAFETY: index is at most the mask; zero pages are valid empty slots.
+            let slot = unsafe { self.slots.add(index) };
+            // SAFETY: as above. A reference that may be written is made of a used slot only.
+            match unsafe { &*slot } {
+                // SAFETY: `same` is true for it, so it is a used slot, which is the table's own.
+                found if same(found) => return Some(unsafe { &mut *slot }),
+                other if other.is_empty() => return None,
+                _ => index = (index + 1) & self.mask,
             }
         }
     }
 
     /// Address and number of the slots.
     pub fn place_in_memory(&self) -> (*mut T, usize) {
-        (self.slots, self.capacity)
+        (self.slots, self.mask + 1)
     }
 
     pub fn get(&self, key: T::Key) -> Option<&T> {
@@ -189,24 +212,12 @@ impl<T: Slot> Table<T> {
 
     /// Adds a value whose key is not there yet. `Ok((index, grown))`: when it grew, every index
     /// from before is void.
-    #[inline]
     pub fn insert(&mut self, value: T) -> Result<(usize, bool), NoMemory> {
-        self.insert_with(value.key(), || value)
-    }
-
-    /// As `insert`, but constructs the value in its slot. (Copying a value that was just written field
-    /// by field stalls the processor: failed store forwarding.)
-    #[inline]
-    pub fn insert_with(
-        &mut self,
-        key: T::Key,
-        value: impl FnOnce() -> T,
-    ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
         if self.len >= self.most {
             grown = self.grow_or_crowd()?;
         }
-        Ok((self.place(key, value), grown))
+        Ok((self.place(value), grown))
     }
 
     /// The empty slot for a value with this hash, for [`Table::fill`]. `None`: the value is there (`same` is true for it), or
@@ -216,12 +227,12 @@ impl<T: Slot> Table<T> {
         if self.len >= self.most {
             return None;
         }
-        let mut index = (hash >> 32) as usize & (self.capacity - 1);
+        let mut index = (hash >> 32) as usize & self.mask;
         while let Some(slot) = self.at(index) {
             if same(slot) {
                 return None;
             }
-            index = (index + 1) & (self.capacity - 1);
+            index = (index + 1) & self.mask;
         }
         Some(index)
     }
@@ -252,20 +263,18 @@ impl<T: Slot> Table<T> {
             Ok(()) => Ok(true),
             Err(NoMemory) => {
                 CROWDED.store(true, Relaxed);
-                let fits = self.len() < self.capacity - self.capacity / 8;
+                let fits = self.len() < self.capacity() - self.capacity() / 8;
                 if fits { Ok(false) } else { Err(NoMemory) }
             }
         }
     }
 
-    #[inline]
-    fn place(&mut self, key: T::Key, value: impl FnOnce() -> T) -> usize {
-        let mut index = self.home(key);
+    fn place(&mut self, value: T) -> usize {
+        let mut index = self.home(value.key());
         while self.at(index).is_some() {
-            index = (index + 1) & (self.capacity - 1);
+            index = (index + 1) & self.mask;
         }
-        self.fill(index, value());
-        debug_assert!(self.at(index).is_some_and(|slot| slot.key() == key));
+        self.fill(index, value);
         index
     }
 
@@ -280,7 +289,7 @@ impl<T: Slot> Table<T> {
     /// As `remove_at`, for a slot that holds a value; the value is discarded.
     #[inline]
     pub fn clear_at(&mut self, index: usize, moved: impl FnMut(usize)) {
-        let hole = match self.at((index + 1) & (self.capacity - 1)) {
+        let hole = match self.at((index + 1) & self.mask) {
             None => index,
             Some(_) => self.move_back(index, moved),
         };
@@ -292,7 +301,7 @@ impl<T: Slot> Table<T> {
     /// Moves values behind a slot into it, and into the slots that they leave. Returns the last slot that is left.
     #[inline(never)]
     fn move_back(&mut self, index: usize, mut moved: impl FnMut(usize)) -> usize {
-        let mask = self.capacity - 1;
+        let mask = self.mask;
         let mut hole = index;
         let mut next = index;
         loop {
@@ -314,24 +323,24 @@ impl<T: Slot> Table<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        (0..self.capacity).filter_map(|index| self.at(index))
+        (0..self.capacity()).filter_map(|index| self.at(index))
     }
 
     #[cold]
     fn grow(&mut self) -> Result<(), NoMemory> {
-        let old = (self.slots, self.capacity);
+        let old = (self.slots, self.capacity());
         let capacity = if old.1 == 0 { FIRST_CAPACITY } else { old.1 * 2 };
         // Small tables have a low load, so that most values are in their first slot.
         let most = if capacity < ROOMY { capacity / 2 } else { capacity / 4 * 3 };
         // A place is chosen by 32 bits of the hash.
         let most = u32::try_from(most).map_err(|_| NoMemory)?;
         self.slots = pages(capacity * size_of::<T>())?.cast();
-        (self.capacity, self.len, self.most) = (capacity, 0, most);
+        (self.mask, self.len, self.most) = (capacity - 1, 0, most);
         for index in 0..old.1 {
             // SAFETY: the old pages are mapped until the end of this loop.
             let slot = unsafe { *old.0.add(index) };
             if !slot.is_empty() {
-                self.place(slot.key(), || slot);
+                self.place(slot);
             }
         }
         if old.1 > 0 {
@@ -343,8 +352,8 @@ impl<T: Slot> Table<T> {
 
 impl<T: Slot> Drop for Table<T> {
     fn drop(&mut self) {
-        if self.capacity > 0 {
-            unmap(self.slots.cast(), self.capacity * size_of::<T>());
+        if self.most > 0 {
+            unmap(self.slots.cast(), self.capacity() * size_of::<T>());
         }
     }
 }

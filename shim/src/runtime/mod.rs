@@ -2,6 +2,7 @@
 //! Nothing here depends on CUDA or on the trace.
 
 pub mod atomics;
+pub mod attention;
 pub mod bytes;
 pub mod clock;
 pub mod directory;
@@ -27,6 +28,7 @@ pub mod loader;
 pub mod lock;
 pub mod log;
 pub mod mapped_modules;
+pub mod opaque;
 pub mod own_stack;
 pub mod panic_boundary;
 pub mod private_table;

@@ -5,10 +5,11 @@
 //! Its first use ends the recording, see [`is_used`]; when little is left the hooks do only what is
 //! necessary, see [`is_low`]. A freed block returns to the free list of its size only.
 
+use crate::runtime::attention::{self, LOW, RAN_OUT};
 use crate::runtime::fallible;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const BYTES: usize = 2 << 20;
 /// The part for frees, contexts and everything else that must be followed until the process ends.
@@ -24,8 +25,6 @@ struct Reserve {
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve::new();
-/// Some allocation of the recorder has failed.
-static RAN_OUT: AtomicBool = AtomicBool::new(false);
 
 impl Reserve {
     const fn new() -> Reserve {
@@ -46,7 +45,6 @@ impl Reserve {
         }
     }
 
-    #[inline]
     fn is_low(&self) -> bool {
         self.taken.load(Relaxed) > BYTES - LAST
     }
@@ -65,7 +63,11 @@ pub fn take(bytes: usize) -> *mut u8 {
         true => null_mut(),
         false => {
             ran_out();
-            RESERVE.take(bytes)
+            let taken = RESERVE.take(bytes);
+            if RESERVE.is_low() {
+                attention::ask(LOW);
+            }
+            taken
         }
     }
 }
@@ -73,7 +75,7 @@ pub fn take(bytes: usize) -> *mut u8 {
 /// A table of the recorder could not grow: recording ends as if the reserve were used.
 #[cold]
 pub fn ran_out() {
-    RAN_OUT.store(true, Relaxed);
+    attention::ask(RAN_OUT);
 }
 
 #[inline]
@@ -84,13 +86,13 @@ pub fn has(block: *const u8) -> bool {
 /// Whether the kernel has ever refused memory for the recorder's tables.
 #[inline]
 pub fn is_used() -> bool {
-    RAN_OUT.load(Relaxed)
+    attention::is_asked(RAN_OUT)
 }
 
 /// Little is left: under a cap requests are refused, otherwise they are forwarded without recording.
 #[inline]
 pub fn is_low() -> bool {
-    RESERVE.is_low()
+    attention::is_asked(LOW)
 }
 
 #[cfg(test)]

@@ -43,12 +43,12 @@ pub struct ShardedCounter {
 
 impl ShardedCounter {
     #[inline]
-    fn cells(&self) -> Option<&[Cell]> {
+    fn cells(&self) -> Option<&[Cell; CELLS]> {
         cells_at(self.open.load(Acquire))
     }
 
     #[cold]
-    fn make(&self) -> Option<&[Cell]> {
+    fn make(&self) -> Option<&[Cell; CELLS]> {
         if self.made.load(Acquire).is_null() {
             let fresh = pages(CELLS * size_of::<Cell>()).ok()?.cast();
             if self.made.compare_exchange(null_mut(), fresh, AcqRel, Acquire).is_err() {
@@ -73,14 +73,14 @@ impl ShardedCounter {
     }
 
     /// Adds to both sums in this thread's cell. False: there are no open cells, nothing was added.
-    #[inline]
+    #[inline(always)]
     pub fn add(&self, by: i64, second: i64) -> bool {
         self.cells().map(|cells| add(cells, by, second)).is_some()
     }
 
     /// As `add`, and opens the cells. `Some(true)`: this thread's share is
     /// exhausted, see [`ShardedCounter::share`]. `None`: the kernel gave no pages, nothing was added.
-    #[inline]
+    #[inline(always)]
     pub fn add_within(&self, by: i64, second: i64) -> Option<bool> {
         let cells = match self.cells() {
             Some(cells) => cells,
@@ -134,14 +134,14 @@ impl ShardedCounter {
 }
 
 #[inline]
-fn cells_at<'a>(cells: *const Cell) -> Option<&'a [Cell]> {
+fn cells_at<'a>(cells: *const Cell) -> Option<&'a [Cell; CELLS]> {
     // SAFETY: pages made by `make`, never given back; zero bytes are valid cells.
-    (!cells.is_null()).then(|| unsafe { std::slice::from_raw_parts(cells, CELLS) })
+    unsafe { cells.cast::<[Cell; CELLS]>().as_ref() }
 }
 
 /// This thread's cell and its first sum after it.
-#[inline]
-fn add(cells: &[Cell], by: i64, second: i64) -> (&Cell, i64) {
+#[inline(always)]
+fn add(cells: &[Cell; CELLS], by: i64, second: i64) -> (&Cell, i64) {
     let number = number();
     let (cell, sum) = if number < OWN {
         let cell = &cells[number];

@@ -1,16 +1,18 @@
 //! The trace writer's data of each thread: its number, and the time of its last event.
 
 use crate::runtime::tls::thread_block;
+use std::sync::atomic::{Ordering, compiler_fence};
 use vramtrace_format::ThreadId;
 
 #[repr(C)]
 struct Slot {
-    /// Owner << 16 | number. In a forked child the owner differs, so the parent's number is not used.
+    /// In a forked child the owner differs, so the parent's number is not used.
+    owner: usize,
     number: u64,
     last_ns: u64,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 16, align 16);
+thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 32, align 32);
 
 /// The kernel's number of this thread.
 pub fn tid() -> i32 {
@@ -24,18 +26,21 @@ pub fn lives(tid: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 }
 }
 
-/// The number that this thread has in the trace of `owner` (the trace writer's address, 48 bits), if it
-/// has one.
+/// The number that this thread has in the trace of `owner` (the trace writer's address), if it has one.
 #[inline(always)]
 pub fn number(owner: usize) -> Option<ThreadId> {
     // SAFETY: the slot is this thread's own.
-    let number = unsafe { (*slot()).number };
-    (number >> 16 == owner as u64).then_some(ThreadId(number as u16))
+    let slot = unsafe { &*slot() };
+    (slot.owner == owner).then_some(ThreadId(slot.number as u16))
 }
 
 pub fn set_number(owner: usize, thread: ThreadId) {
     // SAFETY: the slot is this thread's own.
-    unsafe { (*slot()).number = (owner as u64) << 16 | u64::from(thread.0) }
+    let slot = unsafe { &mut *slot() };
+    slot.number = u64::from(thread.0);
+    // A signal handler that comes in between gives the thread a number, which it keeps.
+    compiler_fence(Ordering::SeqCst);
+    slot.owner = owner;
 }
 
 /// The time at which this thread last read the trace writer's clock.

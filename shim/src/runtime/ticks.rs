@@ -50,7 +50,8 @@ impl Ticks {
     /// The time now; `real` reads the real clock.
     #[inline]
     pub fn now(&self, real: fn() -> u64) -> u64 {
-        if self.state.load(Ordering::Relaxed) == GOOD {
+        let state = self.state.load(Ordering::Relaxed);
+        if state == GOOD {
             let version = self.version.load(Ordering::Acquire);
             let tick = self.tick.load(Ordering::Relaxed);
             let ns = self.ns.load(Ordering::Relaxed);
@@ -63,19 +64,17 @@ impl Ticks {
                     return ns + since as u64;
                 }
             }
+        } else if state == BAD {
+            return real();
         }
         self.anchor(real)
     }
 
     #[cold]
     fn anchor(&self, real: fn() -> u64) -> u64 {
-        match self.state.load(Ordering::Relaxed) {
-            BAD => return real(),
-            UNTRIED => {
-                let state = if is_invariant() { GOOD } else { BAD };
-                self.state.store(state, Ordering::Relaxed);
-            }
-            _ => {}
+        if self.state.load(Ordering::Relaxed) == UNTRIED {
+            let state = if is_invariant() { GOOD } else { BAD };
+            self.state.store(state, Ordering::Relaxed);
         }
         let before = counter();
         let ns = real();

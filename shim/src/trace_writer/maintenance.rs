@@ -289,6 +289,8 @@ impl TraceWriter {
                 own_stack::run(|| self.sum_up(view));
             }
             self.record(&Event::Ended);
+            trace.write_at_once();
+            self.short.end();
             trace.finish();
         }
         if let Some(live) = self.live() {

@@ -20,6 +20,7 @@ mod named_file;
 mod opening;
 mod retention;
 mod short;
+mod short_window;
 mod slots;
 mod switch;
 mod switch_state;
@@ -50,12 +51,14 @@ use failure::Failure;
 use identity::Identity;
 use live::{Directories, PublishedPage};
 use means::Means;
+use short_window::ShortWindow;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use switch_state::Switch;
 use trace::Trace;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
+use window::Window;
 
 /// Nothing recorded yet; the first event that opens the file will.
 const UNOPENED: u32 = 0;
@@ -74,6 +77,8 @@ const PENDING_MOST: usize = 1 << 14;
 /// What each event reads is on the first cache line.
 #[repr(C, align(64))]
 pub struct TraceWriter {
+    /// Where short records go without a look at `state` and `trace`. It ends when these change.
+    short: ShortWindow<Window>,
     state: AtomicU32,
     /// The live page's figures must be stored at the end of this call.
     stale: AtomicBool,
@@ -124,6 +129,7 @@ impl TraceWriter {
             clock::always_ask();
         }
         TraceWriter {
+            short: ShortWindow::default(),
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
             trace: AtomicPtr::new(null_mut()),
             clock: ProcessClock::start(),
@@ -268,6 +274,7 @@ impl TraceWriter {
 
     fn stop_at(&self, reason: StopReason, errno: i32, now_ns: u64) -> bool {
         let before = self.state.swap(SILENT, Ordering::AcqRel);
+        self.short.end();
         if before == SILENT {
             return false;
         }
@@ -308,6 +315,7 @@ impl TraceWriter {
         let Some(trace) = self.trace() else { return false };
         let turned =
             self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
+        self.short.end();
         if turned.is_err() {
             // Another thread has changed the state meanwhile: this event is dropped like all later
             // ones.

@@ -1,63 +1,46 @@
 //! Allocations and frees in their short form: nearly all events of a program. What the fast path cannot write goes to
 //! [`TraceWriter::record_at`].
+//! The rest takes the event as a closure: it is made there, and the fast path keeps nothing across a call.
 
-use super::trace::Trace;
 use super::window::Window;
 use super::{RUNNING, TraceWriter};
 use crate::model::ledger::Entry;
 use crate::runtime::thread_slot;
 use std::sync::atomic::Ordering;
-use vramtrace_format::{Alloc, Appended, Event, SiteId, Space, ThreadId};
+use vramtrace_format::{Alloc, Appended, Event, Reserved, Short, SiteId, Space, ThreadId};
 
 impl TraceWriter {
-    /// `record_at` for an allocation without a request of its own, in a fast path.
-    #[inline(always)]
-    pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
-        if let Some((thread, trace, window)) = self.short(time_ns)
-            && let Some(put) = window.writer.append_alloc(thread, time_ns, alloc)
-            && self.is_put(trace, window, put, time_ns)
-        {
-            return;
-        }
-        self.record_wide(time_ns, &Event::Alloc(*alloc));
-    }
-
-    /// As `record_alloc`, for a framework's block with or without its request.
+    /// `record_at` for a framework's block, with or without its request, in a fast path.
     #[inline(always)]
     pub fn record_block(&self, time_ns: u64, block: &Alloc) {
-        let Some(requested) = block.requested else { return self.record_alloc(time_ns, block) };
-        if let Some((thread, trace, window)) = self.short(time_ns)
-            && let Some(put) = window.writer.append_requested(thread, time_ns, block, requested)
-            && self.is_put(trace, window, put, time_ns)
-        {
-            return;
-        }
-        self.record_wide(time_ns, &Event::Alloc(*block));
+        let put = self.short(time_ns).map(|(thread, window)| {
+            let put = match block.requested {
+                None => window.writer.append_alloc(thread, time_ns, block),
+                Some(bytes) => window.writer.append_requested(thread, time_ns, block, bytes),
+            };
+            (window, put)
+        });
+        let block = *block;
+        self.finish(put, time_ns, move || Event::Alloc(block));
     }
 
     /// `record_at` for a free, in a fast path.
     #[inline(always)]
     pub fn record_free(&self, time_ns: u64, key: u64, space: Space, site: SiteId) {
-        if let Some((thread, trace, window)) = self.short(time_ns)
-            && let Some(put) = window.writer.append_free(thread, time_ns, key, space, site)
-            && self.is_put(trace, window, put, time_ns)
-        {
-            return;
-        }
-        self.record_wide(time_ns, &Event::Free { key, space, site });
-    }
-
-    /// `record_at` where the fast path ends.
-    #[cold]
-    #[inline(never)]
-    fn record_wide(&self, time_ns: u64, event: &Event) {
-        self.record_at(time_ns, event);
+        let put = self.short(time_ns).map(|(thread, window)| {
+            (window, window.writer.append_free(thread, time_ns, key, space, site))
+        });
+        self.finish(put, time_ns, move || Event::Free { key, space, site });
     }
 
     /// Records an entry of the ledger, out of line: for the hooks of the driver's functions, which are many.
     #[inline(never)]
     pub fn record_entry(&self, entry: &Entry) {
-        self.record_alloc(entry.time_ns, &entry.alloc());
+        let time_ns = entry.time_ns;
+        let put = self.short(time_ns).map(|(thread, window)| {
+            (window, window.writer.append_alloc(thread, time_ns, &entry.alloc()))
+        });
+        self.finish(put, time_ns, || Event::Alloc(entry.alloc()));
     }
 
     /// As `record_free`, out of line.
@@ -66,34 +49,61 @@ impl TraceWriter {
         self.record_free(time_ns, key, space, site);
     }
 
-    /// Where an event in its short form may go, in the common case.
+    /// Does the rest where an append in its short form has not done all.
     #[inline(always)]
-    fn short(&self, time_ns: u64) -> Option<(ThreadId, &'static Trace, &'static Window)> {
-        if self.state.load(Ordering::Acquire) != RUNNING {
-            return None;
-        }
-        let thread = thread_slot::number(self.owner())?;
-        let trace = self.trace()?;
-        Some((thread, trace, trace.short(time_ns)?))
-    }
-
-    /// False: there was no room, and nothing was written.
-    #[inline(always)]
-    fn is_put(&self, trace: &Trace, window: &'static Window, put: Appended, time_ns: u64) -> bool {
+    fn finish(
+        &self,
+        put: Option<(&'static Window, Short)>,
+        time_ns: u64,
+        event: impl FnOnce() -> Event,
+    ) {
         match put {
-            Appended::At { middle: false, .. } => true,
-            Appended::At { middle: true, .. } => {
-                self.middle_reached(trace, window, time_ns);
-                true
-            }
-            Appended::Full => false,
+            Some((_, Short::At { .. })) => {}
+            Some((window, Short::Reserved(at))) => self.go_on(window, at, time_ns, event),
+            Some((_, Short::Unfit)) | None => self.record_wide(time_ns, event),
         }
     }
 
+    /// `record_at` where the fast path ends: if it may, it goes on with the next event.
     #[cold]
-    fn middle_reached(&self, trace: &Trace, window: &'static Window, time_ns: u64) {
-        if let Err(failure) = trace.middle_reached(window, time_ns) {
-            self.fail(failure, time_ns);
+    #[inline(never)]
+    fn record_wide(&self, time_ns: u64, event: impl FnOnce() -> Event) {
+        self.record_at(time_ns, &event());
+        self.short.begin(|| {
+            let runs = self.state.load(Ordering::Acquire) == RUNNING;
+            self.trace().filter(|_| runs)?.short()
+        });
+    }
+
+    /// Goes on with an append that has reserved space at the end of a line.
+    #[cold]
+    #[inline(never)]
+    fn go_on(
+        &self,
+        window: &'static Window,
+        at: Reserved,
+        time_ns: u64,
+        event: impl FnOnce() -> Event,
+    ) {
+        let event = event();
+        let thread = thread_slot::number(self.owner()).unwrap_or_default();
+        match window.writer.append_reserved(at, thread, time_ns, &event) {
+            Appended::At { middle: false, .. } => {}
+            Appended::At { middle: true, .. } => {
+                let ready = self.trace().map(|trace| trace.middle_reached(window, time_ns));
+                if let Some(Err(failure)) = ready {
+                    self.fail(failure, time_ns);
+                }
+            }
+            Appended::Full => self.record_wide(time_ns, || event),
         }
+    }
+
+    /// Thread and window of an event in its short form, in the common case.
+    #[inline(always)]
+    fn short(&self, time_ns: u64) -> Option<(ThreadId, &'static Window)> {
+        let window = self.short.get()?;
+        let thread = thread_slot::number(self.owner())?;
+        window.writer.is_near(time_ns).then_some((thread, window))
     }
 }

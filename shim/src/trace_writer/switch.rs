@@ -143,6 +143,7 @@ impl TraceWriter {
                 .compare_exchange(before, PAUSED, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
         {
+            self.short.end();
             maintenance.switch.before = before;
             if let Some(live) = self.live() {
                 live.recording(false);

@@ -175,13 +175,14 @@ impl Trace {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
     }
 
-    /// The window of an event in its short form, in the common case. After an append that reaches the middle,
-    /// [`Trace::middle_reached`] is called.
-    #[inline(always)]
-    pub fn short(&self, now_ns: u64) -> Option<&'static Window> {
-        let window = self.events.current();
-        let is_common = !self.at_once.load(Ordering::Relaxed) && window.writer.is_near(now_ns);
-        is_common.then_some(window)
+    /// The window where events may be appended without a look at the trace; `None`: nowhere.
+    pub fn short(&self) -> Option<&'static Window> {
+        (!self.at_once.load(Ordering::Acquire)).then(|| self.events.current())
+    }
+
+    /// Records are written to the file at once, from now on.
+    pub fn write_at_once(&self) {
+        self.at_once.store(true, Ordering::Release);
     }
 
     pub fn middle_reached(&self, window: &'static Window, now_ns: u64) -> Result<(), Failure> {
@@ -255,14 +256,14 @@ impl Trace {
 
     /// The trace was removed: removes the tail, which is of no use without it.
     pub fn abandon(&self) {
-        self.at_once.store(true, Ordering::Relaxed);
+        self.write_at_once();
         self.grid.lock().tail.take().into_iter().for_each(Tail::remove);
     }
 
     /// Writes everything to the trace and removes the tail. Later records are written at once. If
     /// something could not be written, the tail stays.
     pub fn finish(&self) {
-        self.at_once.store(true, Ordering::Relaxed);
+        self.write_at_once();
         let mut grid = self.grid.lock();
         let _ = self.with_file(|file| {
             self.retire(file, &mut grid)?;

@@ -15,11 +15,27 @@ pub struct Curve {
     bins: Vec<u64>,
     shift: u32,
     last: u64,
+    /// The bin of the last change.
+    bin: usize,
 }
 
 impl Curve {
     /// Adds a change of the value.
+    #[inline]
     pub fn push(&mut self, time_ns: u64, value: u64) {
+        // Most changes are in the bin of the one before.
+        if (time_ns >> self.shift) as usize == self.bin
+            && let Some(highest) = self.bins.get_mut(self.bin)
+        {
+            *highest = (*highest).max(value);
+            self.last = value;
+        } else {
+            self.push_elsewhere(time_ns, value);
+        }
+    }
+
+    #[cold]
+    fn push_elsewhere(&mut self, time_ns: u64, value: u64) {
         self.shift = self.shift.max(SHIFT);
         while (time_ns >> self.shift) as usize >= MOST_BINS && self.shift < 63 {
             let pair = |pair: &[u64]| pair.iter().copied().max().unwrap_or(0);
@@ -32,7 +48,7 @@ impl Curve {
             self.bins.push(self.last);
         }
         self.bins[bin] = self.bins[bin].max(value);
-        self.last = value;
+        (self.last, self.bin) = (value, bin);
     }
 
     /// The highest value in each of `columns` equal parts of `from_ns..to_ns`.

@@ -103,3 +103,20 @@ fn a_caller_of_that_function_alone_has_its_answer() {
     assert_eq!((&*bare.stdout, &*ours.stdout), ("4\n", "4\n"), "{}", ours.stderr);
     assert_eq!(ours.stderr, "");
 }
+
+/// Nothing reads the requests of samples, so the calls pass. The program has its answers.
+#[test]
+fn where_samples_are_recorded_requests_are_not() {
+    for library in LIBRARIES {
+        for (mode, count) in [("requests", 0), ("requests-of-threads", 5000)] {
+            let program = Program::c("torch");
+            let bare = program.run(setup(library, mode).arg(count)).ok();
+            let sampled = setup(library, mode).arg(count).env("VRAMTRACE_RECORD", "sampled");
+            let ours = program.run(sampled.preload()).ok();
+            assert_eq!(bare.stdout, ours.stdout);
+            let (found, noted) = blocks(&ours);
+            assert!(!noted, "{library} {mode}");
+            assert!(found.iter().all(|block| block.requested.is_none()), "{library} {mode}");
+        }
+    }
+}

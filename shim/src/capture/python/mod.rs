@@ -102,7 +102,7 @@ impl Python {
                 }
                 // SAFETY: never freed.
                 let Interpreter { layout, code_type, .. } = unsafe { &*fresh };
-                if layout.minor <= 13 && !layout.is_free_threaded() {
+                if layout.minor <= 11 {
                     // SAFETY: its variable of this name; an interpreter whose frames are read stays loaded.
                     unsafe { freed_codes::count_frees(object, *code_type) };
                 }

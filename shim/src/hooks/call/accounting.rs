@@ -1,9 +1,10 @@
 //! The steps of every allocation and every free: cap, driver, ledger, trace file.
 
 use crate::driver::api::Api;
-use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::driver::cuda::CUresult;
 use crate::hooks::call::after_call::stop_without_host_memory;
-use crate::hooks::process::oom_sources::sources;
+use crate::hooks::call::request::{Request, Why, refuse, refuse_unrecordable, site};
+use crate::hooks::call::{Call, Function};
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
@@ -11,216 +12,65 @@ use crate::model::cap::{Refusal, Reservation};
 use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Ledger, Removed, Sink};
 use crate::model::pools::Pool;
-use crate::model::sites::SiteKey;
-use crate::oom;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
-use crate::runtime::log;
-use crate::runtime::reserve;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
-use vramtrace_format::physical::{PAGE, Physical, physical};
-use vramtrace_format::size::{AsGiven, Bytes};
-use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
-
-/// What a call asks for.
-#[derive(Clone, Copy, Debug)]
-pub struct Request {
-    pub api: Api,
-    pub kind: Kind,
-    /// `kind.space()`, except for pools of managed or host memory.
-    pub space: Space,
-    pub target: Target,
-    /// Bytes requested, as exactly as they can be known before the call; 0 where the driver is certain
-    /// to refuse the call.
-    pub size: u64,
-}
-
-impl Request {
-    pub fn new(api: Api, kind: Kind, target: Target, size: u64) -> Request {
-        Request { api, kind, space: kind.space(), target, size }
-    }
-
-    /// The most physical bytes that the request can take; 0 for memory that no cap counts.
-    fn upper_bound(&self) -> u64 {
-        match physical(self.kind, self.size) {
-            Physical::Own(bytes) => bytes,
-            Physical::Shared(_) => PAGE,
-            Physical::Reserved | Physical::None => 0,
-        }
-    }
-
-    pub fn site(&self, p: &'static Process) -> SiteId {
-        site(p, self.api, Some(self.kind), self.target, PoolId(0), 0)
-    }
-}
-
-pub fn site(
-    p: &'static Process,
-    api: Api,
-    kind: Option<Kind>,
-    target: Target,
-    pool: PoolId,
-    stream: u64,
-) -> SiteId {
-    let Target { context, device } = target;
-    if p.trace_writer.is_silent() {
-        return SiteId(0);
-    }
-    let key = SiteKey { api: api as u16, kind, device, context, pool, stream };
-    p.sites.get(&key, |definition| p.trace_writer.try_define(definition))
-}
-
-/// Why a request got no memory.
-#[derive(Clone, Copy, Debug)]
-pub enum Why {
-    Driver(CUresult),
-    Cap(Refusal),
-    /// The cap only warns: the request goes to the driver all the same.
-    Warned(Refusal),
-    BadCap,
-}
-
-/// Counts and records a request that got no memory. Returns the result for the program.
-#[cold]
-pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
-    let site = request.site(p);
-    let Target { device, .. } = request.target;
-    match request.kind.is_host() {
-        // Host memory: the free bytes of the device do not explain the refusal.
-        true => record_refusal(p, device, site, request.size, why, |_| 0).result,
-        false => refuse_at(p, device, site, request.size, why),
-    }
-}
-
-#[cold]
-pub(in crate::hooks) fn refuse_at(
-    p: &'static Process,
-    device: DeviceId,
-    site: SiteId,
-    size: u64,
-    why: Why,
-) -> CUresult {
-    let look = |refused: &Refused| match is_of_memory(refused) {
-        // If the recorder itself has no host memory, the refusal need not be of device memory: no
-        // post-mortem.
-        true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
-        _ => 0,
-    };
-    let refused = record_refusal(p, device, site, size, why, look);
-    if let Why::Warned(refusal) = why {
-        say_that_it_only_warns(p, device, size, refusal);
-    }
-    if is_of_memory(&refused) && !reserve::is_used() {
-        p.oom.refused(sources(p), device, &refused);
-    }
-    refused.result
-}
-
-fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refusal: Refusal) {
-    if !p.cap.warns_first() {
-        return;
-    }
-    let Refusal { counted, limit, .. } = refusal;
-    log::line(format_args!(
-        "cuda:{}: a request of {} exceeds the cap of {} ({} counted); the cap only warns, so the \
-         request is granted; this line is printed once, the trace records every such request",
-        device.0,
-        Bytes(size),
-        AsGiven(limit),
-        Bytes(counted)
-    ));
-}
-
-/// Whether the request was refused for want of device memory.
-fn is_of_memory(refused: &Refused) -> bool {
-    match refused.by {
-        RefusedBy::Driver => refused.result == CUDA_ERROR_OUT_OF_MEMORY,
-        RefusedBy::Cap | RefusedBy::Group => true,
-        RefusedBy::BadCap | RefusedBy::Warned => false,
-    }
-}
-
-/// `driver_free` returns the device's free bytes as the driver sees them; 0: not known.
-fn record_refusal(
-    p: &'static Process,
-    device: DeviceId,
-    site: SiteId,
-    size: u64,
-    why: Why,
-    driver_free: impl FnOnce(&Refused) -> u64,
-) -> Refused {
-    let counted = p.cap.counted(device, p.ledger.live(device));
-    let limit = p.cap.limit(device).unwrap_or(0);
-    let (result, by, counted, limit) = match why {
-        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
-        Why::Cap(refusal) => {
-            let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
-            (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
-        }
-        Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
-        Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
-    };
-    let stack = crate::hooks::process::stacks::stack(p);
-    let cache = oom::cache_of(&p.torch_totals, device);
-    let mut refused =
-        Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
-    refused.driver_free = driver_free(&refused);
-    let record = || p.trace_writer.record(&Event::Refused(refused));
-    if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
-        // Another error than out of memory: it is recorded, and not counted as a refusal.
-        record();
-    } else {
-        p.ledger.refused(device, by, record);
-    }
-    refused
-}
+use vramtrace_format::{Drift, Event, Kind, PoolId, SiteId, Space};
 
 /// How a request's bytes are counted under a cap: by themselves ([`Single`]), or as the growth of a pool
-/// (`families/ordered.rs`). [`take`] calls the methods in this order.
+/// (`families/ordered.rs`). [`take`] calls the methods in this order. `wanted`: the entry as far as it is known before
+/// the driver's call.
 pub(in crate::hooks) trait Account {
     /// Bytes that are counted while the driver is asked for them.
     type Promise;
-    fn promise(&self) -> Result<Self::Promise, Refusal>;
+    /// What of them is to be settled once the memory is in the ledger.
+    type Given;
+    fn promise(&self, wanted: &Entry) -> Result<Self::Promise, Refusal>;
     /// The same, whatever the limit: the cap only warns.
-    fn promise_anyway(&self) -> Self::Promise;
+    fn promise_anyway(&self, wanted: &Entry) -> Self::Promise;
     /// The driver gave no memory.
     fn withdraw(&self, promise: Self::Promise);
     /// The driver gave memory, which the ledger does not have yet.
-    fn given(&self, promise: Self::Promise) -> Self::Promise;
+    fn given(&self, promise: Self::Promise) -> Self::Given;
     /// Enters the memory in the ledger, and counts what it took. `Break`: it is not recorded; the result
     /// for the program.
-    fn enter(&mut self, entry: &Entry, promise: Self::Promise) -> ControlFlow<CUresult>;
+    fn enter(&mut self, entry: &Entry, given: Self::Given) -> ControlFlow<CUresult>;
     /// The event is in the trace.
-    fn recorded(&self, now_ns: u64);
+    fn recorded(&self, entry: &Entry);
     /// Counts and records that the request got no memory. Returns the result for the program.
-    fn refuse(&self, why: Why) -> CUresult;
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult;
 }
 
 /// The steps of every allocation but nodes of graphs: promise, driver, ledger, trace file. `real` calls the
-/// driver, which writes directly to the program's outputs; `entry` reads them.
-#[inline]
+/// driver, which writes directly to the program's outputs; `complete` reads them.
+///
+/// The entry is made before the driver's call, where it stays: what would be kept for it across the call is stored once.
+#[inline(always)]
 pub(in crate::hooks) fn take<A: Account>(
     p: &'static Process,
     mut account: A,
+    mut entry: Entry,
     real: impl FnOnce() -> CUresult,
-    entry: impl FnOnce() -> Entry,
+    complete: impl FnOnce(&mut Entry),
 ) -> CUresult {
-    let promise = match account.promise() {
+    let promise = match account.promise(&entry) {
         Ok(promise) => promise,
         Err(refusal) if p.cap.only_warns() => {
-            account.refuse(Why::Warned(refusal));
-            account.promise_anyway()
+            account.refuse(&entry, Why::Warned(refusal));
+            account.promise_anyway(&entry)
         }
-        Err(refusal) => return account.refuse(Why::Cap(refusal)),
+        Err(refusal) => return account.refuse(&entry, Why::Cap(refusal)),
     };
     let result = real();
     if result != 0 {
         account.withdraw(promise);
-        return account.refuse(Why::Driver(result));
+        return account.refuse(&entry, Why::Driver(result));
     }
-    let promise = account.given(promise);
-    let entry = entry();
-    if let ControlFlow::Break(result) = account.enter(&entry, promise) {
+    let given = account.given(promise);
+    complete(&mut entry);
+    entry.time_ns = p.clock.now_ns();
+    entry.stack = crate::hooks::process::stacks::stack(p);
+    if let ControlFlow::Break(result) = account.enter(&entry, given) {
         return result;
     }
     p.trace_writer.record_entry(&entry);
@@ -229,7 +79,7 @@ pub(in crate::hooks) fn take<A: Account>(
     {
         sampling.memory_came(entry.device, entry.key, entry.size);
     }
-    account.recorded(entry.time_ns);
+    account.recorded(&entry);
     result
 }
 
@@ -243,9 +93,10 @@ struct Single<'r, U> {
 
 impl<U: FnOnce(u64)> Account for Single<'_, U> {
     type Promise = Reservation<'static>;
+    type Given = Reservation<'static>;
 
     #[inline]
-    fn promise(&self) -> Result<Reservation<'static>, Refusal> {
+    fn promise(&self, _: &Entry) -> Result<Reservation<'static>, Refusal> {
         let mut reservation = promise(self.p, self.request)?;
         // A thread that is cancelled in the driver does not say whether the driver has given the memory.
         reservation.taken();
@@ -253,7 +104,7 @@ impl<U: FnOnce(u64)> Account for Single<'_, U> {
     }
 
     #[cold]
-    fn promise_anyway(&self) -> Reservation<'static> {
+    fn promise_anyway(&self, _: &Entry) -> Reservation<'static> {
         let Request { kind, target, .. } = *self.request;
         let bytes = self.request.upper_bound();
         let mut reservation = self.p.cap.reserve_anyway(target.device, kind, bytes);
@@ -284,16 +135,16 @@ impl<U: FnOnce(u64)> Account for Single<'_, U> {
         if let Err(refusal) = reservation.commit(growth) {
             let undo = || self.undo(entry.key);
             undo_allocation(&p.ledger, &p.trace_writer, entry, growth, undo, reservation);
-            return ControlFlow::Break(self.refuse(Why::Cap(refusal)));
+            return ControlFlow::Break(self.refuse(entry, Why::Cap(refusal)));
         }
         ControlFlow::Continue(())
     }
 
     #[inline]
-    fn recorded(&self, _: u64) {}
+    fn recorded(&self, _: &Entry) {}
 
     #[inline(always)]
-    fn refuse(&self, why: Why) -> CUresult {
+    fn refuse(&self, _: &Entry, why: Why) -> CUresult {
         // A copy: what has its address taken is kept in memory.
         let request = *self.request;
         refuse(self.p, &request, why)
@@ -343,16 +194,14 @@ pub fn allocate(
     {
         return refused;
     }
-    take(p, Single { p, request, undo: Some(undo) }, real, || {
-        let (key, size) = taken();
-        Entry {
-            space: request.space,
-            context: request.target.context,
-            site: request.site(p),
-            stack: crate::hooks::process::stacks::stack(p),
-            time_ns: p.clock.now_ns(),
-            ..Entry::new(request.kind, key, size, request.target.device)
-        }
+    let entry = Entry {
+        space: request.space,
+        context: request.target.context,
+        ..Entry::new(request.kind, 0, request.size, request.target.device)
+    };
+    take(p, Single { p, request, undo: Some(undo) }, entry, real, |entry| {
+        (entry.key, entry.size) = taken();
+        entry.site = request.site(p);
     })
 }
 
@@ -377,16 +226,6 @@ fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresul
             Some(refuse_unrecordable(p, request))
         }
     }
-}
-
-/// Refuses a request for which the ledger has no room.
-#[cold]
-pub(in crate::hooks) fn refuse_unrecordable(p: &'static Process, request: &Request) -> CUresult {
-    let device = request.target.device;
-    let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
-    let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);
-    let counted = p.cap.counted(device, p.ledger.live(device));
-    refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
 }
 
 /// Undoes an allocation whose `growth` in bytes did not fit under the cap. Its bytes were not counted
@@ -427,38 +266,42 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
     }
 }
 
-/// A free, by any entry point. The driver is always called.
-#[inline]
+/// A free, by any entry point. The driver is always called. `api`: the call's, as the hook names it, so that it is known
+/// where this is compiled.
+#[inline(always)]
 pub fn free(
     p: &'static Process,
+    call: &Call<impl Function>,
     api: Api,
-    space: Space,
-    key: u64,
+    (space, key): (Space, u64),
     stream: u64,
-    real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
-    let (mut site, mut now) = (SiteId(0), 0);
-    if let Some(removed) = &taken {
-        site = freeing_site(p, api, &removed.entry, stream);
-        now = p.clock.now_ns();
-        p.trace_writer.record_driver_free(now, key, space, site);
-    }
-    let result = real();
     let Some(removed) = &taken else {
-        if result == 0 && key != 0 {
-            p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
-        }
-        return result;
+        return free_unknown(p, key, || call.forward());
     };
+    let site = freeing_site(p, api, &removed.entry, stream);
+    let now = call.now_ns(p);
+    p.trace_writer.record_driver_free(now, key, space, site);
+    let result = call.forward();
     if result == 0 {
         commit_free(p, removed, now);
     } else {
         let entry = &removed.entry;
         p.cap.grow(entry.device, p.ledger.restore(&p.trace_writer, removed));
         p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+    }
+    result
+}
+
+/// A free of what the ledger does not have.
+#[cold]
+fn free_unknown(p: &'static Process, key: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    let result = real();
+    if result == 0 && key != 0 {
+        p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
     }
     result
 }
@@ -511,66 +354,4 @@ pub(in crate::hooks) fn freeing_site(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::cap::Budget;
-    use crate::runtime::faults::tests::NO_PAGES;
-    use vramtrace_format::physical::MIB;
-
-    struct Nowhere;
-
-    impl Sink for Nowhere {
-        fn emit(&self, _: &Event) {}
-    }
-
-    fn small(key: u64) -> Entry {
-        Entry::new(Kind::Device, key, 1024, DeviceId(0))
-    }
-
-    fn capped(limit: u64) -> Budget {
-        let budget = Budget::default();
-        budget.set_limit(Some(limit));
-        budget
-    }
-
-    /// One that lies in two new pages does not fit; in the second one another one lies by then,
-    /// which took nothing, as the page was there.
-    #[test]
-    fn a_page_that_others_use_stays_counted_when_an_allocation_is_undone() {
-        let (budget, ledger) = (capped(2 * PAGE), Ledger::new());
-        let (mut straddling, mut inside) =
-            (budget.reserve(PAGE).unwrap(), budget.reserve(PAGE).unwrap());
-        let first = small((1 << 40) + PAGE - 512);
-        let growth = ledger.insert(&Nowhere, &first);
-        assert_eq!(growth, 2 * PAGE as i64);
-        let second = small((1 << 40) + PAGE + MIB);
-        inside.commit(ledger.insert(&Nowhere, &second)).unwrap();
-        let other = budget.reserve(1).unwrap();
-        assert!(straddling.commit(growth).is_err());
-        let promised = budget.counted();
-        let undo = || assert_eq!(budget.counted(), promised, "the driver has it until then");
-        undo_allocation(&ledger, &Nowhere, &first, growth, undo, straddling);
-        drop(other);
-        assert_eq!((budget.counted(), ledger.live(DeviceId(0))), (PAGE, PAGE));
-        let removed = ledger.remove(&Nowhere, Space::Device, second.key).unwrap();
-        assert!(budget.charge(-(ledger.left(&removed) as i64)));
-        assert_eq!(budget.counted(), 0);
-    }
-
-    #[test]
-    fn what_the_ledger_has_no_room_for_stays_counted() {
-        for (entry, bytes) in [
-            (small(1 << 40), PAGE),
-            (Entry::new(Kind::Device, 2 << 40, 3 * MIB, DeviceId(0)), 4 * MIB),
-        ] {
-            let (budget, ledger) = (capped(4 * MIB), Ledger::new());
-            let mut promise = budget.reserve(bytes).unwrap();
-            NO_PAGES.set(true);
-            let growth = ledger.insert(&Nowhere, &entry);
-            NO_PAGES.set(false);
-            assert!(ledger.get(entry.space, entry.key).is_none());
-            promise.commit(growth).unwrap();
-            assert_eq!(budget.counted(), bytes);
-        }
-    }
-}
+mod tests;

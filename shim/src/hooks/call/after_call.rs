@@ -4,21 +4,31 @@ use crate::driver::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::call::before_call;
 use crate::hooks::process::live_sites;
 use crate::hooks::process::state::Process;
-use crate::runtime::{log, own_stack, reserve};
+use crate::runtime::{attention, log, own_stack, reserve};
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{DeviceId, StopReason};
 
 /// At the end of each driver call.
 #[inline(always)]
 pub fn after_call(process: &'static Process) {
-    if reserve::is_used() {
-        stop_without_host_memory(process);
-    }
-    if process.cap.has_news() {
-        before_call::report_news(process);
+    if attention::is_any() {
+        attend(process);
     }
     if process.trace_writer.is_due() {
         maintain_and_ask(process);
+    }
+}
+
+#[cold]
+fn attend(process: &Process) {
+    if reserve::is_used() {
+        stop_without_host_memory(process);
+    }
+    if attention::is_asked(attention::ESCAPED) {
+        process.usage.record_escapes(&process.trace_writer);
+    }
+    if attention::is_asked(attention::NEWS) {
+        before_call::report_news(process);
     }
 }
 

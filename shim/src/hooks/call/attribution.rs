@@ -4,7 +4,7 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
-use crate::hooks::call::accounting::site;
+use crate::hooks::call::request::site;
 use crate::hooks::process::nvml_reading::activity::{ActivityGuard, AttributedReading};
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::refresh::refresh_reserves;

@@ -1,9 +1,11 @@
 //! Work before each call: reads due figures, applies new caps, and reports limits that were crossed.
 
 use crate::hooks::process::limit_events::limits;
+use crate::hooks::process::nvml_reading::Due;
 use crate::hooks::process::refresh::refresh_usage;
 use crate::hooks::process::state::Process;
 use crate::model::cap::{Crossing, News};
+use crate::model::devices::Device;
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
 use std::sync::atomic::Ordering;
@@ -12,21 +14,28 @@ use vramtrace_format::size::{AsGiven, Bytes};
 use vramtrace_format::{DeviceId, Event};
 
 /// Before each call: see [`crate::hooks::process::nvml_reading::reader::NvmlReader::due`]. Not during a stream
-/// capture: the driver is called only where necessary then.
-#[inline]
-pub fn refresh_if_due(p: &'static Process) {
+/// capture: the driver is called only where necessary then. Returns the time, if it was read for that; else 0.
+#[inline(always)]
+pub fn refresh_if_due(p: &'static Process) -> u64 {
     apply_orders(p);
-    if let Some((device, began_ns)) = p.nvml.due(p) {
-        if !p.stream_captures.any() {
-            refresh_usage(p, device.id);
-        }
-        p.nvml.was_read(p, began_ns);
+    match p.nvml.due(p) {
+        Due::Not(now_ns) => now_ns,
+        Due::Now(device, began_ns) => refresh(p, device, began_ns),
     }
+}
+
+#[cold]
+fn refresh(p: &'static Process, device: &Device, began_ns: u64) -> u64 {
+    if !p.stream_captures.any() {
+        refresh_usage(p, device.id);
+    }
+    p.nvml.was_read(p, began_ns);
+    0
 }
 
 /// Before each call: applies another limit if `vramtrace cap` has stored one in the live page. Two
 /// loads where there is none.
-#[inline]
+#[inline(always)]
 pub fn apply_orders(p: &'static Process) {
     if let Some(live) = p.trace_writer.live() {
         let last = live.page().last_order();

@@ -27,6 +27,7 @@ pub mod after_call;
 pub mod attribution;
 pub mod before_call;
 pub mod handler_exits;
+pub mod request;
 
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
@@ -59,8 +60,10 @@ pub struct Call<F: Function> {
     arguments: F::Arguments,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
-    /// This thread's: found once a call.
+    /// This thread's.
     errno_here: errno::Here,
+    /// The time of events at the beginning of the hook, if it was read; else 0.
+    now_ns: Cell<u64>,
     /// When this call began, if it is timed; else 0. And the time that the driver took.
     began_ns: Cell<u64>,
     driver_ns: Cell<u64>,
@@ -78,11 +81,20 @@ impl<F: Function> Call<F> {
         arguments: F::Arguments,
         depth: depth::Guard,
     ) -> Call<F> {
-        let errno_here = errno::here();
+        let errno_here = depth.errno();
         let errno = Cell::new(errno_here.get());
-        let (began_ns, driver_ns) = (Cell::new(0), Cell::new(0));
-        let answer = Cell::new(None);
-        Call { api, real, arguments, answer, errno, errno_here, began_ns, driver_ns, depth }
+        Call {
+            api,
+            real,
+            arguments,
+            answer: Cell::new(None),
+            errno,
+            errno_here,
+            now_ns: Cell::new(0),
+            began_ns: Cell::new(0),
+            driver_ns: Cell::new(0),
+            depth,
+        }
     }
 
     /// The arguments of the program's call.
@@ -94,8 +106,9 @@ impl<F: Function> Call<F> {
     /// Makes the program's call.
     #[inline(always)]
     pub fn forward(&self) -> CUresult {
+        // Of the call's address alone, as the closure of a hook: copies of the arguments would be made before they are passed.
         // SAFETY: the program made this call, with these arguments (`new`).
-        unsafe { self.real_with(self.arguments) }
+        self.answered(|| unsafe { self.real.call(self.arguments) })
     }
 
     /// Makes the program's call with other arguments.
@@ -104,49 +117,53 @@ impl<F: Function> Call<F> {
     /// The arguments fulfil the contract of the driver's function.
     #[inline(always)]
     pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
+        // SAFETY: the caller has arguments that fulfil the function's contract.
+        self.answered(|| unsafe { self.real.call(arguments) })
+    }
+
+    #[inline(always)]
+    fn answered(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let result = match self.began_ns.get() {
-            // SAFETY: the caller has arguments that fulfil the function's contract.
-            0 => unsafe { self.across(arguments) },
-            // SAFETY: the same.
-            _ => unsafe { self.across_timed(arguments) },
+            0 => self.across(driver),
+            _ => self.across_timed(driver),
         };
         self.answer.set(Some(result));
         result
     }
 
-    /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
     #[cold]
     #[inline(never)]
-    unsafe fn across_timed(&self, arguments: F::Arguments) -> CUresult {
+    fn across_timed(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let entered = clock::mono_ns();
-        // SAFETY: the caller's contract.
-        let result = unsafe { self.across(arguments) };
+        let result = self.across(driver);
         self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
         result
+    }
+
+    /// The time of an event at the beginning of the hook.
+    #[inline]
+    pub fn now_ns(&self, p: &Process) -> u64 {
+        match self.now_ns.get() {
+            0 => p.clock.now_ns(),
+            now_ns => now_ns,
+        }
     }
 
     /// Makes the program's call without a hook.
     #[inline]
     fn through(&self) -> CUresult {
         // SAFETY: the program made this call, with these arguments (`new`).
-        unsafe { self.across(self.arguments) }
+        self.across(|| unsafe { self.real.call(self.arguments) })
     }
 
     /// Calls the driver. Meanwhile a signal handler, and asynchronous cancellation, may leave this call.
-    ///
-    /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
     #[inline(always)]
-    unsafe fn across(&self, arguments: F::Arguments) -> CUresult {
-        let real = self.real;
+    fn across(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         // The driver must see the program's errno, not that of the hook's own calls.
         self.restore_errno();
         let result = match self.depth.enters_driver() {
-            // SAFETY: the caller's contract.
-            false => unsafe { real.call(arguments) },
-            // SAFETY: the caller's contract.
-            true => across_undeferred(self.api, move || unsafe { real.call(arguments) }),
+            false => driver(),
+            true => across_undeferred(self.api, driver),
         };
         self.depth.left_driver();
         self.keep_errno();
@@ -245,12 +262,11 @@ pub(in crate::hooks) fn run<F: Function>(
             return None;
         }
         process.usage.test_panic(call.api);
-        crate::hooks::call::before_call::refresh_if_due(process);
+        call.now_ns.set(before_call::refresh_if_due(process));
         let result = body(process);
         if result != 0 {
             process.oom.aftermath.failed(sources(process), call.api, result);
         }
-        process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if call.began_ns.get() != 0 {
             timed::ended(process, call.began_ns.get(), call.driver_ns.get());

@@ -11,8 +11,8 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{launch, torch_calls, torch_reports, torch_samples};
-use crate::hooks::process::state;
+use crate::hooks::families::{launch, torch_calls, torch_reports, torch_requests, torch_samples};
+use crate::runtime::opaque;
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -31,16 +31,28 @@ macro_rules! exports {
     };
 }
 
+/// Before a jump to another function: conditional jumps go to this place, in two bytes, and not there, in six.
+#[inline(always)]
+fn short_jumps() {
+    // SAFETY: no instruction.
+    #[cfg(not(miri))]
+    unsafe {
+        core::arch::asm!("", options(nomem, nostack, preserves_flags))
+    };
+}
+
 macro_rules! export {
     // Called by PyTorch, not by the program: the register behind the arguments is for the place of the call, which says whose
     // library this is.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
     ) => $($hook:tt)+) => {
+        pub use $name::$name;
         mod $name {
             use super::*;
+            export!(naked "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> ());
             // Without destructors: see `hooks/call/handler_exits.rs`.
-            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, caller: usize) {
+            unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, caller: usize) {
                 let real = torch_calls::real(Api::$name, caller);
                 let hooked = move || torch_calls::run(Api::$name, |process| {
                     crate::hooks::families::$($hook)+(process, Api::$name, $a, $b, $c, $d)
@@ -55,29 +67,19 @@ macro_rules! export {
                 }
             }
         }
-        export!(naked "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> ());
     };
     // Blocks: a program makes millions.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
     ) => torch :: memory) => {
+        pub use $name::$name;
         mod $name {
             use super::*;
+            export!(naked "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> ());
             // Without destructors: see `hooks/call/handler_exits.rs`.
             // The last calls are jumps, and none needs a place on the stack.
-            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                unsafe {
-                    match (state::hot().block_calls.may_pass(caller), depth::is_plain()) {
-                        (true, _) => passing($a, $b, $c, $d, $e, caller),
-                        (false, true) => hooked($a, $b, $c, $d, $e, caller),
-                        (false, false) => not_plain($a, $b, $c, $d, $e, caller),
-                    }
-                }
-            }
-
-            #[inline(never)]
-            unsafe extern "C-unwind" fn passing($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
+            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
+            unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 if let Some(real) = torch_samples::passed(Api::$name, caller, $a, $b, $c, $d, $e) {
                     let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
                         // SAFETY: the real function of this row, with the types that the row names.
@@ -85,6 +87,13 @@ macro_rules! export {
                     // SAFETY: the program's own call, with its arguments.
                     return unsafe { real($a, $b, $c, $d, $e) };
                 }
+                short_jumps();
+                // SAFETY: the program's own call, with its arguments.
+                unsafe { not_passed($a, $b, $c, $d, $e, caller) }
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn not_passed($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
                 unsafe {
                     match depth::is_plain() {
@@ -114,65 +123,85 @@ macro_rules! export {
                 }
             }
         }
-        export!(naked "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> ());
     };
     // Sets the caller's stream: its argument, a structure, is in two registers.
     (Torch $name:ident ( $a:ident: $A:ty, $b:ident: $B:ty ) => $($hook:tt)+) => {
+        pub use $name::$name;
         mod $name {
             use super::*;
+            export!(naked "rdx" "x2", $name ($a: $A, $b: $B) -> ());
             // Without destructors: see `hooks/call/handler_exits.rs`.
-            pub unsafe extern "C-unwind" fn called($a: $A, $b: $B, caller: usize) {
+            unsafe extern "C-unwind" fn called($a: $A, $b: $B, caller: usize) {
                 let hooked = move || crate::hooks::families::$($hook)+($a, $b, caller);
                 if depth::is_plain() { hooked() } else { deferred(hooked) }
             }
         }
-        export!(naked "rdx" "x2", $name ($a: $A, $b: $B) -> ());
     };
     // Asks for a number, at each request of a block: what is known of the caller takes neither a lock nor the loader.
     (Torch $name:ident ( $a:ident: $A:ty ) => $($hook:tt)+) => {
+        pub use $name::$name;
         mod $name {
             use super::*;
+            export!(naked "rsi" "x1", $name ($a: $A) -> u64);
             // Without destructors: see `hooks/call/handler_exits.rs`.
-            pub unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
+            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
+            unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
+                if let Some(real) = torch_requests::passed(Api::$name, caller) {
+                    // SAFETY: the real function of this row, with the types that the row names.
+                    let real: unsafe extern "C-unwind" fn($A) -> u64 = unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its argument.
+                    return unsafe { real($a) };
+                }
+                short_jumps();
+                // SAFETY: the program's own call, with its argument.
+                unsafe { noted($a, caller) }
+            }
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn noted($a: $A, caller: usize) -> u64 {
                 crate::hooks::families::$($hook)+(Api::$name, $a, caller)
             }
         }
-        export!(naked "rsi" "x1", $name ($a: $A) -> u64);
     };
     // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
     (Torch $name:ident () => $($hook:tt)+) => {
+        pub use $name::$name;
         mod $name {
             use super::*;
+            export!(naked "rdi" "x0", $name () -> u64);
             // Without destructors: see `hooks/call/handler_exits.rs`.
-            pub unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
+            unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
                 let hooked = move || crate::hooks::families::$($hook)+(Api::$name, caller);
                 if depth::is_plain() { hooked() } else { deferred(hooked) }
             }
         }
-        export!(naked "rdi" "x0", $name () -> u64);
     };
     (naked $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
+        #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $result {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
+                // This stub, which is the first one in its section, and what it jumps to are on the same lines of the cache.
+                ".balign 64",
                 ".cfi_startproc",
                 "endbr64",
                 concat!("mov ", $register, ", [rsp]"),
                 "jmp {called}",
                 ".cfi_endproc",
-                called = sym $name::called,
+                called = sym called,
             );
             #[cfg(target_arch = "aarch64")]
             core::arch::naked_asm!(
+                ".balign 64",
                 ".cfi_startproc",
                 // `bti c`
                 "hint 34",
                 concat!("mov ", $register_aarch64, ", x30"),
                 "b {called}",
                 ".cfi_endproc",
-                called = sym $name::called,
+                called = sym called,
             );
         }
     };
@@ -185,7 +214,15 @@ macro_rules! export {
         export!(of $function, $name ( $function: $F $(, $arg: $ty)* ) => launch::$hook);
     };
     (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        // On one line of the cache.
+        #[cfg(not(miri))]
+        core::arch::global_asm!(
+            concat!(".pushsection .text.passing.", stringify!($name), ",\"ax\",@progbits"),
+            ".balign 64",
+            ".popsection",
+        );
         #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
             if let Some(real) = launch::passed(Api::$name, $function) {
                 let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
@@ -223,8 +260,12 @@ macro_rules! export {
                 call.end();
                 result
             }
+            // Of a function that the compiler does not know the arguments on the stack stay where they are.
+            let other: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                // SAFETY: the address of this function.
+                unsafe { core::mem::transmute(opaque::address(looked_up as *const () as usize)) };
             // SAFETY: the program's own call, with its arguments.
-            unsafe { looked_up($($arg),*) }
+            unsafe { other($($arg),*) }
         }
     };
     // A query that libraries make at each of their calls: its answer is read, and nothing else is done.

@@ -4,7 +4,8 @@ use crate::driver::cuda::CUresult;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::{Request, allocate, free};
+use crate::hooks::call::accounting::{allocate, free};
+use crate::hooks::call::request::Request;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -147,9 +148,9 @@ pub fn mem_alloc_pitch_v1(
 }
 
 pub fn mem_free(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {
-    free(p, call.api, Space::Device, dptr, 0, || call.forward())
+    free(p, call, call.api, (Space::Device, dptr), 0)
 }
 
 pub fn mem_free_v1(p: &'static Process, call: &Call<impl Function>, dptr: u32) -> CUresult {
-    free(p, call.api, Space::Device, dptr.into(), 0, || call.forward())
+    free(p, call, call.api, (Space::Device, dptr.into()), 0)
 }

@@ -7,7 +7,8 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::{Request, allocate, free};
+use crate::hooks::call::accounting::{allocate, free};
+use crate::hooks::call::request::Request;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -242,7 +243,7 @@ pub fn create_mipmapped(
 /// cuArrayDestroy and cuMipmappedArrayDestroy.
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
     destroy_with_tiles(p, call.api, array as u64, || {
-        free(p, call.api, Space::Array, array as u64, 0, || call.forward())
+        free(p, call, call.api, (Space::Array, array as u64), 0)
     })
 }
 

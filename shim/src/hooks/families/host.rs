@@ -3,8 +3,8 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::site;
-use crate::hooks::call::accounting::{Request, Why, free, refuse};
+use crate::hooks::call::accounting::free;
+use crate::hooks::call::request::{Request, Why, refuse, site};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{NO_TARGET, current_target};
@@ -96,5 +96,5 @@ pub fn free_host(
     call: &Call<impl Function>,
     address: *mut c_void,
 ) -> CUresult {
-    free(p, call.api, Space::Host, address as u64, 0, || call.forward())
+    free(p, call, call.api, (Space::Host, address as u64), 0)
 }

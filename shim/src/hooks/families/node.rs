@@ -5,7 +5,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::{Request, Why, refuse};
+use crate::hooks::call::request::{Request, Why, refuse};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::NO_TARGET;

@@ -6,15 +6,15 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::{Account, Request, Why, allocate, free, refuse};
-use crate::hooks::call::accounting::{refuse_at, refuse_unrecordable, site, take};
+use crate::hooks::call::accounting::{Account, allocate, free, take};
+use crate::hooks::call::request::{Request, Why, refuse, refuse_at, refuse_unrecordable, site};
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, named};
 use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
-use crate::hooks::process::target::{current_context, target_of};
+use crate::hooks::process::target::{NO_TARGET, current_context, target_of};
 use crate::model::cap::{Budget, InFlight, Refusal, Ticket};
 use crate::model::ledger::Entry;
 use crate::model::pools::Pool as KnownPool;
@@ -32,8 +32,7 @@ pub fn stream_id(stream: Stream, per_thread: bool) -> u64 {
     if stream.is_null() && per_thread { PER_THREAD_STREAM } else { stream as u64 }
 }
 
-/// A request for a block: the entry point and its arguments. Functions off the usual path get copies of it, since what
-/// has its address taken is kept in memory.
+/// A request for a block: the entry point and its arguments.
 #[derive(Clone, Copy)]
 struct Wanted {
     api: Api,
@@ -45,17 +44,51 @@ struct Wanted {
     size: u64,
 }
 
-pub fn alloc_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
-    let size = bytesize as u64;
-    let wanted = Wanted { api: call.api, per_thread, stream, pool: 0, dptr, size };
-    take_block(p, &wanted, || call.forward())
+impl Wanted {
+    /// For a function off the usual path: what has its address taken is kept in memory.
+    #[inline(always)]
+    fn again(&self) -> Wanted {
+        let Wanted { api, per_thread, stream, pool, dptr, size } = *self;
+        Wanted { api, per_thread, stream, pool, dptr, size }
+    }
+}
+
+macro_rules! of_the_stream {
+    ($($alloc:ident $free:ident $per_thread:literal $alloc_api:ident $free_api:ident;)*) => {$(
+        #[inline(always)]
+        pub fn $alloc(
+            p: &'static Process,
+            call: &Call<impl Function>,
+            dptr: Out<u64>,
+            bytesize: usize,
+            stream: Stream,
+        ) -> CUresult {
+            let (api, size) = (Api::$alloc_api, bytesize as u64);
+            let wanted = Wanted { api, per_thread: $per_thread, stream, pool: 0, dptr, size };
+            take_block(p, wanted, || call.forward())
+        }
+
+        #[inline(always)]
+        pub fn $free(
+            p: &'static Process,
+            call: &Call<impl Function>,
+            dptr: u64,
+            stream: Stream,
+        ) -> CUresult {
+            if p.stream_captures.takes(|| is_capturing(stream, $per_thread)) {
+                // On a capturing stream this creates a free node.
+                return call.forward();
+            }
+            let stream = stream_id(stream, $per_thread);
+            free(p, call, Api::$free_api, (Space::Device, dptr), stream)
+        }
+    )*};
+}
+
+// The entry point is known where each is compiled: programs make no call more often.
+of_the_stream! {
+    alloc_async free_async false cuMemAllocAsync cuMemFreeAsync;
+    alloc_async_ptsz free_async_ptsz true cuMemAllocAsync_ptsz cuMemFreeAsync_ptsz;
 }
 
 pub fn alloc_from_pool_async(
@@ -67,80 +100,99 @@ pub fn alloc_from_pool_async(
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
-    let (pool_wanted, size) = (pool as u64, bytesize as u64);
-    let wanted = Wanted { api: call.api, per_thread, stream, pool: pool_wanted, dptr, size };
-    take_block(p, &wanted, || call.forward())
+    let (pool, size) = (pool as u64, bytesize as u64);
+    take_block(p, Wanted { api: call.api, per_thread, stream, pool, dptr, size }, || call.forward())
 }
 
-pub fn free_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: u64,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
-    if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
-        // On a capturing stream this creates a free node.
-        return call.forward();
-    }
-    let stream_id = stream_id(stream, per_thread);
-    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
-}
-
-#[inline]
-fn take_block(p: &'static Process, wanted: &Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
+#[inline(always)]
+fn take_block(p: &'static Process, wanted: Wanted, real: impl FnOnce() -> CUresult) -> CUresult {
     if p.cap.is_bad() {
-        let request = Request::new(
-            wanted.api,
-            Kind::Pool,
-            crate::hooks::process::target::NO_TARGET,
-            wanted.size,
-        );
-        return refuse(p, &request, Why::BadCap);
+        return refuse_all(p, wanted.again());
     }
     if p.stream_captures.takes(|| is_capturing(wanted.stream, wanted.per_thread)) {
         return super::graph::take_captured(p, wanted.api, wanted.dptr, wanted.size, real);
     }
-    let route = route(p, wanted);
-    match route.pool {
-        Some(pool) if !pool.is_device_memory() => {
-            return take_other(p, *wanted, route, pool.kind(), real);
-        }
-        Some(pool) => p.pools.takes(pool),
-        None => {
-            if let Some(refused) = refuse_unfollowed(p, *wanted, route) {
-                return refused;
-            }
-        }
+    let key = key(&wanted);
+    match p.stream_targets.find(&key) {
+        Some(route) => take_routed(p, wanted, route, real),
+        None => take_new(p, wanted.again(), key, real),
     }
-    let is_counted = wanted.size > 0 && !wanted.dptr.is_null();
-    let budget = route.pool.filter(|_| is_counted).and_then(|pool| p.cap.limited(pool.device()));
-    take(p, OfPool { p, wanted, route: &route, budget }, real, || entry(p, wanted, &route))
+}
+
+/// On a route that is not cached.
+#[cold]
+#[inline(never)]
+fn take_new(
+    p: &'static Process,
+    wanted: Wanted,
+    key: Key,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let route = find_route(p, wanted, key);
+    take_routed(p, wanted, route, real)
+}
+
+#[inline(always)]
+fn take_routed(
+    p: &'static Process,
+    wanted: Wanted,
+    route: StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(pool) = route.pool.filter(|pool| pool.is_device_memory()) else {
+        return take_other(p, wanted.again(), route, real);
+    };
+    p.pools.takes(pool);
+    let Wanted { size, dptr, .. } = wanted;
+    let entry = entry(&wanted, &route, pool.number());
+    let complete = |entry: &mut Entry| entry.key = given(dptr);
+    if let Some(budget) = p.cap.limited(pool.device())
+        && size > 0
+        && !dptr.is_null()
+    {
+        return take(p, Limited { p, pool, budget }, entry, real, complete);
+    }
+    take(p, Unlimited { p, pool: Some(pool) }, entry, real, complete)
+}
+
+/// The driver returned success, so it has written the address.
+#[inline(always)]
+fn given(dptr: Out<u64>) -> u64 {
+    dptr.get().unwrap_or(0)
+}
+
+#[cold]
+fn refuse_all(p: &'static Process, wanted: Wanted) -> CUresult {
+    refuse(p, &Request::new(wanted.api, Kind::Pool, NO_TARGET, wanted.size), Why::BadCap)
+}
+
+/// A block of another pool than those of a device's memory, or of one that is not followed.
+#[cold]
+fn take_other(
+    p: &'static Process,
+    wanted: Wanted,
+    route: StreamTarget,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    match route.pool {
+        Some(pool) => take_counted(p, wanted, route, pool.kind(), real),
+        None => match refuse_unfollowed(p, wanted, route) {
+            Some(refused) => refused,
+            None => {
+                take(p, Unlimited { p, pool: None }, entry(&wanted, &route, 0), real, |entry| {
+                    entry.key = given(wanted.dptr);
+                })
+            }
+        },
+    }
 }
 
 /// A request for a block of a pool that is not followed, or of none: no cap would hold.
-#[cold]
 fn refuse_unfollowed(p: &'static Process, wanted: Wanted, route: StreamTarget) -> Option<CUresult> {
     let device = route.target.device;
     (p.pools.has_overflowed() && wanted.size > 0 && p.cap.must_count(device)).then(|| {
         refuse_unrecordable(p, &Request::new(wanted.api, Kind::Pool, route.target, wanted.size))
     })
-}
-
-/// A block of a device's pool: counted as growth of the pool.
-struct OfPool<'a> {
-    p: &'static Process,
-    wanted: &'a Wanted,
-    route: &'a StreamTarget,
-    /// Of the cap, if one limits the request.
-    budget: Option<&'static Budget>,
-}
-
-impl OfPool<'_> {
-    #[inline]
-    fn limited(&self) -> Option<(&'static KnownPool, &'static Budget)> {
-        self.route.pool.zip(self.budget)
-    }
 }
 
 /// Asks again, after a look.
@@ -155,63 +207,115 @@ fn ask_again(
     pool.growth.ask_again(Some(budget), size)
 }
 
-impl Account for OfPool<'_> {
-    type Promise = Option<InFlight<'static>>;
+/// A block of a pool where no cap limits the request. `None`: the pool is not followed.
+struct Unlimited {
+    p: &'static Process,
+    pool: Option<&'static KnownPool>,
+}
+
+/// A block of a device's pool under a cap: counted as growth of the pool.
+struct Limited {
+    p: &'static Process,
+    pool: &'static KnownPool,
+    budget: &'static Budget,
+}
+
+impl Account for Unlimited {
+    type Promise = ();
+    type Given = ();
 
     #[inline(always)]
-    fn promise(&self) -> Result<Self::Promise, Refusal> {
-        let Some((pool, budget)) = self.limited() else { return Ok(None) };
-        let size = self.wanted.size;
-        let asked = match pool.growth.ask(Some(budget), size) {
-            Ok(asked) => asked,
-            Err(_) => ask_again(self.p, pool, budget, size)?,
-        };
-        Ok(Some(InFlight::new(&pool.growth, Some(budget), size, asked)))
+    fn promise(&self, _: &Entry) -> Result<(), Refusal> {
+        Ok(())
     }
 
     #[inline(always)]
-    fn promise_anyway(&self) -> Self::Promise {
-        let (pool, budget) = self.limited()?;
-        let asked = pool.growth.ask_anyway(budget, self.wanted.size);
-        Some(InFlight::new(&pool.growth, Some(budget), self.wanted.size, asked))
+    fn promise_anyway(&self, _: &Entry) {}
+
+    #[inline(always)]
+    fn withdraw(&self, (): ()) {
+        withdraw(self.p, self.pool, None);
     }
 
     #[inline(always)]
-    fn withdraw(&self, in_flight: Self::Promise) {
-        withdraw(self.p, self.route.pool, in_flight);
-    }
-
-    #[inline(always)]
-    fn given(&self, in_flight: Self::Promise) -> Self::Promise {
-        if let Some(pool) = self.route.pool {
+    fn given(&self, (): ()) {
+        if let Some(pool) = self.pool {
             pool.served();
         }
-        let (p, (pool, _), in_flight) = (self.p, self.limited()?, in_flight?);
-        let reading = read_reserved(p, pool, || in_flight.ticket());
-        in_flight.finish(true, reading, |change| record_change(p, pool, change));
-        None
     }
 
     #[inline(always)]
-    fn enter(&mut self, entry: &Entry, _: Self::Promise) -> ControlFlow<CUresult> {
-        self.p.ledger.insert(&self.p.trace_writer, entry);
-        ControlFlow::Continue(())
+    fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
+        enter(self.p, entry)
     }
 
     #[inline(always)]
-    fn recorded(&self, now_ns: u64) {
-        if let (Some(pool), None) = (self.route.pool, self.budget)
-            && (pool.growth.allocated(self.wanted.size) || pool.is_due(now_ns))
+    fn recorded(&self, entry: &Entry) {
+        if let Some(pool) = self.pool
+            && (pool.growth.allocated(entry.size) || pool.is_due(entry.time_ns))
         {
             refresh(self.p, pool);
         }
     }
 
     #[inline(always)]
-    fn refuse(&self, why: Why) -> CUresult {
-        let route = self.route;
-        refuse_at(self.p, route.target.device, route.site, self.wanted.size, why)
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
+        refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
     }
+}
+
+impl Account for Limited {
+    type Promise = InFlight<'static>;
+    type Given = ();
+
+    #[inline(always)]
+    fn promise(&self, wanted: &Entry) -> Result<InFlight<'static>, Refusal> {
+        let Limited { p, pool, budget } = *self;
+        let asked = match pool.growth.ask(Some(budget), wanted.size) {
+            Ok(asked) => asked,
+            Err(_) => ask_again(p, pool, budget, wanted.size)?,
+        };
+        Ok(InFlight::new(&pool.growth, Some(budget), wanted.size, asked))
+    }
+
+    #[inline(always)]
+    fn promise_anyway(&self, wanted: &Entry) -> InFlight<'static> {
+        let Limited { pool, budget, .. } = *self;
+        let asked = pool.growth.ask_anyway(budget, wanted.size);
+        InFlight::new(&pool.growth, Some(budget), wanted.size, asked)
+    }
+
+    #[inline(always)]
+    fn withdraw(&self, in_flight: InFlight<'static>) {
+        withdraw(self.p, Some(self.pool), Some(in_flight));
+    }
+
+    #[inline(always)]
+    fn given(&self, in_flight: InFlight<'static>) {
+        let Limited { p, pool, .. } = *self;
+        pool.served();
+        let reading = read_reserved(p, pool, || in_flight.ticket());
+        in_flight.finish(true, reading, |change| record_change(p, pool, change));
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
+        enter(self.p, entry)
+    }
+
+    #[inline(always)]
+    fn recorded(&self, _: &Entry) {}
+
+    #[inline(always)]
+    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
+        refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
+    }
+}
+
+#[inline(always)]
+fn enter(p: &'static Process, entry: &Entry) -> ControlFlow<CUresult> {
+    p.ledger.insert(&p.trace_writer, entry);
+    ControlFlow::Continue(())
 }
 
 #[cold]
@@ -232,8 +336,7 @@ fn withdraw(
 }
 
 /// A block from a pool of managed or host memory: each block is counted as an allocation.
-#[cold]
-fn take_other(
+fn take_counted(
     p: &'static Process,
     wanted: Wanted,
     route: StreamTarget,
@@ -251,31 +354,26 @@ fn take_other(
     allocate(p, &request, real, taken, |address| unsafe { undo(address, wanted.dptr, old) })
 }
 
-#[inline]
-fn entry(p: &'static Process, wanted: &Wanted, route: &StreamTarget) -> Entry {
-    // The driver returned success, so it has written the address.
-    let key = wanted.dptr.get().unwrap_or(0);
+/// What is known of a block before the driver's call.
+#[inline(always)]
+fn entry(wanted: &Wanted, route: &StreamTarget, pool: u32) -> Entry {
     Entry {
         context: route.target.context,
-        pool: route.pool.map_or(0, KnownPool::number),
+        pool,
         stream: stream_id(wanted.stream, wanted.per_thread),
         site: route.site,
-        time_ns: p.clock.now_ns(),
-        stack: crate::hooks::process::stacks::stack(p),
-        ..Entry::new(Kind::Pool, key, wanted.size, route.target.device)
+        ..Entry::new(Kind::Pool, 0, wanted.size, route.target.device)
     }
 }
 
-/// The context, device and pool of the request; cached for streams that were used before.
+/// The context, device and pool of the request are cached for streams that were used before.
 #[inline(always)]
-fn route(p: &'static Process, wanted: &Wanted) -> StreamTarget {
+fn key(wanted: &Wanted) -> Key {
     let stream = stream_id(wanted.stream, wanted.per_thread);
     let context = if stream <= PER_THREAD_STREAM { current_context() } else { 0 };
-    let key = Key { stream, pool: wanted.pool, context, api: wanted.api as u16 };
-    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, *wanted, key))
+    Key { stream, pool: wanted.pool, context, api: wanted.api as u16 }
 }
 
-#[cold]
 fn find_route(p: &'static Process, wanted: Wanted, key: Key) -> StreamTarget {
     let generation = p.stream_targets.generation();
     let context = match key.context {

@@ -3,7 +3,7 @@
 
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::site;
+use crate::hooks::call::request::site;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;

@@ -6,8 +6,8 @@ use crate::driver::cuda::{
     CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
 };
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::site;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
+use crate::hooks::call::request::site;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
 use crate::hooks::process::stacks::stack;

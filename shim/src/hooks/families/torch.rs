@@ -18,7 +18,7 @@
 //!   `VRAMTRACE_TENSORS=full`.
 
 use crate::driver::api::Api;
-use crate::hooks::call::accounting::site;
+use crate::hooks::call::request::site;
 use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
@@ -49,7 +49,7 @@ fn device(word: u64) -> Option<DeviceId> {
 #[inline(always)]
 pub fn memory(
     p: &'static Process,
-    api: Api,
+    (api, caller): (Api, usize),
     at: *mut c_void,
     size: i64,
     allocated: usize,
@@ -63,12 +63,13 @@ pub fn memory(
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
     if let Some(sampling) = &p.block_sampling {
         rare();
-        return torch_samples::memory(p, sampling, api, device, (key, size), totals);
+        return torch_samples::memory(p, sampling, (api, caller), device, (key, size), totals);
     }
     if key == 0 || size == 0 || p.trace_writer.is_silent() {
         rare();
     } else if size > 0 {
-        block_allocated(p, api, device, key, size as u64, 0);
+        let requested = || torch_requests::of_block(p, size as u64);
+        block_allocated(p, api, device, (key, size as u64), 0, requested);
     } else if !block_freed(p, key) {
         // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
         rare();
@@ -95,15 +96,15 @@ pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: Cache
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
-/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`].
+/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`]. `requested`: as [`Alloc::requested`].
 #[inline(always)]
 pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
-    key: u64,
-    size: u64,
+    (key, size): (u64, u64),
     sampled: u8,
+    requested: impl FnOnce() -> Option<u64>,
 ) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
@@ -118,7 +119,7 @@ pub(super) fn block_allocated(
         sampled,
         ..Entry::new(Kind::Block, key, size, device)
     };
-    let requested = torch_requests::of_block(p, size);
+    let requested = requested();
     p.ledger.insert_block(&p.trace_writer, &entry);
     match entry.rate() {
         0 => p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() }),

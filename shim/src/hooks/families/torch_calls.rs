@@ -23,7 +23,8 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     let Some(process) = state::existing() else { return };
     let Some(depth) = depth::enter() else { return };
     depth.settle();
-    let kept = state::hot().block_calls.errno();
+    let errno = depth.errno();
+    let kept = errno.get();
     let outcome = panic_boundary::catch(|| {
         let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
         process.usage.test_panic(api);
@@ -36,7 +37,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     if let Err(payload) = outcome {
         state::panicked(api, payload);
     }
-    drop(kept);
+    errno.set(kept);
     depth.leave();
 }
 
@@ -68,9 +69,19 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
 pub(super) fn find(api: Api, caller: usize) -> usize {
     let found = real(api, caller);
     if let Some((library, [first, second, _])) = FUNCTIONS.known_caller(caller) {
-        state::hot().block_calls.set(library, [first, second]);
+        state::hot().reports.set(library, [first, second]);
     }
     found.unwrap_or(0)
+}
+
+/// Where samples are recorded: calls of this library may pass.
+pub fn may_pass(api: Api, caller: usize) {
+    let allocator = &state::hot().allocator;
+    if !allocator.is_known(index(api))
+        && let Some((library, real)) = FUNCTIONS.known_caller(caller)
+    {
+        allocator.set(index(api), library, real[index(api)]);
+    }
 }
 
 /// The libraries that have called these functions.

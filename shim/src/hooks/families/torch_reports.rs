@@ -7,9 +7,9 @@ use crate::hooks::families::torch_calls::{find, index};
 use crate::hooks::families::{torch, torch_samples};
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
-use crate::runtime::clock;
 use crate::runtime::panic_boundary::{self, Outcome};
 use crate::runtime::rare::rare;
+use crate::runtime::{clock, errno};
 use std::ffi::c_void;
 
 /// A block is reported, by nearly all calls of this family. Returns the real function; 0: there is none.
@@ -75,32 +75,33 @@ extern "C-unwind" fn reported(
     caller: usize,
 ) -> usize {
     let (api, word) = (words.api(), words.0);
-    let calls = &state::hot().block_calls;
+    let reports = &state::hot().reports;
     // First, since the hook may ask which libraries call.
-    let real = calls.real(index(api), caller).unwrap_or_else(|| find(api, caller));
+    let real = reports.real(index(api), caller).unwrap_or_else(|| find(api, caller));
     let (Some(process), Some(depth)) = (state::existing(), depth::enter()) else {
         rare();
         return real;
     };
     depth.settle();
-    let kept = calls.errno();
+    let errno = depth.errno();
+    let kept = errno.get();
     let mut began = 0;
-    if depth.is_sampled() {
+    if torch_samples::is_timed(api, caller, word).unwrap_or_else(|| depth.is_sampled()) {
         rare();
         began = clock::mono_ns();
-        if torch_samples::timed_passed(caller, at, size, allocated, reserved, word) {
+        if torch_samples::timed_passed(api, caller, at, size, allocated, reserved, word) {
             began = after_timed_pass(process, began);
         }
     }
     if began != PASSED {
         process.usage.test_panic(api);
-        torch::memory(process, api, at, size, allocated, reserved, word);
+        torch::memory(process, (api, caller), at, size, allocated, reserved, word);
         after_call::after_block(process);
         if began != 0 {
             timed::ended(process, began, 0);
         }
     }
-    drop(kept);
+    errno.set(kept);
     depth.leave();
     real
 }
@@ -124,9 +125,9 @@ fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
 /// A panic has left [`reported`]. Returns what that would have.
 #[cold]
 fn panicked(api: Api, exception: *mut c_void, caller: usize) -> usize {
-    let kept = state::hot().block_calls.errno();
+    let kept = errno::get();
     // SAFETY: the boundary has caught it.
     depth::outermost(|| state::panicked(api, unsafe { panic_boundary::payload(exception) }));
-    drop(kept);
+    errno::set(kept);
     find(api, caller)
 }

@@ -4,12 +4,14 @@
 //!
 //! As in [`crate::hooks::families::torch_calls`] PyTorch's lock is held: nothing here waits for the GIL, and nothing calls the
 //! driver. The loader is asked only where the caller's own library cannot be found.
+//!
+//! Where samples of blocks are recorded nothing reads the requests: the calls are [`passed`].
 
 use crate::driver::api::Api;
 use crate::driver::pointers;
 use crate::hooks::call::handler_exits::deferred;
 use crate::hooks::families::torch_calls;
-use crate::hooks::process::state::Process;
+use crate::hooks::process::state::{self, Process};
 use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_requests::{self, Request};
 use crate::runtime::log;
@@ -22,18 +24,54 @@ const OF_CUDA: &str =
 const OF_ALL: &str =
     "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm";
 
+const DIVISIONS_OF_CUDA: Api =
+    Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm;
+const DIVISIONS_OF_ALL: Api =
+    Api::_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm;
+
 static IN_LIBC10_CUDA: LinkedFunctions<1> = LinkedFunctions::new([OF_CUDA]);
 static IN_LIBC10: LinkedFunctions<1> = LinkedFunctions::new([OF_ALL]);
+
+#[inline(always)]
+fn linked(api: Api) -> &'static LinkedFunctions<1> {
+    match api {
+        DIVISIONS_OF_CUDA => &IN_LIBC10_CUDA,
+        _ => &IN_LIBC10,
+    }
+}
+
+/// The place of the function among the allocator's on the hot page, after those that report blocks.
+#[inline(always)]
+const fn place(api: Api) -> usize {
+    match api {
+        DIVISIONS_OF_CUDA => 2,
+        _ => 3,
+    }
+}
+
+/// The real function of a call of which nothing is noted.
+#[inline(always)]
+pub fn passed(api: Api, caller: usize) -> Option<usize> {
+    let allocator = &state::hot().allocator;
+    allocator.calls(place(api), caller).then(|| allocator.real(place(api)))
+}
+
+/// Where samples are recorded: calls of this library may pass.
+pub fn may_pass(caller: usize) {
+    let allocator = &state::hot().allocator;
+    for api in [DIVISIONS_OF_CUDA, DIVISIONS_OF_ALL] {
+        if !allocator.is_known(place(api))
+            && let Some((library, [real])) = linked(api).known_caller(caller)
+        {
+            allocator.set(place(api), library, real);
+        }
+    }
+}
 
 /// `static size_t roundup_power2_divisions(size_t)`: the divisions for a request of this size. Those of the real function.
 #[inline(always)]
 pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
-    let function = match api {
-        Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
-            &IN_LIBC10_CUDA
-        }
-        _ => &IN_LIBC10,
-    };
+    let function = linked(api);
     let known = function.known(0, caller).filter(|real| *real != 0);
     let Some(real) = known.or_else(|| deferred(|| find(api, function, caller))) else { return 0 };
     // SAFETY: the real function of this name, with the program's own argument.
@@ -50,9 +88,7 @@ fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Optio
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     static TOLD: AtomicBool = AtomicBool::new(false);
     let (library, name, known) = match api {
-        Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm => {
-            (c"libc10_cuda.so", OF_CUDA, &KNOWN_IN_CUDA)
-        }
+        DIVISIONS_OF_CUDA => (c"libc10_cuda.so", OF_CUDA, &KNOWN_IN_CUDA),
         _ => (c"libc10.so", OF_ALL, &KNOWN),
     };
     let by_name = || {

@@ -1,25 +1,25 @@
 //! Calls about PyTorch's blocks where samples of them are recorded.
 //!
 //! Nearly all of these calls record nothing. They are [`passed`] before anything else is done: they take no lock, call
-//! nothing and change a few words of their device, so that a handler of a signal may leave them at any instruction. The
-//! first call of a function, and the next one of each device after totals are asked for, take the path of [`memory`], and
-//! so does one call in [`SAMPLED_ONE_OF`](crate::driver::depth::SAMPLED_ONE_OF) of a thread: it is timed, and does the
-//! work that is due.
+//! nothing and change a few words of their device, so that a handler of a signal may leave them at any instruction, and
+//! a thread may be cancelled there. The first call of a function, and the next one of each device after totals are asked
+//! for, take the path of [`memory`], and so does one call in [`SAMPLED_ONE_OF`] of a device: it is timed, and does the work
+//! that is due.
+//!
+//! Each line of the cache counts: the program's own work lies between two calls. A call finds all in one line of the hot
+//! page, one of its device and one of the marks, and nothing of the thread's or on the stack.
 
 use crate::driver::api::Api;
+use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals, report};
-use crate::hooks::families::torch_calls;
+use crate::hooks::families::{torch_calls, torch_requests};
 use crate::hooks::process::state::{self, Process};
-use crate::model::block_sampling::{BlockFigures, BlockSampling, Chosen};
+use crate::model::block_sampling::{BlockSampling, Chosen, DeviceBlocks};
 use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::DeviceId;
 
-/// What PyTorch reports of a block: its address, its size, and the totals of the device that the word names.
-type Reported = (*mut c_void, i64, usize, usize, u64);
-
-/// Counts a call for which nothing is recorded, of a thread that is in no hook: returns the real function. The caller is one
-/// whose calls may pass.
+/// Counts a call for which nothing is recorded: returns the real function.
 #[inline(always)]
 pub fn passed(
     api: Api,
@@ -30,19 +30,24 @@ pub fn passed(
     reserved: usize,
     word: u64,
 ) -> Option<usize> {
-    let hot = state::hot();
-    let real = hot.block_calls.real(torch_calls::index(api), caller)?;
-    let next = hot.block_calls.untimed()?;
-    if !is_passed(&hot.figures, (at, size, allocated, reserved, word)) {
-        return None;
-    }
-    next.count();
-    Some(real)
+    let device = counted_device(api, caller, word)?;
+    (device.is_untimed() && is_passed(device, at, size, allocated, reserved))
+        .then(|| state::hot().allocator.real(torch_calls::index(api)))
 }
 
-/// The same for a call that is timed.
+/// Whether a call that was not passed is timed; `None`: it was not counted.
+#[inline(always)]
+pub fn is_timed(api: Api, caller: usize, word: u64) -> Option<bool> {
+    if !state::hot().allocator.is_known(torch_calls::index(api)) {
+        return None;
+    }
+    counted_device(api, caller, word).map(|device| device.is_timed(SAMPLED_ONE_OF as u32))
+}
+
+/// The same as [`passed`] for a call that is timed.
 #[inline(always)]
 pub fn timed_passed(
+    api: Api,
     caller: usize,
     at: *mut c_void,
     size: i64,
@@ -50,28 +55,45 @@ pub fn timed_passed(
     reserved: usize,
     word: u64,
 ) -> bool {
+    counted_device(api, caller, word)
+        .is_some_and(|device| is_passed(device, at, size, allocated, reserved))
+}
+
+/// The device of a call that may pass. The first look is that at the caller: with all blocks recorded it is the only one.
+#[inline(always)]
+fn counted_device(api: Api, caller: usize, word: u64) -> Option<&'static DeviceBlocks> {
     let hot = state::hot();
-    hot.block_calls.may_pass(caller)
-        && is_passed(&hot.figures, (at, size, allocated, reserved, word))
+    if !hot.allocator.calls(torch_calls::index(api), caller) {
+        return None;
+    }
+    // The number is in the upper byte: one test for it and the type.
+    let of_cuda = u32::from(word as u16).wrapping_sub(u32::from(CUDA));
+    (of_cuda & !0x3f00 == 0).then(|| hot.figures.device(of_cuda as usize >> 8))?
 }
 
 #[inline(always)]
-fn is_passed(figures: &BlockFigures, (at, size, allocated, reserved, word): Reported) -> bool {
+fn is_passed(
+    device: &DeviceBlocks,
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+) -> bool {
     let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-    let [kind, index, ..] = word.to_le_bytes();
-    kind == CUDA && figures.pass(usize::from(index), at as u64, size, totals)
+    state::hot().figures.pass(device, at as u64, size, totals)
 }
 
 /// A call that is not passed. Of the block: its address and size.
 pub fn memory(
     p: &'static Process,
     sampling: &'static BlockSampling,
-    api: Api,
+    (api, caller): (Api, usize),
     device: DeviceId,
     (key, size): (u64, i64),
     totals: CacheTotals,
 ) {
-    state::hot().block_calls.pass();
+    torch_calls::may_pass(api, caller);
+    torch_requests::may_pass(caller);
     // First: see there.
     sampling.may_pass(device);
     if key != 0 && size != 0 {
@@ -115,7 +137,7 @@ fn record_sample(
         Chosen::Sample(rate) => rate,
     };
     if chosen != Chosen::No {
-        block_allocated(p, api, device, key, size as u64, rate);
+        block_allocated(p, api, device, (key, size as u64), rate, || None);
         sampling.is_recorded(key);
     }
     // The samples do not give the totals.

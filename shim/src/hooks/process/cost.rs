@@ -1,5 +1,6 @@
 //! The recorder's cost: time in hooks, measured on one call in
-//! [`depth::SAMPLED_ONE_OF`](crate::driver::depth::SAMPLED_ONE_OF) of each thread. Other calls only
+//! [`depth::SAMPLED_ONE_OF`](crate::driver::depth::SAMPLED_ONE_OF) of each thread, of calls that report blocks of which samples
+//! are recorded in as many of each device. Other calls only
 //! test a per-thread counter. Readings of NVML are few and take as long as hundreds of other calls: each is timed.
 
 use crate::driver::depth::{SAMPLED_ONE_OF, is_outermost_sampled};

@@ -6,16 +6,14 @@
 //! The kernel empties the pages in a forked child. Empty, they let no call pass.
 
 use crate::driver::api::Api;
-use crate::driver::depth;
 use crate::model::block_sampling::BlockFigures;
-use crate::runtime::errno;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::forked;
 use crate::runtime::handle_set::HandleSlots;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-    Ordering::SeqCst,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, Ordering::SeqCst,
 };
 
 /// Aligned to the largest pages that the kernel may have.
@@ -23,28 +21,39 @@ use std::sync::atomic::{
 #[cfg_attr(target_arch = "x86_64", repr(align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(align(65536)))]
 pub struct HotPage<S> {
-    pub state: AtomicPtr<S>,
-    pub block_calls: BlockCalls,
     pub launches: Launches,
+    pub allocator: Allocator<S>,
+    /// The first device's are on the line after the allocator's, which processors load with it.
     pub figures: BlockFigures,
+    pub reports: Reports,
 }
 
 /// Functions that report PyTorch's blocks.
-pub const BLOCK_FUNCTIONS: usize = 2;
+pub const REPORTING: usize = 2;
 
-/// A library that reports blocks: the first one that did. On the line of the pointer to the state.
-#[repr(C)]
-pub struct BlockCalls {
+/// What a call about a block that is recorded needs: the library that reports blocks, the first one that did.
+#[repr(C, align(64))]
+pub struct Reports {
     start: AtomicUsize,
     /// 0: not known yet.
     bytes: AtomicUsize,
-    /// The same where its calls may pass; else 0.
-    passing: AtomicUsize,
     /// The functions that it is linked to; 0: none.
-    real: [AtomicUsize; BLOCK_FUNCTIONS],
-    /// See [`depth::offset`] and [`errno::offset`].
-    depth: AtomicUsize,
-    errno: AtomicUsize,
+    real: [AtomicUsize; REPORTING],
+}
+
+/// Functions that PyTorch's allocator calls: two that report blocks, and two that say how to round a request up.
+const FUNCTIONS: usize = 4;
+
+/// The library that PyTorch's allocator is in: the first one that called. On the line of the pointer to the state.
+#[repr(C, align(64))]
+pub struct Allocator<S> {
+    pub state: AtomicPtr<S>,
+    /// 0 less its start: an addition takes three bytes less than a subtraction.
+    less_start: AtomicUsize,
+    /// The library's length for each function whose calls may pass; 0: they may not.
+    bytes: [AtomicU32; FUNCTIONS],
+    /// The functions that it is linked to.
+    real: [AtomicUsize; FUNCTIONS],
 }
 
 /// The launching functions for which a repeated launch finds all on one line.
@@ -58,7 +67,8 @@ const LAUNCHING: [Api; 7] = [
     Api::cuLaunch,
 ];
 
-#[repr(C, align(64))]
+/// Two lines long, so that the allocator's and the next one are a pair.
+#[repr(C, align(128))]
 pub struct Launches {
     /// The functions launched before. Null: none yet, or there are several contexts.
     launched: AtomicPtr<HandleSlots>,
@@ -73,11 +83,11 @@ impl<S> HotPage<S> {
 
     /// In a forked child, which has this one thread.
     pub fn forget(&self) {
-        self.state.store(std::ptr::null_mut(), Release);
-        self.block_calls.passing.store(0, Release);
-        self.block_calls.bytes.store(0, Release);
+        self.allocator.state.store(std::ptr::null_mut(), Release);
+        self.allocator.bytes.iter().for_each(|bytes| bytes.store(0, Release));
         self.launches.forget();
         self.figures.forget();
+        self.reports.bytes.store(0, Release);
     }
 }
 
@@ -95,7 +105,7 @@ pub fn empty_in_children<S>(page: &'static HotPage<S>, forget: unsafe extern "C"
     }
 }
 
-impl BlockCalls {
+impl Reports {
     /// Where this function's calls by the code at `caller` go.
     #[inline(always)]
     pub fn real(&self, function: usize, caller: usize) -> Option<usize> {
@@ -106,43 +116,8 @@ impl BlockCalls {
         Some(self.real[function].load(Relaxed)).filter(|real| *real != 0)
     }
 
-    /// Whether calls by the code at `caller` may pass.
-    #[inline(always)]
-    pub fn may_pass(&self, caller: usize) -> bool {
-        let bytes = self.passing.load(Acquire);
-        caller.wrapping_sub(self.start.load(Relaxed)) < bytes
-    }
-
-    /// The next call of this thread, if it may pass.
-    #[inline(always)]
-    pub fn untimed(&self) -> Option<depth::Untimed> {
-        // SAFETY: stored before `passing`, without which nothing passes.
-        unsafe { depth::untimed(self.depth.load(Relaxed)) }
-    }
-
-    /// Keeps errno. The process has a state.
-    #[inline(always)]
-    pub fn errno(&self) -> errno::Kept {
-        // SAFETY: stored before the state.
-        unsafe { errno::Kept::at(self.errno.load(Relaxed)) }
-    }
-
-    /// Before the process has a state.
-    pub fn begin(&self) {
-        self.depth.store(depth::offset(), Relaxed);
-        self.errno.store(errno::offset(), Relaxed);
-    }
-
-    /// From now on calls of the known library may pass.
-    pub fn pass(&self) {
-        let bytes = self.bytes.load(Acquire);
-        if self.passing.load(Relaxed) != bytes {
-            self.passing.store(bytes, Release);
-        }
-    }
-
     /// From now on calls of this library find their functions here.
-    pub fn set(&self, library: core::ops::Range<usize>, real: [usize; BLOCK_FUNCTIONS]) {
+    pub fn set(&self, library: core::ops::Range<usize>, real: [usize; REPORTING]) {
         // Threads that come here at once store the same, but for two copies of PyTorch: the first stays.
         let start = self.start.compare_exchange(0, library.start, Relaxed, Relaxed);
         if start.is_err_and(|known| known != library.start) {
@@ -150,6 +125,37 @@ impl BlockCalls {
         }
         self.real.iter().zip(real).for_each(|(known, real)| known.store(real, Relaxed));
         self.bytes.store(library.len(), Release);
+    }
+}
+
+impl<S> Allocator<S> {
+    /// Whether this function's calls by the code at `caller` may pass: to [`Allocator::real`].
+    #[inline(always)]
+    pub fn calls(&self, function: usize, caller: usize) -> bool {
+        let bytes = self.bytes[function].load(Acquire) as usize;
+        self.less_start.load(Relaxed).wrapping_add(caller) < bytes
+    }
+
+    #[inline(always)]
+    pub fn real(&self, function: usize) -> usize {
+        self.real[function].load(Relaxed)
+    }
+
+    pub fn is_known(&self, function: usize) -> bool {
+        self.bytes[function].load(Relaxed) != 0
+    }
+
+    /// From now on calls of this function by this library may pass. `real`: 0 if it is not linked to one.
+    pub fn set(&self, function: usize, library: core::ops::Range<usize>, real: usize) {
+        let (Ok(bytes), true) = (u32::try_from(library.len()), real != 0) else { return };
+        // Threads that come here at once store the same, but for two copies of PyTorch: the first stays.
+        let less_start = library.start.wrapping_neg();
+        let known = self.less_start.compare_exchange(0, less_start, Relaxed, Relaxed);
+        if known.is_err_and(|known| known != less_start) {
+            return;
+        }
+        self.real[function].store(real, Relaxed);
+        self.bytes[function].store(bytes, Release);
     }
 }
 
@@ -164,8 +170,11 @@ impl Launches {
     pub fn real(&self, api: Api, function: usize) -> Option<usize> {
         // SAFETY: null, or slots that are never unmapped.
         let launched = unsafe { self.launched.load(Acquire).as_ref() }?;
+        if !launched.has_at_home(function) {
+            return None;
+        }
         let real = self.real[Launches::place(api)?].load(Relaxed);
-        (launched.has_at_home(function) && real != 0).then_some(real)
+        (real != 0).then_some(real)
     }
 
     /// A function was launched; `real` launches it. `are_several`: whether there are several contexts.
@@ -198,27 +207,43 @@ mod tests {
     #[test]
     fn the_lines_hold_what_a_call_needs() {
         type Page = HotPage<u8>;
-        assert_eq!(std::mem::offset_of!(Page, launches), 64);
-        assert_eq!(size_of::<Launches>(), 64);
-        assert_eq!(std::mem::offset_of!(Page, figures), 128);
+        assert_eq!(std::mem::offset_of!(Page, launches), 0);
+        assert_eq!(std::mem::offset_of!(Page, allocator), 128);
+        assert_eq!(std::mem::offset_of!(Page, figures), 192);
     }
 
     #[test]
     fn calls_pass_of_the_first_library_alone() {
         static PAGE: HotPage<u8> = HotPage::empty();
-        let calls = &PAGE.block_calls;
-        assert_eq!(calls.real(0, 0), None);
-        calls.set(4096..8192, [16, 0]);
-        calls.set(16384..20480, [32, 32]);
+        let allocator = &PAGE.allocator;
+        assert!(!allocator.calls(0, 0));
+        allocator.set(0, 4096..8192, 16);
+        allocator.set(1, 4096..8192, 0);
+        (0..3).for_each(|function| allocator.set(function, 16384..20480, 32));
         assert_eq!(
-            [4095, 4096, 8191, 8192, 16384].map(|at| calls.real(0, at)),
+            [4095, 4096, 8191, 8192, 16384].map(|at| allocator.calls(0, at)),
+            [false, true, true, false, false]
+        );
+        assert_eq!(allocator.real(0), 16);
+        assert!(!allocator.calls(1, 4096), "it is not linked to it");
+        assert!(!allocator.is_known(2));
+        PAGE.forget();
+        assert!(!allocator.calls(0, 4096));
+    }
+
+    #[test]
+    fn reports_of_the_first_library_find_their_functions() {
+        static PAGE: HotPage<u8> = HotPage::empty();
+        let reports = &PAGE.reports;
+        assert_eq!(reports.real(0, 0), None);
+        reports.set(4096..8192, [16, 0]);
+        reports.set(16384..20480, [32, 32]);
+        assert_eq!(
+            [4095, 4096, 8191, 8192, 16384].map(|at| reports.real(0, at)),
             [None, Some(16), Some(16), None, None]
         );
-        assert_eq!(calls.real(1, 4096), None, "it is not linked to it");
-        assert!(!calls.may_pass(4096));
-        calls.pass();
-        assert_eq!([4095, 4096, 8192].map(|at| calls.may_pass(at)), [false, true, false]);
+        assert_eq!(reports.real(1, 4096), None, "it is not linked to it");
         PAGE.forget();
-        assert_eq!((calls.real(0, 4096), calls.may_pass(4096)), (None, false));
+        assert_eq!(reports.real(0, 4096), None);
     }
 }

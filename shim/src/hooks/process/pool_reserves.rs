@@ -40,7 +40,7 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
 
 /// The driver's reserved bytes; `None` where the driver may not be called now, or gives none. After a request: it may have
 /// made the pool grow, and the used bytes are those of the ledger.
-#[inline]
+#[inline(always)]
 pub fn read_reserved(
     p: &'static Process,
     pool: &KnownPool,
@@ -56,25 +56,25 @@ fn read(
     ticket: impl FnOnce() -> Ticket,
     with_used: bool,
 ) -> Option<(Ticket, Reading)> {
-    if p.stream_captures.any() || pool.kind() != Kind::Pool {
+    if p.stream_captures.any() || !pool.is_device_memory() {
         return None;
     }
-    let reader = pool.begin_reading()?;
-    let handle = reader.handle() as Pool;
     let get = driver().mem_pool_get_attribute?;
+    let reader = p.pools.begin_reading(pool)?;
     let ticket = ticket();
-    let one = |attribute| {
-        let mut value = 0u64;
-        // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe { get(handle, attribute, (&raw mut value).cast()) });
-        (result == 0).then_some(value)
-    };
-    let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-    let used = match with_used {
-        true => Some(one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?),
-        false => None,
-    };
-    Some((ticket, Reading { reserved, used }))
+    let (mut reserved, mut used) = (0u64, 0u64);
+    let result = inside(|| {
+        let pool = reader.handle() as Pool;
+        let one = |attribute, value: *mut u64| {
+            // SAFETY: the attribute is a u64.
+            unsafe { get(pool, attribute, value.cast()) }
+        };
+        match one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &raw mut reserved) {
+            0 if with_used => one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &raw mut used),
+            result => result,
+        }
+    });
+    (result == 0).then(|| (ticket, Reading { reserved, used: with_used.then_some(used) }))
 }
 
 #[cold]
@@ -108,7 +108,7 @@ pub fn refresh_all(p: &'static Process, device: DeviceId) {
 
 /// A block was freed. Its pool may keep the memory or release it, now or later; a destroyed pool ends
 /// with its last block.
-#[inline]
+#[inline(always)]
 pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_number(entry.pool) else { return };
     p.pools.freed_one(pool);

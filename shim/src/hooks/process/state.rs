@@ -52,27 +52,29 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{Definition, Event, Mark, StopReason};
 
+/// What each call reads comes first, side by side.
+#[repr(C)]
 pub struct Process {
+    pub clock: ProcessClock,
+    pub stream_targets: StreamTargets,
+    pub cap: Cap,
+    pub stream_captures: StreamCaptures,
     pub config: Config,
     pub usage: EntryPointUsage,
     pub cost: HookCost,
-    pub clock: ProcessClock,
     pub sites: Sites,
     pub trace_writer: TraceWriter,
     pub capture: Capture,
     pub ledger: Ledger,
-    pub cap: Cap,
     pub pools: Pools,
     pub graphs: Graphs,
     pub executable_graphs: ExecutableGraphs,
-    pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
     /// `None`: all of PyTorch's blocks are recorded, or none.
     pub block_sampling: Option<BlockSampling>,
     pub torch_captures: CaptureNumbers,
     pub oom: OomReporter,
     pub live_sites: LiveSites,
-    pub stream_targets: StreamTargets,
     pub devices: Devices,
     pub contexts: Contexts,
     pub launched_kernels: LaunchedKernels,
@@ -206,7 +208,7 @@ pub fn current() -> &'static Process {
 #[inline(always)]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or a state that is never freed.
-    unsafe { PAGE.state.load(Ordering::Acquire).as_ref() }
+    unsafe { PAGE.allocator.state.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -217,9 +219,13 @@ fn make() -> &'static Process {
 fn make_now() -> &'static Process {
     silence_panics();
     hot_page::empty_in_children(&PAGE, forget_in_child);
-    PAGE.block_calls.begin();
     let fresh = Box::into_raw(Process::boxed());
-    match PAGE.state.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+    match PAGE.allocator.state.compare_exchange(
+        null_mut(),
+        fresh,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
         Ok(_) => {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };

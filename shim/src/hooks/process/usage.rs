@@ -2,6 +2,7 @@
 
 use crate::config::{Config, TEST_HOOKS};
 use crate::driver::api::Api;
+use crate::runtime::attention::{self, ESCAPED};
 use crate::runtime::escapes::{Escape, escapes};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
@@ -29,6 +30,10 @@ const NEVER: u32 = u32::MAX;
 
 impl EntryPointUsage {
     pub fn new(config: &Config) -> EntryPointUsage {
+        // A forked child records them too.
+        if escapes() != 0 {
+            attention::ask(ESCAPED);
+        }
         let name = config.test_panic.as_deref().unwrap_or("");
         let panic_at = Api::from_name(name.as_bytes()).map_or(NEVER, |api| api as u32);
         EntryPointUsage {
@@ -81,16 +86,10 @@ impl EntryPointUsage {
     }
 
     /// Records, once each, what may let calls bypass the hooks.
-    #[inline]
-    pub fn record_escapes(&self, trace: &TraceWriter) {
-        let escapes = escapes();
-        if escapes != 0 && escapes != self.escapes_reported.load(Ordering::Relaxed) {
-            self.record_new_escapes(trace, escapes);
-        }
-    }
-
     #[cold]
-    fn record_new_escapes(&self, trace: &TraceWriter, escapes: u8) {
+    pub fn record_escapes(&self, trace: &TraceWriter) {
+        attention::met(ESCAPED);
+        let escapes = escapes();
         let reported = self.escapes_reported.fetch_or(escapes, Ordering::Relaxed);
         for escape in Escape::ALL {
             if escapes & !reported & escape as u8 != 0 {

@@ -4,7 +4,7 @@
 //!   counts down the bytes to its next point, so a block without one costs a subtraction. The distances have no memory: after a
 //!   hit the next one is drawn from the block's end, and a new rate applies from the next draw on.
 //! * The first block in new driver memory is recorded in any case, with the weight 1: a reader knows by it that the memory is a
-//!   segment of the cache.
+//!   segment of the cache. Until it comes no call is passed; after [`NEW_CALLS`] calls the memory is another library's.
 //! * Totals of all blocks are exact.
 //! * A bit for each of 65,536 classes of addresses tells whether a recorded block may be there (`marks.rs`).
 //! * Nearly all calls change some figures of their device and nothing else ([`BlockFigures::pass`]): these come first in the
@@ -20,8 +20,8 @@ mod overhead;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_totals::CacheTotals;
 use crate::runtime::lock::Lock;
-pub use figures::BlockFigures;
-use figures::{DeviceBlocks, DeviceDraws};
+use figures::DeviceDraws;
+pub use figures::{BlockFigures, DeviceBlocks};
 use marks::Changing;
 use overhead::Overhead;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -31,6 +31,8 @@ use vramtrace_format::{DeviceId, Event, sampling};
 const LEAST: u32 = 20;
 /// And of the highest one, 16 GiB: only large blocks and the first ones in their memory are recorded.
 const MOST: u32 = 34;
+/// Calls after which driver memory without a block is not the framework's.
+const NEW_CALLS: u32 = 256;
 
 pub struct BlockSampling {
     figures: &'static BlockFigures,
@@ -62,6 +64,8 @@ impl BlockSampling {
             draws.random.store(bits, Relaxed);
             device.left.store(-1, Relaxed);
         }
+        // Such a call is no block's, and this saves a comparison in all others.
+        figures.marks.add_null(&figures.bits);
         let (rate, overhead) = (AtomicU32::new(LEAST), Overhead::new(bound));
         BlockSampling { figures, rate, overhead, changing: Lock::new(()) }
     }
@@ -96,10 +100,14 @@ impl BlockSampling {
         self.figures.devices.iter().for_each(|device| device.passing.stop());
     }
 
-    /// Calls about blocks of the device may be passed from now on. Before the caller looks at what else is to be recorded: see
-    /// [`totals_due`](crate::model::totals_due).
+    /// Calls about blocks of the device may be passed from now on, unless there is new memory. Before the caller looks at what
+    /// else is to be recorded: see [`totals_due`](crate::model::totals_due).
     pub fn may_pass(&self, device: DeviceId) {
-        self.device(device).0.passing.allow();
+        let (device, draws) = self.device(device);
+        device.passing.allow();
+        if draws.new_to.load(Relaxed) != 0 && draws.is_still_new() {
+            device.passing.stop();
+        }
     }
 
     /// Counts a block. Returns whether it is to be recorded.
@@ -107,7 +115,7 @@ impl BlockSampling {
     pub fn allocated(&self, device: DeviceId, address: u64, size: u64) -> Chosen {
         let (device, draws) = self.device(device);
         device.allocated();
-        if address < device.new_to.load(Relaxed) && is_in_new(device, draws, address, size) {
+        if address < draws.new_to.load(Relaxed) && is_in_new(draws, address, size) {
             return Chosen::Always;
         }
         let left = device.left.load(Relaxed).saturating_sub(size as i64);
@@ -153,7 +161,9 @@ impl BlockSampling {
     pub fn memory_came(&self, device: DeviceId, address: u64, size: u64) {
         let (device, draws) = self.device(device);
         draws.new_from.store(address, Relaxed);
-        device.new_to.store(address.saturating_add(size), Relaxed);
+        draws.new_calls.store(NEW_CALLS, Relaxed);
+        draws.new_to.store(address.saturating_add(size), Relaxed);
+        device.passing.stop();
     }
 
     /// Whether the counts of this device are due, after a record of one of its blocks.
@@ -168,7 +178,7 @@ impl BlockSampling {
         let of = self.device(device).0;
         Event::BlockCounts {
             device,
-            live: of.live.load(Relaxed),
+            live: of.live(),
             allocations: of.allocations.load(Relaxed),
             peak: of.peak.load(Relaxed),
         }
@@ -213,10 +223,10 @@ fn draw(draws: &DeviceDraws, rate: u32) -> i64 {
 
 /// Whether the block lies in new memory of the device, which is then known.
 #[cold]
-fn is_in_new(device: &DeviceBlocks, draws: &DeviceDraws, address: u64, size: u64) -> bool {
+fn is_in_new(draws: &DeviceDraws, address: u64, size: u64) -> bool {
     let is_in = address.saturating_add(size) > draws.new_from.load(Relaxed);
     if is_in {
-        device.new_to.store(0, Relaxed);
+        draws.new_to.store(0, Relaxed);
     }
     is_in
 }

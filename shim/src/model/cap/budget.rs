@@ -7,11 +7,11 @@ pub use crate::model::cap::counting::Refusal;
 use crate::model::cap::counting::{add_in_order, take_within};
 use crate::model::cap::group_share::GroupShare;
 use crate::model::ledger::add_saturating;
+use crate::runtime::attention;
 use crate::runtime::panic_boundary::catch;
 use crate::runtime::reserve;
 use std::ptr::null_mut;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::atomic::{Ordering::Release, Ordering::SeqCst};
 
 pub struct Budget {
@@ -34,18 +34,17 @@ struct Contended(AtomicU64);
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget::new(Arc::default(), false)
+        Budget::new(false)
     }
 }
 
 impl Budget {
-    /// `news` is set when something is to be reported: the soft limit was crossed.
-    pub fn new(news: Arc<AtomicBool>, only_warns: bool) -> Budget {
+    pub fn new(only_warns: bool) -> Budget {
         Budget {
             limit: AtomicU64::new(u64::MAX),
             counted: Contended::default(),
             share: AtomicPtr::new(null_mut()),
-            soft: SoftLimiter::new(news),
+            soft: SoftLimiter::new(),
             only_warns,
         }
     }
@@ -100,7 +99,7 @@ impl Budget {
                 };
                 let taken = share.take(bytes, add, take_back);
                 if share.has_changed() {
-                    self.soft.note_news();
+                    attention::ask(attention::NEWS);
                 }
                 taken?;
             }

@@ -128,9 +128,12 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         let (reserved, charged) = before;
-        state.settle(charged);
-        if (state.reserved, state.charged()) != before {
-            state.report(budget, reserved, charged, report);
+        // Nothing is promised beyond what is reserved, and that is as before: there is nothing to settle.
+        if state.reserved != reserved || state.pending != 0 {
+            state.settle(charged);
+            if (state.reserved, state.charged()) != before {
+                state.report(budget, reserved, charged, report);
+            }
         }
         if self.striped.is_open() {
             self.share(&state);
@@ -140,7 +143,7 @@ impl Growth {
     /// Notes a block that was allocated with no cap in force. True: the blocks do not fit into the
     /// reserve as last read, so the driver should be read. (Of two threads at once, a later call may
     /// return it.)
-    #[inline]
+    #[inline(always)]
     pub fn allocated(&self, size: u64) -> bool {
         match self.striped.add_within(block(size) as i64, padding(size) as i64) {
             Some(false) => false,
@@ -162,13 +165,18 @@ impl Growth {
     }
 
     /// A block of this size was freed: its bytes are not in use any more, and stay reserved.
-    #[inline]
+    #[inline(always)]
     pub fn freed(&self, size: u64) {
         if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
-            let mut state = self.lock();
-            state.counted = state.counted.saturating_sub_unsigned(block(size));
-            state.padding = state.padding.saturating_sub_unsigned(padding(size));
+            self.freed_locked(size);
         }
+    }
+
+    #[inline(never)]
+    fn freed_locked(&self, size: u64) {
+        let mut state = self.lock();
+        state.counted = state.counted.wrapping_sub_unsigned(block(size));
+        state.padding = state.padding.wrapping_sub_unsigned(padding(size));
     }
 
     /// Whether no block is live or requested. To be called after a free that may be the last: of

@@ -44,10 +44,10 @@ pub use growth::{Change, Growth, Reading, Ticket};
 
 use crate::config::CapRules;
 use crate::model::ledger::add_saturating;
+use crate::runtime::attention;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use std::ptr::null_mut;
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -72,23 +72,23 @@ pub enum News {
     GroupLimit(Option<u64>),
 }
 
+/// What each call reads comes first.
+#[repr(C)]
 pub struct Cap {
-    rules: CapRules,
-    ask: Ask,
+    /// The number of the last order that was applied.
+    order: AtomicU64,
+    devices: Box<[DeviceCap; DEVICES]>,
     /// The cap could not be parsed, or the group cannot be joined.
     bad: AtomicBool,
+    /// A limit is set, or was set once: the driver's figures are read more often.
+    set: AtomicBool,
+    warned: AtomicBool,
+    rules: CapRules,
+    ask: Ask,
     /// The group, once it is joined.
     group: AtomicPtr<Group>,
     joining: Lock<()>,
-    /// The number of the last order that was applied.
-    order: AtomicU64,
     pub orders: Orders<LIVE_DEVICES>,
-    /// A limit is set, or was set once: the driver's figures are read more often.
-    set: AtomicBool,
-    /// Something is to be reported: see [`Cap::take_news`].
-    news: Arc<AtomicBool>,
-    warned: AtomicBool,
-    devices: Box<[DeviceCap; DEVICES]>,
 }
 
 const DEVICES: usize = 256;
@@ -109,9 +109,9 @@ struct DeviceCap {
 }
 
 impl DeviceCap {
-    fn new(news: Arc<AtomicBool>, only_warns: bool) -> DeviceCap {
+    fn new(only_warns: bool) -> DeviceCap {
         DeviceCap {
-            budget: Budget::new(news, only_warns),
+            budget: Budget::new(only_warns),
             resolved: AtomicBool::new(false),
             ordered: AtomicBool::new(false),
             total: AtomicU64::new(0),
@@ -124,11 +124,9 @@ impl DeviceCap {
 impl Cap {
     #[allow(clippy::disallowed_methods)] // once, at the start
     pub fn new(rules: CapRules, ask: Ask) -> Cap {
-        let news = Arc::new(AtomicBool::new(false));
         let only_warns = rules.mode == Mode::Warn;
         // Not constructed on the stack, which may be small.
-        let devices: Box<[_]> =
-            (0..DEVICES).map(|_| DeviceCap::new(news.clone(), only_warns)).collect();
+        let devices: Box<[_]> = (0..DEVICES).map(|_| DeviceCap::new(only_warns)).collect();
         Cap {
             set: AtomicBool::new(
                 rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),
@@ -142,7 +140,6 @@ impl Cap {
             ask,
             warned: AtomicBool::new(false),
             devices: devices.try_into().unwrap_or_else(|_| unreachable!("so many were made")),
-            news,
         }
     }
 
@@ -335,18 +332,10 @@ impl Cap {
         Some(self.budget(device)?.share()?.limit())
     }
 
-    /// Whether there may be something to report.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        self.news.load(Relaxed)
-    }
-
     /// What happened since the last call: soft limits that were crossed, another limit of the
     /// group.
     pub fn take_news(&self, mut report: impl FnMut(DeviceId, News)) {
-        if !self.news.swap(false, Relaxed) {
-            return;
-        }
+        attention::met(attention::NEWS);
         for (ordinal, DeviceCap { budget, .. }) in self.devices.iter().enumerate() {
             let device = DeviceId(ordinal as u8);
             let changed = budget.share().and_then(GroupShare::take_change);

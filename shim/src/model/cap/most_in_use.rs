@@ -20,6 +20,11 @@ impl MostInUse {
     /// Notes the bytes in use now; `began`: the latest read-back that has begun.
     #[inline]
     pub fn note(&mut self, began: u64, bytes: u64) {
+        // As where one thread allocates and frees.
+        if self.len == 1 && self.noted[0].1 <= bytes {
+            self.noted[0] = (began, bytes);
+            return;
+        }
         while self.len > 0 && self.noted[self.len - 1].1 <= bytes {
             self.len -= 1;
         }

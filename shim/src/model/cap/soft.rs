@@ -1,6 +1,6 @@
 //! The soft limit: a crossing is reported once, until the count has fallen 5 % below the limit.
 
-use std::sync::Arc;
+use crate::runtime::attention;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 pub struct SoftLimiter {
@@ -11,7 +11,6 @@ pub struct SoftLimiter {
     crossed: AtomicU64,
     /// Crossed since it was reported last: up (1), down again (2), both (3).
     unreported: std::sync::atomic::AtomicU8,
-    news: Arc<AtomicBool>,
 }
 
 const UP: u8 = 1;
@@ -32,13 +31,12 @@ fn left_at(limit: u64) -> u64 {
 }
 
 impl SoftLimiter {
-    pub fn new(news: Arc<AtomicBool>) -> SoftLimiter {
+    pub fn new() -> SoftLimiter {
         SoftLimiter {
             limit: AtomicU64::new(u64::MAX),
             over: AtomicBool::new(false),
             crossed: AtomicU64::new(0),
             unreported: Default::default(),
-            news,
         }
     }
 
@@ -71,13 +69,7 @@ impl SoftLimiter {
     #[cold]
     fn mark(&self, what: u8) {
         self.unreported.fetch_or(what, Relaxed);
-        self.news.store(true, Relaxed);
-    }
-
-    /// Marks that another event of the same budget is to be reported.
-    #[cold]
-    pub fn note_news(&self) {
-        self.news.store(true, Relaxed);
+        attention::ask(attention::NEWS);
     }
 
     /// The crossings since the last call, in their order; `now` is the count.
@@ -105,11 +97,10 @@ mod tests {
 
     #[test]
     fn a_count_that_swings_is_one_crossing() {
-        let news = Arc::new(AtomicBool::new(false));
-        let soft = SoftLimiter::new(news.clone());
+        let soft = SoftLimiter::new();
         soft.set(Some(1000), 0);
         soft.notice(1000);
-        assert!(!news.load(Relaxed), "at the limit is not over it");
+        assert_eq!(reported(&soft, 1000), [], "at the limit is not over it");
         for counted in [1001, 999, 1500, 951, 1001] {
             soft.notice(counted);
         }
@@ -123,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_spike_between_two_looks_is_reported() {
-        let soft = SoftLimiter::new(Arc::default());
+        let soft = SoftLimiter::new();
         soft.set(Some(100), 0);
         soft.notice(101);
         soft.notice(5);
@@ -132,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_moves() {
-        let soft = SoftLimiter::new(Arc::default());
+        let soft = SoftLimiter::new();
         soft.set(Some(100), 200);
         soft.set(Some(300), 200);
         assert_eq!(reported(&soft, 200), [(true, 200), (false, 200)]);

@@ -2,10 +2,11 @@
 //! for an entry that is in no sum, in fewer steps.
 
 use super::entry::{self, EntrySlot};
+use super::shard::Inner;
 use super::totals::Step;
 use super::{Entry, Ledger, Sink};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use vramtrace_format::Space;
+use vramtrace_format::{Kind, Space};
 
 impl Ledger {
     /// As [`Ledger::insert`].
@@ -22,10 +23,11 @@ impl Ledger {
             return;
         };
         self.note_allocation(entry);
-        let epoch = self.epoch.load(Acquire);
+        let totals = self.totals(entry.device);
+        let epoch = totals.checkpoint.load(Acquire);
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
-        let peak = self.totals(entry.device).epoch_for(entry.kind, Step::Allocated);
-        if let Some(site) = inner.site(entry, epoch) {
+        let peak = totals.epoch_for(entry.kind, Step::Allocated);
+        if let Some(site) = inner.sites.of(entry, epoch) {
             let of = entry.weighed();
             site.add(Step::Allocated, of, Some(of[0]), epoch, peak);
         }
@@ -34,30 +36,32 @@ impl Ledger {
     /// As [`Ledger::remove`]. False: there is no such block.
     #[inline(always)]
     pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
-        let hash = entry::hash(Space::Block, key);
+        let hash = entry::hash(key);
         let mut inner = self.shards[Ledger::shard_at(Space::Block, hash)].lock();
         let is_it = |slot: &EntrySlot| slot.entry().is(Space::Block, key);
         let Some(index) = inner.entries.find_by(hash, is_it) else { return false };
-        if self.running.load(Relaxed) != 0 {
+        let Inner { entries, sites, .. } = &mut *inner;
+        let Some(slot) = entries.at(index) else { return false };
+        let entry = slot.entry();
+        let totals = self.totals(entry.device);
+        if totals.running.load(Relaxed) != 0 {
             // A running checkpoint may have to write the entry first.
             drop(inner);
             return self.remove(sink, Space::Block, key).is_some();
         }
-        let epoch = self.epoch.load(Relaxed);
-        let Some(slot) = inner.entries.at(index) else { return false };
-        let entry = *slot.entry();
-        inner.take_at(index);
-        let peak = self.totals(entry.device).epoch_for(entry.kind, Step::Freed);
-        if let Some(site) = inner.site(&entry, epoch) {
+        let epoch = totals.checkpoint.load(Relaxed);
+        let peak = totals.epoch_for(Kind::Block, Step::Freed);
+        if let Some(site) = sites.of(entry, epoch) {
             let of = entry.weighed();
             site.add(Step::Freed, of, Some(of[0]), epoch, peak);
         }
+        inner.take_at(index);
         true
     }
 
     /// Prefetches the cache lines that the call for this block will need.
     #[inline]
     pub fn prefetch_block(&self, key: u64) {
-        self.shard(Space::Block, key).prefetch(entry::hash(Space::Block, key));
+        self.shard(Space::Block, key).prefetch(entry::hash(key));
     }
 }

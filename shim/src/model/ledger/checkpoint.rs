@@ -8,7 +8,7 @@
 //! address and time.
 
 use super::figures::counts;
-use super::totals::{DEVICES, Sums, device_at};
+use super::totals::{DEVICES, Maker, Sums, device_at};
 use super::{Ledger, SHARDS, checkpoint_alloc};
 use std::sync::atomic::Ordering::SeqCst;
 use vramtrace_format::Event;
@@ -51,7 +51,7 @@ impl Ledger {
                 emit(&Event::CheckpointCounters { id: cursor.id, counters });
             }
         }
-        self.running.store(0, SeqCst);
+        self.devices.iter().for_each(|totals| totals.running.store(0, SeqCst));
         true
     }
 
@@ -68,7 +68,7 @@ impl Ledger {
         if inner.cursor_epoch != id {
             inner.cursor_epoch = id;
             inner.entry_cursor = 0;
-            inner.site_cursor = 0;
+            inner.sites.cursor = 0;
         }
         while inner.entry_cursor < inner.entries.capacity() {
             if *left == 0 {
@@ -83,17 +83,17 @@ impl Ledger {
                 *left -= 1;
             }
         }
-        while inner.site_cursor < inner.sites.capacity() {
+        while inner.sites.cursor < inner.sites.slots.capacity() {
             if *left == 0 {
                 return false;
             }
-            let index = inner.site_cursor;
-            inner.site_cursor += 1;
-            let Some(slot) = inner.sites.at_mut(index) else { continue };
+            let index = inner.sites.cursor;
+            inner.sites.cursor += 1;
+            let Some(slot) = inner.sites.slots.at_mut(index) else { continue };
             let totals = slot.at(id);
             if slot.written != id && totals != Default::default() {
                 slot.written = id;
-                let (site, stack) = crate::runtime::hash_table::Slot::key(slot);
+                let Maker { site, stack, .. } = slot.maker();
                 emit(&Event::CheckpointTotals {
                     id,
                     site,

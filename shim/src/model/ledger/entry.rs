@@ -32,6 +32,7 @@ pub struct Entry {
 
 impl Entry {
     /// An entry with everything unknown but the essentials.
+    #[inline(always)]
     pub fn new(kind: Kind, key: u64, size: u64, device: DeviceId) -> Entry {
         Entry {
             key,
@@ -66,10 +67,16 @@ impl Entry {
         weighed(self.size, self.sampled)
     }
 
+    /// Its site and stack in one word, as they lie in memory; never 0, since stacks are fewer than 2^31.
+    #[inline]
+    pub(super) fn maker(&self) -> u64 {
+        u64::from(self.site.0) | u64::from(self.stack.0) << 32 | 1 << 63
+    }
+
     /// Its highest bits choose the shard, lower ones the place there.
     #[inline]
     pub(super) fn hash(&self) -> u64 {
-        hash(self.space, self.key)
+        hash(self.key)
     }
 
     #[inline]
@@ -118,14 +125,15 @@ unsafe impl Slot for EntrySlot {
     }
 
     #[inline]
-    fn hash((space, key): (Space, u64)) -> u64 {
-        hash(space, key)
+    fn hash((_, key): (Space, u64)) -> u64 {
+        hash(key)
     }
 }
 
+/// Of the key alone: few keys are in two spaces.
 #[inline]
-pub(super) fn hash(space: Space, key: u64) -> u64 {
-    spread(key ^ ((space as u64) << 56))
+pub(super) fn hash(key: u64) -> u64 {
+    spread(key)
 }
 
 impl EntrySlot {

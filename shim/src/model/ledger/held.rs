@@ -53,7 +53,7 @@ impl Ledger {
         let (mut count, mut looked) = (0, 0);
         while cursor.shard < SHARDS && count < SLICE && looked < SLOTS {
             let inner = self.shards[cursor.shard].lock();
-            let capacity = inner.sites.capacity();
+            let capacity = inner.sites.slots.capacity();
             if cursor.index == 0 {
                 cursor.capacity = capacity;
             } else if cursor.capacity != capacity {
@@ -62,7 +62,7 @@ impl Ledger {
             looked += 1;
             while cursor.index < capacity && count < SLICE && looked < SLOTS {
                 looked += 1;
-                let slot = inner.sites.at(cursor.index);
+                let slot = inner.sites.slots.at(cursor.index);
                 cursor.index += 1;
                 let Some(slot) = slot else { continue };
                 let maker = slot.maker();

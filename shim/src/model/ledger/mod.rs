@@ -34,12 +34,12 @@ use crate::model::sites::is_shared;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::lock::{Guard, Lock};
 use entry::EntrySlot;
-use shard::{Inner, Shard};
+use shard::{Inner, Shard, SiteTable};
 use std::sync::atomic::{
-    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
 use totals::{DeviceTotals, KindSum, Step};
-use vramtrace_format::physical::{PAGE, Physical, pages};
+use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::summary::is_held;
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 
@@ -60,10 +60,6 @@ pub struct Ledger {
     /// By device and shard, a bit for each kind that has a sum there. Most sums are empty, and each
     /// lies on a separate page.
     summed: [[AtomicU16; SHARDS]; DEVICES],
-    /// The last checkpoint that began; 0 before the first.
-    epoch: AtomicU32,
-    /// The checkpoint that is being written; 0 = none.
-    running: AtomicU32,
     /// Counts and records refusals, so that a checkpoint falls between two of them.
     refusals: Lock<()>,
     drifts: AtomicU64,
@@ -93,6 +89,12 @@ pub struct ContextTotals {
 }
 
 impl Removed {
+    #[inline(always)]
+    fn new(slot: &EntrySlot, seen: u32) -> Removed {
+        let EntrySlot { epoch, written, .. } = *slot;
+        Removed { entry: *slot.entry(), bytes: 0, epoch, written, seen }
+    }
+
     /// Whether a checkpoint has this entry: then its end must be recorded even if its allocation was
     /// not.
     pub fn is_in_checkpoint(&self) -> bool {
@@ -113,8 +115,6 @@ impl Ledger {
             shards: std::array::from_fn(|_| Shard::default()),
             devices: std::array::from_fn(|_| DeviceTotals::default()),
             summed: [const { [const { AtomicU16::new(0) }; SHARDS] }; DEVICES],
-            epoch: AtomicU32::new(0),
-            running: AtomicU32::new(0),
             refusals: Lock::new(()),
             drifts: AtomicU64::new(0),
         }
@@ -124,12 +124,18 @@ impl Ledger {
     /// blocks side by side.
     #[inline]
     fn shard_at(space: Space, hash: u64) -> usize {
-        (hash >> 58) as usize % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }
+        /// Calls for blocks know their space when they are compiled.
+        #[cold]
+        fn of_block(at: usize) -> usize {
+            at % BLOCK_SHARDS
+        }
+        let at = (hash >> 58) as usize % SHARDS;
+        if space == Space::Block { of_block(at) } else { at }
     }
 
     #[inline]
     fn shard(&self, space: Space, key: u64) -> &Shard {
-        &self.shards[Ledger::shard_at(space, entry::hash(space, key))]
+        &self.shards[Ledger::shard_at(space, entry::hash(key))]
     }
 
     /// The kinds that were summed in this shard, and those sums.
@@ -154,17 +160,17 @@ impl Ledger {
     pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
         self.note_allocation(entry);
         let hash = entry.hash();
-        let at = Ledger::shard_at(entry.space, hash);
-        let mut inner = self.shards[at].lock();
+        let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
+        let mut inner = shard.lock();
+        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
+        let epoch = self.totals(entry.device).checkpoint.load(Acquire);
         let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
         let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
             return self.insert_crowded(sink, entry);
         };
-        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
-        let epoch = self.epoch.load(Acquire);
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
-        Ok(self.count_in(at, inner, entry, Step::Allocated, epoch))
+        Ok(self.count_in(shard, inner, entry, Step::Allocated, epoch))
     }
 
     /// The same, where the address is still entered, or the table must grow.
@@ -172,9 +178,9 @@ impl Ledger {
     #[inline(never)]
     fn insert_crowded(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
         let (space, key) = (entry.space, entry.key);
-        let at = Ledger::shard_at(space, entry.hash());
+        let shard = self.shard(space, key);
         let mut growth = 0;
-        let mut inner = self.shards[at].lock();
+        let mut inner = shard.lock();
         while inner.entries.find((space, key)).is_some() {
             drop(inner);
             if let Some(earlier) = self.remove(sink, space, key) {
@@ -185,11 +191,11 @@ impl Ledger {
                 }
                 growth -= self.left(&earlier) as i64;
             }
-            inner = self.shards[at].lock();
+            inner = shard.lock();
         }
-        let epoch = self.epoch.load(Acquire);
+        let epoch = self.totals(entry.device).checkpoint.load(Acquire);
         inner.put(entry, epoch, 0)?;
-        Ok(growth + self.count_in(at, inner, entry, Step::Allocated, epoch))
+        Ok(growth + self.count_in(shard, inner, entry, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in
@@ -205,34 +211,78 @@ impl Ledger {
 
     /// Counts a change of an entry in the sums of its stack and its kind. `now`: the last checkpoint.
     #[inline(always)]
-    fn count(&self, at: usize, inner: &mut Inner, entry: &Entry, step: Step, now: u32) -> Physical {
-        let Entry { kind, device, size, .. } = *entry;
-        let physical = entry.physical();
-        let peak = self.totals(device).epoch_for(kind, step);
-        if let Some(site) = inner.site(entry, now) {
-            let of = entry.weighed();
-            let held = is_held(kind).then_some(physical.share(of[0]));
-            site.add(step, of, held, now, peak);
-        }
-        // Blocks are in no sum.
-        if kind != Kind::Block {
-            let sum = self.shards[at].sum(device, kind as usize);
-            if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
-                self.first_of_kind(at, device, kind);
+    fn count(
+        &self,
+        shard: &Shard,
+        sites: &mut SiteTable,
+        entry: &Entry,
+        device: DeviceId,
+        step: Step,
+        now: u32,
+    ) -> Physical {
+        let Entry { kind, size, .. } = *entry;
+        match kind {
+            // Decided first, and compiled by itself: the kind of most programs' allocations.
+            Kind::Pool => {
+                self.add_to_sums(shard, sites, entry, (device, Kind::Pool), Some(size), step, now);
+                Physical::Reserved
             }
-            match (sum, step) {
-                (Some(sum), Step::Allocated) => sum.allocated(size, now),
-                (Some(sum), Step::Freed) => sum.freed(size, now),
-                (Some(sum), Step::Unfreed) => sum.unfreed(size, now),
-                (None, _) => {}
+            Kind::Block => self.count_block(sites, entry, step, now),
+            _ => {
+                let physical = physical_of(kind, size);
+                let held = is_held(kind).then_some(physical.share(size));
+                self.add_to_sums(shard, sites, entry, (device, kind), held, step, now);
+                physical
             }
         }
-        physical
+    }
+
+    /// `held`: as [`SiteSlot::add`].
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn add_to_sums(
+        &self,
+        shard: &Shard,
+        sites: &mut SiteTable,
+        entry: &Entry,
+        (device, kind): (DeviceId, Kind),
+        held: Option<u64>,
+        step: Step,
+        now: u32,
+    ) {
+        let size = entry.size;
+        if let Some(site) = sites.of(entry, now) {
+            let peak = self.totals(device).epoch_for(kind, step);
+            site.add(step, [size, 1], held, now, peak);
+        }
+        let sum = shard.sum(device, kind as usize);
+        if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
+            self.first_of_kind(shard, device, kind);
+        }
+        match (sum, step) {
+            (Some(sum), Step::Allocated) => sum.allocated(size, now),
+            (Some(sum), Step::Freed) => sum.freed(size, now),
+            (Some(sum), Step::Unfreed) => sum.unfreed(size, now),
+            (None, _) => {}
+        }
+    }
+
+    /// A block, which is in no sum but its stack's, and may be a sample.
+    #[cold]
+    #[inline(never)]
+    fn count_block(&self, sites: &mut SiteTable, block: &Entry, step: Step, now: u32) -> Physical {
+        if let Some(site) = sites.of(block, now) {
+            let (of, peak) =
+                (block.weighed(), self.totals(block.device).epoch_for(Kind::Block, step));
+            site.add(step, of, Some(of[0]), now, peak);
+        }
+        Physical::None
     }
 
     #[cold]
     #[inline(never)]
-    fn first_of_kind(&self, at: usize, device: DeviceId, kind: Kind) {
+    fn first_of_kind(&self, shard: &Shard, device: DeviceId, kind: Kind) {
+        let at = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
         self.summed[device_index(device)][at].fetch_or(1 << kind as u16, Relaxed);
         if kind.is_physical() {
             self.totals(device).seen.store(1, Relaxed);
@@ -243,20 +293,21 @@ impl Ledger {
     #[inline(always)]
     fn count_in(
         &self,
-        at: usize,
+        shard: &Shard,
         mut inner: Guard<'_, Inner>,
         entry: &Entry,
         step: Step,
         now: u32,
     ) -> i64 {
-        let (counted, taken) = match self.count(at, &mut inner, entry, step, now) {
-            Physical::Reserved | Physical::None => return 0,
-            Physical::Own(bytes) => (bytes, bytes),
-            Physical::Shared(_) => {
-                drop(inner);
-                self.open_pages(entry)
-            }
-        };
+        let (counted, taken) =
+            match self.count(shard, &mut inner.sites, entry, entry.device, step, now) {
+                Physical::Reserved | Physical::None => return 0,
+                Physical::Own(bytes) => (bytes, bytes),
+                Physical::Shared(_) => {
+                    drop(inner);
+                    self.open_pages(entry)
+                }
+            };
         self.totals(entry.device).add(entry.kind, counted as i64, entry.time_ns);
         taken as i64
     }
@@ -277,49 +328,57 @@ impl Ledger {
         key: u64,
         wanted: impl FnOnce(&Entry) -> bool,
     ) -> Option<Removed> {
-        let hash = entry::hash(space, key);
-        let at = Ledger::shard_at(space, hash);
-        let mut inner = self.shards[at].lock();
+        let hash = entry::hash(key);
+        let shard = &self.shards[Ledger::shard_at(space, hash)];
+        let mut inner = shard.lock();
         let index = inner.entries.find_by(hash, |slot| slot.entry().is(space, key))?;
-        let slot = inner.entries.at_mut(index)?;
+        let Inner { entries, sites, .. } = &mut *inner;
+        let slot = entries.at_mut(index)?;
         if !wanted(slot.entry()) {
             return None;
         }
-        let epoch = self.epoch.load(Relaxed);
-        let running = self.running.load(Relaxed);
-        if running != 0 && slot.is_owed(running) {
-            slot.written = running;
-            sink.emit(&checkpoint_alloc(running, slot.entry()));
+        let device = slot.entry().device;
+        let totals = self.totals(device);
+        let seen = totals.checkpoint.load(Relaxed);
+        let running = totals.running.load(Relaxed);
+        if running != 0 {
+            write_owed(sink, slot, running);
         }
-        let EntrySlot { epoch: made, written, .. } = *slot;
-        let entry = *slot.entry();
+        // Counted while the slot has it: the copy is made once, for the caller.
+        let physical = self.count(shard, sites, slot.entry(), device, Step::Freed, seen);
+        if let Physical::Reserved | Physical::None = physical {
+            let removed = Removed::new(slot, seen);
+            inner.take_at(index);
+            return Some(removed);
+        }
+        let (kind, size) = (slot.entry().kind, slot.entry().size);
+        let removed = Removed::new(slot, seen);
         inner.take_at(index);
-        let bytes = match self.count(at, &mut inner, &entry, Step::Freed, epoch) {
-            Physical::Reserved | Physical::None => 0,
+        let bytes = match physical {
             Physical::Own(bytes) => {
-                self.subtract(sink, entry.device, entry.kind, bytes);
+                self.subtract(sink, device, kind, bytes);
                 bytes
             }
-            Physical::Shared(_) => {
+            _ => {
                 drop(inner);
-                self.free_pages(sink, key, entry.size)
+                self.free_pages(sink, key, size)
             }
         };
-        Some(Removed { entry, bytes, epoch: made, written, seen: epoch })
+        Some(Removed { bytes, ..removed })
     }
 
     /// Restores an entry after a failed free. Returns the physical bytes that the cap does not count: 0
     /// in general, since it still counts them.
     pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
         let entry = &removed.entry;
-        let at = Ledger::shard_at(entry.space, entry.hash());
-        let mut inner = self.shards[at].lock();
+        let shard = self.shard(entry.space, entry.key);
+        let mut inner = shard.lock();
         if inner.entries.find((entry.space, entry.key)).is_some() {
             // The address was allocated again meanwhile, so it was freed after all.
             drop(inner);
             return -(self.left(removed) as i64);
         }
-        let epoch = self.epoch.load(Relaxed);
+        let epoch = self.totals(entry.device).checkpoint.load(Relaxed);
         let mut written = removed.written;
         if epoch != removed.seen && written != epoch {
             // A checkpoint began meanwhile and lacks this entry.
@@ -328,7 +387,7 @@ impl Ledger {
         }
         // Without host memory its free will not be recognised, and its bytes stay counted.
         if inner.put(entry, removed.epoch, written).is_ok() {
-            self.count_in(at, inner, entry, Step::Unfreed, epoch);
+            self.count_in(shard, inner, entry, Step::Unfreed, epoch);
         } else {
             drop(inner);
         }
@@ -450,9 +509,15 @@ impl Ledger {
     pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
         let _order = self.refusals.lock();
         append();
-        self.epoch.store(id, SeqCst);
-        self.running.store(id, SeqCst);
+        self.devices.iter().for_each(|totals| totals.checkpoint.store(id, SeqCst));
+        self.devices.iter().for_each(|totals| totals.running.store(id, SeqCst));
     }
+}
+
+/// Out of line: its table of jumps takes registers from those that need no look at it.
+#[inline(never)]
+fn physical_of(kind: Kind, size: u64) -> Physical {
+    physical(kind, size)
 }
 
 /// The most bytes that the driver can have taken for it.
@@ -464,6 +529,16 @@ fn most_taken(entry: &Entry) -> u64 {
             (last - first + 1) * PAGE
         }
         Physical::Reserved | Physical::None => 0,
+    }
+}
+
+/// The running checkpoint gets an entry that it has to have, and does not yet.
+#[cold]
+#[inline(never)]
+fn write_owed(sink: &impl Sink, slot: &mut EntrySlot, running: u32) {
+    if slot.is_owed(running) {
+        slot.written = running;
+        sink.emit(&checkpoint_alloc(running, slot.entry()));
     }
 }
 

@@ -2,7 +2,7 @@
 //! one lock that is held briefly.
 
 use super::entry::{Entry, EntrySlot};
-use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
+use super::totals::{DEVICES, KindSum, SiteSlot, device_index};
 use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
@@ -55,12 +55,20 @@ pub(super) struct Shard {
 #[repr(C)]
 pub(super) struct Inner {
     pub entries: Table<EntrySlot>,
-    pub sites: Table<SiteSlot>,
+    pub sites: SiteTable,
     pages: Table<PageSlot>,
     /// The index at which the running checkpoint continues, and its number.
     pub entry_cursor: usize,
-    pub site_cursor: usize,
     pub cursor_epoch: u32,
+}
+
+/// The sums by (site, stack).
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct SiteTable {
+    pub slots: Table<SiteSlot>,
+    /// The index at which the running checkpoint continues.
+    pub cursor: usize,
 }
 
 impl<T: Default> Default for Lock<T> {
@@ -69,7 +77,11 @@ impl<T: Default> Default for Lock<T> {
     }
 }
 
-/// `DEVICES x KINDS` sums on pages that the kernel makes real when touched.
+/// Sums of a device: more than kinds, so that an index is a shift.
+const STRIDE: usize = 16;
+const _: () = assert!(super::KINDS <= STRIDE);
+
+/// `DEVICES x STRIDE` sums on pages that the kernel makes real when touched.
 struct SumTable(*mut KindSum);
 
 // SAFETY: atomics on pages that live as long as the table.
@@ -80,7 +92,7 @@ unsafe impl Sync for SumTable {}
 impl Default for SumTable {
     fn default() -> Self {
         SumTable(
-            pages(DEVICES * KINDS * size_of::<KindSum>())
+            pages(DEVICES * STRIDE * size_of::<KindSum>())
                 .map_or(std::ptr::null_mut(), |p| p.cast()),
         )
     }
@@ -112,33 +124,36 @@ impl Shard {
     /// `None` if the kernel gave no pages at the start: then there are no sums.
     #[inline]
     pub fn sum(&self, device: DeviceId, kind: usize) -> Option<&KindSum> {
-        let index = device_index(device) * KINDS + kind;
+        let index = device_index(device) * STRIDE + kind;
         // SAFETY: the index is in range; zero bytes are a valid KindSum.
         (!self.sums.0.is_null()).then(|| unsafe { &*self.sums.0.add(index) })
     }
 }
 
-impl Inner {
+impl SiteTable {
     /// The sums of a (site, stack). A table that cannot grow loses the figure, not the run.
-    #[inline]
-    pub fn site(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
-        let index = match self.sites.find((entry.site, entry.stack)) {
-            Some(index) => index,
-            None => self.new_site(entry, epoch)?,
-        };
-        self.sites.at_mut(index)
+    #[inline(always)]
+    pub fn of(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
+        let maker = entry.maker();
+        let found = self.slots.value_mut(SiteSlot::hash(maker), |slot| slot.key() == maker);
+        // The borrow of what was found would last until the end, also where nothing was.
+        let found = found.map(std::ptr::from_mut);
+        // SAFETY: of this table, which did not change meanwhile.
+        found.map_or_else(|| self.add(entry, epoch), |slot| Some(unsafe { &mut *slot }))
     }
 
     #[cold]
     #[inline(never)]
-    fn new_site(&mut self, entry: &Entry, epoch: u32) -> Option<usize> {
-        let (index, grown) = self.sites.insert(SiteSlot::new(entry, epoch)).ok()?;
+    fn add(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
+        let (index, grown) = self.slots.insert(SiteSlot::new(entry, epoch)).ok()?;
         if grown {
-            self.site_cursor = 0;
+            self.cursor = 0;
         }
-        Some(index)
+        self.slots.at_mut(index)
     }
+}
 
+impl Inner {
     /// Makes room for one more entry and its page.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         if self.entries.make_room()? {

@@ -43,7 +43,7 @@ impl Ledger {
         let mut sums: Map<StackId, [u64; 2]> = Map::default();
         for shard in &self.shards {
             let inner = shard.lock();
-            for slot in inner.sites.iter() {
+            for slot in inner.sites.slots.iter() {
                 let maker = slot.maker();
                 if maker.device != device || (maker.kind == Kind::Block) != of_framework {
                     continue;

@@ -55,6 +55,10 @@ pub(super) struct DeviceTotals {
     pub watched_peak: AtomicU64,
     /// The peak since the history last took it.
     pub recent_peak: AtomicU64,
+    /// The last checkpoint that began, 0 before the first; and the one that is being written, 0: none. Those of the whole
+    /// ledger: each device has them, so that a call finds them on this line.
+    pub checkpoint: AtomicU32,
+    pub running: AtomicU32,
     kinds: [KindBytes; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
@@ -227,10 +231,10 @@ impl KindSum {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct SiteSlot {
-    site: u32,
-    stack: u32,
-    /// 0 = empty slot; else 1, the device and the kind, a byte each.
-    used: u32,
+    /// [`Entry::maker`]; 0 = empty slot.
+    maker: u64,
+    device: DeviceId,
+    kind: u8,
     epoch: u32,
     now: [u64; 3],
     held: AtPeak,
@@ -264,20 +268,24 @@ pub struct SiteTotals {
     pub bytes: u64,
 }
 
-// SAFETY: plain numbers; used 0 is the empty slot.
+// SAFETY: plain numbers; maker 0 is the empty slot.
 unsafe impl Slot for SiteSlot {
-    type Key = (SiteId, StackId);
+    type Key = u64;
 
+    #[inline]
     fn is_empty(&self) -> bool {
-        self.used == 0
+        self.maker == 0
     }
 
-    fn key(&self) -> (SiteId, StackId) {
-        (SiteId(self.site), StackId(self.stack))
+    #[inline]
+    fn key(&self) -> u64 {
+        self.maker
     }
 
-    fn hash((site, stack): (SiteId, StackId)) -> u64 {
-        spread(u64::from(site.0) << 32 | u64::from(stack.0))
+    #[inline]
+    fn hash(maker: u64) -> u64 {
+        // Site above stack, without the bit. Which sums a slice of the history's walk meets follows from their places.
+        spread((maker & !(1 << 63)).rotate_left(32))
     }
 }
 
@@ -285,9 +293,9 @@ impl SiteSlot {
     /// A slot made while checkpoint `epoch` is the last one: zero in it.
     pub fn new(entry: &Entry, epoch: u32) -> Self {
         SiteSlot {
-            site: entry.site.0,
-            stack: entry.stack.0,
-            used: 1 | u32::from(entry.device.0) << 8 | u32::from(entry.kind as u8) << 16,
+            maker: entry.maker(),
+            device: entry.device,
+            kind: entry.kind as u8,
             epoch,
             written: 0,
             now: [0; 3],
@@ -320,20 +328,20 @@ impl SiteSlot {
         let [allocations, frees, bytes] = &mut self.now;
         match step {
             Step::Allocated => {
-                *allocations = allocations.saturating_add(number);
+                *allocations = allocations.wrapping_add(number);
                 *bytes = bytes.saturating_add(size);
             }
-            Step::Freed => *frees = frees.saturating_add(number),
-            Step::Unfreed => *frees = frees.saturating_sub(number),
+            Step::Freed => *frees = frees.wrapping_add(number),
+            Step::Unfreed => *frees = frees.wrapping_sub(number),
         }
     }
 
     pub fn maker(&self) -> Maker {
         Maker {
-            site: SiteId(self.site),
-            stack: StackId(self.stack),
-            device: DeviceId((self.used >> 8) as u8),
-            kind: Kind::from_u8((self.used >> 16) as u8).unwrap_or(Kind::Device),
+            site: SiteId(self.maker as u32),
+            stack: StackId((self.maker >> 32) as u32 & !(1 << 31)),
+            device: self.device,
+            kind: Kind::from_u8(self.kind).unwrap_or(Kind::Device),
         }
     }
 

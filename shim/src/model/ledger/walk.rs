@@ -18,9 +18,15 @@ impl Ledger {
     /// Notes a new allocation.
     #[inline]
     pub(super) fn note_allocation(&self, entry: &Entry) {
-        let awaits = &self.totals(entry.device).awaits;
-        if awaits.load(Relaxed) && !entry.kind.is_host() {
-            awaits.store(false, Relaxed);
+        if self.totals(entry.device).awaits.load(Relaxed) {
+            self.note_awaited(entry);
+        }
+    }
+
+    #[cold]
+    fn note_awaited(&self, entry: &Entry) {
+        if !entry.kind.is_host() {
+            self.totals(entry.device).awaits.store(false, Relaxed);
         }
     }
 

@@ -11,9 +11,48 @@ const EACH: u64 = if cfg!(sanitized) { 30_000 } else { 100_000 };
 /// A fifth of a million events, and what a program would notice: nothing.
 fn work(recorder: &'static TraceWriter, from: u64) {
     for key in from..from + EACH {
-        recorder.record(&alloc(key << 9, SiteId(0)));
-        recorder.record(&free(key << 9));
+        let Event::Alloc(block) = alloc(key << 9, SiteId(0)) else { unreachable!() };
+        recorder.record_block(recorder.clock().now_ns(), &block);
+        recorder.record_free(recorder.clock().now_ns(), key << 9, Space::Device, SiteId(0));
     }
+}
+
+/// Short records go to a window without a look at the state of the recording.
+#[test]
+fn no_short_record_comes_after_the_recording_has_stopped() {
+    let scratch = Scratch::new("stopped");
+    let (recorder, fake) = (recorder(scratch.path(), "unlimited", |_| ()), Fake::default());
+    let made = |recorder: &TraceWriter, key: u64| {
+        fake.allocate(recorder, key << 21, 4096, SiteId(0));
+        fake.free(recorder, key << 21);
+    };
+    (1..4).for_each(|key| made(recorder, key));
+    assert!(recorder.short.get().is_some(), "the usual way");
+    recorder.stop(StopReason::WriteFailed, 5);
+    (4..9).for_each(|key| made(recorder, key));
+    assert!(recorder.short.get().is_none());
+    let found = events(&scratch.path().join("trace.vtrace"));
+    let keys = found.iter().filter_map(|event| match event {
+        Event::Alloc(Alloc { key, .. }) | Event::Free { key, .. } => Some(key >> 21),
+        _ => None,
+    });
+    assert_eq!(keys.collect::<Vec<_>>(), [1, 1, 2, 2, 3, 3]);
+}
+
+/// After the orderly end there is no tail: each record is written to the file at once, short ones too.
+#[test]
+fn short_records_after_the_end_are_in_the_file() {
+    let scratch = Scratch::new("after-end");
+    let (recorder, fake) = (recorder(scratch.path(), "unlimited", |_| ()), Fake::default());
+    (1..4).for_each(|key| fake.allocate(recorder, key << 21, 4096, SiteId(0)));
+    recorder.end(&fake);
+    (4..9).for_each(|key| fake.allocate(recorder, key << 21, 4096, SiteId(0)));
+    assert!(recorder.short.get().is_none());
+    // What was not within the share of the time is written with a later one.
+    assert!(recorder.trace().unwrap().flush().is_ok());
+    let found = events(&scratch.path().join("trace.vtrace"));
+    let made = found.iter().filter(|event| matches!(event, Event::Alloc(_)));
+    assert_eq!(made.count(), 8);
 }
 
 fn events(path: &Path) -> Vec<Event> {

@@ -170,13 +170,13 @@ impl Fake {
         let mut entry = Entry::new(Kind::Device, key, size, DeviceId(0));
         (entry.site, entry.time_ns) = (site, recorder.clock().now_ns());
         self.ledger.insert(recorder, &entry);
-        recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+        recorder.record_entry(&entry);
         self.after_call(recorder);
     }
 
     fn free(&self, recorder: &TraceWriter, key: u64) {
         assert!(self.ledger.remove(recorder, Space::Device, key).is_some());
-        recorder.record(&free(key));
+        recorder.record_driver_free(recorder.clock().now_ns(), key, Space::Device, SiteId(0));
         self.after_call(recorder);
     }
 

@@ -47,6 +47,14 @@ const COST_SHARE_MOVED: u64 = 20;
 const FRESH_NS: u64 = 200_000;
 const FRESH_SHARE: u64 = 10;
 
+/// Whether a device is to be read before a call.
+pub enum Due<'p> {
+    /// With the time, if it was read; else 0.
+    Not(u64),
+    /// This one, and the time. [`NvmlReader::was_read`] must follow.
+    Now(&'p Device, u64),
+}
+
 /// The figures before a call, so that what it takes can be computed.
 #[derive(Debug)]
 pub struct FigureBefore {
@@ -56,30 +64,29 @@ pub struct FigureBefore {
     live: u64,
 }
 
-impl NvmlReader {
-    /// Under a cap, before each call: the device to read now, if any, and the time. `was_read` must follow.
-    /// Usually this only reads the clock.
-    #[inline]
-    pub fn due<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
-        // Before the first context there is nothing to see.
-        if p.cap.is_set() && self.looked.load(Ordering::Relaxed) {
-            return self.due_now(p);
-        }
-        None
+#[cold]
+fn due_at(p: &Process, now: u64, next: u64) -> Due<'_> {
+    let (later, order) = (now.saturating_add(CLAIM_NS), Ordering::Relaxed);
+    if p.nvml.next_ns.compare_exchange(next, later, order, order).is_err() {
+        return Due::Not(now);
     }
+    if let Some(device) = p.nvml.whose_turn(p) {
+        return Due::Now(device, now);
+    }
+    p.nvml.was_read(p, now);
+    Due::Not(now)
+}
 
-    fn due_now<'p>(&self, p: &'p Process) -> Option<(&'p Device, u64)> {
+impl NvmlReader {
+    /// Under a cap, before each call: whether a device is to be read now. Usually this only reads the clock.
+    #[inline(always)]
+    pub fn due<'p>(&self, p: &'p Process) -> Due<'p> {
+        // Before the first context there is nothing to see.
+        if !p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
+            return Due::Not(0);
+        }
         let (now, next) = (p.clock.now_ns(), self.next_ns.load(Ordering::Relaxed));
-        if now < next {
-            return None;
-        }
-        let later = now.saturating_add(CLAIM_NS);
-        self.next_ns.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        let device = self.whose_turn(p);
-        if device.is_none() {
-            self.was_read(p, now);
-        }
-        device.map(|device| (device, now))
+        if now < next { Due::Not(now) } else { due_at(p, now, next) }
     }
 
     /// After the reading that `due` returned: sets when the next is due.

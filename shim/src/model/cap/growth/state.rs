@@ -71,8 +71,8 @@ impl State {
 
     #[inline]
     pub(super) fn count(&mut self, size: u64) {
-        self.counted = self.counted.saturating_add_unsigned(block(size));
-        self.padding = self.padding.saturating_add_unsigned(padding(size));
+        self.counted = self.counted.wrapping_add_unsigned(block(size));
+        self.padding = self.padding.wrapping_add_unsigned(padding(size));
     }
 
     /// The cells as they are now.
@@ -135,7 +135,7 @@ impl State {
         self.reserved.saturating_add(self.pending) as i64
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn apply(&mut self, ticket: Ticket, reading: Reading) {
         if ticket.0 > self.applied {
             self.applied = ticket.0;
@@ -175,13 +175,13 @@ impl State {
 /// The bytes that a block of this requested size occupies.
 #[inline]
 pub(super) fn block(size: u64) -> u64 {
-    round_up(size, GRAIN)
+    size.saturating_add(padding(size))
 }
 
 /// The part of them that rounding adds.
 #[inline]
 pub(super) fn padding(size: u64) -> u64 {
-    block(size).saturating_sub(size)
+    size.wrapping_neg() % GRAIN
 }
 
 /// Adds to the device's count; does nothing for the unknown device, which has no budget.
