@@ -5,7 +5,6 @@ use super::entry::{self, EntrySlot};
 use super::shard::Inner;
 use super::totals::Step;
 use super::{Entry, Ledger, Sink};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use vramtrace_format::{Kind, Space};
 
 impl Ledger {
@@ -24,7 +23,7 @@ impl Ledger {
         };
         self.note_allocation(entry);
         let totals = self.totals(entry.device);
-        let epoch = totals.checkpoint.load(Acquire);
+        let (epoch, _) = totals.checkpoints.now();
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
         let peak = totals.epoch_for(entry.kind, Step::Allocated);
         if let Some(site) = inner.sites.of(entry, epoch) {
@@ -44,12 +43,12 @@ impl Ledger {
         let Some(slot) = entries.at(index) else { return false };
         let entry = slot.entry();
         let totals = self.totals(entry.device);
-        if totals.running.load(Relaxed) != 0 {
+        let (epoch, running) = totals.checkpoints.now();
+        if running != 0 {
             // A running checkpoint may have to write the entry first.
             drop(inner);
             return self.remove(sink, Space::Block, key).is_some();
         }
-        let epoch = totals.checkpoint.load(Relaxed);
         let peak = totals.epoch_for(Kind::Block, Step::Freed);
         if let Some(site) = sites.of(entry, epoch) {
             let of = entry.weighed();

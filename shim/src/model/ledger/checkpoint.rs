@@ -10,7 +10,6 @@
 use super::figures::counts;
 use super::totals::{DEVICES, Maker, Sums, device_at};
 use super::{Ledger, SHARDS, checkpoint_alloc};
-use std::sync::atomic::Ordering::SeqCst;
 use vramtrace_format::Event;
 
 /// The progress of a checkpoint. One thread at a time works with it.
@@ -51,7 +50,7 @@ impl Ledger {
                 emit(&Event::CheckpointCounters { id: cursor.id, counters });
             }
         }
-        self.devices.iter().for_each(|totals| totals.running.store(0, SeqCst));
+        self.devices.iter().for_each(|totals| totals.checkpoints.end());
         true
     }
 

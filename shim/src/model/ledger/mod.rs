@@ -35,9 +35,7 @@ use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::lock::{Guard, Lock};
 use entry::EntrySlot;
 use shard::{Inner, Shard, SiteTable};
-use std::sync::atomic::{
-    AtomicU16, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use totals::{DeviceTotals, KindSum, Step};
 use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::summary::is_held;
@@ -162,8 +160,7 @@ impl Ledger {
         let hash = entry.hash();
         let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
         let mut inner = shard.lock();
-        // Acquire: who sees a new epoch also sees that the recording was switched on before it.
-        let epoch = self.totals(entry.device).checkpoint.load(Acquire);
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
         let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
         let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
@@ -193,7 +190,7 @@ impl Ledger {
             }
             inner = shard.lock();
         }
-        let epoch = self.totals(entry.device).checkpoint.load(Acquire);
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
         inner.put(entry, epoch, 0)?;
         Ok(growth + self.count_in(shard, inner, entry, Step::Allocated, epoch))
     }
@@ -339,8 +336,7 @@ impl Ledger {
         }
         let device = slot.entry().device;
         let totals = self.totals(device);
-        let seen = totals.checkpoint.load(Relaxed);
-        let running = totals.running.load(Relaxed);
+        let (seen, running) = totals.checkpoints.now();
         if running != 0 {
             write_owed(sink, slot, running);
         }
@@ -378,7 +374,7 @@ impl Ledger {
             drop(inner);
             return -(self.left(removed) as i64);
         }
-        let epoch = self.totals(entry.device).checkpoint.load(Relaxed);
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
         let mut written = removed.written;
         if epoch != removed.seen && written != epoch {
             // A checkpoint began meanwhile and lacks this entry.
@@ -509,8 +505,7 @@ impl Ledger {
     pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
         let _order = self.refusals.lock();
         append();
-        self.devices.iter().for_each(|totals| totals.checkpoint.store(id, SeqCst));
-        self.devices.iter().for_each(|totals| totals.running.store(id, SeqCst));
+        self.devices.iter().for_each(|totals| totals.checkpoints.begin(id));
     }
 }
 

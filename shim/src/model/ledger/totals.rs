@@ -4,7 +4,9 @@
 use super::entry::Entry;
 use super::peaks::{KeptEpoch, Peaks};
 use crate::runtime::hash_table::{Slot, spread};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 use vramtrace_format::summary::{AtPeak, Change};
 use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 
@@ -39,6 +41,29 @@ pub fn add_saturating(total: &AtomicU64, delta: i64) -> bool {
     }
 }
 
+/// The last checkpoint that began, 0 before the first, and in the upper half the one that is being written, 0: none. One word:
+/// who read them one after the other could take an entry that the new checkpoint lacks for one of before it, and not write it.
+#[derive(Default)]
+pub(super) struct Checkpoints(AtomicU64);
+
+impl Checkpoints {
+    /// The last one, and the one that is being written.
+    #[inline(always)]
+    pub fn now(&self) -> (u32, u32) {
+        // Acquire: who sees a new one also sees that the recording was switched on before it.
+        let word = self.0.load(Acquire);
+        (word as u32, (word >> 32) as u32)
+    }
+
+    pub fn begin(&self, id: u32) {
+        self.0.store(u64::from(id) << 32 | u64::from(id), SeqCst);
+    }
+
+    pub fn end(&self) {
+        self.0.fetch_and(u64::from(u32::MAX), SeqCst);
+    }
+}
+
 /// Physical bytes of one device. What every call reads is on the first cache line.
 #[derive(Default)]
 #[repr(C, align(128))]
@@ -55,10 +80,8 @@ pub(super) struct DeviceTotals {
     pub watched_peak: AtomicU64,
     /// The peak since the history last took it.
     pub recent_peak: AtomicU64,
-    /// The last checkpoint that began, 0 before the first; and the one that is being written, 0: none. Those of the whole
-    /// ledger: each device has them, so that a call finds them on this line.
-    pub checkpoint: AtomicU32,
-    pub running: AtomicU32,
+    /// Those of the whole ledger: each device has them, so that a call finds them on this line.
+    pub checkpoints: Checkpoints,
     kinds: [KindBytes; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
