@@ -1,10 +1,10 @@
 //! Threads that read a pool's figures from the driver, and the pool's destruction, which waits for them: the driver may not be
 //! asked for the figures of a pool while it destroys it.
 //!
-//! A thread says what it reads ([`Readers::begin`]), then looks whether the pool is being destroyed. Who destroys it says so,
-//! then looks for readers ([`Readers::any`]). All this is sequentially consistent: so he sees the reader, or the reader sees the
-//! destruction. `models/src/tests/pool_readers.rs` checks it. Each of the first threads has a word on a line of its own:
-//! under a cap a reading follows each request.
+//! A reader stores which pool it reads ([`Readers::begin`]), then checks whether that pool is being destroyed. The destroying
+//! thread marks the pool, then checks for readers ([`Readers::any`]). These steps are sequentially consistent, so at least one of
+//! the two sees the other. `models/src/tests/pool_readers.rs` checks it. Each of the first threads has a word on a line of its
+//! own: under a cap a reading follows each request.
 
 use crate::runtime::atomics::{AtomicU64, Ordering};
 
