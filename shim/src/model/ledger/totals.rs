@@ -400,6 +400,24 @@ mod tests {
     }
 
     #[test]
+    fn nobody_sees_a_new_checkpoint_that_is_not_being_written() {
+        const MOST: u32 = if cfg!(miri) { 100 } else { 200_000 };
+        let checkpoints = Checkpoints::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=MOST).for_each(|id| checkpoints.begin(id)));
+            loop {
+                let (last, running) = checkpoints.now();
+                assert_eq!(last, running);
+                if last == MOST {
+                    break;
+                }
+            }
+        });
+        checkpoints.end();
+        assert_eq!(checkpoints.now(), (MOST, 0));
+    }
+
+    #[test]
     fn a_checkpoint_sees_the_values_of_its_beginning() {
         let (site, device, kind) = (SiteId(1), DeviceId::UNKNOWN, Kind::Array);
         let mut slot = SiteSlot::new(&Entry { site, ..Entry::new(kind, 8, 100, device) }, 0);
