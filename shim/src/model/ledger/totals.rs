@@ -401,10 +401,15 @@ mod tests {
 
     #[test]
     fn nobody_sees_a_new_checkpoint_that_is_not_being_written() {
-        const MOST: u32 = if cfg!(miri) { 100 } else { 200_000 };
+        const MOST: u32 = if cfg!(miri) { 100 } else { 2_000_000 };
         let checkpoints = Checkpoints::default();
+        let both = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
-            scope.spawn(|| (1..=MOST).for_each(|id| checkpoints.begin(id)));
+            scope.spawn(|| {
+                both.wait();
+                (1..=MOST).for_each(|id| checkpoints.begin(id));
+            });
+            both.wait();
             loop {
                 let (last, running) = checkpoints.now();
                 assert_eq!(last, running);
