@@ -1,28 +1,28 @@
-//! Reuses the frames of the last capture. Most captures on a thread find the outer frames unchanged.
-//! Such frames are compared and not read again, so that the cost of a capture depends on the number of
-//! new frames.
+//! Finds the stacks of this thread that it had before. Most captures on a thread find the outer frames unchanged, and inner ones
+//! that it ran lately. The former are compared with those of the last capture and not read again; of the latter a table has what
+//! was read. So the cost of a capture depends on the number of changed frames.
 //!
 //! ```text
 //! last time   <module>  main  train  step  forward  linear        outermost first
 //! now         <module>  main  train  step  loss     mean
-//!             └──────── the same ────────┘ └── read anew ──┘
+//!             └──────── the same ────────┘ └─ changed ─┘
 //! ```
 //!
-//! A frame is unchanged if its address, code object, instruction and owner are. Frames are reused only as a run that reaches the outermost one, since a function may
-//! be called again from another line, with its frame at the same address. Each frame is compared at its
-//! last address, so that loads do not depend on each other.
+//! A frame is unchanged if its address, code object, instruction and owner are. Frames are reused only as a run that reaches the
+//! outermost one, since a function may be called again from another line, with its frame at the same address. Each frame is
+//! compared at its last address, so that loads do not depend on each other.
 //!
-//! As long as no code object was freed ([`freed_codes`]), one is known by its address. After that a number mostly tells that it
-//! is the one it was: from CPython 3.12 on its version number, before that the number of frees at its address. Its contents are
-//! compared only if there is none.
+//! As long as no code object was freed ([`freed_codes`]), one is known by its address, and from 3.11 on by the address of an
+//! instruction in it. After that, and where frees are not counted, [`super::frame_reader`] tells whether it is the one it was.
+//!
+//! The program's own work takes the place of our code and data in the first caches: the path of a repeated stack is kept to few
+//! lines of both.
 
-use super::layout::{Chain, ELEVEN, Layout, Places, TEN, TWELVE};
+use super::frame_reader::{Code, FrameReader};
+use super::freed_codes;
+use super::layout::{ELEVEN, Layout, Places, TEN, TWELVE};
 use super::memory::{Memory, Plain};
-use super::walk::{OWNED_BY_C, has_begun};
-use super::{code, freed_codes};
 use crate::capture::fingerprint::mix;
-use crate::runtime::rare::rare;
-use std::sync::atomic::Ordering;
 
 /// Most frames of a stack that is cached; a deeper stack is walked each time.
 pub const MOST: usize = 192;
@@ -30,32 +30,20 @@ pub const MOST: usize = 192;
 /// The fields of a frame that are compared.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-struct CachedFrame {
-    frame: usize,
+pub(super) struct CachedFrame {
+    pub(super) frame: usize,
     /// The frame's word for its code object; from 3.14 on it has tag bits.
-    code: usize,
-    instruction: usize,
-    owner: u8,
-    kind: CachedKind,
+    pub(super) code: usize,
+    pub(super) instruction: usize,
+    pub(super) owner: u8,
+    pub(super) kind: CachedKind,
     /// Runs a function.
-    runs: bool,
+    pub(super) runs: bool,
 }
-
-/// A number that changes when the code object of a frame is freed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Number {
-    /// Its address, or that of [`NO_NUMBER`].
-    at: usize,
-    /// [`UNSURE`] where [`FrameReader::surely_same`] cannot decide.
-    value: u32,
-}
-
-static NO_NUMBER: u32 = 0;
-const UNSURE: u32 = 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
-enum CachedKind {
+pub(super) enum CachedKind {
     /// Marks the start of an interpreter loop.
     #[default]
     Marker,
@@ -76,51 +64,37 @@ struct Sum {
 
 pub struct FrameCache {
     len: usize,
-    /// How many code objects were freed when all frames were read or compared; 0: the numbers are compared.
+    /// How many code objects were freed when all frames were read or compared; 0: what is compared is in `codes`.
     freed: u64,
-    /// Outermost first.
-    seen: [CachedFrame; MOST],
-    sums: [Sum; MOST],
+    /// Outermost first, from 1 on: the outermost is called by none, which has the address 0.
+    seen: [CachedFrame; MOST + 1],
+    /// In the order of `seen`.
+    sums: [Sum; MOST + 1],
     /// Of each frame's code object, in the order of `seen`.
-    codes: [Code; MOST],
-    /// The new frames of the current walk, innermost first.
-    fresh: [(CachedFrame, Code); MOST],
-    identities_of_codes: Identities,
+    codes: [Code; MOST + 1],
+    /// The changed frames of the current capture, innermost first.
+    changed: [Known; MOST],
+    lately: [Lately; LATELY],
+    reader: FrameReader,
 }
 
-/// What tells that a code object is the one it was.
+/// What was read of a frame.
 #[derive(Clone, Copy, Debug, Default)]
-struct Code {
-    number: Number,
-    identity: u64,
+pub(super) struct Known {
+    pub(super) seen: CachedFrame,
+    pub(super) code: Code,
 }
 
-/// Identities of code objects that were read lately.
-struct Identities([KnownCode; 256]);
-
+/// A frame that was read lately. A line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
-struct KnownCode {
-    code: usize,
-    identity: u64,
-    /// The number of frees at its address; 0: there is no known code here.
-    number: u32,
+#[repr(align(64))]
+struct Lately {
+    known: Known,
+    /// How many code objects were freed when it was read; 0: none was read.
+    freed: u64,
 }
 
-impl Identities {
-    /// `number`: of frees at its address; 0: they are not counted.
-    #[inline(always)]
-    fn of(&mut self, layout: &Layout, code: usize, number: u32) -> Option<u64> {
-        let known = &mut self.0[(code >> 4 ^ code >> 12) % 256];
-        if number != 0 && known.code == code && known.number == number {
-            return Some(known.identity);
-        }
-        let identity = code::identity(&Plain, layout, code, &mut (0, 0))?;
-        if number != 0 {
-            *known = KnownCode { code, identity, number };
-        }
-        Some(identity)
-    }
-}
+const LATELY: usize = 256;
 
 /// A stack as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,354 +126,155 @@ impl FrameCache {
         if let Some((current, _)) = layout.cframe {
             frame = Plain.word(frame + current)?;
         }
-        let freed = freed_codes::all();
-        let seen = &self.seen[..self.len.min(MOST)];
-        if freed == self.freed
-            && freed != 0
-            && seen.len() <= most
-            && let Some(innermost) = seen.last()
-            && innermost.frame == frame
-            && surely_same(layout, seen) == 0
-        {
-            return Some(self.sums[seen.len() - 1].of_all());
+        // Offsets that the compiler knows make the comparison a third shorter.
+        macro_rules! known {
+            ($($version:expr),*) => {$(
+                if layout.places() == $version.places() {
+                    return self.of(layout, const { $version.places() }, code_type, frame, most);
+                }
+            )*};
         }
-        self.changed(layout, code_type, frame, most, freed)
+        known!(TWELVE, ELEVEN, TEN);
+        self.of(layout, layout.places(), code_type, frame, most)
     }
 
-    /// The same for a stack that is not, or not surely, that of the last capture.
-    #[inline(never)]
-    fn changed(
+    #[inline(always)]
+    fn of(
         &mut self,
         layout: &Layout,
+        places: Places,
         code_type: usize,
         mut frame: usize,
         most: usize,
-        freed: u64,
     ) -> Option<Fingerprint> {
+        let freed = freed_codes::all();
         let is_counted = freed == self.freed && freed != 0;
-        let FrameCache { seen, len, sums, codes, fresh: fresh_frames, identities_of_codes, .. } =
-            self;
-        let mut look =
-            FrameReader { layout, code_type, is_counted, identities: identities_of_codes };
-        let most = most.min(MOST);
-        let mut fresh = 0;
-        let mut left = *len;
-        loop {
+        let (mut changed, mut left) = (0, self.len.min(MOST));
+        let left = loop {
             if frame == 0 {
-                left = 0;
-                break;
+                break 0;
             }
-            if let Some(found) = look.find(&seen[..left], frame) {
-                let Run { down_to, next } = look.run((seen, codes), found, frame)?;
-                if down_to == 0 && next == 0 {
-                    left = found + 1;
-                    break;
+            if let Some(found) = find(&self.seen[..=left], frame, places) {
+                let (seen, codes) = (&self.seen[..=found], &self.codes[..=found]);
+                let rest = match is_counted {
+                    true => surely_same(seen, places, true),
+                    false => self.reader.same(layout, code_type, places, (seen, codes))?,
+                };
+                if rest == 0 {
+                    break found;
                 }
-                // The frames compared so far are called by one that has changed.
-                for at in (down_to..=found).rev() {
-                    *fresh_frames.get_mut(fresh)? = (seen[at], codes[at]);
-                    fresh += 1;
+                // These are called by one that has changed.
+                for (seen, code) in seen[rest + 1..].iter().zip(&codes[rest + 1..]).rev() {
+                    *self.changed.get_mut(changed)? = Known { seen: *seen, code: *code };
+                    changed += 1;
                 }
-                frame = next;
-                left = down_to.saturating_sub(1);
-                if frame == 0 {
-                    left = 0;
-                    break;
-                }
+                left = rest - 1;
+                frame = seen[rest].frame;
             }
-            let (read, code, previous) = look.read(frame)?;
-            *fresh_frames.get_mut(fresh)? = (read, code);
-            fresh += 1;
+            // SAFETY: the innermost frame of this thread's, or the one that it was called by.
+            let (seen, previous) = unsafe { CachedFrame::at(frame, places) };
+            let lately = &mut self.lately[seen.place_among_lately()];
+            if freed == 0 || lately.freed != freed || !lately.known.seen.is_like(&seen) {
+                lately.known = self.reader.read(layout, code_type, &seen)?;
+                let is_code = lately.known.seen.kind != CachedKind::Other;
+                lately.freed = if is_code { freed } else { 0 };
+            }
+            let change = self.changed.get_mut(changed)?;
+            *change = lately.known;
+            change.seen.frame = frame;
             frame = previous;
-        }
-        if left + fresh > most {
-            *len = left;
+            changed += 1;
+        };
+        if left + changed > most.min(MOST) {
+            self.len = left;
             return None;
         }
-        let mut sum = match left {
-            0 => Sum::default(),
-            _ => sums[left - 1],
-        };
-        for (read, code) in fresh_frames[..fresh].iter().rev() {
-            sum.fingerprint = mix(sum.fingerprint, read.own_print(code.identity));
-            sum.running += u32::from(read.runs);
-            sum.others += u32::from(read.kind == CachedKind::Other);
-            (seen[left], codes[left], sums[left]) = (*read, *code, sum);
-            left += 1;
+        self.len = left + changed;
+        let mut sum = self.sums[left];
+        for (at, Known { seen, code }) in (left + 1..).zip(self.changed[..changed].iter().rev()) {
+            sum.fingerprint = mix(sum.fingerprint, code.print);
+            sum.running += u32::from(seen.runs);
+            sum.others += u32::from(seen.kind == CachedKind::Other);
+            (self.seen[at], self.codes[at], self.sums[at]) = (*seen, *code, sum);
         }
-        self.len = left;
         // What is no code object now may become one without a free that is counted.
         self.freed = if sum.others == 0 { freed } else { 0 };
-        Some(sum.of_all())
+        Some(Fingerprint { fingerprint: sum.fingerprint, frames: sum.running as usize })
     }
 }
 
-impl Sum {
-    #[inline(always)]
-    fn of_all(&self) -> Fingerprint {
-        Fingerprint { fingerprint: self.fingerprint, frames: self.running as usize }
+/// The index of the cached frame at this address, if it is one of the innermost. A frame that is not found is read.
+#[inline(always)]
+fn find(seen: &[CachedFrame], frame: usize, places: Places) -> Option<usize> {
+    let nearest = seen.len().saturating_sub(NEAR);
+    for (at, one) in seen.iter().enumerate().skip(nearest).rev() {
+        let above = frame.wrapping_sub(one.frame);
+        if above == 0 {
+            return Some(at);
+        }
+        // Inner frames lie at higher addresses on Python's stack, and at lower ones on the C stack.
+        let upon = if one.kind == CachedKind::Marker { above.wrapping_neg() } else { above };
+        if upon < ONE_STACK && places.has_stack() {
+            return None;
+        }
     }
-}
-
-struct Run {
-    /// Index of the outermost unchanged frame; one more than the start of the search if there is none.
-    down_to: usize,
-    /// The next outer frame; 0: there is none.
-    next: usize,
+    None
 }
 
 impl CachedFrame {
-    #[inline(always)]
-    fn own_print(&self, identity: u64) -> u64 {
-        if self.kind == CachedKind::Marker {
-            return u64::from(self.owner) << 56;
-        }
-        (identity ^ self.code as u64).rotate_left(9)
-            ^ self.instruction as u64
-            ^ u64::from(self.owner) << 56
-    }
-}
-
-impl Number {
+    /// The fields of the frame at this address that are compared, and the address of the next outer one.
+    ///
     /// # Safety
-    /// The frame has the cached frame's code object.
+    /// A frame of this thread's is there.
     #[inline(always)]
-    unsafe fn is_unchanged(&self) -> bool {
-        // SAFETY: a field of that code object, which is alive since the frame holds a reference; or a variable of ours. Other
-        // threads write to it when they free other code objects.
-        unsafe { (self.at as *const u32).read_volatile() == self.value }
+    unsafe fn at(frame: usize, places: Places) -> (CachedFrame, usize) {
+        // SAFETY: this thread's frames can be read.
+        let word = |offset: usize| unsafe { ((frame + offset) as *const usize).read_unaligned() };
+        // SAFETY: the same.
+        let owner = unsafe { *((frame + places.owner) as *const u8) };
+        let seen = CachedFrame {
+            frame,
+            code: word(places.code),
+            instruction: word(places.instruction) & places.instruction_bits,
+            owner: owner & places.owner_bits,
+            ..CachedFrame::default()
+        };
+        (seen, word(places.previous))
+    }
+
+    /// Of the same code object, instruction and owner.
+    #[inline(always)]
+    fn is_like(&self, other: &CachedFrame) -> bool {
+        self.code == other.code
+            && self.instruction == other.instruction
+            && self.owner == other.owner
+    }
+
+    #[inline(always)]
+    fn place_among_lately(&self) -> usize {
+        mix(self.code as u64, (self.instruction as u64).rotate_left(17)) as usize % LATELY
     }
 }
 
 /// Compares these frames from the innermost on, which is at its old address, and returns how many remain after those that
 /// have the same code object, instruction, owner and outer frame. Each is read at its cached address, so that no load
-/// depends on the one before.
+/// depends on the one before. `is_counted`: no code object was freed since they were read.
 #[inline(always)]
-fn surely_same(layout: &Layout, seen: &[CachedFrame]) -> usize {
-    // Offsets that the compiler knows make the loop a third shorter.
-    macro_rules! known {
-        ($($layout:expr),*) => {$(
-            if layout.places() == $layout.places() {
-                return surely_same_at(seen, const { $layout.places() });
-            }
-        )*};
-    }
-    known!(TWELVE, ELEVEN, TEN);
-    surely_same_at(seen, layout.places())
-}
-
-#[inline(always)]
-fn surely_same_at(seen: &[CachedFrame], places: Places) -> usize {
-    let mut left = seen;
-    while let [.., outer, one] = left {
+pub(super) fn surely_same(seen: &[CachedFrame], places: Places, is_counted: bool) -> usize {
+    let by_instruction = is_counted && places.has_absolute_instructions();
+    for (at, pair) in seen.windows(2).enumerate().rev() {
+        let [outer, one] = pair else { continue };
         // SAFETY: it is the innermost, or the link of an unchanged one.
-        if !unsafe { one.is_same(outer.frame, places) } {
-            rare();
-            return left.len();
-        }
-        left = &left[..left.len() - 1];
-    }
-    match left {
-        // SAFETY: the same.
-        [outermost] => usize::from(!unsafe { outermost.is_same(0, places) }),
-        _ => 0,
-    }
-}
-
-impl CachedFrame {
-    /// # Safety
-    /// A frame of this thread's is at its address.
-    #[inline(always)]
-    unsafe fn is_same(&self, outer: usize, places: Places) -> bool {
-        let Places { code, previous, instruction, instruction_bits, owner, owner_bits } = places;
-        // SAFETY: this thread's frames can be read.
-        let (word, byte) = unsafe {
-            let word = |offset: usize| ((self.frame + offset) as *const usize).read_unaligned();
-            ([word(code), word(previous), word(instruction)], *((self.frame + owner) as *const u8))
-        };
-        word[0] == self.code
-            && word[1] == outer
-            && (word[2] ^ self.instruction) & instruction_bits == 0
-            && (byte ^ self.owner) & owner_bits == 0
-    }
-}
-
-struct FrameReader<'a> {
-    layout: &'a Layout,
-    code_type: usize,
-    /// No code object was freed since the last capture.
-    is_counted: bool,
-    identities: &'a mut Identities,
-}
-
-impl FrameReader<'_> {
-    /// The run of unchanged frames from the one at `found` outwards. `seen`: the cached frames, and their code objects.
-    #[inline(always)]
-    fn run(
-        &self,
-        (seen, codes): (&[CachedFrame], &[Code]),
-        found: usize,
-        frame: usize,
-    ) -> Option<Run> {
-        let (mut count, mut frame) = (found + 1, frame);
-        loop {
-            // Mostly all.
-            count = self.surely_same(&seen[..count], &codes[..count]);
-            let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
-            let one = &seen[at];
-            if at < found {
-                // The inner frame is unchanged, including its link to this one.
-                frame = one.frame;
-            }
-            if !self.same(one, &codes[at])? {
-                return Some(Run { down_to: count, next: frame });
-            }
-            frame = self.previous(frame)?;
-            if at == 0 || seen[at - 1].frame != frame {
-                return Some(Run { down_to: at, next: frame });
-            }
-            count = at;
+        let (now, previous) = unsafe { CachedFrame::at(one.frame, places) };
+        if previous != outer.frame
+            || now.instruction != one.instruction
+            || now.owner != one.owner
+            || !by_instruction && now.code != one.code
+        {
+            return at + 1;
         }
     }
-
-    #[inline(always)]
-    fn previous(&self, frame: usize) -> Option<usize> {
-        Plain.word(frame + self.layout.previous)
-    }
-
-    #[inline(always)]
-    fn owner(&self, frame: usize) -> Option<u8> {
-        match self.layout.chain {
-            Chain::Objects => Some(0),
-            _ => Plain.byte(frame + self.layout.owner),
-        }
-    }
-
-    /// Whether a frame with this owner marks the start of an interpreter loop.
-    #[inline(always)]
-    fn is_marker(&self, owner: u8) -> bool {
-        self.layout.chain == Chain::Markers && owner >= OWNED_BY_C
-    }
-
-    /// The frame's last instruction: an offset in frame objects (up to 3.10), otherwise an address.
-    #[inline(always)]
-    fn instruction(&self, frame: usize) -> Option<usize> {
-        match self.layout.chain {
-            Chain::Objects => Plain.int(frame + self.layout.instruction).map(|at| at as usize),
-            _ => Plain.word(frame + self.layout.instruction),
-        }
-    }
-
-    /// The code object of a frame's word; the inner `None`: it is no code object.
-    #[inline(always)]
-    fn code(&self, word: usize) -> Option<Option<usize>> {
-        let Some(code) = self.layout.object(word) else { return Some(None) };
-        Some(
-            (Plain.word(code + self.layout.objects.object_type)? == self.code_type).then_some(code),
-        )
-    }
-
-    #[inline(always)]
-    fn version(&self, code: usize) -> Option<u32> {
-        match self.layout.version {
-            0 => Some(0),
-            at => Plain.int(code + at).map(|version| version as u32),
-        }
-    }
-
-    /// Finds the frame among these, if it is one of the innermost. A frame that is not found is read
-    /// again.
-    #[inline(always)]
-    fn find(&self, seen: &[CachedFrame], frame: usize) -> Option<usize> {
-        for at in (seen.len().saturating_sub(NEAR)..seen.len()).rev() {
-            let one = &seen[at];
-            let above = frame.wrapping_sub(one.frame);
-            if above == 0 {
-                return Some(at);
-            }
-            // Inner frames lie at higher addresses on Python's stack, and at lower ones on the C stack.
-            let upon = if one.kind == CachedKind::Marker { above.wrapping_neg() } else { above };
-            if upon < ONE_STACK && self.layout.chain != Chain::Objects {
-                return None;
-            }
-        }
-        None
-    }
-
-    /// As [`surely_same`], and returns how many remain after those that are certainly unchanged.
-    #[inline(always)]
-    fn surely_same(&self, seen: &[CachedFrame], codes: &[Code]) -> usize {
-        let from = surely_same(self.layout, seen);
-        if self.is_counted {
-            return from;
-        }
-        // SAFETY: they have.
-        let changed = codes[from..].iter().rposition(|code| unsafe { !code.number.is_unchanged() });
-        changed.map_or(from, |at| from + at + 1)
-    }
-
-    /// Whether the frame at a cached address is still the cached one.
-    #[inline(always)]
-    fn same(&self, seen: &CachedFrame, known: &Code) -> Option<bool> {
-        let frame = seen.frame;
-        if self.owner(frame)? != seen.owner {
-            return Some(false);
-        }
-        if seen.kind == CachedKind::Marker {
-            return Some(true);
-        }
-        let word = Plain.word(frame + self.layout.code)?;
-        if word != seen.code || self.instruction(frame)? != seen.instruction {
-            return Some(false);
-        }
-        if known.number.at != &raw const NO_NUMBER as usize {
-            // SAFETY: it has.
-            return Some(unsafe { known.number.is_unchanged() });
-        }
-        let Some(code) = self.code(word)? else { return Some(seen.kind == CachedKind::Other) };
-        if seen.kind != CachedKind::Code {
-            return Some(false);
-        }
-        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == known.identity)
-    }
-
-    /// Reads a frame: its fields, what tells its code object, and the next outer frame.
-    #[inline(always)]
-    fn read(&mut self, frame: usize) -> Option<(CachedFrame, Code, usize)> {
-        let owner = self.owner(frame)?;
-        let (code_word, instruction) =
-            (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
-        let mut seen =
-            CachedFrame { frame, owner, code: code_word, instruction, ..CachedFrame::default() };
-        let number = Number { at: &raw const NO_NUMBER as usize, value: UNSURE };
-        let mut known = Code { number, identity: 0 };
-        if self.is_marker(owner) {
-            // Its owner alone counts.
-            known.number.value = 0;
-        } else {
-            seen.kind = CachedKind::Other;
-            if let Some(code) = self.code(seen.code)? {
-                seen.kind = CachedKind::Code;
-                let mut frees = 0;
-                let (at, value) = match self.version(code)? {
-                    0 => {
-                        let at = freed_codes::number(code);
-                        frees = at.load(Ordering::Acquire);
-                        (at.as_ptr() as usize, frees)
-                    }
-                    version => (code + self.layout.version, version),
-                };
-                if value != 0 {
-                    known.number = Number { at, value };
-                }
-                known.identity = self.identities.of(self.layout, code, frees)?;
-                let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
-                seen.runs = self.layout.chain == Chain::Objects
-                    || has_begun(&Plain, self.layout, code, last, owner)?;
-            }
-        }
-        Some((seen, known, self.previous(frame)?))
-    }
+    0
 }
 
 #[cfg(test)]

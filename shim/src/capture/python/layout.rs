@@ -162,6 +162,20 @@ pub struct Places {
     pub owner_bits: u8,
 }
 
+impl Places {
+    /// Frames lie on a stack, not each in memory of its own.
+    #[inline(always)]
+    pub const fn has_stack(&self) -> bool {
+        self.owner_bits != 0
+    }
+
+    /// An instruction is known by its address, not by its offset in the bytecode.
+    #[inline(always)]
+    pub const fn has_absolute_instructions(&self) -> bool {
+        self.instruction_bits == usize::MAX
+    }
+}
+
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {

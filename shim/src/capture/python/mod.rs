@@ -7,6 +7,7 @@
 
 pub mod code;
 pub mod frame_cache;
+mod frame_reader;
 mod freed_codes;
 pub mod layout;
 pub mod memory;
@@ -102,7 +103,7 @@ impl Python {
                 }
                 // SAFETY: never freed.
                 let Interpreter { layout, code_type, .. } = unsafe { &*fresh };
-                if layout.minor <= 11 {
+                if layout.minor <= 13 && !layout.is_free_threaded() {
                     // SAFETY: its variable of this name; an interpreter whose frames are read stays loaded.
                     unsafe { freed_codes::count_frees(object, *code_type) };
                 }

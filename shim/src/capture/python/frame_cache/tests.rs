@@ -2,11 +2,16 @@
 
 use super::*;
 use crate::capture::python::freed_codes::for_tests::{begin, freed, uncount};
+use crate::capture::python::layout::Chain;
+use crate::capture::python::walk::OWNED_BY_C;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 const DEPTHS: usize = 12;
 const CODES: usize = 5;
+/// Frames with a place of their own, at whatever depth they run.
+const GENERATORS: usize = 2;
+const OWNED_BY_GENERATOR: u8 = 1;
 
 /// A process's memory, words at fixed addresses.
 struct World {
@@ -20,6 +25,8 @@ struct World {
     depth: usize,
     /// What each frame is, from the outermost: code slot with its life, instruction, owner.
     stack: Vec<(usize, u64, u64, u8)>,
+    /// Of each frame that is a generator's: which.
+    generators: Vec<Option<usize>>,
     lives: [u64; CODES],
 }
 
@@ -54,12 +61,13 @@ impl World {
             layout: Layout::of(version, 0).unwrap(),
             thread: Box::new([0; 32]),
             cframe: Box::new([0; 4]),
-            frames: boxes(DEPTHS),
+            frames: boxes(DEPTHS + GENERATORS),
             codes: boxes(CODES),
             names: vec![[0; 8]; CODES],
             tables: vec![[0; 16]; CODES],
             depth: 0,
             stack: Vec::new(),
+            generators: Vec::new(),
             lives: [0; CODES],
         };
         (0..CODES).for_each(|code| world.replace(code));
@@ -92,13 +100,23 @@ impl World {
         }
     }
 
+    /// The index of the place of the frame at this depth.
+    fn place(&self, depth: usize) -> usize {
+        self.generators[depth].map_or(depth, |generator| DEPTHS + generator)
+    }
+
     fn link(&mut self) {
         let layout = self.layout;
+        self.generators.resize(self.stack.len(), None);
         for index in 0..self.stack.len() {
             let (code, _, instruction, owner) = self.stack[index];
-            let previous = if index == 0 { 0 } else { at(&self.frames[index - 1]) as u64 };
+            let previous = match index {
+                0 => 0,
+                _ => at(&self.frames[self.place(index - 1)]) as u64,
+            };
             let code = at(&self.codes[code]);
-            let words = &mut self.frames[index][..];
+            let place = self.place(index);
+            let words = &mut self.frames[place][..];
             put_word(words, layout.previous, previous);
             put_word(words, layout.code, code as u64);
             if layout.chain == Chain::Objects {
@@ -112,7 +130,8 @@ impl World {
                 put_byte(words, layout.owner, owner);
             }
         }
-        let top = self.stack.len().checked_sub(1).map_or(0, |top| at(&self.frames[top]) as u64);
+        let top = self.stack.len().checked_sub(1);
+        let top = top.map_or(0, |top| at(&self.frames[self.place(top)]) as u64);
         match layout.cframe {
             Some((current, _)) => {
                 put_word(&mut self.cframe[..], current, top);
@@ -132,6 +151,11 @@ enum Step {
         marker: bool,
     },
     Return(usize),
+    /// Code objects and generators have one number.
+    Resume {
+        generator: usize,
+        instruction: u64,
+    },
     Go {
         up: usize,
         instruction: u64,
@@ -147,6 +171,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..CODES, 0..3u64, prop::bool::weighted(0.1))
             .prop_map(|(code, instruction, marker)| Step::Call { code, instruction, marker }),
         2 => (1..4usize).prop_map(Step::Return),
+        2 => (0..GENERATORS, 0..2u64)
+            .prop_map(|(generator, instruction)| Step::Resume { generator, instruction }),
         2 => (0..3usize, 0..3u64).prop_map(|(up, instruction)| Step::Go { up, instruction }),
         1 => (0..CODES).prop_map(Step::Replace),
         1 => Just(Step::Again),
@@ -182,6 +208,16 @@ fn run(
                 let left = world.stack.len().saturating_sub(count);
                 world.stack.truncate(left);
             }
+            Step::Resume { generator, instruction }
+                if world.stack.len() < DEPTHS && !world.generators.contains(&Some(generator)) =>
+            {
+                let owner = match world.layout.chain {
+                    Chain::Objects => 0,
+                    _ => OWNED_BY_GENERATOR,
+                };
+                world.stack.push((generator, world.lives[generator], instruction, owner));
+                world.generators.push(Some(generator));
+            }
             // Only the innermost frames run on without a return.
             Step::Go { up: 0, instruction } => {
                 if let Some(frame) = world.stack.last_mut().filter(|frame| frame.3 == 0) {
@@ -198,6 +234,7 @@ fn run(
             Step::Replace(code) => world.replace(code),
             Step::Again => {
                 if let Some((code, _, instruction, 0)) = world.stack.pop() {
+                    world.generators.pop();
                     world.replace(code);
                     world.stack.push((code, world.lives[code], instruction, 0));
                 }
@@ -208,7 +245,7 @@ fn run(
         if matches!(step, Step::Allocate) {
             let thread = at(&*world.thread);
             let found = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 64).unwrap();
-            let functions = world.stack.iter().filter(|frame| frame.3 == 0).count();
+            let functions = world.stack.iter().filter(|frame| frame.3 < OWNED_BY_C).count();
             prop_assert_eq!(found.frames, functions);
             let key = world.stack.clone();
             prop_assert_eq!(
@@ -225,11 +262,12 @@ fn fresh() -> Box<FrameCache> {
     Box::new(FrameCache {
         len: 0,
         freed: 0,
-        seen: [CachedFrame::default(); MOST],
-        sums: [Sum::default(); MOST],
-        codes: [Code::default(); MOST],
-        fresh: [(CachedFrame::default(), Code::default()); MOST],
-        identities_of_codes: Identities([KnownCode::default(); 256]),
+        seen: [CachedFrame::default(); MOST + 1],
+        sums: [Sum::default(); MOST + 1],
+        codes: [Code::default(); MOST + 1],
+        changed: [Known::default(); MOST],
+        lately: [Lately::default(); LATELY],
+        reader: FrameReader::default(),
     })
 }
 
