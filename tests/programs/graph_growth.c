@@ -346,6 +346,14 @@ static void unseen(int requests) {
     }
 }
 
+/* Nothing that takes memory of the driver. What is asked at the start does not count. */
+static void rest(int requests) {
+    for (int n = 0; n < requests; n++) {
+        if (n == 5) lists = 0;
+        request();
+    }
+}
+
 static void *worker(void *line) {
     CUgraphExec (*make)(int) = (CUgraphExec(*)(int))line;
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
@@ -377,6 +385,7 @@ static const struct {
     {"tokens", tokens},
     {"kept-streams", kept_streams},
     {"kept-modules", kept_modules},
+    {"rest", rest},
     {"unseen", unseen},
     {"threads", threads},
     {"alternate", alternate},

@@ -16,6 +16,12 @@ fn exact(name: &str, requests: u32) -> Run {
     run(name, requests, Setup::simulated().preload().env("VRAMTRACE_TEST_CLOCK", "0"))
 }
 
+/// How often NVML was asked.
+fn lists(run: &Run) -> u64 {
+    let lists = run.stdout.lines().find_map(|line| line.strip_prefix("lists "));
+    lists.unwrap().parse().unwrap()
+}
+
 /// What the driver took: cause, function of the program (`None`: not known), bytes.
 fn taken(run: &Run) -> Vec<(String, Option<String>, u64)> {
     let report = run.only_report();
@@ -72,11 +78,22 @@ fn readings_of_nvml_stay_within_their_budget() {
     {
         let slow = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow:1000");
         let run = run(name, requests, slow);
-        let lists = run.stdout.lines().find_map(|line| line.strip_prefix("lists "));
-        let lists: u64 = lists.unwrap().parse().unwrap();
+        let lists = lists(&run);
         assert!((10..=60).contains(&lists), "{name}: {lists} readings");
         let taken = run.only_report()["recorder"]["in_calls_s"].as_f64().unwrap();
         assert!(taken > lists as f64 * 0.001 * 0.8, "{name}: {taken} s of {lists} readings");
+    }
+}
+
+/// A reading is a wait that a program can notice. Where samples are recorded, for programs that stay on, NVML is not asked
+/// because some time has passed.
+#[test]
+fn where_samples_are_recorded_nvml_is_asked_about_what_changed() {
+    for (recording, fewest, most) in [("full", 1, 5), ("sampled", 0, 0)] {
+        let slow = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow:1000");
+        let run = run("rest", 60, slow.env("VRAMTRACE_RECORD", recording));
+        let lists = lists(&run);
+        assert!((fewest..=most).contains(&lists), "{recording}: {lists} readings");
     }
 }
 

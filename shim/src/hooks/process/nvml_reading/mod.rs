@@ -37,6 +37,9 @@ const COST_SHARE_CAPPED: u64 = 20;
 const CLAIM_NS: u64 = 10_000_000_000;
 /// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
 const RESTED_NS: u64 = 10_000_000;
+/// The same where samples are recorded, for programs that stay on. A program that waits for requests would wait for a reading, 0.2
+/// to 3 ms, in many of them.
+const RESTED_NS_SAMPLED: u64 = 10_000_000_000;
 const MUCH: u64 = 16 << 20;
 /// Without a cap readings take at most one part in so many of the time; of a time in which much changes more, within the
 /// budget.
@@ -109,7 +112,8 @@ impl NvmlReader {
         let duration = watched.read_duration_ns.load(Ordering::Relaxed);
         let requested = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
-        let idle = rested >= RESTED_NS.max(duration.saturating_mul(COST_SHARE));
+        let least = if p.block_sampling.is_some() { RESTED_NS_SAMPLED } else { RESTED_NS };
+        let idle = rested >= least.max(duration.saturating_mul(COST_SHARE));
         let busy = moved >= MUCH
             && rested >= duration.saturating_mul(COST_SHARE_MOVED)
             && self.is_within_budget(p);
