@@ -1,11 +1,16 @@
 """The part `sampled` of the GPU check: what VRAMTRACE_RECORD=sampled costs text generation with GPT-2 (random weights).
 
-Groups of three programs run at once, each group on a processor core of its own: one without the recorder, one with
-samples, one with the full recorder. They step in turn: a ratio is that of a step to the mean of the two steps of the bare
-program right before and after it, on the same core; each group has memory layouts of its own. The ratio of these two says
-how large the noise is. The interval is that of a bootstrap over the groups and the turns of each.
+Groups of four programs, each group on a processor core of its own: without a library, with a library that does nothing, with
+samples, and with the full recorder. They run in turn, one at a time, each for 6 steps or 0.8 s: work that is due once in a time
+has its share then, and would have a larger one in a short run after a long rest. A ratio is that of the time of a run to the mean
+of the two runs of the bare program right before and after it. Two processes of one program differ by 2 % and more, by where the
+kernel has put their memory, so many groups are needed: the library that does nothing says how large that noise is. The interval
+is that of a bootstrap over the groups and the turns of each.
 
-Takes about 110 s: 40 s for the start of the programs, and turns of four steps of 0.13 s.
+VRAMTRACE_SAMPLED_BATCHES=N    so many times 4 groups, one batch after the other (default 1)
+
+A batch takes about 95 s: 25 s for the start of its programs, and 3 turns of a group, of 7 runs. More programs at once would make
+readings of NVML slow, which lists the processes of the GPU.
 """
 import json
 import os
@@ -20,15 +25,15 @@ from pathlib import Path
 import stacks
 
 MIB = 1 << 20
-GROUPS = 8
+GROUPS, TURNS, STEPS_OF_RUN = 4, 3, 6
 TOKENS = 24
-# A group takes so many turns before the next one has its turns, and has two such visits.
-TURNS_OF_VISIT, VISITS = 8, 2
-# No turn begins after this time since the start of the part, and the programs are killed after it.
-LAST_TURN_S, PATIENCE_S = 115, 150
-FEWEST_TURNS = 20
+# The programs are killed after this time since the start of the batch.
+PATIENCE_S = 180
 MOST_RATIO, MOST_MEMORY = 1.02, 64 * MIB
-KINDS = ["bare", "sampled", "full"]
+NOTHING = "nothing"
+OTHERS = [NOTHING, "sampled", "full"]
+KINDS = ["bare", *OTHERS]
+TITLES = {NOTHING: "a library that does nothing: the noise"}
 
 
 class Program(stacks.Stepper):
@@ -47,11 +52,11 @@ class Program(stacks.Stepper):
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) << 10
 
-    def measured_step(self):
-        """Milliseconds of a step, and of processor time."""
+    def run(self, steps):
+        """Milliseconds, and those of processor time."""
         before = self.cpu_ns()
-        self.step("generate", 1)
-        return self.times["generate"][-1], (self.cpu_ns() - before) / 1e6
+        print("generate", steps, file=self.process.stdin, flush=True)
+        return sum(float(ms) for ms in self.line("TIMES")), (self.cpu_ns() - before) / 1e6
 
 
 def interval(groups, resamples=2000):
@@ -67,18 +72,17 @@ def interval(groups, resamples=2000):
 
 
 def cores():
-    """One processor for each group: every second one where there are enough, because two neighbours may share a core."""
-    found = sorted(os.sched_getaffinity(0))
-    every_second = found[::2]
-    return every_second[:GROUPS] if len(every_second) >= GROUPS else found[:GROUPS]
+    """One processor for each group. The programs of the others wait meanwhile."""
+    return sorted(os.sched_getaffinity(0))[:GROUPS]
 
 
-def start(binary, program, environment, traces, log):
+def start(check, nothing, batch, log):
     def one(kind, at):
-        trace = None if kind == "bare" else traces / f"{kind}-{at}.vtrace"
-        recording = {} if kind == "bare" else {"VRAMTRACE_RECORD": kind}
-        variables = environment(trace, STEPS_KINDS="generate", STEPS_TOKENS=str(TOKENS), **recording)
-        return Program(f"{kind}-{at}", [sys.executable, str(program)], variables, log)
+        trace = check.TRACES / f"{kind}-{batch}-{at}.vtrace" if kind in ("sampled", "full") else None
+        extra = {"VRAMTRACE_RECORD": kind} if trace else {"LD_PRELOAD": str(nothing)} if kind == NOTHING else {}
+        variables = check.environment(trace, STEPS_KINDS="generate", STEPS_TOKENS=str(TOKENS), **extra)
+        program = str(check.PROGRAMS / "steps.py")
+        return Program(f"{kind}-{batch}-{at}", [sys.executable, program], variables, log)
 
     return [{kind: one(kind, at) for kind in KINDS} for at in range(len(cores()))]
 
@@ -89,30 +93,47 @@ def pin(program, core):
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def measure(groups, begun):
+def measure(groups):
     """Ratios to the bare program of the group, by kind and group: of time, and of processor time."""
-    ratios = {kind: [[] for _ in groups] for kind in ["noise", "full", "sampled"]}
-    cpu = {kind: [[] for _ in groups] for kind in ["full", "sampled"]}
-    order = [at for _ in range(VISITS) for at in range(len(groups)) for _ in range(TURNS_OF_VISIT)]
-    visited = None
-    for turn, at in enumerate(order):
-        if turn >= FEWEST_TURNS and time.time() - begun > LAST_TURN_S:
-            break
-        group = groups[at]
-        if at != visited:  # the caches and the clock of that core
-            for kind in KINDS:
-                group[kind].measured_step()
-            visited = at
-        others = ["sampled", "full"] if turn % 2 == 0 else ["full", "sampled"]
-        first = group["bare"].measured_step()
-        found = {kind: group[kind].measured_step() for kind in others}
-        last = group["bare"].measured_step()
-        bare = [(one + other) / 2 for one, other in zip(first, last)]
-        for kind, (ms, cpu_ms) in found.items():
-            ratios[kind][at].append(ms / bare[0])
-            cpu[kind][at].append(cpu_ms / bare[1])
-        ratios["noise"][at].append(last[0] / first[0])
+    ratios, cpu = ({kind: [[] for _ in groups] for kind in OTHERS} for _ in range(2))
+    for at, group in enumerate(groups):
+        for program in group.values():  # the caches and the clock of that core
+            program.run(1)
+        for turn in range(TURNS):
+            before = group["bare"].run(STEPS_OF_RUN)
+            for kind in OTHERS[turn:] + OTHERS[:turn]:
+                found, after = group[kind].run(STEPS_OF_RUN), group["bare"].run(STEPS_OF_RUN)
+                ms, cpu_ms = (2 * one / (former + latter) for one, former, latter in zip(found, before, after))
+                ratios[kind][at].append(ms)
+                cpu[kind][at].append(cpu_ms)
+                before = after
     return ratios, cpu
+
+
+def batch(check, nothing, number):
+    """Its ratios, more bytes of memory by kind and group, and the number of blocks of a step."""
+    begun = time.time()
+    with open(check.LOGS / f"sampled-{number}.log", "w") as log:
+        groups = start(check, nothing, number, log)
+        programs = [program for group in groups for program in group.values()]
+        watchdog = threading.Timer(PATIENCE_S, lambda: [program.process.kill() for program in programs])
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            counts = [program.ready() for program in programs][0]
+            for group, core in zip(groups, cores()):
+                for program in group.values():
+                    pin(program, core)
+            ready = time.time() - begun
+            ratios, cpu = measure(groups)
+            memory = {kind: [group[kind].resident() - group["bare"].resident() for group in groups] for kind in OTHERS}
+            print(f"{len(programs)} programs were ready after {ready:.0f} s, and done after {time.time() - begun:.0f} s.")
+            return ratios, cpu, memory, counts
+        finally:
+            watchdog.cancel()
+            for program in programs:
+                program.process.kill()
+                program.process.wait()
 
 
 def section(check):
@@ -120,60 +141,49 @@ def section(check):
     if not stacks.known(check.BIN, {"VRAMTRACE_RECORD": "sampled"}):
         print("SKIP sampled: this recorder has no VRAMTRACE_RECORD")
         return
-    begun = time.time()
-    log = open(check.LOGS / "sampled.log", "w")
-    groups = start(check.BIN, check.PROGRAMS / "steps.py", check.environment, check.TRACES, log)
-    programs = [program for group in groups for program in group.values()]
-    watchdog = threading.Timer(PATIENCE_S, lambda: [program.process.kill() for program in programs])
-    watchdog.daemon = True
-    watchdog.start()
+    # Not nvcc, which links CUDA's runtime.
+    nothing = check.TRACES / "libnothing.so"
+    built = subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(nothing), str(check.PROGRAMS / "nothing.c")])
+    if built.returncode:
+        print(check.fail("sampled: nothing.c does not build"))
+        return
+    every = [{kind: [] for kind in OTHERS} for _ in range(3)]
     try:
-        counts = [program.ready() for program in programs][0]
-        for group, core in zip(groups, cores()):
-            for program in group.values():
-                pin(program, core)
-        ready = time.time() - begun
-        ratios, cpu = measure(groups, begun)
-        print(f"{len(programs)} programs were ready after {ready:.0f} s.", end=" ")
-        memory = {
-            kind: statistics.median(group[kind].resident() - group["bare"].resident() for group in groups)
-            for kind in cpu
-        }
-        table(counts, ratios, cpu, memory, check.fail)
-        described(check, check.TRACES / "sampled-0.vtrace")
+        for number in range(int(os.environ.get("VRAMTRACE_SAMPLED_BATCHES", 1))):
+            *found, counts = batch(check, nothing, number)
+            for all_of, of_batch in zip(every, found):
+                for kind in OTHERS:
+                    all_of[kind] += of_batch[kind]
     except (RuntimeError, BrokenPipeError, OSError) as error:
-        print(check.fail(f"{error}; see sampled.log"))
-    finally:
-        watchdog.cancel()
-        for program in programs:
-            program.process.kill()
-            program.process.wait()
-        log.close()
+        print(check.fail(f"{error}; see sampled-{number}.log"))
+        return
+    table(counts, *every, check.fail)
+    described(check, check.TRACES / "sampled-0-0.vtrace")
 
 
 def table(counts, ratios, cpu, memory, fail):
     print(f"A step makes {counts['generate']} blocks. Ratios to the bare program on the same core: medians.\n")
-    print("| | turns | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|")
-    for name in ["noise", "full", "sampled"]:
-        groups = [group for group in ratios[name] if group]
+    print("| | groups | turns | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|---|")
+    for kind in OTHERS:
+        groups = [group for group in ratios[kind] if group]
         if not groups:
             continue
         median, low, high = interval(groups)
+        of_memory = statistics.median(memory[kind])
         verdict = ""
-        if name == "sampled":
+        if kind == "sampled":
             wrong = []
             if high > MOST_RATIO:
                 wrong.append(f"the upper end is above {MOST_RATIO}")
-            if memory[name] > MOST_MEMORY:
+            if of_memory > MOST_MEMORY:
                 wrong.append(f"more than {MOST_MEMORY // MIB} MiB")
             verdict = fail("; ".join(wrong)) if wrong else "PASS"
-        title = "two steps of the bare program: the noise" if name == "noise" else name
-        of_cpu = ""
-        if name in cpu:
-            of_cpu = "{:.3f} ({:.3f} to {:.3f})".format(*interval([group for group in cpu[name] if group]))
-        of_memory = f"{memory[name] / MIB:+.1f}" if name in memory else ""
+        of_cpu = "{:.3f} ({:.3f} to {:.3f})".format(*interval([group for group in cpu[kind] if group]))
         turns = sum(len(group) for group in groups)
-        print(f"| {title} | {turns} | {median:.3f} ({low:.3f} to {high:.3f}) | {of_cpu} | {of_memory} | {verdict} |")
+        print(
+            f"| {TITLES.get(kind, kind)} | {len(groups)} | {turns} | {median:.3f} ({low:.3f} to {high:.3f}) | {of_cpu} | "
+            f"{of_memory / MIB:+.1f} | {verdict} |"
+        )
 
 
 def described(check, trace):
