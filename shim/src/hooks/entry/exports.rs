@@ -316,11 +316,10 @@ macro_rules! export {
     };
 }
 
-// The arguments are taken from the call: the closure, which is passed by its address, has that of the call alone.
+// The arguments are taken from the call: the closure keeps nothing.
 macro_rules! run {
     ($call:expr, ($($arg:ident),*), $($hook:tt)+) => {{
-        let call = $call;
-        call::run(call, move |process| {
+        call::run($call, |process, call| {
             #[allow(unused_variables)]
             let ($($arg,)*) = call.arguments();
             body!(process, call, ($($arg),*), $($hook)+)
