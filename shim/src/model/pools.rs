@@ -50,9 +50,9 @@ pub struct Pool {
     next_freed: AtomicU32,
     /// The next pool in the list of unused ones.
     next_unused: AtomicU32,
-    pub growth: Growth,
     /// Time of the last reading of the driver's figures.
     looked_ns: AtomicU64,
+    pub growth: Growth,
     /// Its part of the figures that were recorded for a shared id.
     reported: [AtomicU64; 2],
     /// Threads without a word among [`Pools::readers`] that read its figures from the driver now.
