@@ -1,3 +1,4 @@
+use super::pool::LOOK_EVERY_NS;
 use super::*;
 
 fn register(pools: &Pools, handle: u64) -> &Pool {
