@@ -23,7 +23,7 @@ use crate::runtime::thread_numbers::{self, OWN};
 use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin};
+use vramtrace_format::{DeviceId, Kind, PoolOrigin};
 
 /// How long a destruction waits for threads that read the pool's figures.
 const READERS_WAIT: Duration = Duration::from_secs(10);
