@@ -290,7 +290,12 @@ impl<'m> LivePage<'m> {
     /// The number of the last order. If it has changed, there is an order to apply.
     #[inline]
     pub fn last_order(&self) -> u64 {
-        u64::from_le(self.words[LAST_ORDER].load(Ordering::Acquire))
+        u64::from_le(self.last_order_word().load(Ordering::Acquire))
+    }
+
+    /// Its word in the page, little-endian.
+    pub fn last_order_word(&self) -> &AtomicU64 {
+        &self.words[LAST_ORDER]
     }
 
     /// The order for a device that was not applied yet: its number, and the cap in bytes (`None`: no cap).

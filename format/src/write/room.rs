@@ -11,11 +11,14 @@ const PUBLISHED: usize = 7;
 
 /// The words of a window, header included, and the number of reserved words.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Room<'m> {
+    /// Number of reserved words. Exceeds the length when threads find the window full. Each append changes it: what
+    /// appends only read is on the next line of the cache.
+    cursor: AtomicU64,
+    _apart: [u64; 7],
     words: &'m [AtomicU64],
     published: &'m AtomicU64,
-    /// Number of reserved words. Exceeds the length when threads find the window full.
-    cursor: AtomicU64,
 }
 
 /// The place of a stored record.
@@ -42,7 +45,7 @@ impl<'m> Room<'m> {
     pub(super) fn behind_header(words: &'m [AtomicU64]) -> Room<'m> {
         let published = &words[PUBLISHED];
         published.store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
-        Room { words, published, cursor: AtomicU64::new(HEADER_WORDS as u64) }
+        Room { cursor: AtomicU64::new(HEADER_WORDS as u64), _apart: [0; 7], words, published }
     }
 
     /// Bytes published so far, header and padding included.

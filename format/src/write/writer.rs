@@ -61,9 +61,10 @@ pub struct Reserved {
     at: usize,
 }
 
-/// The writer of one mapped window. All threads share it. What each append reads is on its first cache line.
+/// The writer of one mapped window. All threads share it. What each append reads is on its second cache line; its first has
+/// what each append changes.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub struct WindowWriter<'m> {
     room: Room<'m>,
     /// [`STAMP_STEP_NS`] after a recent time in ns since start.

@@ -24,16 +24,12 @@ struct Slot {
     /// The depth in units of [`ONE`], and the bits below it. One word, so that a call tests both at once.
     state: u64,
     outermost: Outermost,
-    /// Counts guards, so that no two have the same mark.
-    marks: usize,
+    /// Where the thread's errno is, once a hook has found it.
+    errno: Option<errno::Here>,
     /// The outermost hook is calling the driver for the program: no lock of the recorder is held.
     in_driver: bool,
     /// A signal handler wants to leave the outermost hook, at the hook's end.
     is_requested: bool,
-    /// When the thread's last timed hook ended; 0: there was none.
-    timed_ns: u64,
-    /// Where the thread's errno is, once a hook has found it.
-    errno: Option<errno::Here>,
 }
 
 const ONE: u64 = 4;
@@ -42,8 +38,11 @@ const ASYNCHRONOUS: u64 = 1;
 /// It is deferred during a hook.
 const DEFERRED: u64 = 2;
 
-// Aligned to one line of the cache.
-thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 64, align 64);
+thread_block!(fn slot() -> *mut Slot, 40 bytes of the line at 0);
+thread_block! {
+    /// When the thread's last timed hook ended; 0: there was none.
+    fn timed_ns() -> *mut u64 = "vramtrace_timed", 8, align 8
+}
 
 /// The guard that raised the depth from 0.
 #[repr(C)]
@@ -51,6 +50,7 @@ thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 64, align 64);
 struct Outermost {
     /// Address of its mark.
     at: usize,
+    /// The thread's guards are counted, so that no two have the same mark.
     mark: usize,
 }
 
@@ -125,8 +125,7 @@ impl Guard {
     pub fn settle(&self) {
         // SAFETY: this thread's own.
         let slot = unsafe { &mut *self.slot };
-        let mark = slot.marks.wrapping_add(1);
-        slot.marks = mark;
+        let mark = slot.outermost.mark.wrapping_add(1);
         self.mark.set(mark);
         slot.outermost = Outermost { at: self.mark.as_ptr() as usize, mark };
         slot.in_driver = false;
@@ -203,7 +202,7 @@ impl Guard {
 /// Notes the end of this thread's timed hook. Returns that of the one before; 0: there was none.
 pub fn timed(now_ns: u64) -> u64 {
     // SAFETY: this thread's own.
-    core::mem::replace(unsafe { &mut (*slot()).timed_ns }, now_ns)
+    core::mem::replace(unsafe { &mut *timed_ns() }, now_ns)
 }
 
 /// Whether this thread's outermost hook is timed.

@@ -8,143 +8,25 @@
 //! A trace has 16 bits for a pool. Pools beyond [`OWN_IDS`] at one time are capped each as the others, and
 //! share an id for each device, under which the sum of their figures is recorded.
 
-use crate::model::cap::{Growth, Reading};
+mod activity;
+mod figures;
+mod pool;
+
+pub use pool::{GONE, OWN_IDS, Pool};
+
 use crate::model::pool_readers::{self, Readers};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table, pages};
 use crate::runtime::lock::Lock;
 use crate::runtime::thread_numbers::{self, OWN};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin};
-
-/// Not in use; zero bytes are such a pool.
-const UNUSED: u8 = 0;
-const LIVE: u8 = 1;
-/// The driver is destroying it, or refuses to.
-const DESTROYING: u8 = 2;
-/// Destroyed, with blocks that are not freed yet.
-const DESTROYED: u8 = 3;
-/// A request named it; no call that returned pools gave it, and the driver has served no request from it. It may be a
-/// destroyed one, whose figures may not be asked for: the driver reads freed memory (measured with 580.159.04).
-const NAMED: u8 = 4;
+use vramtrace_format::{DeviceId, Kind, PoolOrigin};
 
 /// How long a destruction waits for threads that read the pool's figures.
 const READERS_WAIT: Duration = Duration::from_secs(10);
-
-#[repr(C)]
-pub struct Pool {
-    /// From 1.
-    number: AtomicU32,
-    handle: AtomicU64,
-    device: AtomicU32,
-    kind: AtomicU32,
-    origin: AtomicU8,
-    state: AtomicU8,
-    /// It may hold memory of the device: its bit in the chunk is set.
-    active: AtomicBool,
-    /// A block was freed since the last synchronisation: it is in the list of those.
-    freed: AtomicBool,
-    /// The next pool in that list; 0: none.
-    next_freed: AtomicU32,
-    /// The next pool in the list of unused ones.
-    next_unused: AtomicU32,
-    pub growth: Growth,
-    /// Time of the last reading of the driver's figures.
-    looked_ns: AtomicU64,
-    /// Its part of the figures that were recorded for a shared id.
-    reported: [AtomicU64; 2],
-    /// Threads without a word among [`Pools::readers`] that read its figures from the driver now.
-    readers: AtomicU64,
-}
-
-/// Least time between two readings of a pool that is not known to have grown.
-const LOOK_EVERY_NS: u64 = 1_000_000;
-
-impl Pool {
-    /// The number under which [`Pools::by_number`] finds it.
-    #[inline]
-    pub fn number(&self) -> u32 {
-        self.number.load(Ordering::Relaxed)
-    }
-
-    /// Its id in the trace.
-    pub fn id(&self) -> PoolId {
-        let number = self.number();
-        if number <= OWN_IDS {
-            return PoolId(number as u16);
-        }
-        let imported = u32::from(self.origin() == PoolOrigin::Imported);
-        PoolId((OWN_IDS + 1 + self.device.load(Ordering::Relaxed).min(64) * 2 + imported) as u16)
-    }
-
-    /// Whether other pools may have the same id in the trace.
-    pub fn shares_id(&self) -> bool {
-        self.number() > OWN_IDS
-    }
-
-    #[inline]
-    pub fn device(&self) -> DeviceId {
-        DeviceId(self.device.load(Ordering::Relaxed) as u8)
-    }
-
-    /// `Pool`; for a pool of other memory the kind of its blocks, `Managed` or `HostPinned`.
-    pub fn kind(&self) -> Kind {
-        Kind::from_u8(self.kind.load(Ordering::Relaxed) as u8).unwrap_or(Kind::Pool)
-    }
-
-    /// The common case of `kind`.
-    #[inline]
-    pub fn is_device_memory(&self) -> bool {
-        self.kind.load(Ordering::Relaxed) == Kind::Pool as u32
-    }
-
-    pub fn origin(&self) -> PoolOrigin {
-        match self.origin.load(Ordering::Relaxed) {
-            0 => PoolOrigin::Default,
-            1 => PoolOrigin::Created,
-            _ => PoolOrigin::Imported,
-        }
-    }
-
-    fn group(&self) -> Group {
-        let (device, kind) = (self.device().0, self.kind() as u8);
-        Group { device, kind, origin: self.origin() as u8, shares_id: self.shares_id() }
-    }
-
-    /// The driver has served a request from it, so it exists.
-    #[inline]
-    pub fn served(&self) {
-        if self.state.load(Ordering::Relaxed) == NAMED {
-            self.exists();
-        }
-    }
-
-    #[cold]
-    fn exists(&self) {
-        let _ = self.state.compare_exchange(NAMED, LIVE, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// True from time to time: the caller then reads the figures.
-    #[inline]
-    pub fn is_due(&self, now_ns: u64) -> bool {
-        let last = self.looked_ns.load(Ordering::Relaxed);
-        now_ns >= last.wrapping_add(LOOK_EVERY_NS)
-            && self
-                .looked_ns
-                .compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-    }
-
-    /// Whether it is destroyed and holds nothing any more. To be checked after each free, and after its
-    /// destruction. (A thread that frees the last block may miss a destruction on another one, and the
-    /// other one that free: the next reading of all pools asks again.)
-    #[inline]
-    pub fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) == DESTROYED && self.growth.is_unused()
-    }
-}
 
 /// A thread that reads a pool's figures from the driver.
 pub struct Reader<'a> {
@@ -159,13 +41,6 @@ impl Reader<'_> {
     }
 }
 
-/// The figures of a destroyed pool without blocks.
-pub const GONE: Reading = Reading { reserved: 0, used: Some(0) };
-
-/// Pools at one time that have an id of their own in the trace. The ids above are for each device (0 to 63,
-/// unknown) one for the further pools of this process and one for imported ones.
-pub const OWN_IDS: u32 = if cfg!(test) { 100 } else { u16::MAX as u32 - 2 * 65 };
-
 const CHUNK: usize = if cfg!(test) { 64 } else { 1024 };
 const CHUNKS: usize = if cfg!(test) { 4 } else { 1024 };
 /// Pools at one time that are followed.
@@ -177,28 +52,6 @@ struct Chunk {
     /// A bit for each pool that may hold memory.
     active: [AtomicU64; CHUNK / 64],
     pools: [Pool; CHUNK],
-}
-
-/// Pools of one group can have the same number, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
-    device: u8,
-    kind: u8,
-    origin: u8,
-    shares_id: bool,
-}
-
-/// The numbers of the bits of a word.
-struct Bits(u64);
-
-impl Iterator for Bits {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let bit = self.0.trailing_zeros();
-        self.0 &= self.0.checked_sub(1)?;
-        Some(bit as usize)
-    }
 }
 
 #[derive(Default)]
@@ -474,122 +327,6 @@ impl Pools {
             *first = pool.number();
         }
         state.store(UNUSED, Ordering::Release);
-    }
-
-    /// Before a block of the pool is allocated.
-    #[inline]
-    pub fn takes(&self, pool: &Pool) {
-        if !pool.active.load(Ordering::Relaxed) {
-            self.note_active(pool);
-        }
-    }
-
-    #[cold]
-    fn note_active(&self, pool: &Pool) {
-        pool.active.store(true, Ordering::Relaxed);
-        let (word, bit) = self.active_bit(pool);
-        word.fetch_or(bit, Ordering::Release);
-    }
-
-    fn active_bit(&self, pool: &Pool) -> (&AtomicU64, u64) {
-        static NONE: AtomicU64 = AtomicU64::new(0);
-        let index = pool.number() as usize - 1;
-        let chunk = self.chunk(index / CHUNK);
-        (chunk.map_or(&NONE, |chunk| &chunk.active[index % CHUNK / 64]), 1 << (index % 64))
-    }
-
-    /// After a reading: a pool without blocks for which the driver holds nothing is not read again until it
-    /// is used. (If a block is allocated meanwhile, the pool's figures are those of that allocation until
-    /// the next one.)
-    pub fn rests(&self, pool: &Pool) {
-        let is_created = pool.origin() == PoolOrigin::Created;
-        if is_created && pool.growth.known() == (0, 0) && pool.growth.is_unused() {
-            let (word, bit) = self.active_bit(pool);
-            word.fetch_and(!bit, Ordering::AcqRel);
-            pool.active.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// The pools that may hold memory.
-    pub fn active(&self) -> impl Iterator<Item = &Pool> {
-        let count = self.count.load(Ordering::Acquire) as usize;
-        let words = (0..count.div_ceil(64)).map(|word| word * 64);
-        words.flat_map(move |first| {
-            let chunk = self.chunk(first / CHUNK);
-            let word =
-                chunk.map_or(0, |chunk| chunk.active[first % CHUNK / 64].load(Ordering::Acquire));
-            Bits(word).filter_map(move |bit| self.at(first + bit))
-        })
-    }
-
-    /// Notes that a block of the pool was freed. Usually only a load, so that threads do not contend for
-    /// cache lines.
-    #[inline]
-    pub fn freed_one(&self, pool: &Pool) {
-        if !pool.freed.load(Ordering::Relaxed) {
-            self.note_freed(pool);
-        }
-    }
-
-    #[cold]
-    fn note_freed(&self, pool: &Pool) {
-        if pool.freed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let number = pool.number();
-        let _ = self.freed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |first| {
-            pool.next_freed.store(first, Ordering::Relaxed);
-            Some(number)
-        });
-    }
-
-    /// Whether a block of any pool was freed since [`Pools::take_freed`].
-    #[inline]
-    pub fn any_freed(&self) -> bool {
-        self.freed.load(Ordering::Relaxed) != 0
-    }
-
-    /// Those pools, each once.
-    pub fn take_freed(&self) -> impl Iterator<Item = &Pool> {
-        let mut next = self.freed.swap(0, Ordering::AcqRel);
-        std::iter::from_fn(move || {
-            let pool = self.by_number(next)?;
-            next = pool.next_freed.load(Ordering::Relaxed);
-            // From here on another thread may note it again.
-            pool.freed.store(false, Ordering::Release);
-            Some(pool)
-        })
-    }
-
-    /// Calls `record` with the figures that the trace has for the pool's id: its own, or the sum of the pools
-    /// that share the id, in the order of their changes.
-    pub fn record(&self, pool: &Pool, now: [u64; 2], record: impl FnOnce([u64; 2])) {
-        if !pool.shares_id() {
-            return record(now);
-        }
-        let mut shared = self.shared.lock();
-        let Some(sums) = shared.get_mut(&pool.id().0) else { return };
-        for ((sum, reported), now) in sums.iter_mut().zip(&pool.reported).zip(now) {
-            let before = reported.swap(now, Ordering::Relaxed);
-            *sum = sum.saturating_sub(before).saturating_add(now);
-        }
-        record(*sums);
-    }
-
-    /// Writes the figures of each pool. Later changes follow in the file as `PoolState`.
-    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
-        let mut emit = |pool, reserved, used| {
-            if reserved != 0 || used != 0 {
-                emit(&Event::CheckpointPool { id, pool, reserved, used });
-            }
-        };
-        for pool in self.all().filter(|pool| !pool.shares_id()) {
-            let (reserved, used) = pool.growth.known();
-            emit(pool.id(), reserved, used);
-        }
-        for (pool, [reserved, used]) in self.shared.lock().iter() {
-            emit(PoolId(*pool), *reserved, *used);
-        }
     }
 
     /// All pools that exist, and destroyed ones with blocks.

@@ -40,7 +40,8 @@ struct Listed {
 pub struct StreamCaptures {
     /// The number of captures in `listed`.
     running: AtomicU32,
-    listed: Lock<Listed>,
+    /// Elsewhere: calls read the other field alone.
+    listed: Box<Lock<Listed>>,
 }
 
 /// The captures that a call may end. Taken before the call: after it, a new stream may have the same

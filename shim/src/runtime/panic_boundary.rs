@@ -25,26 +25,32 @@ unsafe extern "C" {
 /// As `catch_unwind`, for panics of this library alone.
 #[inline]
 pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
-    struct Task<F, R> {
-        body: ManuallyDrop<F>,
-        result: MaybeUninit<R>,
-    }
-    unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: &mut Task<F, R>) -> usize {
-        // SAFETY: `shielded` calls this once.
-        let body = unsafe { ManuallyDrop::take(&mut task.body) };
-        task.result.write(body());
+    let mut result = MaybeUninit::uninit();
+    catch_word(|| {
+        result.write(body());
         0
+    })?;
+    // SAFETY: the work ended, and so has written it.
+    Ok(unsafe { result.assume_init() })
+}
+
+/// The same for work whose result is a word: it stays in a register.
+#[inline]
+pub fn catch_word(body: impl FnOnce() -> usize) -> Result<usize, Box<dyn Any + Send>> {
+    unsafe extern "C-unwind" fn work<F: FnOnce() -> usize>(body: &mut ManuallyDrop<F>) -> usize {
+        // SAFETY: `shielded` calls this once.
+        unsafe { ManuallyDrop::take(body)() }
     }
     #[unsafe(naked)]
-    unsafe extern "C-unwind" fn shielded<F: FnOnce() -> R, R>(task: &mut Task<F, R>) -> Outcome {
-        shielded!(work::<F, R>)
+    unsafe extern "C-unwind" fn shielded<F: FnOnce() -> usize>(
+        body: &mut ManuallyDrop<F>,
+    ) -> Outcome {
+        shielded!(work::<F>)
     }
-    let mut task = Task { body: ManuallyDrop::new(body), result: MaybeUninit::uninit() };
     // SAFETY: once.
-    let Outcome { exception, .. } = unsafe { shielded(&mut task) };
+    let Outcome { value, exception } = unsafe { shielded(&mut ManuallyDrop::new(body)) };
     if exception.is_null() {
-        // SAFETY: the work ended, and so has written it.
-        return Ok(unsafe { task.result.assume_init() });
+        return Ok(value);
     }
     // SAFETY: it was returned just now.
     Err(unsafe { payload(exception) })

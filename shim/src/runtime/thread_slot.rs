@@ -1,18 +1,16 @@
 //! The trace writer's data of each thread: its number, and the time of its last event.
 
 use crate::runtime::tls::thread_block;
-use std::sync::atomic::{Ordering, compiler_fence};
 use vramtrace_format::ThreadId;
 
 #[repr(C)]
 struct Slot {
-    /// In a forked child the owner differs, so the parent's number is not used.
-    owner: usize,
-    number: u64,
+    /// The number, and above its 16 bits the owner. In a forked child the owner differs, so the parent's number is not used.
+    numbered: u64,
     last_ns: u64,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 32, align 32);
+thread_block!(fn slot() -> *mut Slot, 16 bytes of the line at 48);
 
 /// The kernel's number of this thread.
 pub fn tid() -> i32 {
@@ -30,17 +28,14 @@ pub fn lives(tid: i32) -> bool {
 #[inline(always)]
 pub fn number(owner: usize) -> Option<ThreadId> {
     // SAFETY: the slot is this thread's own.
-    let slot = unsafe { &*slot() };
-    (slot.owner == owner).then_some(ThreadId(slot.number as u16))
+    let numbered = unsafe { (*slot()).numbered };
+    // No address of a program has 48 bits.
+    (numbered >> 16 == owner as u64).then_some(ThreadId(numbered as u16))
 }
 
 pub fn set_number(owner: usize, thread: ThreadId) {
     // SAFETY: the slot is this thread's own.
-    let slot = unsafe { &mut *slot() };
-    slot.number = u64::from(thread.0);
-    // A signal handler that comes in between gives the thread a number, which it keeps.
-    compiler_fence(Ordering::SeqCst);
-    slot.owner = owner;
+    unsafe { (*slot()).numbered = (owner as u64) << 16 | u64::from(thread.0) };
 }
 
 /// The time at which this thread last read the trace writer's clock.

@@ -6,10 +6,19 @@
 //! reached by two instructions, without a destructor.
 
 /// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
-/// start of the thread, under the linker's name `$symbol`.
+/// start of the thread, under the linker's name `$symbol`. A part of the line: of [`line`], from this byte on.
 #[cfg(not(miri))]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the line at $at:literal) => {
+        const _: () = assert!(size_of::<$type>() <= $bytes && $at % align_of::<$type>() == 0);
+
+        $(#[$attribute])*
+        #[inline(always)]
+        fn $function() -> *mut $type {
+            $crate::runtime::tls::line().wrapping_add($at).cast()
+        }
+    };
+    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
 
         core::arch::global_asm!(
@@ -26,7 +35,7 @@ macro_rules! thread_block {
 
         $(#[$attribute])*
         #[inline(always)]
-        fn $function() -> *mut $type {
+        $visible fn $function() -> *mut $type {
             let address: *mut $type;
             // SAFETY: reads the thread pointer and an offset that the linker fixed.
             #[cfg(target_arch = "x86_64")]
@@ -59,11 +68,14 @@ macro_rules! thread_block {
 /// Miri runs no assembly: there a block is a variable of the standard library.
 #[cfg(miri)]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the line at $at:literal) => {
+        thread_block!($(#[$attribute])* fn $function() -> *mut $type = "", $bytes, align 8);
+    };
+    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
 
         $(#[$attribute])*
-        fn $function() -> *mut $type {
+        $visible fn $function() -> *mut $type {
             #[repr(align($align))]
             struct Block(std::cell::UnsafeCell<[u8; $bytes]>);
             std::thread_local! {
@@ -74,6 +86,11 @@ macro_rules! thread_block {
     };
 }
 pub(crate) use thread_block;
+
+// What each call uses of its thread, on one line of the cache: bytes 0 to 40 are `driver/depth.rs`'s, 40 to 44
+// `thread_numbers.rs`'s, 48 to 64 `thread_slot.rs`'s.
+#[cfg(not(miri))]
+thread_block!(pub fn line() -> *mut u8 = "vramtrace_line", 64, align 64);
 
 #[cfg(miri)]
 pub fn thread_pointer() -> usize {

@@ -453,7 +453,8 @@ impl TraceWriter {
         left >= if end { cost } else { 2 * cost }
     }
 
-    /// Whether anything can still be recorded.
+    /// Whether nothing can be recorded any more.
+    #[inline]
     pub fn is_silent(&self) -> bool {
         self.state.load(Ordering::Acquire) == SILENT
     }

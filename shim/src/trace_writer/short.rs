@@ -3,7 +3,7 @@
 //! The rest takes the event as a closure: it is made there, and the fast path keeps nothing across a call.
 
 use super::window::Window;
-use super::{RUNNING, TraceWriter};
+use super::{RUNNING, SILENT, TraceWriter};
 use crate::model::ledger::Entry;
 use crate::runtime::thread_slot;
 use std::sync::atomic::Ordering;
@@ -60,6 +60,8 @@ impl TraceWriter {
         match put {
             Some((_, Short::At { .. })) => {}
             Some((window, Short::Reserved(at))) => self.go_on(window, at, time_ns, event),
+            // Nothing is recorded.
+            None if self.state.load(Ordering::Acquire) >= SILENT => {}
             Some((_, Short::Unfit)) | None => self.record_wide(time_ns, event),
         }
     }

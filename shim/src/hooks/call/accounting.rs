@@ -13,6 +13,7 @@ use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Ledger, Removed, Sink};
 use crate::model::pools::Pool;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
+use crate::runtime::thread_slot;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::{Drift, Event, Kind, PoolId, SiteId, Space};
@@ -68,7 +69,11 @@ pub(in crate::hooks) fn take<A: Account>(
     }
     let given = account.given(promise);
     complete(&mut entry);
-    entry.time_ns = p.clock.now_ns();
+    entry.time_ns = match p.trace_writer.is_silent() && p.cap.is_set() {
+        false => p.clock.now_ns(),
+        // Nothing is recorded: the time at the call's begin, which was read for the cap, will do.
+        true => thread_slot::last_ns(),
+    };
     entry.stack = crate::hooks::process::stacks::stack(p);
     if let ControlFlow::Break(result) = account.enter(&entry, given) {
         return result;

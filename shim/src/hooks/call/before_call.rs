@@ -37,15 +37,12 @@ fn refresh(p: &'static Process, device: &Device, began_ns: u64) -> u64 {
 /// loads where there is none.
 #[inline(always)]
 pub fn apply_orders(p: &'static Process) {
-    if let Some(live) = p.trace_writer.live() {
-        let last = live.page().last_order();
-        if last != p.cap.order().load(Ordering::Relaxed) {
-            apply_orders_now(p, last);
-        }
+    if let Some(last) = p.cap.new_order() {
+        apply_orders_now(p, last);
     }
 }
 
-/// Applies the orders in the live page. `last`: the number of the latest order.
+/// Applies the orders in the live page. `last`: the number of the latest order, as the page has it.
 #[cold]
 fn apply_orders_now(p: &'static Process, last: u64) {
     let Some(live) = p.trace_writer.live() else { return };
@@ -59,7 +56,7 @@ fn apply_orders_now(p: &'static Process, last: u64) {
         }
     }
     // An order that arrived meanwhile has a higher number and is applied by the next call.
-    p.cap.order().store(last, Ordering::Relaxed);
+    p.cap.applied(last);
     p.trace_writer.refresh();
 }
 

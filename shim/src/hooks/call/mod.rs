@@ -249,21 +249,23 @@ function! {
 #[inline]
 pub(in crate::hooks) fn run<F: Function>(
     call: &Call<F>,
-    body: impl FnOnce(&'static Process) -> CUresult,
+    body: impl FnOnce(&'static Process, &Call<F>) -> CUresult,
 ) -> CUresult {
     call.depth.settle();
     if call.depth.is_sampled() {
         call.begin_timed();
     }
-    let outcome = panic_boundary::catch(move || {
+    // More than any result: the hook did not run.
+    const PASS: usize = 1 << 32;
+    let outcome = panic_boundary::catch_word(move || {
         let process = state::current();
         // There is no host memory left to record with, and no cap to keep.
         if reserve::is_low() && !process.cap.is_set() {
-            return None;
+            return PASS;
         }
         process.usage.test_panic(call.api);
         call.now_ns.set(before_call::refresh_if_due(process));
-        let result = body(process);
+        let result = body(process, call);
         if result != 0 {
             process.oom.aftermath.failed(sources(process), call.api, result);
         }
@@ -271,11 +273,11 @@ pub(in crate::hooks) fn run<F: Function>(
         if call.began_ns.get() != 0 {
             timed::ended(process, call.began_ns.get(), call.driver_ns.get());
         }
-        Some(result)
+        result as u32 as usize
     });
     let result = match outcome {
-        Ok(Some(result)) => result,
-        Ok(None) => call.through(),
+        Ok(PASS) => call.through(),
+        Ok(result) => result as CUresult,
         Err(payload) => {
             let has_left = payload.is::<Left>();
             state::panicked(call.api, payload);
@@ -316,7 +318,7 @@ mod tests {
             let guard = depth::enter().unwrap();
             Call::new(Api::cuDriverGetVersion, driver as Real, (700,), guard)
         };
-        let body = |_: &'static Process| {
+        let body = |_: &'static Process, call: &Call<Real>| {
             if after {
                 call.forward();
             }

@@ -256,7 +256,7 @@ macro_rules! export {
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 // SAFETY: this is the program's call, and `call` ends with it.
                 let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result = run!(&call, ($($arg),*), $($hook)+);
+                let result = run!(Api::$name, &call, ($($arg),*), $($hook)+);
                 call.end();
                 result
             }
@@ -302,7 +302,7 @@ macro_rules! export {
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 // SAFETY: this is the program's call, and `call` ends with it.
                 let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result = run!(&call, ($($arg),*), $($hook)+);
+                let result = run!(Api::$name, &call, ($($arg),*), $($hook)+);
                 call.end();
                 result
             }
@@ -316,34 +316,33 @@ macro_rules! export {
     };
 }
 
-// The arguments are taken from the call: the closure, which is passed by its address, has that of the call alone.
+// The arguments are taken from the call: the closure keeps nothing.
 macro_rules! run {
-    ($call:expr, ($($arg:ident),*), $($hook:tt)+) => {{
-        let call = $call;
-        call::run(call, move |process| {
+    ($api:expr, $call:expr, ($($arg:ident),*), $($hook:tt)+) => {{
+        call::run($call, |process, call| {
             #[allow(unused_variables)]
             let ($($arg,)*) = call.arguments();
-            body!(process, call, ($($arg),*), $($hook)+)
+            body!($api, process, call, ($($arg),*), $($hook)+)
         })
     }};
 }
 
 macro_rules! body {
-    ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
-        $process.usage.count($call.api);
+    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), pass) => {{
+        $process.usage.count($api);
         $call.leave_if_requested();
         $call.forward()
     }};
-    ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
-        $process.usage.note(&$process.trace_writer, $call.api);
+    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), note) => {{
+        $process.usage.note(&$process.trace_writer, $api);
         $call.leave_if_requested();
         $call.forward()
     }};
-    ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
+    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
         super::proc_address::$version($process, $call, $($arg),*)
     }};
-    ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
-        $process.usage.count($call.api);
+    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
+        $process.usage.count($api);
         crate::hooks::families::$($hook)+($process, $call, $($arg),*)
     }};
 }

@@ -11,7 +11,7 @@ use crate::hooks::call::request::{Request, Why, refuse, refuse_at, refuse_unreco
 use crate::hooks::call::{Call, Function};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, named};
-use crate::hooks::process::pool_reserves::{end_if_over, read_reserved, record_change, refresh};
+use crate::hooks::process::pool_reserves::{end_if_over, read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{NO_TARGET, current_context, target_of};
@@ -294,8 +294,8 @@ impl Account for Limited {
     fn given(&self, in_flight: InFlight<'static>) {
         let Limited { p, pool, .. } = *self;
         pool.served();
-        let reading = read_reserved(p, pool, || in_flight.ticket());
-        in_flight.finish(true, reading, |change| record_change(p, pool, change));
+        let reading = read::<false>(p, pool, || in_flight.ticket());
+        in_flight.finish(true, reading, move |change| record_change(p, pool, change));
     }
 
     #[inline(always)]

@@ -38,48 +38,38 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
     });
 }
 
-/// The driver's reserved bytes; `None` where the driver may not be called now, or gives none. After a request: it may have
-/// made the pool grow, and the used bytes are those of the ledger.
+/// The driver's figures; `None` where the driver may not be called now, or gives none. After a request the reserved bytes
+/// are enough: it may have made the pool grow, and the used bytes are those of the ledger.
 #[inline(always)]
-pub fn read_reserved(
+pub fn read<const WITH_USED: bool>(
     p: &'static Process,
     pool: &KnownPool,
     ticket: impl FnOnce() -> Ticket,
-) -> Option<(Ticket, Reading)> {
-    read(p, pool, ticket, false)
-}
-
-#[inline(always)]
-fn read(
-    p: &'static Process,
-    pool: &KnownPool,
-    ticket: impl FnOnce() -> Ticket,
-    with_used: bool,
 ) -> Option<(Ticket, Reading)> {
     if p.stream_captures.any() || !pool.is_device_memory() {
         return None;
     }
     let get = driver().mem_pool_get_attribute?;
     let reader = p.pools.begin_reading(pool)?;
-    let ticket = ticket();
-    let (mut reserved, mut used) = (0u64, 0u64);
-    let result = inside(|| {
-        let pool = reader.handle() as Pool;
-        let one = |attribute, value: *mut u64| {
-            // SAFETY: the attribute is a u64.
-            unsafe { get(pool, attribute, value.cast()) }
-        };
-        match one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &raw mut reserved) {
-            0 if with_used => one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &raw mut used),
+    let (ticket, handle) = (ticket(), reader.handle() as Pool);
+    let mut figures = [0u64; 2];
+    let [reserved, used] = figures.each_mut().map(|figure| &raw mut *figure);
+    // The closures move what they use: its address is not taken.
+    let result = inside(move || {
+        // SAFETY: the attribute is a u64.
+        let one = move |attribute, value: *mut u64| unsafe { get(handle, attribute, value.cast()) };
+        match one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved) {
+            0 if WITH_USED => one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used),
             result => result,
         }
     });
-    (result == 0).then(|| (ticket, Reading { reserved, used: with_used.then_some(used) }))
+    let [reserved, used] = figures;
+    (result == 0).then_some((ticket, Reading { reserved, used: WITH_USED.then_some(used) }))
 }
 
 #[cold]
 pub fn refresh(p: &'static Process, pool: &'static KnownPool) {
-    if let Some((ticket, reading)) = read(p, pool, || pool.growth.ticket(), true) {
+    if let Some((ticket, reading)) = read::<true>(p, pool, || pool.growth.ticket()) {
         let budget = p.cap.budget(pool.device());
         pool.growth.observe(budget, ticket, reading, |change| record_change(p, pool, change));
     }

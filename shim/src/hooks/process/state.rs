@@ -57,8 +57,8 @@ use vramtrace_format::{Definition, Event, Mark, StopReason};
 pub struct Process {
     pub clock: ProcessClock,
     pub stream_targets: StreamTargets,
-    pub cap: Cap,
     pub stream_captures: StreamCaptures,
+    pub cap: Cap,
     pub config: Config,
     pub usage: EntryPointUsage,
     pub cost: HookCost,
@@ -238,6 +238,9 @@ fn make_now() -> &'static Process {
             #[cfg(not(any(miri, sanitized)))]
             crate::runtime::late_binding::bind_loaded();
             process.trace_writer.start();
+            if let Some(live) = process.trace_writer.live() {
+                process.cap.obeys(live.page().last_order_word());
+            }
             record_settings(process);
             process.mark_early();
             patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce);

@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[derive(Default)]
 #[repr(C, align(128))]
 pub struct Growth {
+    /// [`State::begun`], for a look without the lock.
+    begun: AtomicU64,
     state: Lock<State>,
     /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
     /// Under a cap it is closed, and `State` has everything.
     striped: ShardedCounter,
-    /// [`State::begun`], for a look without the lock.
-    begun: AtomicU64,
 }
 
 const RARELY: u8 = 64;
@@ -32,24 +32,33 @@ const RARELY: u8 = 64;
 impl Growth {
     /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size. The ticket is one for [`Growth::ticket_after`].
-    #[inline]
+    #[inline(always)]
     pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
-        if self.striped.is_open() {
-            self.striped.close();
+        let mut state = self.state.lock();
+        state.asked = state.asked.wrapping_add(1);
+        if self.striped.is_open() || state.asked.is_multiple_of(RARELY) {
+            self.close(&mut state);
         }
-        self.ask_from(budget, size, State::used)
+        self.ask_from(state, budget, size, State::used)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn close(&self, state: &mut State) {
+        self.striped.close();
+        state.note(self.striped.sums());
     }
 
     /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
     /// the driver's are used.
     pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
-        drop(self.lock_exactly());
-        self.ask_from(budget, size, |state: &State| state.used().min(state.used_in_driver()))
+        let used = |state: &State| state.used().min(state.used_in_driver());
+        self.ask_from(self.lock_exactly(), budget, size, used)
     }
 
     /// As `ask`, for memory whose blocks only the driver knows: graphs'.
     pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
-        self.ask_from(budget, size, State::used_in_driver)
+        self.ask_from(self.lock(), budget, size, State::used_in_driver)
     }
 
     /// As `ask`, whatever the limit: where the cap only warns.
@@ -63,14 +72,14 @@ impl Growth {
         self.begin(&mut state, size, wanted)
     }
 
-    #[inline]
+    #[inline(always)]
     fn ask_from(
         &self,
+        mut state: Guard<'_, State>,
         budget: Option<&Budget>,
         size: u64,
         used: impl FnOnce(&State) -> u64,
     ) -> Result<Ticket, Refusal> {
-        let mut state = self.lock();
         let size = block(size);
         let wanted = state.wanted(used(&state), size);
         if wanted > state.reserved {
@@ -91,6 +100,7 @@ impl Growth {
     /// The call returned; `got`: with memory. Without a reading (none is permitted during a capture)
     /// the growth that was reserved counts as happened. `report` is called with a change of reserved
     /// bytes, under the lock.
+    #[inline(always)]
     pub fn finish(
         &self,
         budget: Option<&Budget>,
@@ -119,8 +129,23 @@ impl Growth {
     }
 
     /// After a change of the figures; `before`: the reserved and the charged bytes before it.
-    #[inline]
+    #[inline(always)]
     fn settle(
+        &self,
+        state: Guard<'_, State>,
+        budget: Option<&Budget>,
+        before: (u64, i64),
+        report: impl FnOnce(Change),
+    ) {
+        // Nothing is promised beyond what is reserved, and that is as before: there is nothing to settle.
+        if state.reserved != before.0 || state.pending != 0 || self.striped.is_open() {
+            self.settle_changed(state, budget, before, report);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_changed(
         &self,
         mut state: Guard<'_, State>,
         budget: Option<&Budget>,
@@ -128,12 +153,9 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         let (reserved, charged) = before;
-        // Nothing is promised beyond what is reserved, and that is as before: there is nothing to settle.
-        if state.reserved != reserved || state.pending != 0 {
-            state.settle(charged);
-            if (state.reserved, state.charged()) != before {
-                state.report(budget, reserved, charged, report);
-            }
+        state.settle(charged);
+        if (state.reserved, state.charged()) != before {
+            state.report(budget, reserved, charged, report);
         }
         if self.striped.is_open() {
             self.share(&state);
@@ -190,11 +212,16 @@ impl Growth {
     #[inline]
     fn lock(&self) -> Guard<'_, State> {
         let mut state = self.state.lock();
-        state.locks = state.locks.wrapping_add(1);
-        if self.striped.is_open() || state.locks.is_multiple_of(RARELY) {
-            state.note(self.striped.sums());
+        if self.striped.is_open() {
+            self.note(&mut state);
         }
         state
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&self, state: &mut State) {
+        state.note(self.striped.sums());
     }
 
     #[cold]

@@ -33,7 +33,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// See [`Growth::finish`].
-    #[inline]
+    #[inline(always)]
     pub fn finish(
         self,
         got: bool,

@@ -83,6 +83,8 @@ pub struct Cap {
     /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
     warned: AtomicBool,
+    /// Where the number of the last order is stored; null: nowhere.
+    ordered: AtomicPtr<AtomicU64>,
     rules: CapRules,
     ask: Ask,
     /// The group, once it is joined.
@@ -135,6 +137,7 @@ impl Cap {
             group: AtomicPtr::new(null_mut()),
             joining: Lock::new(()),
             order: AtomicU64::new(0),
+            ordered: AtomicPtr::new(null_mut()),
             orders: Orders::default(),
             rules,
             ask,
@@ -288,10 +291,22 @@ impl Cap {
         self.devices[device.0 as usize].ordered.load(Relaxed)
     }
 
-    /// The number of the order that was applied last.
-    #[inline]
-    pub fn order(&self) -> &AtomicU64 {
-        &self.order
+    /// Orders have numbers, of which the last one is at `last`.
+    pub fn obeys(&self, last: &'static AtomicU64) {
+        self.ordered.store((&raw const *last).cast_mut(), Release);
+    }
+
+    /// The number of an order that was not applied yet.
+    #[inline(always)]
+    pub fn new_order(&self) -> Option<u64> {
+        // SAFETY: null, or there for good.
+        let last = unsafe { self.ordered.load(Acquire).as_ref()? }.load(Acquire);
+        (last != self.order.load(Relaxed)).then_some(last)
+    }
+
+    /// The orders up to this one are applied.
+    pub fn applied(&self, order: u64) {
+        self.order.store(order, Relaxed);
     }
 
     /// The device's budget, if a limit applies to it.

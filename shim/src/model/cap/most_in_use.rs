@@ -9,6 +9,7 @@ const KEPT: usize = 4;
 /// All zero bytes are an empty one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
+#[repr(C)]
 pub struct MostInUse {
     len: usize,
     /// The read-back that had begun last, and the bytes: oldest first, each with more than those
@@ -25,6 +26,12 @@ impl MostInUse {
             self.noted[0] = (began, bytes);
             return;
         }
+        self.note_among(began, bytes);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_among(&mut self, began: u64, bytes: u64) {
         while self.len > 0 && self.noted[self.len - 1].1 <= bytes {
             self.len -= 1;
         }
@@ -40,10 +47,16 @@ impl MostInUse {
     /// The figures of a read-back were applied; they include what was in use before it began.
     #[inline]
     pub fn forget_before(&mut self, began: u64) {
-        let old = (0..self.len).take_while(|at| self.noted[*at].0 < began).count();
-        if old > 0 {
-            self.drop_first(old);
+        if self.noted[0].0 < began {
+            self.forget_some(began);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn forget_some(&mut self, began: u64) {
+        let old = (0..self.len).take_while(|at| self.noted[*at].0 < began).count();
+        self.drop_first(old);
     }
 
     #[inline]

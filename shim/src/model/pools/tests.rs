@@ -1,4 +1,6 @@
+use super::pool::LOOK_EVERY_NS;
 use super::*;
+use vramtrace_format::{Event, PoolId};
 
 fn register(pools: &Pools, handle: u64) -> &Pool {
     let seen = pools.register(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();

@@ -15,10 +15,6 @@ pub(in crate::model::cap) struct State {
     /// requested sizes.
     pub(super) counted: i64,
     pub(super) padding: i64,
-    /// The part of both that is in the cells, as last read. In closed cells it changes no more, but for
-    /// threads that were adding when they were closed: those are read at each `RARELY`th lock.
-    pub(super) striped: (i64, i64),
-    pub(super) locks: u8,
     /// Bytes of requests in the driver now.
     pub(super) in_flight: u64,
     /// The growth that those may cause; charged. It is shared by all of them, so that one that fails
@@ -30,9 +26,13 @@ pub(in crate::model::cap) struct State {
     /// The driver's figure of used bytes at the last reading that has one, plus requests granted since;
     /// frees lower it only at the next such reading. It does not include padding.
     pub(super) driver_used: u64,
+    pub(super) asked: u8,
     /// The most bytes that were in use or in flight since the latest applied read-back began. The
     /// driver may have grown up to this, whatever was freed since.
     pub(super) most: MostInUse,
+    /// The part of the counted bytes and padding that is in the cells, as last read. In closed cells it changes no more, but
+    /// for threads that were adding when they were closed: those are read at each `RARELY`th question.
+    pub(super) striped: (i64, i64),
 }
 
 /// Taken before the driver's figures are read, or before the request after which they are read. Of two readings, the one

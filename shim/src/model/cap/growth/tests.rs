@@ -60,6 +60,17 @@ fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
 }
 
 #[test]
+fn the_first_request_under_a_cap_counts_what_came_without_one() {
+    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    pool.allocated(MIB);
+    let reading = Reading { reserved: 32 * MIB, used: Some(MIB) };
+    pool.observe(Some(&budget), pool.ticket(), reading, |_| ());
+    assert!(!pool.allocated(30 * MIB), "within this thread's share: only its cell is changed");
+    assert!(pool.ask(Some(&budget), 2 * MIB).is_err());
+    assert!(pool.ask(Some(&budget), MIB).is_ok());
+}
+
+#[test]
 fn what_it_holds_is_never_refused() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     pool.ask(Some(&budget), MIB).unwrap();
