@@ -42,8 +42,9 @@ const ASYNCHRONOUS: u64 = 1;
 /// It is deferred during a hook.
 const DEFERRED: u64 = 2;
 
-// Aligned to one line of the cache.
-thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 64, align 64);
+// One line of the cache, the last one of that block.
+const _: () = assert!(size_of::<Slot>() <= 64);
+thread_block!(fn slot() -> *mut Slot = 192 bytes after "vramtrace_thread");
 
 /// The guard that raised the depth from 0.
 #[repr(C)]

@@ -169,13 +169,24 @@ impl<T: Slot> Table<T> {
     /// As `find`, by hash and comparison.
     #[inline]
     pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
-        let mut index = (hash >> 32) as usize & self.mask;
+        let index = (hash >> 32) as usize & self.mask;
+        match self.at(index) {
+            Some(slot) if same(slot) => Some(index),
+            None => None,
+            Some(_) => self.find_behind(index, same),
+        }
+    }
+
+    /// Out of line, as where a vacancy is looked for: a call touches less code where the first slot is the one.
+    #[inline(never)]
+    fn find_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
         // Terminates: at most 7/8 of the slots are used.
         loop {
+            index = (index + 1) & self.mask;
             match self.at(index) {
                 None => return None,
                 Some(slot) if same(slot) => return Some(index),
-                Some(_) => index = (index + 1) & self.mask,
+                Some(_) => {}
             }
         }
     }
@@ -183,17 +194,15 @@ impl<T: Slot> Table<T> {
     /// As `find_by`, without a second look at the slot. `same` is false for an empty slot.
     #[inline]
     pub fn value_mut(&mut self, hash: u64, same: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let mut index = (hash >> 32) as usize & self.mask;
-        loop {
-            // SAFETY: index is at most the mask; zero pages are valid empty slots.
-            let slot = unsafe { self.slots.add(index) };
-            // SAFETY: as above. A reference that may be written is made of a used slot only.
-            match unsafe { &*slot } {
-                // SAFETY: `same` is true for it, so it is a used slot, which is the table's own.
-                found if same(found) => return Some(unsafe { &mut *slot }),
-                other if other.is_empty() => return None,
-                _ => index = (index + 1) & self.mask,
-            }
+        let index = (hash >> 32) as usize & self.mask;
+        // SAFETY: index is at most the mask; zero pages are valid empty slots.
+        let slot = unsafe { self.slots.add(index) };
+        // SAFETY: as above. A reference that may be written is made of a used slot only.
+        match unsafe { &*slot } {
+            // SAFETY: `same` is true for it, so it is a used slot, which is the table's own.
+            found if same(found) => Some(unsafe { &mut *slot }),
+            other if other.is_empty() => None,
+            _ => self.find_behind(index, same).and_then(|index| self.at_mut(index)),
         }
     }
 
@@ -227,14 +236,24 @@ impl<T: Slot> Table<T> {
         if self.len >= self.most {
             return None;
         }
-        let mut index = (hash >> 32) as usize & self.mask;
-        while let Some(slot) = self.at(index) {
-            if same(slot) {
-                return None;
-            }
-            index = (index + 1) & self.mask;
+        let index = (hash >> 32) as usize & self.mask;
+        match self.at(index) {
+            None => Some(index),
+            Some(slot) if same(slot) => None,
+            Some(_) => self.vacancy_behind(index, same),
         }
-        Some(index)
+    }
+
+    #[inline(never)]
+    fn vacancy_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
+        loop {
+            index = (index + 1) & self.mask;
+            match self.at(index) {
+                None => return Some(index),
+                Some(slot) if same(slot) => return None,
+                Some(_) => {}
+            }
+        }
     }
 
     /// Stores a value in the slot that [`Table::vacancy`] returned for it.

@@ -1,4 +1,5 @@
-//! The trace writer's data of each thread: its number, and the time of its last event.
+//! What a recorded call reads of its thread, of nearly all calls on one line of the cache: the trace writer's number of the
+//! thread, the time of its last event, and what is noted for its next block of PyTorch's.
 
 use crate::runtime::tls::thread_block;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -10,9 +11,34 @@ struct Slot {
     owner: usize,
     number: u64,
     last_ns: u64,
+    next_block: NextBlock,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 32, align 32);
+/// Devices whose streams are noted.
+pub const STREAMS: usize = 16;
+
+/// What is noted of a thread for its next block: see `model/torch_lanes.rs` and `model/torch_requests.rs`.
+#[repr(C)]
+pub struct NextBlock {
+    /// The bytes that were requested; 0: nothing was noted.
+    pub requested: u64,
+    pub divisions: u64,
+    /// The capture that the driver named last, plus 1; 0: none.
+    pub capture: u64,
+    /// Of the devices.
+    pub streams: [u64; STREAMS],
+}
+
+// The last line is that of the depth guard (`driver/depth.rs`): nearly every recorded call reads both.
+const _: () = assert!(size_of::<Slot>() <= 192);
+thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 256, align 64);
+
+/// This thread's. There is no reference to it but the one that a caller makes, and ends before it calls anything.
+#[inline(always)]
+pub fn next_block() -> *mut NextBlock {
+    // SAFETY: a field of the thread's block.
+    unsafe { &raw mut (*slot()).next_block }
+}
 
 /// The kernel's number of this thread.
 pub fn tid() -> i32 {

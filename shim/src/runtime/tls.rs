@@ -24,18 +24,24 @@ macro_rules! thread_block {
             ".popsection",
         );
 
+        thread_block!($(#[$attribute])* fn $function() -> *mut $type = 0 bytes after $symbol);
+    };
+    // The block begins so many bytes after the begin of another one, which is long enough for both: the two have one offset,
+    // and what follows the first line of the one and is read with it lies on the next line.
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $behind:literal bytes after $symbol:literal) => {
         $(#[$attribute])*
         #[inline(always)]
         fn $function() -> *mut $type {
-            let address: *mut $type;
-            // SAFETY: reads the thread pointer and an offset that the linker fixed.
+            let address: *mut u8;
+            // SAFETY: reads the thread pointer and an offset that the linker fixed. Both stay, so that one reading serves
+            // all blocks of a symbol in a function.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 core::arch::asm!(
                     "mov {address}, qword ptr fs:[0]",
                     concat!("add {address}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
                     address = out(reg) address,
-                    options(nostack, pure, readonly),
+                    options(nostack, pure, nomem),
                 );
             }
             // SAFETY: reads the thread pointer, and an offset that the linker fixed.
@@ -48,10 +54,10 @@ macro_rules! thread_block {
                     "add {address}, {address}, {thread}",
                     address = out(reg) address,
                     thread = out(reg) _,
-                    options(nostack, pure, readonly, preserves_flags),
+                    options(nostack, pure, nomem, preserves_flags),
                 );
             }
-            address
+            address.wrapping_add($behind).cast()
         }
     };
 }
@@ -59,6 +65,9 @@ macro_rules! thread_block {
 /// Miri runs no assembly: there a block is a variable of the standard library.
 #[cfg(miri)]
 macro_rules! thread_block {
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $behind:literal bytes after $symbol:literal) => {
+        thread_block!($(#[$attribute])* fn $function() -> *mut $type = $symbol, 512, align 64);
+    };
     ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
 
@@ -90,13 +99,13 @@ pub fn thread_pointer() -> usize {
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer,
-            options(nostack, pure, readonly));
+            options(nostack, pure, nomem, preserves_flags));
     }
     // SAFETY: reads the thread pointer, and an offset that the linker fixed.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!("mrs {pointer}, tpidr_el0", pointer = out(reg) pointer,
-            options(nostack, pure, readonly, preserves_flags));
+            options(nostack, pure, nomem, preserves_flags));
     }
     pointer
 }

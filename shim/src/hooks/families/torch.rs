@@ -22,7 +22,7 @@ use crate::hooks::call::request::site;
 use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
-use crate::hooks::process::state::Process;
+use crate::hooks::process::state::{self, Process};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
@@ -38,7 +38,7 @@ pub(super) const CUDA: u8 = 1;
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
 /// zero for "the current one". The current device is not known here, as the driver may not be called.
 /// `None`: not a CUDA device, or not known.
-fn device(word: u64) -> Option<DeviceId> {
+pub(super) fn device(word: u64) -> Option<DeviceId> {
     let [kind, index, ..] = word.to_le_bytes();
     let id = if (index as i8) < 0 { DeviceId::UNKNOWN } else { DeviceId(index) };
     (kind == CUDA).then_some(id)
@@ -46,7 +46,6 @@ fn device(word: u64) -> Option<DeviceId> {
 
 /// A block was allocated (`size` above 0) or freed (below). The totals are the cache's own, after
 /// it.
-#[inline(always)]
 pub fn memory(
     p: &'static Process,
     (api, caller): (Api, usize),
@@ -65,11 +64,25 @@ pub fn memory(
         rare();
         return torch_samples::memory(p, sampling, (api, caller), device, (key, size), totals);
     }
+    if !p.usage.is_to_panic() {
+        state::hot().reports.record(p, p.config.stacks.wanted());
+    }
+    recorded(p, api, device, (key, size), totals);
+}
+
+/// The same where all blocks are recorded.
+#[inline(always)]
+pub(super) fn recorded(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    (key, size): (u64, i64),
+    totals: CacheTotals,
+) {
     if key == 0 || size == 0 || p.trace_writer.is_silent() {
         rare();
     } else if size > 0 {
-        let requested = || torch_requests::of_block(p, size as u64);
-        block_allocated(p, api, device, (key, size as u64), 0, requested);
+        block_allocated(p, api, device, key, size as u64, 0);
     } else if !block_freed(p, key) {
         // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
         rare();
@@ -83,10 +96,16 @@ pub fn memory(
 pub(super) fn report(p: &'static Process, api: Api, device: DeviceId, totals: CacheTotals) -> bool {
     let is_due = p.torch_totals.update(device, totals);
     if is_due {
-        p.usage.count(api);
-        record_totals(p, device, totals);
+        totals_due(p, api, device, totals);
     }
     is_due
+}
+
+#[cold]
+#[inline(never)]
+fn totals_due(p: &'static Process, api: Api, device: DeviceId, totals: CacheTotals) {
+    p.usage.count(api);
+    record_totals(p, device, totals);
 }
 
 #[cold]
@@ -96,58 +115,74 @@ pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: Cache
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
-/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`]. `requested`: as [`Alloc::requested`].
-#[inline(always)]
+/// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`]. Of a sample no request is recorded.
+#[inline(never)]
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported.1"))]
 pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
     device: DeviceId,
-    (key, size): (u64, u64),
+    key: u64,
+    size: u64,
     sampled: u8,
-    requested: impl FnOnce() -> Option<u64>,
 ) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
-    let lane = torch_lanes::current(device, p.stream_captures.any());
+    let lane = torch_lanes::current(device, || p.stream_captures.any());
     let entry = Entry {
-        site: p
-            .torch_totals
-            .site(device, api as u16, lane, move || block_site(p, api, device, lane)),
+        site: match p.torch_totals.site(device, api as u16, lane) {
+            Some(site) => site,
+            None => block_site(p, api, device, lane.stream, lane.capture),
+        },
         stack: stacks::block_stack(p),
-        time_ns: p.clock.now_ns(),
+        time_ns: p.trace_writer.now_ns(),
         sampled,
         ..Entry::new(Kind::Block, key, size, device)
     };
-    let requested = requested();
-    p.ledger.insert_block(&p.trace_writer, &entry);
-    match entry.rate() {
-        0 => p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() }),
-        rate => {
-            rare();
-            let event = Event::SampledAlloc { rate, alloc: entry.alloc() };
-            p.trace_writer.record_at(entry.time_ns, &event);
-        }
+    if sampled != 0 {
+        return sample_allocated(p, entry);
     }
+    let requested = torch_requests::of_block(p, device, size);
+    p.ledger.insert_block(&p.trace_writer, entry);
+    p.trace_writer.record_block(entry.time_ns, &Alloc { requested, ..entry.alloc() });
+}
+
+#[cold]
+#[inline(never)]
+fn sample_allocated(p: &'static Process, entry: Entry) {
+    p.ledger.insert(&p.trace_writer, &entry);
+    let event = Event::SampledAlloc { rate: entry.rate(), alloc: entry.alloc() };
+    p.trace_writer.record_at(entry.time_ns, &event);
 }
 
 /// The site of the blocks of a lane.
 #[cold]
-fn block_site(p: &'static Process, api: Api, device: DeviceId, lane: Lane) -> SiteId {
+#[inline(never)]
+fn block_site(
+    p: &'static Process,
+    api: Api,
+    device: DeviceId,
+    stream: u64,
+    capture: u64,
+) -> SiteId {
     p.usage.count(api);
     torch_streams::note_recorded(p);
     let target = Target { context: ContextId(0), device };
-    let pool = p.torch_captures.pool(lane.capture);
-    site(p, api, Some(Kind::Block), target, pool, lane.stream)
+    let pool = p.torch_captures.pool(capture);
+    let site = site(p, api, Some(Kind::Block), target, pool, stream);
+    p.torch_totals.set_site(device, api as u16, Lane { stream, capture }, site);
+    site
 }
 
 /// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
-#[inline(always)]
+#[inline(never)]
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported.2"))]
 pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
     }
-    p.trace_writer.record_free(p.clock.now_ns(), key, Space::Block, SiteId(0));
+    p.trace_writer.record_free(p.trace_writer.now_ns(), key, Space::Block, SiteId(0));
     true
 }
 

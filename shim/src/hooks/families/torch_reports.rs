@@ -7,6 +7,7 @@ use crate::hooks::families::torch_calls::{find, index};
 use crate::hooks::families::{torch, torch_samples};
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
+use crate::model::torch_totals::CacheTotals;
 use crate::runtime::panic_boundary::{self, Outcome};
 use crate::runtime::rare::rare;
 use crate::runtime::{clock, errno};
@@ -34,22 +35,26 @@ pub unsafe fn report(
     }
 }
 
-/// The function, and the part of the device that is set, in one register: all arguments are in registers.
+/// The function, by its [`index`], and the part of the device that is set, in one register: all arguments are in registers.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Words(u64);
 
 impl Words {
     fn of(api: Api, device: u64) -> Words {
-        Words((api as u64) << 16 | u64::from(device as u16))
+        Words((index(api) as u64) << 16 | u64::from(device as u16))
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        (self.0 >> 16) as usize
     }
 
     #[inline(always)]
     fn api(self) -> Api {
-        const OTHER: u64 = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE as u64;
-        match self.0 >> 16 {
-            OTHER => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE,
-            _ => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
+        match self.index() {
+            0 => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
+            _ => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE,
         }
     }
 }
@@ -66,7 +71,56 @@ unsafe extern "C-unwind" fn shielded(
     panic_boundary::shielded!(reported)
 }
 
+/// All blocks are recorded, by calls whose function is known: nearly always. The rest is [`uncommon`].
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported.0"))]
 extern "C-unwind" fn reported(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) -> usize {
+    let reports = &state::hot().reports;
+    let (Some(real), Some(process)) =
+        (reports.real(words.index(), caller), reports.recorder())
+    else {
+        return uncommon(at, size, allocated, reserved, words, caller);
+    };
+    let Some(depth) = depth::enter() else {
+        rare();
+        return real;
+    };
+    depth.settle();
+    let errno = depth.errno();
+    let kept = errno.get();
+    let began = if depth.is_sampled() { began() } else { 0 };
+    match torch::device(words.0) {
+        Some(device) => {
+            let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+            torch::recorded(process, words.api(), device, (at as u64, size), totals);
+        }
+        None => rare(),
+    }
+    after_call::after_block(process);
+    if began != 0 {
+        timed::ended(process, began, 0);
+    }
+    errno.set(kept);
+    depth.leave();
+    real
+}
+
+#[cold]
+#[inline(never)]
+fn began() -> u64 {
+    clock::mono_ns()
+}
+
+/// The first call, those where samples are recorded or none, and of other libraries than the first.
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn uncommon(
     at: *mut c_void,
     size: i64,
     allocated: usize,

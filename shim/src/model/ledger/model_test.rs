@@ -154,7 +154,7 @@ proptest! {
                     };
                     change = Some(match kind {
                         Kind::Block => {
-                            ledger.insert_block(&log, &entry);
+                            ledger.insert_block(&log, entry);
                             0
                         }
                         _ => ledger.insert(&log, &entry),

@@ -135,17 +135,17 @@ impl SiteTable {
     #[inline(always)]
     pub fn of(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
         let maker = entry.maker();
-        let found = self.slots.value_mut(SiteSlot::hash(maker), |slot| slot.key() == maker);
+        let found = self.slots.value_mut(SiteSlot::hash(maker), move |slot| slot.key() == maker);
         // The borrow of what was found would last until the end, also where nothing was.
         let found = found.map(std::ptr::from_mut);
         // SAFETY: of this table, which did not change meanwhile.
-        found.map_or_else(|| self.add(entry, epoch), |slot| Some(unsafe { &mut *slot }))
+        found.map_or_else(|| self.add(*entry, epoch), |slot| Some(unsafe { &mut *slot }))
     }
 
     #[cold]
     #[inline(never)]
-    fn add(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
-        let (index, grown) = self.slots.insert(SiteSlot::new(entry, epoch)).ok()?;
+    fn add(&mut self, entry: Entry, epoch: u32) -> Option<&mut SiteSlot> {
+        let (index, grown) = self.slots.insert(SiteSlot::new(&entry, epoch)).ok()?;
         if grown {
             self.cursor = 0;
         }

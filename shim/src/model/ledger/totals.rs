@@ -340,8 +340,7 @@ impl SiteSlot {
     ) {
         let [size, number] = of;
         if self.epoch != epoch {
-            self.before = self.now;
-            self.epoch = epoch;
+            self.keep(epoch);
         }
         if let Some(bytes) = held {
             let came = step != Step::Freed;
@@ -357,6 +356,13 @@ impl SiteSlot {
             Step::Freed => *frees = frees.wrapping_add(number),
             Step::Unfreed => *frees = frees.wrapping_sub(number),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, epoch: u32) {
+        self.before = self.now;
+        self.epoch = epoch;
     }
 
     pub fn maker(&self) -> Maker {
