@@ -57,6 +57,7 @@ pub fn of_block(size: u64) -> Request {
 
 /// Whether the allocator serves such a request from a block of this size: the request rounded up, or more by what it does
 /// not split off.
+#[inline(never)]
 fn is_for(size: u64, requested: u64, divisions: u64) -> bool {
     let least = rounded(requested, divisions);
     let more = match least {

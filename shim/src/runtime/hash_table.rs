@@ -178,6 +178,7 @@ impl<T: Slot> Table<T> {
     }
 
     /// Out of line, as where a vacancy is looked for: a call touches less code where the first slot is the one.
+    #[cold]
     #[inline(never)]
     fn find_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
         // Terminates: at most 7/8 of the slots are used.
@@ -244,6 +245,7 @@ impl<T: Slot> Table<T> {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn vacancy_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
         loop {

@@ -136,7 +136,7 @@ impl<S> Reports<S> {
         if caller.wrapping_sub(self.start.load(Relaxed)) >= bytes {
             return None;
         }
-        Some(self.real[function].load(Relaxed)).filter(|real| *real != 0)
+        self.real.get(function).map(|real| real.load(Relaxed)).filter(|real| *real != 0)
     }
 
     /// From now on calls of this library find their functions here.

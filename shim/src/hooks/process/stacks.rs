@@ -12,8 +12,14 @@ pub fn stack(p: &'static Process) -> StackId {
 /// The same for a block of PyTorch's cache.
 #[inline(always)]
 pub fn block_stack(p: &'static Process) -> StackId {
-    if state::hot().reports.takes_no_stacks() {
-        return StackId(0);
+    match state::hot().reports.takes_no_stacks() {
+        true => StackId(0),
+        false => taken(p),
     }
+}
+
+/// Out of line: a call without a stack touches less code.
+#[inline(never)]
+fn taken(p: &'static Process) -> StackId {
     p.capture.block_stack(p.config.tensors, &p.trace_writer)
 }
