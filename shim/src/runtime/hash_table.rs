@@ -192,19 +192,14 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    /// As `find_by`, without a second look at the slot. `same` is false for an empty slot.
+    /// The value of this key, if it is in the first slot for it. The key is not that of an empty slot.
     #[inline]
-    pub fn value_mut(&mut self, hash: u64, same: impl Fn(&T) -> bool) -> Option<&mut T> {
+    pub fn home_of(&mut self, hash: u64, key: T::Key) -> Option<&mut T> {
         let index = (hash >> 32) as usize & self.mask;
         // SAFETY: index is at most the mask; zero pages are valid empty slots.
         let slot = unsafe { self.slots.add(index) };
         // SAFETY: as above. A reference that may be written is made of a used slot only.
-        match unsafe { &*slot } {
-            // SAFETY: `same` is true for it, so it is a used slot, which is the table's own.
-            found if same(found) => Some(unsafe { &mut *slot }),
-            other if other.is_empty() => None,
-            _ => self.find_behind(index, same).and_then(|index| self.at_mut(index)),
-        }
+        (unsafe { (*slot).key() } == key).then(|| unsafe { &mut *slot })
     }
 
     /// Address and number of the slots.
@@ -238,24 +233,19 @@ impl<T: Slot> Table<T> {
             return None;
         }
         let index = (hash >> 32) as usize & self.mask;
-        match self.at(index) {
-            None => Some(index),
-            Some(slot) if same(slot) => None,
-            Some(_) => self.vacancy_behind(index, same),
-        }
+        if self.at(index).is_none() { Some(index) } else { self.vacancy_from(index, same) }
     }
 
     #[cold]
     #[inline(never)]
-    fn vacancy_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
-        loop {
-            index = (index + 1) & self.mask;
-            match self.at(index) {
-                None => return Some(index),
-                Some(slot) if same(slot) => return None,
-                Some(_) => {}
+    fn vacancy_from(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
+        while let Some(slot) = self.at(index) {
+            if same(slot) {
+                return None;
             }
+            index = (index + 1) & self.mask;
         }
+        Some(index)
     }
 
     /// Stores a value in the slot that [`Table::vacancy`] returned for it.

@@ -110,7 +110,7 @@ macro_rules! export {
                 deferred(move || unsafe { hooked($a, $b, $c, $d, $e, caller) })
             }
 
-            #[inline(never)]
+            #[inline(always)]
             unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
                 let real = unsafe { torch::block_reported(Api::$name, $a, $b, $c, $d, $e, caller) };
