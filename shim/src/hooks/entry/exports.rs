@@ -113,13 +113,13 @@ macro_rules! export {
             #[inline(always)]
             unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
-                let real = unsafe { torch::block_reported(Api::$name, $a, $b, $c, $d, $e, caller) };
-                if real != 0 {
-                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
-                    // SAFETY: the program's own call, with its arguments.
-                    unsafe { real($a, $b, $c, $d, $e) }
+                unsafe {
+                    match Api::$name {
+                        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => {
+                            torch::block_reported($a, $b, $c, $d, $e, caller)
+                        }
+                        _ => torch::block_reported_signed($a, $b, $c, $d, $e, caller),
+                    }
                 }
             }
         }

@@ -31,7 +31,7 @@ use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_totals::CacheTotals;
-use crate::runtime::panic_boundary::{self, Outcome};
+use crate::runtime::panic_boundary;
 use crate::runtime::rare::rare;
 use crate::runtime::{clock, errno};
 use std::ffi::c_void;
@@ -50,36 +50,15 @@ fn device(word: u64) -> Option<DeviceId> {
     (kind == CUDA).then_some(id)
 }
 
-/// A block is reported, by nearly all calls of this family. Returns the real function; 0: there is none.
-///
-/// # Safety
-/// The program's own call, with its arguments.
-#[inline(always)]
-pub unsafe fn block_reported(
-    api: Api,
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    word: u64,
-    caller: usize,
-) -> usize {
-    // SAFETY: as `reported`, with its arguments.
-    let outcome = unsafe { shielded(at, size, allocated, reserved, Words::of(api, word), caller) };
-    match outcome.exception.is_null() {
-        true => outcome.value,
-        false => panicked(api, outcome.exception, caller),
-    }
-}
-
 /// The function, by its [`index`], and the part of the device that is set, in one register: all arguments are in registers.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Words(u64);
 
 impl Words {
-    fn of(api: Api, device: u64) -> Words {
-        Words((index(api) as u64) << 16 | u64::from(device as u16))
+    /// Without a device.
+    const fn of(api: Api) -> Words {
+        Words((index(api) as u64) << 16)
     }
 
     #[inline(always)]
@@ -96,19 +75,185 @@ impl Words {
     }
 }
 
+// The code of a block is together, from the begin of a line of the cache: the program's own work lies between two calls.
+#[cfg(not(miri))]
+core::arch::global_asm!(".pushsection .text.reported,\"ax\",@progbits", ".balign 64", ".popsection");
+
+/// The functions by which a block is reported: all that is done about nearly all calls of this family.
+macro_rules! block_reported {
+    ($($name:ident = $api:expr;)*) => {$(
+        /// Goes on to the real function, after a panic from [`landing`].
+        ///
+        /// # Safety
+        /// The program's own call, with its arguments.
+        #[unsafe(naked)]
+        #[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
+        pub unsafe extern "C-unwind" fn $name(
+            at: *mut c_void,
+            size: i64,
+            allocated: usize,
+            reserved: usize,
+            device: u64,
+            caller: usize,
+        ) {
+            body!(Words::of($api).0)
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! body {
+    ($words:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_lsda 0x1b, {landing}",
+            "push r9",
+            "push {words}",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 56",
+            "movzx r8d, r8w",
+            "or r8d, {words}",
+            "call {reported}",
+            "pop rdi",
+            "pop rsi",
+            "pop rdx",
+            "pop rcx",
+            "pop r8",
+            "add rsp, 16",
+            ".cfi_adjust_cfa_offset -56",
+            "test rax, rax",
+            "je 2f",
+            "jmp rax",
+            "2:",
+            "ret",
+            // Not reached: the linker drops what only a table of the unwinder refers to.
+            "jmp {landing}",
+            ".cfi_endproc",
+            words = const $words,
+            personality = sym panic_boundary::personality,
+            landing = sym landing,
+            reported = sym reported,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! body {
+    ($words:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_lsda 0x1b, {landing}",
+            "stp x29, x30, [sp, -80]!",
+            ".cfi_adjust_cfa_offset 80",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "mov x29, sp",
+            "mov w9, {words}",
+            "stp x0, x1, [sp, 16]",
+            "stp x2, x3, [sp, 32]",
+            "stp x4, x5, [sp, 48]",
+            "str x9, [sp, 64]",
+            "and x4, x4, 0xffff",
+            "orr x4, x4, x9",
+            "bl {reported}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, 16]",
+            "ldp x2, x3, [sp, 32]",
+            "ldr x4, [sp, 48]",
+            "ldp x29, x30, [sp], 80",
+            ".cfi_adjust_cfa_offset -80",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "ret",
+            // Not reached: as above.
+            "b {landing}",
+            ".cfi_endproc",
+            words = const $words,
+            personality = sym panic_boundary::personality,
+            landing = sym landing,
+            reported = sym reported,
+        )
+    };
+}
+
+block_reported! {
+    block_reported = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE;
+    block_reported_signed = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE;
+}
+
+/// Where a panic of [`reported`] ends: in the frame of the function above after its call, with the exception in the second
+/// result register.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C-unwind" fn shielded(
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    words: Words,
-    caller: usize,
-) -> Outcome {
-    panic_boundary::shielded!(reported)
+unsafe extern "C-unwind" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 64",
+        "endbr64",
+        "mov rdi, [rsp + 40]",
+        "mov rsi, rdx",
+        "mov rdx, [rsp + 48]",
+        "call {panicked}",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop r8",
+        "add rsp, 16",
+        ".cfi_def_cfa_offset 8",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        panicked = sym panicked,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 80",
+        ".cfi_offset x29, -80",
+        ".cfi_offset x30, -72",
+        // `bti j`: the unwinder gets here by a branch.
+        "hint 36",
+        "ldr x0, [sp, 64]",
+        "ldr x2, [sp, 56]",
+        "bl {panicked}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, 16]",
+        "ldp x2, x3, [sp, 32]",
+        "ldr x4, [sp, 48]",
+        "ldp x29, x30, [sp], 80",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        panicked = sym panicked,
+    )
 }
 
 /// All blocks are recorded, by calls whose function is known: nearly always. The rest is [`uncommon`].
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
 extern "C-unwind" fn reported(
     at: *mut c_void,
     size: i64,
@@ -214,8 +359,8 @@ fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
 
 /// A panic has left [`reported`]. Returns what that would have.
 #[cold]
-fn panicked(api: Api, exception: *mut c_void, caller: usize) -> usize {
-    let kept = errno::get();
+extern "C" fn panicked(words: Words, exception: *mut c_void, caller: usize) -> usize {
+    let (api, kept) = (words.api(), errno::get());
     // SAFETY: the boundary has caught it.
     depth::outermost(|| state::panicked(api, unsafe { panic_boundary::payload(exception) }));
     errno::set(kept);
@@ -295,6 +440,7 @@ pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: Cache
 
 /// Enters a new block in the ledger, and records it. `sampled`: as [`Entry::sampled`]. Of a sample no request is recorded.
 #[inline(never)]
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
 pub(super) fn block_allocated(
     p: &'static Process,
     api: Api,
@@ -354,6 +500,7 @@ fn block_site(
 
 /// Removes a freed block from the ledger, and records its end. False: the ledger does not have it.
 #[inline(never)]
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
 pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
