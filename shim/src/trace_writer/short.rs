@@ -16,9 +16,9 @@ impl TraceWriter {
         if let Some(bytes) = block.requested {
             return self.record_requested(time_ns, *block, bytes);
         }
-        let put = self.short(time_ns).map(|(thread, window)| {
-            (window, window.writer.append_alloc(thread, time_ns, block))
-        });
+        let put = self
+            .short(time_ns)
+            .map(|(thread, window)| (window, window.writer.append_alloc(thread, time_ns, block)));
         let block = *block;
         self.finish(put, time_ns, move || Event::Alloc(block));
     }

@@ -77,7 +77,11 @@ impl Words {
 
 // The code of a block is together, from the begin of a line of the cache: the program's own work lies between two calls.
 #[cfg(not(miri))]
-core::arch::global_asm!(".pushsection .text.reported,\"ax\",@progbits", ".balign 64", ".popsection");
+core::arch::global_asm!(
+    ".pushsection .text.reported,\"ax\",@progbits",
+    ".balign 64",
+    ".popsection"
+);
 
 /// The functions by which a block is reported: all that is done about nearly all calls of this family.
 macro_rules! block_reported {
@@ -263,8 +267,7 @@ extern "C-unwind" fn reported(
     caller: usize,
 ) -> usize {
     let reports = &state::hot().reports;
-    let (Some(real), Some(process)) =
-        (reports.real(words.index(), caller), reports.recorder())
+    let (Some(real), Some(process)) = (reports.real(words.index(), caller), reports.recorder())
     else {
         return uncommon(at, size, allocated, reserved, words, caller);
     };

@@ -431,7 +431,12 @@ mod tests {
     #[test]
     fn a_checkpoint_sees_the_values_of_its_beginning() {
         let (site, device, kind) = (SiteId(1), DeviceId::UNKNOWN, Kind::Array);
-        let mut slot = SiteSlot::new(Entry { site, ..Entry::new(kind, 8, 100, device) }.maker(), device, kind, 0);
+        let mut slot = SiteSlot::new(
+            Entry { site, ..Entry::new(kind, 8, 100, device) }.maker(),
+            device,
+            kind,
+            0,
+        );
         assert_eq!(slot.maker(), Maker { site, stack: StackId(0), device, kind });
         slot.add(Step::Allocated, [100, 1], None, 0, (0, false));
         slot.add(Step::Freed, [100, 1], None, 1, (0, false));
