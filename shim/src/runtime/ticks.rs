@@ -60,24 +60,29 @@ impl Ticks {
         let ns = self.ns.load(Ordering::Relaxed);
         let rate = self.rate.load(Ordering::Relaxed);
         let most = self.most.load(Ordering::Relaxed);
+        if most == 0 {
+            return self.unanchored(real);
+        }
         fence(Ordering::Acquire);
         let ticks = counter().wrapping_sub(tick);
         if ticks < most && version & 1 == 0 && self.version.load(Ordering::Relaxed) == version {
             // `most` times the rate is a millisecond.
             return ns + (ticks.wrapping_mul(rate) >> 32);
         }
-        self.anchor(real)
+        self.unanchored(real)
     }
 
     #[cold]
+    #[inline(never)]
+    fn unanchored(&self, real: fn() -> u64) -> u64 {
+        if self.state.load(Ordering::Relaxed) == BAD { real() } else { self.anchor(real) }
+    }
+
     #[inline(never)]
     fn anchor(&self, real: fn() -> u64) -> u64 {
         if self.state.load(Ordering::Relaxed) == UNTRIED {
             let state = if is_invariant() { GOOD } else { BAD };
             self.state.store(state, Ordering::Relaxed);
-        }
-        if self.state.load(Ordering::Relaxed) == BAD {
-            return real();
         }
         let before = counter();
         let ns = real();
