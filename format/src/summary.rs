@@ -48,7 +48,7 @@ impl AtPeak {
     #[inline]
     pub fn apply(&mut self, change: Change) {
         if self.epoch != change.epoch {
-            (self.peak, self.epoch) = (self.now, change.epoch);
+            self.keep(change.epoch);
         }
         let step = [change.bytes, change.number];
         let add = |sums: &mut [u64; 2]| {
@@ -62,10 +62,16 @@ impl AtPeak {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, epoch: u32) {
+        (self.peak, self.epoch) = (self.now, epoch);
+    }
+
     /// Frees everything that the stack holds, in this epoch.
     pub fn forget(&mut self, epoch: u32) {
         if self.epoch != epoch {
-            (self.peak, self.epoch) = (self.now, epoch);
+            self.keep(epoch);
         }
         self.now = [0; 2];
     }

@@ -3,8 +3,10 @@
 #define _GNU_SOURCE
 #include "c10.h"
 #include "driver.h"
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -268,6 +270,21 @@ static void requests_of_threads(int count) {
     printf("requests: %llu blocks\n", (unsigned long long)reported->calls);
 }
 
+/* Without room for the recorder's tables it changes errno inside the calls about blocks. */
+static void keeps_errno(int number) {
+    char *base = segment(0);
+    block(0, base, 512);
+    const struct rlimit none = {1, 1};
+    setrlimit(RLIMIT_AS, &none);
+    int changed = 0;
+    for (int n = 1; n < number; n++) {
+        errno = ENOTTY;
+        block(0, base + n * 512, 512);
+        changed += errno != ENOTTY;
+    }
+    printf("errno changed %d times\n", changed);
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
@@ -293,6 +310,7 @@ int main(int count, char **words) {
         block(0, segment(0), 1024);
         show("other");
     } else if (!strcmp(mode, "churn")) churn(number);
+    else if (!strcmp(mode, "errno")) keeps_errno(number);
     else if (!strcmp(mode, "streams")) streams();
     else if (!strncmp(mode, "requests", 8)) {
         request = TORCH(size_t, cache_request, (int, void *, size_t, int64_t));

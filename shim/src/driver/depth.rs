@@ -38,7 +38,7 @@ const ASYNCHRONOUS: u64 = 1;
 /// It is deferred during a hook.
 const DEFERRED: u64 = 2;
 
-thread_block!(fn slot() -> *mut Slot, 40 bytes of the line at 0);
+thread_block!(fn slot() -> *mut Slot, 40 bytes of the block at 0);
 thread_block! {
     /// When the thread's last timed hook ended; 0: there was none.
     fn timed_ns() -> *mut u64 = "vramtrace_timed", 8, align 8

@@ -8,38 +8,10 @@
 //! * The pool is private to a CUDA graph if the request's stream is being captured. While captures are in progress, the
 //!   allocator asks the driver for that (cuStreamGetCaptureInfo) before it looks for a block.
 
-use crate::runtime::tls::thread_block;
+use crate::runtime::rare::rare;
+use crate::runtime::thread_slot::next_block;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, PoolId};
-
-/// Devices whose streams are noted; the streams of others count as the default one.
-const DEVICES: usize = 16;
-
-/// What is kept of a thread for its next block: of the first devices on one line of the cache.
-#[repr(C)]
-struct Slot {
-    request: Request,
-    /// The capture that the driver named last, plus 1; 0: none.
-    capture: u64,
-    streams: [u64; DEVICES],
-}
-
-/// See [`crate::model::torch_requests`].
-#[repr(C)]
-pub(super) struct Request {
-    /// 0: nothing was noted.
-    pub requested: u64,
-    pub divisions: u64,
-}
-
-thread_block!(fn slot() -> *mut Slot = "vramtrace_torch_lane", 152, align 64);
-
-/// This thread's.
-#[inline(always)]
-pub(super) fn request() -> *mut Request {
-    // SAFETY: a field of the thread's block.
-    unsafe { &raw mut (*slot()).request }
-}
 
 /// Where a request is served from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +24,7 @@ pub struct Lane {
 /// This thread's stream for the device is another from now on.
 pub fn set_stream(device: u8, stream: u64) {
     // SAFETY: this thread's own.
-    if let Some(current) = unsafe { (*slot()).streams.get_mut(usize::from(device)) } {
+    if let Some(current) = unsafe { (*next_block()).streams.get_mut(usize::from(device)) } {
         *current = stream;
     }
 }
@@ -60,20 +32,21 @@ pub fn set_stream(device: u8, stream: u64) {
 /// The driver's answer about a stream: the id of its capture.
 pub fn set_capture(id: Option<u64>) {
     // SAFETY: this thread's own.
-    unsafe { (*slot()).capture = id.map_or(0, |id| id.wrapping_add(1)) };
+    unsafe { (*next_block()).capture = id.map_or(0, |id| id.wrapping_add(1)) };
 }
 
 /// The lane of a request that was served now. `captures`: whether any capture is in progress.
-#[inline]
-pub fn current(device: DeviceId, captures: bool) -> Lane {
+#[inline(always)]
+pub fn current(device: DeviceId, captures: impl FnOnce() -> bool) -> Lane {
     // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    let stream = slot.streams.get(usize::from(device.0)).copied().unwrap_or(0);
-    let capture = match captures {
+    let next = unsafe { &mut *next_block() };
+    let stream = next.streams.get(usize::from(device.0)).copied().unwrap_or(0);
+    let mut capture = next.capture;
+    if capture != 0 {
+        rare();
         // An answer is for one request: the next one asks again.
-        true => std::mem::take(&mut slot.capture),
-        false => 0,
-    };
+        capture = if captures() { std::mem::take(&mut next.capture) } else { 0 };
+    }
     Lane { stream, capture }
 }
 
@@ -115,26 +88,26 @@ mod tests {
     fn each_thread_has_its_streams_by_device() {
         let device = DeviceId(3);
         set_stream(3, 0x23);
-        assert_eq!(current(device, false), Lane { stream: 0x23, capture: 0 });
-        assert_eq!(current(DeviceId(2), false).stream, 0);
-        std::thread::spawn(move || assert_eq!(current(device, false).stream, 0)).join().unwrap();
+        assert_eq!(current(device, || false), Lane { stream: 0x23, capture: 0 });
+        assert_eq!(current(DeviceId(2), || false).stream, 0);
+        std::thread::spawn(move || assert_eq!(current(device, || false).stream, 0)).join().unwrap();
         for unknown in [16, 254, DeviceId::UNKNOWN.0] {
             set_stream(unknown, 7);
-            assert_eq!(current(DeviceId(unknown), false).stream, 0);
+            assert_eq!(current(DeviceId(unknown), || false).stream, 0);
         }
         set_stream(3, 0);
-        assert_eq!(current(device, false), Lane::default());
+        assert_eq!(current(device, || false), Lane::default());
     }
 
     #[test]
     fn an_answer_about_a_capture_is_for_one_request() {
         set_capture(Some(0));
-        assert_eq!(current(DeviceId(0), false).capture, 0, "none is in progress");
-        assert_eq!(current(DeviceId(0), true).capture, 1);
-        assert_eq!(current(DeviceId(0), true).capture, 0);
+        assert_eq!(current(DeviceId(0), || false).capture, 0, "none is in progress");
+        assert_eq!(current(DeviceId(0), || true).capture, 1);
+        assert_eq!(current(DeviceId(0), || true).capture, 0);
         set_capture(Some(5));
         set_capture(None);
-        assert_eq!(current(DeviceId(0), true).capture, 0);
+        assert_eq!(current(DeviceId(0), || true).capture, 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! one: it is taken once only, a refusal that is reported drops it, and the block must have a size that the allocator gives
 //! to such a request.
 
-use crate::model::torch_lanes;
+use crate::runtime::thread_slot::next_block;
 use vramtrace_format::block_size::{MIN_BLOCK, rounded};
 
 const MIB: u64 = 1 << 20;
@@ -31,20 +31,20 @@ pub enum Request {
 #[inline(always)]
 pub fn note(requested: u64, divisions: u64) {
     // SAFETY: this thread's own.
-    unsafe { *torch_lanes::request() = torch_lanes::Request { requested, divisions } };
+    unsafe { ((*next_block()).requested, (*next_block()).divisions) = (requested, divisions) };
 }
 
 /// The request that was noted last got no block.
 pub fn forget() {
     // SAFETY: this thread's own.
-    unsafe { (*torch_lanes::request()).requested = 0 };
+    unsafe { (*next_block()).requested = 0 };
 }
 
 /// The request of a block of this size that is reported now.
 #[inline(always)]
 pub fn of_block(size: u64) -> Request {
     // SAFETY: this thread's own.
-    let noted = unsafe { &mut *torch_lanes::request() };
+    let noted = unsafe { &mut *next_block() };
     let requested = std::mem::take(&mut noted.requested);
     if requested == size {
         return Request::Whole;
@@ -57,6 +57,7 @@ pub fn of_block(size: u64) -> Request {
 
 /// Whether the allocator serves such a request from a block of this size: the request rounded up, or more by what it does
 /// not split off.
+#[inline(never)]
 fn is_for(size: u64, requested: u64, divisions: u64) -> bool {
     let least = rounded(requested, divisions);
     let more = match least {

@@ -11,23 +11,24 @@ pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
     /// Where samples are recorded, the totals are there: most calls reach nothing else.
     sampled: Option<&'static BlockFigures>,
-    /// That each device's figures are written again.
-    request: Request,
     /// Frees of blocks whose allocation was not seen.
     unknown_frees: AtomicU64,
     /// The trace says that blocks carry their streams.
     pub are_streams_noted: AtomicBool,
-    /// It says that they carry their requests.
-    pub are_requests_noted: AtomicBool,
 }
 
+/// All that a call reads of its device is on one line of the cache.
 #[derive(Default)]
 #[repr(align(64))]
 struct DeviceCache {
     allocated: AtomicU64,
     reserved: AtomicU64,
+    /// That they are written again.
+    request: Request,
     /// When they were written last.
     written: Met,
+    /// The trace says that blocks carry their requests.
+    are_requests_noted: AtomicBool,
     /// The entry point of the last block allocated on the device, and the id of that site; 0: none yet.
     site: AtomicU64,
     /// The lane of that block.
@@ -49,10 +50,8 @@ impl TorchTotals {
         TorchTotals {
             devices: std::array::from_fn(|_| DeviceCache::default()),
             sampled,
-            request: Request::default(),
             unknown_frees: AtomicU64::new(0),
             are_streams_noted: AtomicBool::new(false),
-            are_requests_noted: AtomicBool::new(false),
         }
     }
 
@@ -63,41 +62,42 @@ impl TorchTotals {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
-        self.request.is_new(&cache.written)
+        cache.request.is_new(&cache.written)
     }
 
-    /// The id of the site of this device's blocks in this lane. `find` returns it if it is not cached; 0: none. The
-    /// caller holds PyTorch's lock, as for `update`.
+    /// Whether the trace says that blocks carry their requests, as known to the calls of this device.
     #[inline(always)]
-    pub fn site(
-        &self,
-        device: DeviceId,
-        api: u16,
-        lane: Lane,
-        find: impl FnOnce() -> SiteId,
-    ) -> SiteId {
+    pub fn are_requests_noted(&self, device: DeviceId) -> &AtomicBool {
+        &self.devices[device_index(device)].are_requests_noted
+    }
+
+    /// The id of the site of this device's blocks in this lane; `None`: it is not cached. The caller holds PyTorch's lock, as
+    /// for `update`.
+    #[inline(always)]
+    pub fn site(&self, device: DeviceId, api: u16, lane: Lane) -> Option<SiteId> {
         let known = &self.devices[device_index(device)];
-        let (wanted, last) = (u64::from(api) + 1, known.site.load(Relaxed));
-        // Ordinals beyond the table share its last entry, whose site is not cached.
-        if last >> 32 == wanted
+        let last = known.site.load(Relaxed);
+        let is_it = last >> 32 == u64::from(api) + 1
             && known.stream.load(Relaxed) == lane.stream
-            && known.capture.load(Relaxed) == lane.capture
-            && device_at(device_index(device)) == device
-        {
-            return SiteId(last as u32);
+            && known.capture.load(Relaxed) == lane.capture;
+        is_it.then_some(SiteId(last as u32))
+    }
+
+    /// Caches such an id; 0: there is none.
+    pub fn set_site(&self, device: DeviceId, api: u16, lane: Lane, site: SiteId) {
+        // Ordinals beyond the table share its last entry, whose site is not cached.
+        if site == SiteId(0) || device_at(device_index(device)) != device {
+            return;
         }
-        let site = find();
-        if site != SiteId(0) {
-            known.stream.store(lane.stream, Relaxed);
-            known.capture.store(lane.capture, Relaxed);
-            known.site.store(wanted << 32 | u64::from(site.0), Relaxed);
-        }
-        site
+        let known = &self.devices[device_index(device)];
+        known.stream.store(lane.stream, Relaxed);
+        known.capture.store(lane.capture, Relaxed);
+        known.site.store((u64::from(api) + 1) << 32 | u64::from(site.0), Relaxed);
     }
 
     /// Each device's next call is to be written: only in that call do figures and blocks agree.
     pub fn ask(&self) {
-        self.request.ask();
+        self.devices.iter().for_each(|cache| cache.request.ask());
     }
 
     /// The last figures; `None`: there were none yet.
@@ -141,21 +141,25 @@ mod tests {
         let caches = TorchTotals::new(None);
         let (one, other) = (1, 2);
         let lane = Lane::default();
-        let fails = || panic!("is known");
-        assert_eq!(caches.site(DeviceId(0), one, lane, || SiteId(0)), SiteId(0));
-        assert_eq!(caches.site(DeviceId(0), one, lane, || SiteId(7)), SiteId(7));
-        assert_eq!(caches.site(DeviceId(0), one, lane, fails), SiteId(7));
-        assert_eq!(caches.site(DeviceId(1), one, lane, || SiteId(8)), SiteId(8));
-        assert_eq!(caches.site(DeviceId(0), other, lane, || SiteId(9)), SiteId(9));
-        for (lane, site) in
-            [(Lane { stream: 3, capture: 0 }, 10), (Lane { stream: 3, capture: 5 }, 11)]
-        {
-            assert_eq!(caches.site(DeviceId(0), other, lane, || SiteId(site)), SiteId(site));
-            assert_eq!(caches.site(DeviceId(0), other, lane, fails), SiteId(site));
+        let known = |device, api, lane| caches.site(DeviceId(device), api, lane);
+        let set = |device, api, lane, site| {
+            caches.set_site(DeviceId(device), api, lane, SiteId(site));
+        };
+        set(0, one, lane, 0);
+        assert_eq!(known(0, one, lane), None);
+        set(0, one, lane, 7);
+        assert_eq!(known(0, one, lane), Some(SiteId(7)));
+        assert_eq!(known(1, one, lane), None);
+        assert_eq!(known(0, other, lane), None);
+        let lanes = [Lane { stream: 3, capture: 0 }, Lane { stream: 3, capture: 5 }];
+        for (site, lane) in (10..).zip(lanes) {
+            assert_eq!(known(0, one, lane), None);
+            set(0, one, lane, site);
+            assert_eq!(known(0, one, lane), Some(SiteId(site)));
         }
         for number in [64, 100] {
-            let site = SiteId(u32::from(number));
-            assert_eq!(caches.site(DeviceId(number), one, lane, || site), site);
+            set(number, one, lane, 9);
+            assert_eq!(known(number, one, lane), None);
         }
     }
 

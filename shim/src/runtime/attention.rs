@@ -1,7 +1,8 @@
 //! What each call looks for and hardly ever finds, in one word on one line of the cache. A bit says only where to look: the
 //! rest is with who asks.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use super::each_call::EACH_CALL;
+use std::sync::atomic::Ordering;
 
 /// The kernel has refused memory for the recorder's tables. It stays.
 pub const RAN_OUT: u8 = 1;
@@ -12,29 +13,23 @@ pub const ESCAPED: u8 = 4;
 /// There is something to report of a limit.
 pub const NEWS: u8 = 8;
 
-/// Nothing that is written often lies beside it.
-#[repr(align(64))]
-struct Asked(AtomicU8);
-
-static ASKED: Asked = Asked(AtomicU8::new(0));
-
 #[inline(always)]
 pub fn is_any() -> bool {
-    ASKED.0.load(Ordering::Relaxed) != 0
+    EACH_CALL.asked.load(Ordering::Relaxed) != 0
 }
 
 #[inline(always)]
 pub fn is_asked(what: u8) -> bool {
-    ASKED.0.load(Ordering::Relaxed) & what != 0
+    EACH_CALL.asked.load(Ordering::Relaxed) & what != 0
 }
 
 #[cold]
 pub fn ask(what: u8) {
-    ASKED.0.fetch_or(what, Ordering::AcqRel);
+    EACH_CALL.asked.fetch_or(what, Ordering::AcqRel);
 }
 
 /// To be called before the look, so that what comes later asks again.
 #[cold]
 pub fn met(what: u8) {
-    ASKED.0.fetch_and(!what, Ordering::AcqRel);
+    EACH_CALL.asked.fetch_and(!what, Ordering::AcqRel);
 }

@@ -1,9 +1,9 @@
 //! Clocks, read through the vdso: no system call.
 
+use super::each_call::EACH_CALL;
 #[cfg(not(miri))]
 use super::elf;
 use super::thread_slot;
-use super::ticks::Ticks;
 use core::ffi::c_int;
 #[cfg(not(miri))]
 use core::num::NonZeroUsize;
@@ -43,12 +43,10 @@ fn clock_gettime() -> ClockGettime {
     libc::clock_gettime
 }
 
-static TICKS: Ticks = Ticks::new();
-
 /// CLOCK_MONOTONIC, with an error of a few microseconds at most.
 #[inline]
 pub fn mono_ns() -> u64 {
-    TICKS.now(real_mono_ns)
+    EACH_CALL.ticks.now(real_mono_ns)
 }
 
 /// Nanoseconds since `began_ns`, an earlier [`mono_ns`]; 0 where the clock was set back in between: the
@@ -59,7 +57,7 @@ pub fn elapsed_ns(began_ns: u64) -> u64 {
 
 /// Every later reading reads the real clock.
 pub fn always_ask() {
-    TICKS.leave();
+    EACH_CALL.ticks.leave();
 }
 
 pub fn real_mono_ns() -> u64 {

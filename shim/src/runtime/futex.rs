@@ -30,6 +30,7 @@ pub fn wake_all(word: &AtomicU32) {
 }
 
 #[cold]
+#[inline(never)]
 pub fn wake_one(word: &AtomicU32) {
     wake(word, 1);
 }

@@ -169,32 +169,37 @@ impl<T: Slot> Table<T> {
     /// As `find`, by hash and comparison.
     #[inline]
     pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
-        let mut index = (hash >> 32) as usize & self.mask;
+        let index = (hash >> 32) as usize & self.mask;
+        match self.at(index) {
+            Some(slot) if same(slot) => Some(index),
+            None => None,
+            Some(_) => self.find_behind(index, same),
+        }
+    }
+
+    /// Out of line, as where a vacancy is looked for: a call touches less code where the first slot is the one.
+    #[cold]
+    #[inline(never)]
+    fn find_behind(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
         // Terminates: at most 7/8 of the slots are used.
         loop {
+            index = (index + 1) & self.mask;
             match self.at(index) {
                 None => return None,
                 Some(slot) if same(slot) => return Some(index),
-                Some(_) => index = (index + 1) & self.mask,
+                Some(_) => {}
             }
         }
     }
 
-    /// As `find_by`, without a second look at the slot. `same` is false for an empty slot.
+    /// The value of this key, if it is in the first slot for it. The key is not that of an empty slot.
     #[inline]
-    pub fn value_mut(&mut self, hash: u64, same: impl Fn(&T) -> bool) -> Option<&mut T> {
-        let mut index = (hash >> 32) as usize & self.mask;
-        loop {
-            // SAFETY: index is at most the mask; zero pages are valid empty slots.
-            let slot = unsafe { self.slots.add(index) };
-            // SAFETY: as above. A reference that may be written is made of a used slot only.
-            match unsafe { &*slot } {
-                // SAFETY: `same` is true for it, so it is a used slot, which is the table's own.
-                found if same(found) => return Some(unsafe { &mut *slot }),
-                other if other.is_empty() => return None,
-                _ => index = (index + 1) & self.mask,
-            }
-        }
+    pub fn home_of(&mut self, hash: u64, key: T::Key) -> Option<&mut T> {
+        let index = (hash >> 32) as usize & self.mask;
+        // SAFETY: index is at most the mask; zero pages are valid empty slots.
+        let slot = unsafe { self.slots.add(index) };
+        // SAFETY: as above. A reference that may be written is made of a used slot only.
+        (unsafe { (*slot).key() } == key).then(|| unsafe { &mut *slot })
     }
 
     /// Address and number of the slots.
@@ -227,7 +232,13 @@ impl<T: Slot> Table<T> {
         if self.len >= self.most {
             return None;
         }
-        let mut index = (hash >> 32) as usize & self.mask;
+        let index = (hash >> 32) as usize & self.mask;
+        if self.at(index).is_none() { Some(index) } else { self.vacancy_from(index, same) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn vacancy_from(&self, mut index: usize, same: impl Fn(&T) -> bool) -> Option<usize> {
         while let Some(slot) = self.at(index) {
             if same(slot) {
                 return None;

@@ -6,6 +6,7 @@ pub mod attention;
 pub mod bytes;
 pub mod clock;
 pub mod directory;
+pub mod each_call;
 pub mod elf;
 pub mod entry_jump;
 pub mod errno;

@@ -18,6 +18,7 @@ unsafe extern "C-unwind" {
     fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
 }
 unsafe extern "C" {
+    fn _Unwind_GetLanguageSpecificData(context: *mut c_void) -> usize;
     fn _Unwind_SetGR(context: *mut c_void, register: c_int, value: usize);
     fn _Unwind_SetIP(context: *mut c_void, address: usize);
 }
@@ -203,7 +204,9 @@ pub unsafe extern "C" fn personality(
     // SAFETY: the unwinder's own context.
     unsafe {
         _Unwind_SetGR(context, RESULT, exception as usize);
-        _Unwind_SetIP(context, landing as *const () as usize);
+        // A naked function may have a landing pad of its own.
+        let own = _Unwind_GetLanguageSpecificData(context);
+        _Unwind_SetIP(context, if own == 0 { landing as *const () as usize } else { own });
     }
     INSTALL_CONTEXT
 }

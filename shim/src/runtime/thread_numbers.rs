@@ -25,7 +25,7 @@ const NOBODY: u32 = u32::MAX;
 
 thread_block! {
     /// This thread's number, from 1; 0 = none yet.
-    fn own_number() -> *mut u32, 4 bytes of the line at 40
+    fn own_number() -> *mut u32, 4 bytes of the block at 40
 }
 
 /// The next number that nobody has had.

@@ -1,4 +1,5 @@
-//! The trace writer's data of each thread: its number, and the time of its last event.
+//! What a recorded call reads of its thread, of nearly all calls on one line of the cache: the trace writer's number of the
+//! thread, the time of its last event, and what is noted for its next block of PyTorch's.
 
 use crate::runtime::tls::thread_block;
 use vramtrace_format::ThreadId;
@@ -10,7 +11,27 @@ struct Slot {
     last_ns: u64,
 }
 
-thread_block!(fn slot() -> *mut Slot, 16 bytes of the line at 48);
+thread_block!(fn slot() -> *mut Slot, 16 bytes of the block at 48);
+
+/// Devices whose streams are noted.
+pub const STREAMS: usize = 16;
+
+/// What is noted of a thread for its next block: see `model/torch_lanes.rs` and `model/torch_requests.rs`.
+#[repr(C)]
+pub struct NextBlock {
+    /// The bytes that were requested; 0: nothing was noted.
+    pub requested: u64,
+    pub divisions: u64,
+    /// The capture that the driver named last, plus 1; 0: none.
+    pub capture: u64,
+    /// Of the devices.
+    pub streams: [u64; STREAMS],
+}
+
+thread_block! {
+    /// This thread's. There is no reference to it but the one that a caller makes, and ends before it calls anything.
+    pub fn next_block() -> *mut NextBlock, 192 bytes of the block at 64
+}
 
 /// The kernel's number of this thread.
 pub fn tid() -> i32 {

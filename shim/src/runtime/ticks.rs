@@ -28,6 +28,8 @@ pub struct Ticks {
     ns: AtomicU64,
     /// Nanoseconds a tick, 32 bits after the point; 0 = not known yet.
     rate: AtomicU64,
+    /// The anchor is used for fewer ticks than these; 0 while the rate is not known, or the counter is not used.
+    most: AtomicU64,
 }
 
 impl Ticks {
@@ -39,38 +41,44 @@ impl Ticks {
             tick: AtomicU64::new(0),
             ns: AtomicU64::new(0),
             rate: AtomicU64::new(0),
+            most: AtomicU64::new(0),
         }
     }
 
     /// Stops using the counter.
     pub fn leave(&self) {
         self.state.store(BAD, Ordering::Relaxed);
+        // An exchange, as in `write`: the later one of both sees the other.
+        self.most.swap(0, Ordering::AcqRel);
     }
 
     /// The time now; `real` reads the real clock.
     #[inline]
     pub fn now(&self, real: fn() -> u64) -> u64 {
-        let state = self.state.load(Ordering::Relaxed);
-        if state == GOOD {
-            let version = self.version.load(Ordering::Acquire);
-            let tick = self.tick.load(Ordering::Relaxed);
-            let ns = self.ns.load(Ordering::Relaxed);
-            let rate = self.rate.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version && rate != 0 {
-                let ticks = counter().wrapping_sub(tick);
-                let since = (u128::from(ticks) * u128::from(rate)) >> 32;
-                if since < u128::from(WINDOW_NS) {
-                    return ns + since as u64;
-                }
-            }
-        } else if state == BAD {
-            return real();
+        let version = self.version.load(Ordering::Acquire);
+        let tick = self.tick.load(Ordering::Relaxed);
+        let ns = self.ns.load(Ordering::Relaxed);
+        let rate = self.rate.load(Ordering::Relaxed);
+        let most = self.most.load(Ordering::Relaxed);
+        if most == 0 {
+            return self.unanchored(real);
         }
-        self.anchor(real)
+        fence(Ordering::Acquire);
+        let ticks = counter().wrapping_sub(tick);
+        if ticks < most && version & 1 == 0 && self.version.load(Ordering::Relaxed) == version {
+            // `most` times the rate is a millisecond.
+            return ns + (ticks.wrapping_mul(rate) >> 32);
+        }
+        self.unanchored(real)
     }
 
     #[cold]
+    #[inline(never)]
+    fn unanchored(&self, real: fn() -> u64) -> u64 {
+        if self.state.load(Ordering::Relaxed) == BAD { real() } else { self.anchor(real) }
+    }
+
+    #[inline(never)]
     fn anchor(&self, real: fn() -> u64) -> u64 {
         if self.state.load(Ordering::Relaxed) == UNTRIED {
             let state = if is_invariant() { GOOD } else { BAD };
@@ -116,10 +124,12 @@ impl Ticks {
             {
                 self.state.store(BAD, Ordering::Relaxed);
             }
-            self.rate.store(
-                ((u128::from(passed) << 32) / u128::from(ticks.max(1))) as u64,
-                Ordering::Relaxed,
-            );
+            let rate = ((u128::from(passed) << 32) / u128::from(ticks.max(1))) as u64;
+            self.rate.store(rate, Ordering::Relaxed);
+            self.most.swap((WINDOW_NS << 32) / rate.max(1), Ordering::AcqRel);
+            if self.state.load(Ordering::Relaxed) == BAD {
+                self.leave();
+            }
         }
         self.tick.store(tick, Ordering::Relaxed);
         self.ns.store(ns, Ordering::Relaxed);

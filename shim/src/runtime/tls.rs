@@ -6,16 +6,16 @@
 //! reached by two instructions, without a destructor.
 
 /// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
-/// start of the thread, under the linker's name `$symbol`. A part of the line: of [`line`], from this byte on.
+/// start of the thread, under the linker's name `$symbol`. A part of [`block`]: from this byte on.
 #[cfg(not(miri))]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the line at $at:literal) => {
+    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the block at $at:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && $at % align_of::<$type>() == 0);
 
         $(#[$attribute])*
         #[inline(always)]
-        fn $function() -> *mut $type {
-            $crate::runtime::tls::line().wrapping_add($at).cast()
+        $visible fn $function() -> *mut $type {
+            $crate::runtime::tls::block().wrapping_add($at).cast()
         }
     };
     ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
@@ -37,14 +37,15 @@ macro_rules! thread_block {
         #[inline(always)]
         $visible fn $function() -> *mut $type {
             let address: *mut $type;
-            // SAFETY: reads the thread pointer and an offset that the linker fixed.
+            // SAFETY: reads the thread pointer and an offset that the linker fixed. Both stay, so that one reading serves
+            // all blocks of a symbol in a function.
             #[cfg(target_arch = "x86_64")]
             unsafe {
                 core::arch::asm!(
                     "mov {address}, qword ptr fs:[0]",
                     concat!("add {address}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
                     address = out(reg) address,
-                    options(nostack, pure, readonly),
+                    options(nostack, pure, nomem),
                 );
             }
             // SAFETY: reads the thread pointer, and an offset that the linker fixed.
@@ -57,7 +58,7 @@ macro_rules! thread_block {
                     "add {address}, {address}, {thread}",
                     address = out(reg) address,
                     thread = out(reg) _,
-                    options(nostack, pure, readonly, preserves_flags),
+                    options(nostack, pure, nomem, preserves_flags),
                 );
             }
             address
@@ -68,8 +69,8 @@ macro_rules! thread_block {
 /// Miri runs no assembly: there a block is a variable of the standard library.
 #[cfg(miri)]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the line at $at:literal) => {
-        thread_block!($(#[$attribute])* fn $function() -> *mut $type = "", $bytes, align 8);
+    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the block at $at:literal) => {
+        thread_block!($(#[$attribute])* $visible fn $function() -> *mut $type = "", $bytes, align 8);
     };
     ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
@@ -87,10 +88,10 @@ macro_rules! thread_block {
 }
 pub(crate) use thread_block;
 
-// What each call uses of its thread, on one line of the cache: bytes 0 to 40 are `driver/depth.rs`'s, 40 to 44
-// `thread_numbers.rs`'s, 48 to 64 `thread_slot.rs`'s.
+// What calls use of their thread. On the first line of the cache what each call does: bytes 0 to 40 are `driver/depth.rs`'s, 40 to
+// 44 `thread_numbers.rs`'s, 48 to 64 `thread_slot.rs`'s. The others are what that file notes for the thread's next block.
 #[cfg(not(miri))]
-thread_block!(pub fn line() -> *mut u8 = "vramtrace_line", 64, align 64);
+thread_block!(pub fn block() -> *mut u8 = "vramtrace_thread", 256, align 64);
 
 #[cfg(miri)]
 pub fn thread_pointer() -> usize {

@@ -192,11 +192,12 @@ impl TraceWriter {
     #[inline]
     pub fn is_due_after_block(&self) -> bool {
         let (due_ns, now_ns) = (self.due_ns.load(Ordering::Relaxed), thread_slot::last_ns());
-        let due = due_ns == 0 || now_ns >= due_ns && self.waits_for_time(now_ns);
-        if due {
-            self.left_to_ask.store(true, Ordering::Relaxed);
-        }
-        due
+        now_ns >= due_ns && (due_ns == 0 || self.waits_for_time(now_ns))
+    }
+
+    /// After a block the part that calls NVML is left to a driver call.
+    pub fn leave_to_ask(&self) {
+        self.left_to_ask.store(true, Ordering::Relaxed);
     }
 
     #[inline(always)]

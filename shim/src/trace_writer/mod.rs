@@ -40,6 +40,7 @@ use crate::driver::functions::driver;
 use crate::model::ledger::Sink;
 use crate::runtime::clock::{self, ProcessClock};
 use crate::runtime::fallible::TryPush;
+use crate::runtime::hash_table::prefetch;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
@@ -88,15 +89,15 @@ pub struct TraceWriter {
     /// call.
     left_to_ask: AtomicBool,
     trace: AtomicPtr<Trace>,
-    live: AtomicPtr<PublishedPage>,
+    clock: ProcessClock,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
     due_ns: AtomicU64,
-    clock: ProcessClock,
-    start_unix_ns: u64,
     /// When windows are next to be written to the trace. Never while there is no trace.
     write_due_ns: AtomicU64,
     /// When the switch is next to be read.
     switch_due_ns: AtomicU64,
+    live: AtomicPtr<PublishedPage>,
+    start_unix_ns: u64,
     /// The line about a truncated trace was printed.
     cut_reported: AtomicBool,
     /// The line about threads without a number was printed.
@@ -204,6 +205,12 @@ impl TraceWriter {
         self.clock
     }
 
+    /// The time of an event that is recorded now.
+    #[inline(always)]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     #[inline]
     pub fn record(&self, event: &Event) {
         self.record_at(self.clock.now_ns(), event);
@@ -218,11 +225,11 @@ impl TraceWriter {
         self.append(time_ns, event);
     }
 
-    /// Prefetches the memory of the next event.
-    #[inline]
+    /// Prefetches the memory of the next event in its short form.
+    #[inline(always)]
     pub fn prefetch(&self) {
-        if let Some(trace) = self.trace() {
-            trace.prefetch();
+        if let Some(window) = self.short.get() {
+            window.writer.prefetch_hints().into_iter().for_each(prefetch);
         }
     }
 

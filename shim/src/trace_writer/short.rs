@@ -13,14 +13,22 @@ impl TraceWriter {
     /// `record_at` for a framework's block, with or without its request, in a fast path.
     #[inline(always)]
     pub fn record_block(&self, time_ns: u64, block: &Alloc) {
-        let put = self.short(time_ns).map(|(thread, window)| {
-            let put = match block.requested {
-                None => window.writer.append_alloc(thread, time_ns, block),
-                Some(bytes) => window.writer.append_requested(thread, time_ns, block, bytes),
-            };
-            (window, put)
-        });
+        if let Some(bytes) = block.requested {
+            return self.record_requested(time_ns, *block, bytes);
+        }
+        let put = self
+            .short(time_ns)
+            .map(|(thread, window)| (window, window.writer.append_alloc(thread, time_ns, block)));
         let block = *block;
+        self.finish(put, time_ns, move || Event::Alloc(block));
+    }
+
+    /// Out of line: a block whose request is as large touches less code.
+    #[inline(never)]
+    fn record_requested(&self, time_ns: u64, block: Alloc, bytes: u64) {
+        let put = self.short(time_ns).map(|(thread, window)| {
+            (window, window.writer.append_requested(thread, time_ns, &block, bytes))
+        });
         self.finish(put, time_ns, move || Event::Alloc(block));
     }
 

@@ -17,7 +17,7 @@ use super::window::{Lane, Window};
 use super::write_credit::WriteCredit;
 use crate::runtime::clock;
 use crate::runtime::fallible::list_of;
-use crate::runtime::hash_table::{self, NoMemory};
+use crate::runtime::hash_table::NoMemory;
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::trace_writer::retention::Retention;
@@ -161,13 +161,6 @@ impl Trace {
     /// Runs `work` on the data about the limit, under the lock.
     pub fn with_retention<R>(&self, work: impl FnOnce(&mut Retention) -> R) -> R {
         work(&mut self.grid.lock().retention)
-    }
-
-    /// Begins to fetch where the next event will stand.
-    #[inline]
-    pub fn prefetch(&self) {
-        let writer = &self.events.current().writer;
-        writer.prefetch_hints().into_iter().for_each(hash_table::prefetch);
     }
 
     #[inline]

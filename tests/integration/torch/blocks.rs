@@ -196,6 +196,14 @@ fn a_panic_of_ours_hands_on_all() {
     assert!(run.stderr.contains("internal error in"), "{}", run.stderr);
 }
 
+/// The kernel refuses memory for the tables, so that calls of the recorder's own fail.
+#[test]
+fn errno_stays() {
+    let run = Program::c("torch").run(setup("errno").arg(10_000).preload());
+    assert_eq!(run.stdout, "errno changed 0 times\n");
+    assert!(run.stderr.contains("recording ends here"), "{}", run.stderr);
+}
+
 /// With a punched beginning, what is live comes from checkpoints.
 #[test]
 fn checkpoints_carry_blocks() {

@@ -80,9 +80,16 @@ pub fn after_block(process: &'static Process) -> bool {
     }
     let is_due = process.trace_writer.is_due_after_block();
     if is_due {
-        own_stack::run(|| maintain(process));
+        maintain_after_block(process);
     }
     is_due
+}
+
+#[cold]
+#[inline(never)]
+fn maintain_after_block(process: &'static Process) {
+    process.trace_writer.leave_to_ask();
+    own_stack::run(|| maintain(process));
 }
 
 fn maintain(process: &'static Process) {

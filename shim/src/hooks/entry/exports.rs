@@ -11,7 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{launch, torch_calls, torch_reports, torch_requests, torch_samples};
+use crate::hooks::families::{launch, torch, torch_calls, torch_requests, torch_samples};
 use crate::runtime::opaque;
 use core::ffi::{c_char, c_void};
 
@@ -110,16 +110,16 @@ macro_rules! export {
                 deferred(move || unsafe { hooked($a, $b, $c, $d, $e, caller) })
             }
 
-            #[inline(never)]
+            #[inline(always)]
             unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
-                let real = unsafe { torch_reports::report(Api::$name, $a, $b, $c, $d, $e, caller) };
-                if real != 0 {
-                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
-                    // SAFETY: the program's own call, with its arguments.
-                    unsafe { real($a, $b, $c, $d, $e) }
+                unsafe {
+                    match Api::$name {
+                        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => {
+                            torch::block_reported($a, $b, $c, $d, $e, caller)
+                        }
+                        _ => torch::block_reported_signed($a, $b, $c, $d, $e, caller),
+                    }
                 }
             }
         }

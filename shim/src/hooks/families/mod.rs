@@ -22,7 +22,6 @@ pub mod stream;
 pub mod torch;
 pub mod torch_calls;
 pub mod torch_nodes;
-pub mod torch_reports;
 pub mod torch_requests;
 pub mod torch_samples;
 pub mod torch_streams;

@@ -17,7 +17,7 @@ use crate::model::torch_requests::{self, Request};
 use crate::runtime::log;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use vramtrace_format::block_size::MIN_BLOCK;
-use vramtrace_format::{BLOCK_REQUESTS, Definition};
+use vramtrace_format::{BLOCK_REQUESTS, Definition, DeviceId};
 
 const OF_CUDA: &str =
     "_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm";
@@ -106,15 +106,15 @@ fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Optio
 
 /// What the record of a new block of this size says of its request ([`vramtrace_format::Alloc::requested`]).
 #[inline(always)]
-pub fn of_block(p: &'static Process, size: u64) -> Option<u64> {
-    let is_noted = p.torch_totals.are_requests_noted.load(Ordering::Relaxed);
+pub fn of_block(p: &'static Process, device: DeviceId, size: u64) -> Option<u64> {
+    let is_noted = p.torch_totals.are_requests_noted(device).load(Ordering::Relaxed);
     let request = torch_requests::of_block(size);
     if request == Request::Unknown {
         // Older versions name no requests, and below 512 bytes none does.
         return (is_noted && size != MIN_BLOCK).then_some(0);
     }
-    if !is_noted {
-        note_recorded(p);
+    if !is_noted && !note_recorded(p, device) {
+        return None;
     }
     match request {
         Request::Part(bytes) => Some(bytes),
@@ -122,12 +122,16 @@ pub fn of_block(p: &'static Process, size: u64) -> Option<u64> {
     }
 }
 
-/// Notes in the trace, once, that blocks have their requests.
+/// Notes in the trace, once for each device, that blocks have their requests. False: they have none where samples are recorded.
 #[cold]
 #[inline(never)]
-fn note_recorded(p: &'static Process) {
+fn note_recorded(p: &'static Process, device: DeviceId) -> bool {
+    if p.block_sampling.is_some() {
+        return false;
+    }
     let value = "requested".into();
     let noted =
         p.trace_writer.try_define(&Definition::Setting { name: BLOCK_REQUESTS.into(), value });
-    p.torch_totals.are_requests_noted.store(noted, Ordering::Relaxed);
+    p.torch_totals.are_requests_noted(device).store(noted, Ordering::Relaxed);
+    true
 }

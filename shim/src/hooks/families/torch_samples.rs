@@ -137,7 +137,7 @@ fn record_sample(
         Chosen::Sample(rate) => rate,
     };
     if chosen != Chosen::No {
-        block_allocated(p, api, device, (key, size as u64), rate, || None);
+        block_allocated(p, api, device, key, size as u64, rate);
         sampling.is_recorded(key);
     }
     // The samples do not give the totals.

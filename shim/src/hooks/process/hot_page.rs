@@ -25,7 +25,7 @@ pub struct HotPage<S> {
     pub allocator: Allocator<S>,
     /// The first device's are on the line after the allocator's, which processors load with it.
     pub figures: BlockFigures,
-    pub reports: Reports,
+    pub reports: Reports<S>,
 }
 
 /// Functions that report PyTorch's blocks.
@@ -33,12 +33,16 @@ pub const REPORTING: usize = 2;
 
 /// What a call about a block that is recorded needs: the library that reports blocks, the first one that did.
 #[repr(C, align(64))]
-pub struct Reports {
+pub struct Reports<S> {
+    /// The process's state; null: not all blocks are recorded, or none was yet.
+    recorder: AtomicPtr<S>,
     start: AtomicUsize,
     /// 0: not known yet.
     bytes: AtomicUsize,
     /// The functions that it is linked to; 0: none.
     real: [AtomicUsize; REPORTING],
+    /// Blocks are recorded without stacks.
+    without_stacks: AtomicBool,
 }
 
 /// Functions that PyTorch's allocator calls: two that report blocks, and two that say how to round a request up.
@@ -88,6 +92,7 @@ impl<S> HotPage<S> {
         self.launches.forget();
         self.figures.forget();
         self.reports.bytes.store(0, Release);
+        self.reports.recorder.store(std::ptr::null_mut(), Release);
     }
 }
 
@@ -105,7 +110,25 @@ pub fn empty_in_children<S>(page: &'static HotPage<S>, forget: unsafe extern "C"
     }
 }
 
-impl Reports {
+impl<S> Reports<S> {
+    /// The process's state, if all blocks are recorded.
+    #[inline(always)]
+    pub fn recorder(&self) -> Option<&'static S> {
+        // SAFETY: null, or from a reference that lives as long.
+        unsafe { self.recorder.load(Acquire).as_ref() }
+    }
+
+    #[inline(always)]
+    pub fn takes_no_stacks(&self) -> bool {
+        self.without_stacks.load(Relaxed)
+    }
+
+    /// All blocks are recorded from now on.
+    pub fn record(&self, recorder: &'static S, with_stacks: bool) {
+        self.without_stacks.store(!with_stacks, Relaxed);
+        self.recorder.store((&raw const *recorder).cast_mut(), Release);
+    }
+
     /// Where this function's calls by the code at `caller` go.
     #[inline(always)]
     pub fn real(&self, function: usize, caller: usize) -> Option<usize> {
@@ -113,7 +136,8 @@ impl Reports {
         if caller.wrapping_sub(self.start.load(Relaxed)) >= bytes {
             return None;
         }
-        Some(self.real[function].load(Relaxed)).filter(|real| *real != 0)
+        // The remainder: without a look at the length.
+        Some(self.real[function % REPORTING].load(Relaxed)).filter(|real| *real != 0)
     }
 
     /// From now on calls of this library find their functions here.

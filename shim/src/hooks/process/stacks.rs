@@ -1,6 +1,6 @@
 //! The call stack of the current call.
 
-use crate::hooks::process::state::Process;
+use crate::hooks::process::state::{self, Process};
 use vramtrace_format::StackId;
 
 /// Captures the stack and returns its id; 0 where stacks are off.
@@ -12,5 +12,14 @@ pub fn stack(p: &'static Process) -> StackId {
 /// The same for a block of PyTorch's cache.
 #[inline(always)]
 pub fn block_stack(p: &'static Process) -> StackId {
+    match state::hot().reports.takes_no_stacks() {
+        true => StackId(0),
+        false => taken(p),
+    }
+}
+
+/// Out of line: a call without a stack touches less code.
+#[inline(never)]
+fn taken(p: &'static Process) -> StackId {
     p.capture.block_stack(p.config.tensors, &p.trace_writer)
 }

@@ -103,6 +103,11 @@ impl EntryPointUsage {
         !self.panicked.swap(true, Ordering::Relaxed)
     }
 
+    /// Whether a test has chosen an entry point for [`EntryPointUsage::test_panic`].
+    pub fn is_to_panic(&self) -> bool {
+        TEST_HOOKS && self.panic_at.load(Ordering::Relaxed) != NEVER
+    }
+
     /// Panics once at the entry point that the test chose.
     #[inline]
     pub fn test_panic(&self, api: Api) {

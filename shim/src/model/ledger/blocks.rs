@@ -10,26 +10,34 @@ use vramtrace_format::{Kind, Space};
 impl Ledger {
     /// As [`Ledger::insert`].
     #[inline(always)]
-    pub fn insert_block(&self, sink: &impl Sink, entry: &Entry) {
+    pub fn insert_block(&self, sink: &impl Sink, entry: Entry) {
         debug_assert_eq!(entry.space, Space::Block);
         let shard = self.shard(Space::Block, entry.key);
         let mut inner = shard.lock();
-        let is_there = |slot: &EntrySlot| slot.entry().is(Space::Block, entry.key);
-        let Some(index) = inner.entries.vacancy(entry.hash(), is_there) else {
+        let key = entry.key;
+        // By value: an entry that nothing refers to is made where it is stored.
+        let is_there = move |slot: &EntrySlot| slot.entry().is(Space::Block, key);
+        let Some(index) = inner.entries.vacancy(entry::hash(key), is_there) else {
             drop(inner);
-            self.insert(sink, entry);
-            shard.note_place(&shard.lock());
-            return;
+            return self.insert_crowded_block(sink, entry);
         };
-        self.note_allocation(entry);
+        self.note_allocation(&entry);
         let totals = self.totals(entry.device);
         let (epoch, _) = totals.checkpoints.now();
-        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
+        inner.entries.fill(index, EntrySlot::new(&entry, epoch, 0));
         let peak = totals.epoch_for(entry.kind, Step::Allocated);
-        if let Some(site) = inner.sites.of(entry, epoch) {
+        if let Some(site) = inner.sites.of(&entry, epoch) {
             let of = entry.weighed();
             site.add(Step::Allocated, of, Some(of[0]), epoch, peak);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn insert_crowded_block(&self, sink: &impl Sink, entry: Entry) {
+        self.insert(sink, &entry);
+        let shard = self.shard(Space::Block, entry.key);
+        shard.note_place(&shard.lock());
     }
 
     /// As [`Ledger::remove`]. False: there is no such block.
@@ -37,7 +45,7 @@ impl Ledger {
     pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
         let hash = entry::hash(key);
         let mut inner = self.shards[Ledger::shard_at(Space::Block, hash)].lock();
-        let is_it = |slot: &EntrySlot| slot.entry().is(Space::Block, key);
+        let is_it = move |slot: &EntrySlot| slot.entry().is(Space::Block, key);
         let Some(index) = inner.entries.find_by(hash, is_it) else { return false };
         let Inner { entries, sites, .. } = &mut *inner;
         let Some(slot) = entries.at(index) else { return false };
@@ -47,7 +55,7 @@ impl Ledger {
         if running != 0 {
             // A running checkpoint may have to write the entry first.
             drop(inner);
-            return self.remove(sink, Space::Block, key).is_some();
+            return self.remove_owed(sink, key);
         }
         let peak = totals.epoch_for(Kind::Block, Step::Freed);
         if let Some(site) = sites.of(entry, epoch) {
@@ -56,6 +64,12 @@ impl Ledger {
         }
         inner.take_at(index);
         true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_owed(&self, sink: &impl Sink, key: u64) -> bool {
+        self.remove(sink, Space::Block, key).is_some()
     }
 
     /// Prefetches the cache lines that the call for this block will need.

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
-use vramtrace_format::physical::{GRAIN, MIB, POOL_STEP};
-use vramtrace_format::{Alloc, SiteId, StackId};
+use vramtrace_format::physical::{GRAIN, MIB, PAGE, POOL_STEP, Physical, pages};
+use vramtrace_format::{Alloc, ContextId, SiteId, StackId};
 
 #[derive(Default)]
 struct Log(RefCell<Vec<Event>>);
@@ -154,7 +154,7 @@ proptest! {
                     };
                     change = Some(match kind {
                         Kind::Block => {
-                            ledger.insert_block(&log, &entry);
+                            ledger.insert_block(&log, entry);
                             0
                         }
                         _ => ledger.insert(&log, &entry),

@@ -135,17 +135,28 @@ impl SiteTable {
     #[inline(always)]
     pub fn of(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
         let maker = entry.maker();
-        let found = self.slots.value_mut(SiteSlot::hash(maker), |slot| slot.key() == maker);
         // The borrow of what was found would last until the end, also where nothing was.
-        let found = found.map(std::ptr::from_mut);
-        // SAFETY: of this table, which did not change meanwhile.
-        found.map_or_else(|| self.add(entry, epoch), |slot| Some(unsafe { &mut *slot }))
+        let found = self.slots.home_of(SiteSlot::hash(maker), maker).map(std::ptr::from_mut);
+        match found {
+            // SAFETY: of this table, which did not change meanwhile.
+            Some(slot) => Some(unsafe { &mut *slot }),
+            None => self.find_or_add(maker, entry.device, entry.kind, epoch),
+        }
     }
 
     #[cold]
     #[inline(never)]
-    fn add(&mut self, entry: &Entry, epoch: u32) -> Option<&mut SiteSlot> {
-        let (index, grown) = self.slots.insert(SiteSlot::new(entry, epoch)).ok()?;
+    fn find_or_add(
+        &mut self,
+        maker: u64,
+        device: DeviceId,
+        kind: Kind,
+        epoch: u32,
+    ) -> Option<&mut SiteSlot> {
+        if let Some(index) = self.slots.find(maker) {
+            return self.slots.at_mut(index);
+        }
+        let (index, grown) = self.slots.insert(SiteSlot::new(maker, device, kind, epoch)).ok()?;
         if grown {
             self.cursor = 0;
         }

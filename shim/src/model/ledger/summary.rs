@@ -104,8 +104,8 @@ mod tests {
         let put = |entry: Entry| ledger.insert(&Nowhere, &entry);
         put(entry(Kind::Device, 1 << 40, 20 * MIB, 1));
         put(entry(Kind::Device, 2 << 40, 6 * MIB, 2));
-        ledger.insert_block(&Nowhere, &entry(Kind::Block, 1 << 40, 4 * MIB, 3));
-        ledger.insert_block(&Nowhere, &entry(Kind::Block, (1 << 40) + 4 * MIB, 4 * MIB, 3));
+        ledger.insert_block(&Nowhere, entry(Kind::Block, 1 << 40, 4 * MIB, 3));
+        ledger.insert_block(&Nowhere, entry(Kind::Block, (1 << 40) + 4 * MIB, 4 * MIB, 3));
         ledger.remove(&Nowhere, Space::Device, 2 << 40);
         put(entry(Kind::Array, 3, 2 * MIB, 4));
         ledger.remove_block(&Nowhere, 1 << 40);

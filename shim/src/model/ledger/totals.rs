@@ -1,7 +1,6 @@
 //! Sums: per device (atomics, with the peak), per device and kind, and per (site, stack) with
 //! the values that a running checkpoint still needs.
 
-use super::entry::Entry;
 use super::peaks::{KeptEpoch, Peaks};
 use crate::runtime::hash_table::{Slot, spread};
 use std::sync::atomic::{
@@ -254,7 +253,7 @@ impl KindSum {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct SiteSlot {
-    /// [`Entry::maker`]; 0 = empty slot.
+    /// [`super::Entry::maker`]; 0 = empty slot.
     maker: u64,
     device: DeviceId,
     kind: u8,
@@ -314,11 +313,11 @@ unsafe impl Slot for SiteSlot {
 
 impl SiteSlot {
     /// A slot made while checkpoint `epoch` is the last one: zero in it.
-    pub fn new(entry: &Entry, epoch: u32) -> Self {
+    pub fn new(maker: u64, device: DeviceId, kind: Kind, epoch: u32) -> Self {
         SiteSlot {
-            maker: entry.maker(),
-            device: entry.device,
-            kind: entry.kind as u8,
+            maker,
+            device,
+            kind: kind as u8,
             epoch,
             written: 0,
             now: [0; 3],
@@ -340,8 +339,7 @@ impl SiteSlot {
     ) {
         let [size, number] = of;
         if self.epoch != epoch {
-            self.before = self.now;
-            self.epoch = epoch;
+            self.keep(epoch);
         }
         if let Some(bytes) = held {
             let came = step != Step::Freed;
@@ -357,6 +355,13 @@ impl SiteSlot {
             Step::Freed => *frees = frees.wrapping_add(number),
             Step::Unfreed => *frees = frees.wrapping_sub(number),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep(&mut self, epoch: u32) {
+        self.before = self.now;
+        self.epoch = epoch;
     }
 
     pub fn maker(&self) -> Maker {
@@ -382,6 +387,7 @@ impl SiteSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ledger::Entry;
 
     #[test]
     fn sums_stop_at_zero_and_say_so() {
@@ -425,7 +431,12 @@ mod tests {
     #[test]
     fn a_checkpoint_sees_the_values_of_its_beginning() {
         let (site, device, kind) = (SiteId(1), DeviceId::UNKNOWN, Kind::Array);
-        let mut slot = SiteSlot::new(&Entry { site, ..Entry::new(kind, 8, 100, device) }, 0);
+        let mut slot = SiteSlot::new(
+            Entry { site, ..Entry::new(kind, 8, 100, device) }.maker(),
+            device,
+            kind,
+            0,
+        );
         assert_eq!(slot.maker(), Maker { site, stack: StackId(0), device, kind });
         slot.add(Step::Allocated, [100, 1], None, 0, (0, false));
         slot.add(Step::Freed, [100, 1], None, 1, (0, false));

@@ -3,7 +3,7 @@
 use super::{Entry, Ledger};
 use crate::runtime::fallible::TryPush;
 use std::sync::atomic::Ordering::Relaxed;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, Kind};
 
 impl Ledger {
     /// From now on [`Ledger::has_allocated`] returns whether anything was allocated on the device since.
@@ -19,14 +19,15 @@ impl Ledger {
     #[inline]
     pub(super) fn note_allocation(&self, entry: &Entry) {
         if self.totals(entry.device).awaits.load(Relaxed) {
-            self.note_awaited(entry);
+            self.note_awaited(entry.device, entry.kind);
         }
     }
 
     #[cold]
-    fn note_awaited(&self, entry: &Entry) {
-        if !entry.kind.is_host() {
-            self.totals(entry.device).awaits.store(false, Relaxed);
+    #[inline(never)]
+    fn note_awaited(&self, device: DeviceId, kind: Kind) {
+        if !kind.is_host() {
+            self.totals(device).awaits.store(false, Relaxed);
         }
     }
 
@@ -69,7 +70,7 @@ mod tests {
         ledger.insert(&Nowhere, &entry(Kind::Device, there));
         ledger.insert(&Nowhere, &entry(Kind::HostPinned, here));
         assert!(!ledger.has_allocated(here));
-        ledger.insert_block(&Nowhere, &entry(Kind::Block, here));
+        ledger.insert_block(&Nowhere, entry(Kind::Block, here));
         assert!(ledger.has_allocated(here));
         ledger.await_allocation(here);
         ledger.insert(&Nowhere, &entry(Kind::Array, here));

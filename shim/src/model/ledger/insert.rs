@@ -1,0 +1,81 @@
+//! Entering allocations.
+
+use super::entry::EntrySlot;
+use super::totals::Step;
+use super::{Entry, Ledger, Sink};
+use crate::runtime::hash_table::NoMemory;
+use vramtrace_format::physical::{PAGE, Physical, pages};
+use vramtrace_format::{Drift, Event, SiteId, Space};
+
+impl Ledger {
+    /// As [`Ledger::insert_or_not`]. Without host memory nothing is entered, but the bytes that the
+    /// driver took are returned. They stay counted: the count is then too high, never too low.
+    pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
+        self.insert_or_not(sink, entry).unwrap_or_else(|NoMemory| most_taken(entry) as i64)
+    }
+
+    /// Enters a new allocation. Returns the bytes that the driver took for it (negative only if a
+    /// larger one was still entered at the same key, which ends).
+    pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+        self.note_allocation(entry);
+        let hash = entry.hash();
+        let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
+        let mut inner = shard.lock();
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
+        let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
+        let Some(index) = inner.entries.vacancy(hash, is_there) else {
+            drop(inner);
+            return self.insert_crowded(sink, entry);
+        };
+        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
+        Ok(self.count_in(shard, inner, entry, Step::Allocated, epoch))
+    }
+
+    /// The same, where the address is still entered, or the table must grow.
+    #[cold]
+    #[inline(never)]
+    fn insert_crowded(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+        let (space, key) = (entry.space, entry.key);
+        let shard = self.shard(space, key);
+        let mut growth = 0;
+        let mut inner = shard.lock();
+        while inner.entries.find((space, key)).is_some() {
+            drop(inner);
+            if let Some(earlier) = self.remove(sink, space, key) {
+                match space {
+                    // The framework need not report every free.
+                    Space::Block => sink.emit(&Event::Free { key, space, site: SiteId(0) }),
+                    _ => self.drift(sink, Drift::StillLive, key),
+                }
+                growth -= self.left(&earlier) as i64;
+            }
+            inner = shard.lock();
+        }
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
+        inner.put(entry, epoch, 0)?;
+        Ok(growth + self.count_in(shard, inner, entry, Step::Allocated, epoch))
+    }
+
+    /// Makes room for one more allocation with any address. The tables keep further room for calls in
+    /// progress.
+    pub fn make_room(&self) -> Result<(), NoMemory> {
+        self.shards.iter().try_for_each(|shard| {
+            let mut inner = shard.lock();
+            inner.make_room()?;
+            shard.note_place(&inner);
+            Ok(())
+        })
+    }
+}
+
+/// The most bytes that the driver can have taken for it.
+fn most_taken(entry: &Entry) -> u64 {
+    match entry.physical() {
+        Physical::Own(bytes) => bytes,
+        Physical::Shared(_) => {
+            let (first, last) = pages(entry.key, entry.size);
+            (last - first + 1) * PAGE
+        }
+        Physical::Reserved | Physical::None => 0,
+    }
+}

@@ -1,0 +1,14 @@
+//! What nearly every call reads of this room, on one line of the cache.
+
+use super::ticks::Ticks;
+use core::sync::atomic::AtomicU8;
+
+/// Nothing that is written more often than the anchor of the clock, once a millisecond, lies beside it.
+#[repr(align(64))]
+pub struct EachCall {
+    pub ticks: Ticks,
+    /// See [`super::attention`].
+    pub asked: AtomicU8,
+}
+
+pub static EACH_CALL: EachCall = EachCall { ticks: Ticks::new(), asked: AtomicU8::new(0) };
