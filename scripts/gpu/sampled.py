@@ -1,16 +1,14 @@
-"""The part `sampled` of the GPU check: what VRAMTRACE_RECORD=sampled costs text generation with GPT-2 (random weights).
+"""The part `sampled` of the GPU check: what VRAMTRACE_RECORD=sampled, and the full recorder, cost text generation with GPT-2
+(random weights).
 
-Groups of four programs, each group on a processor core of its own: without a library, with a library that does nothing, with
-samples, and with the full recorder. They run in turn, one at a time, each for 6 steps or 0.8 s: work that is due once in a time
-has its share then, and would have a larger one in a short run after a long rest. A ratio is that of the time of a run to the mean
-of the two runs of the bare program right before and after it. Two processes of one program differ by 2 % and more, by where the
-kernel has put their memory, so many groups are needed: the library that does nothing says how large that noise is. The interval
-is that of a bootstrap over the groups and the turns of each.
+Two processes of one program differ by 2 % and more, by where the kernel has put their memory: too much for what is measured here
+(`VRAMTRACE_SAMPLED_BARE` shows it). So the pairs are those of one process. It generates 8 tokens with the calls of PyTorch and of CUDA's
+runtime library going through the recorder, and 8 with the same calls going past it, in turn before and after each other
+(programs/bypass.py). Work that is due once in a time is done in the former alone, which has twice its share then. Several processes
+of each kind, one after the other, each on a processor core of its own. The interval is that of a bootstrap over the processes and
+the pairs of each. A process without the recorder says how much memory that takes.
 
-VRAMTRACE_SAMPLED_BATCHES=N    so many times 4 groups, one batch after the other (default 1)
-
-A batch takes about 95 s: 25 s for the start of its programs, and 3 turns of a group, of 7 runs. More programs at once would make
-readings of NVML slow, which lists the processes of the GPU.
+Takes about 130 s.
 """
 import json
 import os
@@ -19,44 +17,30 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import stacks
 
 MIB = 1 << 20
-GROUPS, TURNS, STEPS_OF_RUN = 4, 3, 6
-TOKENS = 24
-# The programs are killed after this time since the start of the batch.
-PATIENCE_S = 180
+KINDS = ["sampled", "full"]
+PROCESSES, SECONDS, TOKENS = 4, 14, 8
+# The programs are killed after this time.
+PATIENCE_S = 200
 MOST_RATIO, MOST_MEMORY = 1.02, 64 * MIB
-NOTHING = "nothing"
-OTHERS = [NOTHING, "sampled", "full"]
-KINDS = ["bare", *OTHERS]
-TITLES = {NOTHING: "a library that does nothing: the noise"}
 
 
 class Program(stacks.Stepper):
-    def cpu_ns(self):
-        """The processor time of its threads so far."""
-        total = 0
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            try:
-                total += int((task / "schedstat").read_text().split()[0])
-            except OSError:
-                pass
-        return total
-
     def resident(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) << 10
 
-    def run(self, steps):
-        """Milliseconds, and those of processor time."""
-        before = self.cpu_ns()
-        print("generate", steps, file=self.process.stdin, flush=True)
-        return sum(float(ms) for ms in self.line("TIMES")), (self.cpu_ns() - before) / 1e6
+    def pairs(self, seconds):
+        """Ratios of time, and of processor time, of the calls through the recorder to those past it; names of the functions."""
+        print("pairs", seconds, file=self.process.stdin, flush=True)
+        functions = self.line("PAST")
+        pairs = [pair.split(",") for pair in self.line("PAIRS")]
+        return [float(time) for time, _ in pairs], [float(cpu) for _, cpu in pairs], functions
 
 
 def interval(groups, resamples=2000):
@@ -72,19 +56,9 @@ def interval(groups, resamples=2000):
 
 
 def cores():
-    """One processor for each group. The programs of the others wait meanwhile."""
-    return sorted(os.sched_getaffinity(0))[:GROUPS]
-
-
-def start(check, nothing, batch, log):
-    def one(kind, at):
-        trace = check.TRACES / f"{kind}-{batch}-{at}.vtrace" if kind in ("sampled", "full") else None
-        extra = {"VRAMTRACE_RECORD": kind} if trace else {"LD_PRELOAD": str(nothing)} if kind == NOTHING else {}
-        variables = check.environment(trace, STEPS_KINDS="generate", STEPS_TOKENS=str(TOKENS), **extra)
-        program = str(check.PROGRAMS / "steps.py")
-        return Program(f"{kind}-{batch}-{at}", [sys.executable, program], variables, log)
-
-    return [{kind: one(kind, at) for kind in KINDS} for at in range(len(cores()))]
+    """One processor for each program: every second one where there are enough, because two neighbours may share a core."""
+    found = sorted(os.sched_getaffinity(0))
+    return found[::2] if len(found) >= 2 * len(KINDS) * PROCESSES else found
 
 
 def pin(program, core):
@@ -93,83 +67,58 @@ def pin(program, core):
         os.sched_setaffinity(int(thread.name), {core})
 
 
-def measure(groups):
-    """Ratios to the bare program of the group, by kind and group: of time, and of processor time."""
-    ratios, cpu = ({kind: [[] for _ in groups] for kind in OTHERS} for _ in range(2))
-    for at, group in enumerate(groups):
-        for program in group.values():  # the caches and the clock of that core
-            program.run(1)
-        for turn in range(TURNS):
-            before = group["bare"].run(STEPS_OF_RUN)
-            for kind in OTHERS[turn:] + OTHERS[:turn]:
-                found, after = group[kind].run(STEPS_OF_RUN), group["bare"].run(STEPS_OF_RUN)
-                ms, cpu_ms = (2 * one / (former + latter) for one, former, latter in zip(found, before, after))
-                ratios[kind][at].append(ms)
-                cpu[kind][at].append(cpu_ms)
-                before = after
-    return ratios, cpu
-
-
-def batch(check, nothing, number):
-    """Its ratios, more bytes of memory by kind and group, and the number of blocks of a step."""
-    begun = time.time()
-    with open(check.LOGS / f"sampled-{number}.log", "w") as log:
-        groups = start(check, nothing, number, log)
-        programs = [program for group in groups for program in group.values()]
-        watchdog = threading.Timer(PATIENCE_S, lambda: [program.process.kill() for program in programs])
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            counts = [program.ready() for program in programs][0]
-            for group, core in zip(groups, cores()):
-                for program in group.values():
-                    pin(program, core)
-            ready = time.time() - begun
-            ratios, cpu = measure(groups)
-            memory = {kind: [group[kind].resident() - group["bare"].resident() for group in groups] for kind in OTHERS}
-            print(f"{len(programs)} programs were ready after {ready:.0f} s, and done after {time.time() - begun:.0f} s.")
-            return ratios, cpu, memory, counts
-        finally:
-            watchdog.cancel()
-            for program in programs:
-                program.process.kill()
-                program.process.wait()
-
-
 def section(check):
     print("\n### VRAMTRACE_RECORD=sampled: text generation with GPT-2\n")
     if not stacks.known(check.BIN, {"VRAMTRACE_RECORD": "sampled"}):
         print("SKIP sampled: this recorder has no VRAMTRACE_RECORD")
         return
-    # Not nvcc, which links CUDA's runtime.
-    nothing = check.TRACES / "libnothing.so"
-    built = subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(nothing), str(check.PROGRAMS / "nothing.c")])
-    if built.returncode:
-        print(check.fail("sampled: nothing.c does not build"))
-        return
-    every = [{kind: [] for kind in OTHERS} for _ in range(3)]
+    log = open(check.LOGS / "sampled.log", "w")
+
+    def start(kind, at):
+        trace = check.TRACES / f"{kind}-{at}.vtrace" if kind else None
+        recording = {"VRAMTRACE_RECORD": kind} if kind else {}
+        variables = check.environment(trace, STEPS_KINDS="generate", STEPS_TOKENS=str(TOKENS), **recording)
+        return Program(f"{kind}-{at}", [sys.executable, str(check.PROGRAMS / "steps.py")], variables, log)
+
+    bare = start(None, 0)
+    recorded = [(kind, start(kind, at)) for at in range(PROCESSES) for kind in KINDS]
+    programs = [bare, *(program for _, program in recorded)]
+    watchdog = threading.Timer(PATIENCE_S, lambda: [program.process.kill() for program in programs])
+    watchdog.daemon = True
+    watchdog.start()
+    ratios, cpu, memory = ({kind: [] for kind in KINDS} for _ in range(3))
     try:
-        for number in range(int(os.environ.get("VRAMTRACE_SAMPLED_BATCHES", 1))):
-            *found, counts = batch(check, nothing, number)
-            for all_of, of_batch in zip(every, found):
-                for kind in OTHERS:
-                    all_of[kind] += of_batch[kind]
+        counts = [program.ready() for program in programs][0]
+        for program in programs:
+            program.step("generate", 20)
+        for kind, program in recorded:
+            memory[kind].append(program.resident() - bare.resident())
+        for at, (kind, program) in enumerate(recorded):
+            pin(program, cores()[at % len(cores())])
+            of_time, of_cpu, functions = program.pairs(SECONDS)
+            ratios[kind].append(of_time)
+            cpu[kind].append(of_cpu)
+        table(counts, functions, ratios, cpu, memory, check.fail)
+        described(check, check.TRACES / "sampled-0.vtrace")
     except (RuntimeError, BrokenPipeError, OSError) as error:
-        print(check.fail(f"{error}; see sampled-{number}.log"))
-        return
-    table(counts, *every, check.fail)
-    described(check, check.TRACES / "sampled-0-0.vtrace")
+        print(check.fail(f"{error}; see sampled.log"))
+    finally:
+        watchdog.cancel()
+        for program in programs:
+            program.process.kill()
+            program.process.wait()
+        log.close()
 
 
-def table(counts, ratios, cpu, memory, fail):
-    print(f"A step makes {counts['generate']} blocks. Ratios to the bare program on the same core: medians.\n")
-    print("| | groups | turns | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|---|")
-    for kind in OTHERS:
-        groups = [group for group in ratios[kind] if group]
-        if not groups:
-            continue
-        median, low, high = interval(groups)
-        of_memory = statistics.median(memory[kind])
+def table(counts, functions, ratios, cpu, memory, fail):
+    needed = ["cuLaunchKernel", "reportMemoryUsageToProfiler", "roundup_power2_divisions"]
+    if missing := [name for name in needed if not any(name in function for function in functions)]:
+        print(fail(f"calls do not go past the recorder: {', '.join(missing)}"))
+    print(f"{TOKENS} tokens make {counts['generate']} blocks; {len(functions)} functions are gone past. Medians of pairs.\n")
+    print("| | processes | pairs | time, 95 % interval | processor time, 95 % interval | memory, MiB | |\n|---|---|---|---|---|---|---|")
+    for kind in KINDS:
+        of_time, of_cpu = ("{:.3f} ({:.3f} to {:.3f})".format(*interval(of[kind])) for of in (ratios, cpu))
+        high, of_memory = interval(ratios[kind])[2], statistics.median(memory[kind])
         verdict = ""
         if kind == "sampled":
             wrong = []
@@ -178,12 +127,8 @@ def table(counts, ratios, cpu, memory, fail):
             if of_memory > MOST_MEMORY:
                 wrong.append(f"more than {MOST_MEMORY // MIB} MiB")
             verdict = fail("; ".join(wrong)) if wrong else "PASS"
-        of_cpu = "{:.3f} ({:.3f} to {:.3f})".format(*interval([group for group in cpu[kind] if group]))
-        turns = sum(len(group) for group in groups)
-        print(
-            f"| {TITLES.get(kind, kind)} | {len(groups)} | {turns} | {median:.3f} ({low:.3f} to {high:.3f}) | {of_cpu} | "
-            f"{of_memory / MIB:+.1f} | {verdict} |"
-        )
+        pairs = sum(map(len, ratios[kind]))
+        print(f"| {kind} | {len(ratios[kind])} | {pairs} | {of_time} | {of_cpu} | {of_memory / MIB:+.1f} | {verdict} |")
 
 
 def described(check, trace):

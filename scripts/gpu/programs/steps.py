@@ -3,7 +3,9 @@
 First prints READY with the number of tensor allocations of a step of each kind. Then reads "train N" and
 "generate N" from stdin, and answers "TIMES ms ms ...", one figure per step. STEPS_HISTORY=python|all enables
 PyTorch's memory history. STEPS_KINDS=generate makes steps of one kind alone. STEPS_TOKENS=N sets the tokens of a
-generation. STEPS_DEVICE=cpu is for a test without a GPU.
+generation. STEPS_DEVICE=cpu is for a test without a GPU. "pairs SECONDS" makes pairs of generations, in one of which the
+calls go past the preloaded library (bypass.py), in turn before and after the other; it answers "PAST name ...", these
+functions, and "PAIRS ratio,ratio ...", of time and of processor time.
 """
 import os
 import sys
@@ -75,6 +77,28 @@ for name, step in STEPS.items():
         counts[name] = allocations() - before
     wait()
 print("READY", *(f"{name}={count}" for name, count in counts.items()), flush=True)
+
+
+def pairs(seconds):
+    """Time, and processor time, through the library to those past it."""
+    from bypass import Bypass
+
+    bypass, ratios, end = Bypass(), [], time.monotonic() + seconds
+    print("PAST", *sorted(bypass.names), flush=True)
+    while time.monotonic() < end:
+        found = {}
+        for past in [(False, True), (True, False)][len(ratios) % 2]:
+            bypass.switch(past)
+            before = time.process_time()
+            found[past] = timed(generate), time.process_time() - before
+        ratios.append([through / past for through, past in zip(found[False], found[True])])
+    bypass.switch(False)
+    return ratios
+
+
 for line in sys.stdin:
     name, times = line.split()
+    if name == "pairs":
+        print("PAIRS", *(f"{ms:.4f},{cpu:.4f}" for ms, cpu in pairs(float(times))), flush=True)
+        continue
     print("TIMES", *(f"{timed(STEPS[name]):.3f}" for _ in range(int(times))), flush=True)

@@ -1,2 +1,0 @@
-/* A library that does nothing: what a preloaded library costs by being there. */
-int nothing;
