@@ -27,8 +27,8 @@ use overhead::Overhead;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Event, sampling};
 
-/// The base-2 logarithm of the rate at the start, 1 MiB: 1 GiB in small blocks has a standard error of 32 MiB.
-const LEAST: u32 = 20;
+/// The base-2 logarithm of the rate at the start, 4 MiB: 1 GiB in small blocks has a standard error of 64 MiB.
+const LEAST: u32 = 22;
 /// And of the highest one, 16 GiB: only large blocks and the first ones in their memory are recorded.
 const MOST: u32 = 34;
 /// Calls after which driver memory without a block is not the framework's.

@@ -7,8 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Timed calls after which the share is judged.
 const CALLS: u32 = 128;
-/// A timed call that took longer was interrupted.
-const LONGEST_NS: u64 = 50_000;
+/// A timed call that took longer was interrupted, or did work that is due once in a time: it does not stand for others, unless
+/// there are many.
+const LONGEST_NS: u64 = 10_000;
+const MANY: u32 = CALLS / 8;
+/// Work that took longer was interrupted.
+const LONGEST_WORK_NS: u64 = 50_000;
 /// The rate falls again below this part of the bound: its half would be far below, too.
 const FAR_BELOW: u64 = 4;
 
@@ -17,6 +21,8 @@ pub(super) struct Overhead {
     bound: u32,
     last: AtomicU32,
     calls: AtomicU32,
+    /// Of these, how many took long.
+    long: AtomicU32,
     spent_ns: AtomicU64,
     since_ns: AtomicU64,
 }
@@ -27,6 +33,7 @@ impl Overhead {
             bound,
             last: AtomicU32::new(0),
             calls: AtomicU32::new(0),
+            long: AtomicU32::new(0),
             spent_ns: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
         }
@@ -39,19 +46,25 @@ impl Overhead {
 
     /// Adds work that is not part of a timed call, and is all of its kind.
     pub fn add_work(&self, took_ns: u64) {
-        self.spent_ns.fetch_add(took_ns.min(LONGEST_NS), Relaxed);
+        self.spent_ns.fetch_add(took_ns.min(LONGEST_WORK_NS), Relaxed);
     }
 
     /// Adds a timed call, one in `one_of` of its thread: its time, and that since the last timed one. `Some`: how often the
     /// rate is to double; below zero: to halve.
     pub fn add(&self, took_ns: u64, one_of: u64, since_ns: u64) -> Option<i32> {
-        self.spent_ns.fetch_add(took_ns.min(LONGEST_NS) * one_of, Relaxed);
+        if took_ns > LONGEST_NS {
+            self.long.fetch_add(1, Relaxed);
+        } else {
+            self.spent_ns.fetch_add(took_ns * one_of, Relaxed);
+        }
         self.since_ns.fetch_add(since_ns, Relaxed);
         if self.calls.fetch_add(1, Relaxed) + 1 != CALLS {
             return None;
         }
         // Others may add meanwhile: an estimate.
-        let spent_ns = self.spent_ns.swap(0, Relaxed);
+        let long = self.long.swap(0, Relaxed);
+        let of_long = if long < MANY { 1 } else { one_of };
+        let spent_ns = self.spent_ns.swap(0, Relaxed) + u64::from(long) * LONGEST_NS * of_long;
         let since_ns = self.since_ns.swap(0, Relaxed);
         self.calls.store(0, Relaxed);
         Some(self.judge(spent_ns, since_ns))
@@ -103,12 +116,19 @@ mod tests {
 
     #[test]
     fn a_call_that_was_interrupted_is_not_the_recorders_cost() {
-        let overhead = Overhead::new(20_000);
-        let since_ns = ONE_OF * 50_000;
-        overhead.add(1 << 40, ONE_OF, since_ns);
-        for _ in 2..CALLS {
-            overhead.add(500, ONE_OF, since_ns);
+        // Of 128 calls some take a millisecond, the others half a microsecond: 1 % of the time between them.
+        for (long, steps, share) in
+            [(1, 0, 9_946), (15, 0, 9_194), (16, 1, 33_750), (128, 4, 200_000)]
+        {
+            let overhead = Overhead::new(20_000);
+            let since_ns = ONE_OF * 50_000;
+            for at in 1..CALLS {
+                let took_ns = if at <= long { 1_000_000 } else { 500 };
+                assert_eq!(overhead.add(took_ns, ONE_OF, since_ns), None);
+            }
+            let took_ns = if CALLS <= long { 1_000_000 } else { 500 };
+            assert_eq!(overhead.add(took_ns, ONE_OF, since_ns), Some(steps), "{long}");
+            assert_eq!(overhead.figures().0, share, "{long}");
         }
-        assert_eq!(overhead.add(500, ONE_OF, since_ns), Some(0));
     }
 }

@@ -274,7 +274,7 @@ fn counts_are_exact() {
     }
     sampling.freed(DeviceId(1));
     let counts = Event::BlockCounts { device: DEVICE, live: 60, allocations: 100, peak: 200 * MIB };
-    let rate = Event::Sampling { rate: MIB, least: MIB, cost: 0, bound: 20_000 };
+    let rate = Event::Sampling { rate: 4 * MIB, least: 4 * MIB, cost: 0, bound: 20_000 };
     assert!(sampling.events().eq([rate, counts]));
 }
 
@@ -313,10 +313,10 @@ fn the_rate_follows_the_cost_within_its_limits() {
     assert!(!judged(1_000, 1 << 30), "no more samples than at the start");
     // 4 % of the time.
     assert!(judged(1_000, 1_600_000));
-    assert_eq!(rate(), (2 * MIB, 40_000));
+    assert_eq!(rate(), (8 * MIB, 40_000));
     assert!(!judged(1_000, 4_000_000));
     (0..40).for_each(|_| assert!(judged(10_000, 640_000) || rate().0 == 1 << MOST));
     assert_eq!(rate(), (1 << MOST, 1_000_000));
     (0..MOST - LEAST).for_each(|_| assert!(judged(1_000, 1 << 30)));
-    assert_eq!(rate().0, MIB);
+    assert_eq!(rate().0, 4 * MIB);
 }
