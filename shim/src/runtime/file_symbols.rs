@@ -188,6 +188,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(sanitized, ignore = "takes longer than a file may, in such a build")]
     #[cfg_attr(miri, ignore = "reads a program of the machine")]
     fn a_function_of_this_program_has_its_name() {
         let (path, base) = own();
