@@ -1,4 +1,4 @@
-//! What nearly every call reads of this room, on one line of the cache.
+//! What nearly every call reads of `runtime`, on one line of the cache.
 
 use super::ticks::Ticks;
 use core::sync::atomic::AtomicU8;

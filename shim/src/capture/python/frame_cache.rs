@@ -74,7 +74,7 @@ pub struct FrameCache {
     codes: [Code; MOST + 1],
     /// The changed frames of the current capture, innermost first.
     changed: [Known; MOST],
-    lately: [Lately; LATELY],
+    recent: [RecentFrame; RECENT_FRAMES],
     reader: FrameReader,
 }
 
@@ -88,13 +88,13 @@ pub(super) struct Known {
 /// A frame that was read lately. A line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Lately {
+struct RecentFrame {
     known: Known,
     /// How many code objects were freed when it was read; 0: none was read.
     freed: u64,
 }
 
-const LATELY: usize = 256;
+const RECENT_FRAMES: usize = 256;
 
 /// A stack as it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,14 +173,14 @@ impl FrameCache {
             }
             // SAFETY: the innermost frame of this thread's, or the one that it was called by.
             let (seen, previous) = unsafe { CachedFrame::at(frame, places) };
-            let lately = &mut self.lately[seen.place_among_lately()];
-            if freed == 0 || lately.freed != freed || !lately.known.seen.is_like(&seen) {
-                lately.known = self.reader.read(layout, code_type, &seen)?;
-                let is_code = lately.known.seen.kind != CachedKind::Other;
-                lately.freed = if is_code { freed } else { 0 };
+            let recent = &mut self.recent[seen.recent_place()];
+            if freed == 0 || recent.freed != freed || !recent.known.seen.is_like(&seen) {
+                recent.known = self.reader.read(layout, code_type, &seen)?;
+                let is_code = recent.known.seen.kind != CachedKind::Other;
+                recent.freed = if is_code { freed } else { 0 };
             }
             let change = self.changed.get_mut(changed)?;
-            *change = lately.known;
+            *change = recent.known;
             change.seen.frame = frame;
             frame = previous;
             changed += 1;
@@ -251,8 +251,8 @@ impl CachedFrame {
     }
 
     #[inline(always)]
-    fn place_among_lately(&self) -> usize {
-        mix(self.code as u64, (self.instruction as u64).rotate_left(17)) as usize % LATELY
+    fn recent_place(&self) -> usize {
+        mix(self.code as u64, (self.instruction as u64).rotate_left(17)) as usize % RECENT_FRAMES
     }
 }
 

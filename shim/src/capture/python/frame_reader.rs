@@ -66,7 +66,7 @@ impl FrameReader {
         let mut count = codes.len() - 1;
         loop {
             let rest = surely_same(&seen[..=count], places, false);
-            // SAFETY: they have.
+            // SAFETY: the frames from `rest` on have the code objects that they had.
             let is_changed = |code: &Code| unsafe { !code.number.is_unchanged() };
             let Some(at) = codes[rest + 1..=count].iter().rposition(is_changed) else {
                 return Some(rest);

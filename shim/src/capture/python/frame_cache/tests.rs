@@ -266,7 +266,7 @@ fn fresh() -> Box<FrameCache> {
         sums: [Sum::default(); MOST + 1],
         codes: [Code::default(); MOST + 1],
         changed: [Known::default(); MOST],
-        lately: [Lately::default(); LATELY],
+        recent: [RecentFrame::default(); RECENT_FRAMES],
         reader: FrameReader::default(),
     })
 }
