@@ -4,6 +4,8 @@ A file that grows line by line also holds what finished before a time limit or a
 """
 import os
 
+import pytest
+
 _outcomes = {}
 
 
@@ -16,3 +18,9 @@ def pytest_runtest_logreport(report):
     if report.when == "teardown":
         with open(os.environ["OUTCOMES"], "a", encoding="utf-8") as file:
             file.write(f"{known}\t{report.nodeid}\n")
+
+
+@pytest.fixture(scope="class")
+def initialize_from_pytest_config(request):
+    """What numba-cuda's tests ask for: their conftest defines it, which the installed package has not."""
+    request.cls._dump_failed_filechecks = False
