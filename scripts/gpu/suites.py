@@ -26,7 +26,8 @@ def found(check):
     folder = os.environ.get("VRAMTRACE_SUITE_CUPY")
     yield "CuPy", "cupy", [folder] if folder else None, "VRAMTRACE_SUITE_CUPY names no folder"
     folder = os.environ.get("VRAMTRACE_SUITE_NUMBA")
-    packaged = ["--pyargs", "numba.cuda.tests.cudadrv", "numba.cuda.tests.cudapy"]
+    # The package lies in a folder that is none: pytest finds its name only so.
+    packaged = ["--pyargs", "-o", "consider_namespace_packages=true", "numba.cuda.tests.cudadrv", "numba.cuda.tests.cudapy"]
     inside = not check.have("numba") and not check.have("numba.cuda.tests")
     yield "numba", "numba", [folder] if folder else packaged if inside else None, (
         "VRAMTRACE_SUITE_NUMBA names no folder, and the installed package has no tests"
@@ -78,7 +79,8 @@ def suite(check, name, arguments, seconds):
     again = []
     for test in differ[:20]:
         # By name with -k: the printed path is relative to the directory of the first run.
-        (first, _, _), (second, _, _) = both(check, name, [arguments[0].split("::")[0], "-k", test.split("::")[-1]], 120)
+        alone = [*arguments, "-k", test.split("::")[-1]]
+        (first, _, _), (second, _, _) = both(check, name, alone, 120)
         if first.get(test) != second.get(test):
             again.append(f"{test}: {first.get(test)} bare, {second.get(test)} preloaded")
     # A run that ends by a signal, or by another status than the other, is a difference too.
@@ -93,6 +95,9 @@ def suite(check, name, arguments, seconds):
     else:
         verdict = "same"
     limit = ", time limit" if status is None or bare_status is None else ""
+    if limit and bare:
+        # The next one takes long, or hangs.
+        limit += f" after {list(bare)[-1]}"
     print(
         f"| {name} | {len(shared)} | {counts['passed']} | {counts['failed']} | {counts['skipped']} "
         f"| {len(differ)} | {len(again)} | {bare_time:.0f} / {ours_time:.0f}{limit} | {verdict} |",
