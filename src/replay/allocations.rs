@@ -132,27 +132,46 @@ impl Replay {
         self.notify_device_change(at, live.device, observer);
     }
 
-    /// Removes an allocation from the live set and the sums, or one of its references. `None`: it is not
-    /// live.
+    /// Removes an allocation from the live set and the sums, or one of its references. False: it is not live.
     pub(super) fn end(
         &mut self,
         at: &Stamped,
         key: Key,
         how: FreeCause,
         observer: &mut impl Observer,
-    ) -> Option<Live> {
-        let (live, gone) = self.state.live.release(key, how != FreeCause::Freed)?;
-        if !gone {
-            return Some(live);
+    ) -> bool {
+        let Some((live, gone)) = self.state.live.release(key, how != FreeCause::Freed) else {
+            return false;
+        };
+        let mut live = *live;
+        if gone {
+            self.ended(at, key, &live, how, observer);
+        } else {
+            live.references = 1;
         }
+        if how == FreeCause::Freed {
+            self.freed.push(key, &live);
+        }
+        true
+    }
+
+    /// Removes an allocation, which left the live set, from the sums.
+    fn ended(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: &Live,
+        how: FreeCause,
+        observer: &mut impl Observer,
+    ) {
         if let Some(host) = self.host(live.kind) {
             host.remove(live.weigh(live.size));
-            observer.on_free(at, key, &live, how);
-            return Some(live);
+            observer.on_free(at, key, live, how);
+            return;
         }
         if live.kind == Kind::Block {
-            self.uncount_block(at, key, &live, how, observer);
-            return Some(live);
+            self.uncount_block(at, key, live, how, observer);
+            return;
         }
         if key.space == Space::Device {
             let end = key.number.saturating_add(live.size);
@@ -166,11 +185,10 @@ impl Replay {
             self.state.space.forget_object(key.number);
         }
         let device = self.device(live.device);
-        device.remove_live(key, &live);
+        device.remove_live(key, live);
         add(&mut device.frees, if live.kind == Kind::Imported { 0 } else { live.weigh(1) });
-        observer.on_free(at, key, &live, how);
+        observer.on_free(at, key, live, how);
         self.notify_device_change(at, live.device, observer);
-        Some(live)
     }
 
     pub(super) fn host(&mut self, kind: Kind) -> Option<&mut HostSums> {

@@ -138,9 +138,12 @@ impl Replay {
         if self.state.live_is_known() {
             self.state.inconsistencies.blocks_without_memory += blocks.len() as u64;
         }
-        let key = |number| Key { space: Space::Block, number };
-        let keys = blocks.into_iter().map(key);
-        keys.filter_map(|key| Some((key, self.end(at, key, how, observer)?))).collect()
+        let mut ended = Vec::new();
+        for key in blocks.into_iter().map(Key::block) {
+            ended.extend(self.state.live.get(key).map(|live| (key, *live)));
+            self.end(at, key, how, observer);
+        }
+        ended
     }
 
     pub(super) fn apply_changes(

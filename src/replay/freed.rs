@@ -13,11 +13,11 @@ pub(super) struct RecentlyFreed {
 }
 
 impl RecentlyFreed {
-    pub(super) fn push(&mut self, key: Key, live: Live) {
+    pub(super) fn push(&mut self, key: Key, live: &Live) {
         if self.ring.len() < KEPT {
-            self.ring.push((key, live));
+            self.ring.push((key, *live));
         } else {
-            self.ring[self.next] = (key, live);
+            self.ring[self.next] = (key, *live);
         }
         self.next = (self.next + 1) % KEPT;
     }
@@ -58,16 +58,16 @@ mod tests {
         let mut freed = RecentlyFreed::default();
         for size in 0..KEPT as u64 + 10 {
             let (key, live) = entry(size % 7, size);
-            freed.push(key, live);
+            freed.push(key, &live);
         }
         let (key, _) = entry(3, 0);
         assert_eq!(freed.find(key).unwrap().size % 7, 3);
         assert!(freed.find(key).unwrap().size > KEPT as u64);
         let (first, live) = entry(99, 1);
-        freed.push(first, live);
+        freed.push(first, &live);
         for size in 0..KEPT as u64 {
             let (key, live) = entry(1, size);
-            freed.push(key, live);
+            freed.push(key, &live);
         }
         assert_eq!(freed.find(first), None);
     }

@@ -1,8 +1,10 @@
 //! The live set: what is allocated at one moment.
 
-use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 
-use rustc_hash::FxHashMap;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use rustc_hash::FxBuildHasher;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
 use vramtrace_format::{physical, sampling};
 
@@ -87,43 +89,57 @@ fn memory() -> impl Iterator<Item = Space> {
     Space::ALL.into_iter().filter(|space| *space != Space::Block)
 }
 
-/// All live allocations. The maps have numbers of slots alone: so they are small, and an allocation is mostly stored where
-/// one was freed just before.
+/// All live allocations. The tables have numbers of slots alone, and find keys in the slots: so they are small, and an
+/// allocation is mostly stored where one was freed just before.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSet {
-    /// The slot of each allocation. One map for each space: keys of different spaces may have the same number.
-    spaces: [FxHashMap<u64, u32>; Space::ALL.len()],
-    /// By slot. Those of [`LiveSet::free`] are not live.
-    slots: Vec<Live>,
+    /// The slot of each allocation. One table for each space: keys of different spaces may have the same number.
+    spaces: [HashTable<u32>; Space::ALL.len()],
+    /// By slot: number and allocation. Those of [`LiveSet::free`] are not live.
+    slots: Vec<(u64, Live)>,
     /// The slots that may be taken, the next one last.
     free: Vec<u32>,
 }
 
+#[inline]
+fn hash(number: u64) -> u64 {
+    FxBuildHasher.hash_one(number)
+}
+
 impl LiveSet {
+    #[inline]
+    fn slot(&self, key: Key) -> Option<usize> {
+        let is_it = |slot: &u32| self.slots[*slot as usize].0 == key.number;
+        self.spaces[key.space as usize].find(hash(key.number), is_it).map(|slot| *slot as usize)
+    }
+
     pub fn get(&self, key: Key) -> Option<&Live> {
-        let slot = *self.spaces[key.space as usize].get(&key.number)?;
-        self.slots.get(slot as usize)
+        Some(&self.slots[self.slot(key)?].1)
     }
 
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Live> {
-        let slot = *self.spaces[key.space as usize].get(&key.number)?;
-        self.slots.get_mut(slot as usize)
+        let slot = self.slot(key)?;
+        Some(&mut self.slots[slot].1)
     }
 
     /// Adds an allocation and fills its slot. Returns the earlier one with this key, whose place it takes.
     pub(super) fn insert(&mut self, key: Key, live: &mut Live) -> Option<Live> {
-        match self.spaces[key.space as usize].entry(key.number) {
+        let LiveSet { spaces, slots, free } = self;
+        let number = |slot: &u32| slots[*slot as usize].0;
+        let is_it = |slot: &u32| number(slot) == key.number;
+        let rehash = |slot: &u32| hash(number(slot));
+        match spaces[key.space as usize].entry(hash(key.number), is_it, rehash) {
             Entry::Occupied(entry) => {
                 live.slot = *entry.get();
-                Some(std::mem::replace(&mut self.slots[live.slot as usize], *live))
+                Some(std::mem::replace(&mut slots[live.slot as usize].1, *live))
             }
             Entry::Vacant(entry) => {
                 // More than u32 can number would take more memory than machines have.
-                live.slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+                live.slot = free.pop().unwrap_or(slots.len() as u32);
                 entry.insert(live.slot);
-                match self.slots.get_mut(live.slot as usize) {
-                    Some(place) => *place = *live,
-                    None => self.slots.push(*live),
+                match slots.get_mut(live.slot as usize) {
+                    Some(place) => *place = (key.number, *live),
+                    None => slots.push((key.number, *live)),
                 }
                 None
             }
@@ -131,21 +147,21 @@ impl LiveSet {
     }
 
     /// Removes one reference, or all. The second value: whether the allocation is no longer live.
-    pub(super) fn release(&mut self, key: Key, all: bool) -> Option<(Live, bool)> {
-        let Entry::Occupied(entry) = self.spaces[key.space as usize].entry(key.number) else {
-            return None;
-        };
-        let live = &mut self.slots[*entry.get() as usize];
+    pub(super) fn release(&mut self, key: Key, all: bool) -> Option<(&Live, bool)> {
+        let LiveSet { spaces, slots, free } = self;
+        let is_it = |slot: &u32| slots[*slot as usize].0 == key.number;
+        let entry = spaces[key.space as usize].find_entry(hash(key.number), is_it).ok()?;
+        let live = &mut slots[*entry.get() as usize].1;
         if live.references > 1 && !all {
             live.references -= 1;
-            return Some((Live { references: 1, ..*live }, false));
+            return Some((live, false));
         }
-        self.free.push(entry.remove());
-        Some((*live, true))
+        free.push(entry.remove().0);
+        Some((live, true))
     }
 
     pub(super) fn clear(&mut self) {
-        self.spaces.iter_mut().for_each(FxHashMap::clear);
+        self.spaces.iter_mut().for_each(HashTable::clear);
         self.slots.clear();
         self.free.clear();
     }
@@ -156,7 +172,7 @@ impl LiveSet {
 
     /// Number of allocations, blocks among them.
     pub(super) fn entries(&self) -> usize {
-        self.spaces.iter().map(FxHashMap::len).sum()
+        self.spaces.iter().map(HashTable::len).sum()
     }
 
     /// Number of allocations, without blocks.
@@ -164,18 +180,21 @@ impl LiveSet {
         memory().map(|space| self.spaces[space as usize].len()).sum()
     }
 
+    /// The allocations of a space by number, in no order.
+    fn of(&self, space: Space) -> impl Iterator<Item = (u64, &Live)> {
+        let slot = |slot: &u32| &self.slots[*slot as usize];
+        self.spaces[space as usize].iter().map(slot).map(|(number, live)| (*number, live))
+    }
+
     /// A framework's live blocks by address, in no order.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, &Live)> {
-        let blocks = self.spaces[Space::Block as usize].iter();
-        blocks.map(|(address, slot)| (*address, &self.slots[*slot as usize]))
+        self.of(Space::Block)
     }
 
     /// Memory of the device and of the host, in no order, without blocks.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
         memory().flat_map(move |space| {
-            self.spaces[space as usize].iter().map(move |(number, slot)| {
-                (Key { space, number: *number }, &self.slots[*slot as usize])
-            })
+            self.of(space).map(move |(number, live)| (Key { space, number }, live))
         })
     }
 

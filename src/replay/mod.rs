@@ -194,9 +194,8 @@ impl Replay {
             }
             Event::Free { key, space, .. } => {
                 let key = Key { space, number: key };
-                match self.end(at, key, FreeCause::Freed, observer) {
-                    Some(live) => self.freed.push(key, live),
-                    None => self.unknown_free(),
+                if !self.end(at, key, FreeCause::Freed, observer) {
+                    self.unknown_free();
                 }
             }
             Event::FreeFailed { key, space, .. } => {

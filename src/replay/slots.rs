@@ -27,6 +27,12 @@ impl<T> Slots<T> {
         self.0.get_mut(live.slot as usize)?.as_mut()
     }
 
+    /// Where the value of an allocation is. `None`: nowhere, and there is no value.
+    #[inline]
+    pub fn place(&mut self, live: &Live) -> Option<&mut Option<T>> {
+        self.0.get_mut(live.slot as usize)
+    }
+
     #[inline]
     pub fn remove(&mut self, live: &Live) -> Option<T> {
         self.0.get_mut(live.slot as usize)?.take()

@@ -198,7 +198,8 @@ impl Trace {
         let mut events =
             if self.is_running() { reader.tail(cursor) } else { reader.events_from(cursor) };
         let mut next_progress = 0;
-        while let Some(at) = events.next() {
+        let mut at = Stamped::default();
+        while events.read(&mut at) {
             let missing = gaps.are_before(&at, events.damage().len());
             if stops.iter().any(|(_, stop)| stop.is_before(&at)) {
                 stops.retain(|(index, stop)| {

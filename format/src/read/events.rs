@@ -4,9 +4,8 @@ use super::damage::Damage;
 use super::found::Window;
 use super::scan::{Findings, Scan};
 use crate::ids::ThreadId;
-use crate::record::EVENT_WORDS;
 use crate::record::code;
-use crate::record::event::{Event, Stamped};
+use crate::record::event::Stamped;
 use crate::record::event_codec::decode;
 use crate::record::word::{unwrap_ticks, whole_ticks};
 
@@ -111,39 +110,42 @@ impl<'a> Events<'a> {
     }
 }
 
-impl Iterator for Events<'_> {
-    type Item = Stamped;
-
+impl Events<'_> {
+    /// Reads the next event into `at`: as [`Events::next`], without the copies of an event that is returned. False: there
+    /// is none.
     #[inline]
-    fn next(&mut self) -> Option<Stamped> {
+    pub fn read(&mut self, at: &mut Stamped) -> bool {
         loop {
             let Some(raw) = self.scan.next(&mut self.findings) else {
                 if self.next_window() {
                     continue;
                 }
-                return None;
+                return false;
             };
-            let mut words = [0; EVENT_WORDS];
-            let mut len = 0;
-            for (word, bytes) in words.iter_mut().zip(raw.body.chunks_exact(8)) {
-                *word = bytes.try_into().map_or(0, u64::from_le_bytes);
-                len += 1;
-            }
-            let Some(event) = decode(raw.kind, raw.small, &words[..len]) else {
-                self.findings.unknown += 1;
-                continue;
-            };
-            self.last_ns = match raw.kind {
-                code::ANCHOR => whole_ticks(words[0]),
+            let time_ns = match raw.kind {
+                code::ANCHOR => {
+                    whole_ticks(raw.body.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))
+                }
                 _ => unwrap_ticks(raw.ticks, self.last_ns),
             };
-            debug_assert!(raw.kind != code::ANCHOR || event == Event::Anchor);
-            return Some(Stamped {
-                offset: self.position + raw.at as u64,
-                time_ns: self.last_ns,
-                thread: ThreadId(raw.thread),
-                event,
-            });
+            let thread = ThreadId(raw.thread);
+            let offset = self.position + raw.at as u64;
+            let found = |event| *at = Stamped { offset, time_ns, thread, event };
+            if decode(raw.kind, raw.small, raw.body, found).is_some() {
+                self.last_ns = time_ns;
+                return true;
+            }
+            self.findings.unknown += 1;
         }
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Stamped;
+
+    #[inline]
+    fn next(&mut self) -> Option<Stamped> {
+        let mut at = Stamped::default();
+        self.read(&mut at).then_some(at)
     }
 }

@@ -29,6 +29,13 @@ pub struct Stamped {
     pub event: Event,
 }
 
+/// For [`crate::Events::read`], which overwrites it.
+impl Default for Stamped {
+    fn default() -> Stamped {
+        Stamped { offset: 0, time_ns: 0, thread: ThreadId(0), event: Event::Anchor }
+    }
+}
+
 events! {
     /// An allocation. Written after the driver call has returned.
     0x11 Alloc(alloc: Alloc) => opens_file: true, is_total: false;

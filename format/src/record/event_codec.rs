@@ -68,24 +68,41 @@ pub(crate) fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
     short.unwrap_or_else(|| event.put())
 }
 
-/// Decodes an event from its code, the small field of word 1 and the words after it. `None`: not an event, or one of a
-/// newer writer. Additional words are ignored: newer minor versions may add some. Words may have any values; nothing
+/// Decodes an event from its code, the small field of word 1 and the words after it, as bytes. `None`: not an event, or one
+/// of a newer writer. Additional words are ignored: newer minor versions may add some. Words may have any values; nothing
 /// panics.
-#[inline]
-pub(crate) fn decode(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
-    let alloc = |space, size, which: u64, requested| {
-        let (site, stack) = (SiteId((which >> 32) as u32), StackId(which as u32));
-        Some(Event::Alloc(Alloc { key: small << 9, space, size, site, stack, requested }))
-    };
-    let free = |space| Some(Event::Free { key: small << 9, space, site: SiteId(0) });
-    match (kind, body) {
-        (code::ALLOC_SHORT, &[size, which, ..]) => alloc(Space::Device, size, which, None),
-        (code::FREE_SHORT, _) => free(Space::Device),
-        (code::BLOCK_ALLOC_SHORT, &[size, which, ref rest @ ..]) => {
-            alloc(Space::Block, size, which, rest.first().copied())
+///
+/// `found` stores the event where it is wanted. An event that is returned is copied in larger pieces than it was just
+/// stored in, for which a processor waits.
+#[inline(always)]
+pub(crate) fn decode<R>(
+    kind: u8,
+    small: u64,
+    body: &[u8],
+    found: impl FnOnce(Event) -> R,
+) -> Option<R> {
+    let word = |at: usize| Some(u64::from_le_bytes(*body.get(8 * at..)?.first_chunk()?));
+    let (space, is_alloc) = match kind {
+        code::ALLOC_SHORT => (Space::Device, true),
+        code::FREE_SHORT => (Space::Device, false),
+        code::BLOCK_ALLOC_SHORT => (Space::Block, true),
+        code::BLOCK_FREE_SHORT => (Space::Block, false),
+        code::ANCHOR if body.is_empty() => return None,
+        _ => {
+            let mut words = [0; EVENT_WORDS];
+            let len = words.len().min(body.len() / 8);
+            for (word, bytes) in words.iter_mut().zip(body.chunks_exact(8)) {
+                *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+            }
+            return Event::get(kind, &mut Get::new(small, &words[..len])).map(found);
         }
-        (code::BLOCK_FREE_SHORT, _) => free(Space::Block),
-        (code::ANCHOR, []) => None,
-        _ => Event::get(kind, &mut Get::new(small, body)),
+    };
+    let key = small << 9;
+    if !is_alloc {
+        return Some(found(Event::Free { key, space, site: SiteId(0) }));
     }
+    let (size, which) = (word(0)?, word(1)?);
+    let (site, stack) = (SiteId((which >> 32) as u32), StackId(which as u32));
+    let requested = if space == Space::Block { word(2) } else { None };
+    Some(found(Event::Alloc(Alloc { key, space, size, site, stack, requested })))
 }

@@ -14,5 +14,3 @@ pub(crate) mod sealed;
 pub mod values;
 mod wire;
 pub mod word;
-
-pub(crate) use wire::EVENT_WORDS;

@@ -13,7 +13,7 @@ use super::at_peaks::{AtPeaks, Lived};
 use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
-use super::stack_class::{StackClass, StackClasses};
+use super::stack_class::{Phase, StackClass, StackClasses};
 use crate::replay::{
     AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Visitor,
 };
@@ -243,7 +243,6 @@ struct Freed {
     at: FreedAt,
     /// The thread that allocated it freed it.
     same_thread: bool,
-    ended: Progress,
 }
 
 impl Waiting {
@@ -290,8 +289,9 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
         let class = self.class_of(live);
         let older = how == AllocCause::Checkpoint;
         if !older {
+            let ended = self.progress;
             self.progress.step(class);
-            self.settle(class.phase());
+            self.end_freed(ended, Some(class.phase().unwrap_or(self.progress.phase)));
         }
         let waiting = Waiting {
             key,
@@ -313,34 +313,33 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     }
 
     fn freed(&mut self, at: &Stamped, live: &Live, how: FreeCause) {
-        let Some(of) = self.live.remove(live) else { return };
+        let Some(place) = self.live.place(live) else { return };
+        let Some(of) = place else { return };
         let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
         let at = FreedAt { time_ns: at.time_ns, offset: at.offset };
-        let ended = self.progress;
         match how {
-            FreeCause::Freed => self.freed.push(Freed { of, at, same_thread, ended }),
+            FreeCause::Freed => self.freed.push(Freed { of: *of, at, same_thread }),
             // These ends tell nothing about the purpose of the memory.
             FreeCause::WithContext | FreeCause::Replaced | FreeCause::WithMemory => {
-                self.sink.ended(&of.life(ended, End::NotSeen), &of, Some(at));
+                self.sink.ended(&of.life(self.progress, End::NotSeen), of, Some(at));
             }
         }
+        *place = None;
     }
 
-    /// Reports the frees before an allocation. `phase`: the phase of that allocation.
-    fn settle(&mut self, phase: Option<super::stack_class::Phase>) {
-        let next = Some(phase.unwrap_or(self.progress.phase));
-        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
-            let life = of.life(ended, End::Freed { same_thread, next });
-            self.sink.ended(&life, &of, Some(at));
+    /// Reports the frees since the last allocation. `ended`: the progress at them, which allocations alone change. `next`: the
+    /// phase of the next allocation, if there is one.
+    fn end_freed(&mut self, ended: Progress, next: Option<Phase>) {
+        for Freed { of, at, same_thread } in &self.freed {
+            let end = End::Freed { same_thread: *same_thread, next };
+            self.sink.ended(&of.life(ended, end), of, Some(*at));
         }
+        self.freed.clear();
     }
 
     /// Reports all allocations: the trace ends here, or events are missing.
     fn end_all(&mut self) {
-        for Freed { of, at, same_thread, ended } in self.freed.drain(..) {
-            let life = of.life(ended, End::Freed { same_thread, next: None });
-            self.sink.ended(&life, &of, Some(at));
-        }
+        self.end_freed(self.progress, None);
         for of in self.live.take_all() {
             self.sink.ended(&of.life(self.progress, End::NotSeen), &of, None);
         }

@@ -9,6 +9,7 @@
 //! peaks ([`CacheSums`]). Computed for a requested moment, in the order of addresses:
 //! [`State::segments`](super::State::segments), with blocks and holes.
 
+mod by_start;
 mod ranges;
 mod refusals;
 mod segments;

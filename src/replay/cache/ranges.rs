@@ -3,12 +3,11 @@
 //! The memory of a paused range is unmapped without the framework's knowledge: the range stays a part of
 //! its segment.
 
-use std::collections::BTreeMap;
-
 use vramtrace_format::DeviceId;
 
 use super::super::live::LiveSet;
 use super::super::residency::BlockOrder;
+use super::by_start::ByStart;
 
 /// The kind of driver memory of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +80,7 @@ impl Range {
 /// Allocations and mappings, by address. Those of a device never overlap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
-    by_start: BTreeMap<u64, Range>,
+    by_start: ByStart<Range>,
     /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
@@ -98,10 +97,10 @@ impl Ranges {
         }
         self.split(start, live);
         self.split(range.end, live);
-        let inside = self.by_start.range(start..range.end.max(start));
+        let inside = self.by_start.range(start..range.end);
         let paused: Vec<(u64, Range)> = inside
             .filter(|(_, old)| old.backing == Backing::Mapping && !old.resident)
-            .map(|(start, old)| (*start, *old))
+            .map(|(start, old)| (start, *old))
             .collect();
         let mut changes = Vec::new();
         let mut from = start;
@@ -137,7 +136,7 @@ impl Ranges {
         let before = self.ends_at(start).filter(|other| continued(*other));
         let near = before.or_else(|| self.mapping_at(range.end).filter(|other| continued(*other)));
         let device = near?.1.device;
-        let taken = self.by_start.get_mut(&start)?;
+        let taken = self.by_start.get_mut(start)?;
         (taken.cached, taken.device) = (true, device);
         self.marked.push(start);
         Some(Change { device, reserved: i128::from(size), paused: 0 })
@@ -146,7 +145,7 @@ impl Ranges {
     /// Adds an unmapped part of a reservation, unless another range overlaps it.
     pub(super) fn add_paused(&mut self, start: u64, range: Range) {
         let range = Range { resident: false, ..range };
-        let near = self.by_start.range(..range.end).next_back();
+        let near = self.before(range.end);
         if start < range.end && near.is_none_or(|(_, near)| near.end <= start) {
             self.paused += 1;
             self.by_start.insert(start, range);
@@ -155,12 +154,12 @@ impl Ranges {
 
     /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
     pub(super) fn cover(&mut self, start: u64, end: u64, range: Range) {
-        let mut from = match self.by_start.range(..=start).next_back() {
+        let mut from = match self.by_start.last(start) {
             Some((_, near)) => near.end.max(start),
             None => start,
         };
         let inside: Vec<(u64, u64)> =
-            self.by_start.range(start..end.max(start)).map(|(s, range)| (*s, range.end)).collect();
+            self.by_start.range(start..end).map(|(s, range)| (s, range.end)).collect();
         for (next, to) in inside.into_iter().chain([(end, end)]) {
             if from < next {
                 self.add_paused(from, Range { end: next, ..range });
@@ -171,8 +170,8 @@ impl Ranges {
 
     /// Counts a block that lies in one resident range of a segment, as most do. False: it does not.
     pub(super) fn begin_inside(&mut self, address: u64, size: u64) -> bool {
-        match self.by_start.range_mut(..=address).next_back() {
-            Some((_, range))
+        match self.by_start.last_mut(address) {
+            Some(range)
                 if range.cached
                     && range.resident
                     && address < range.end
@@ -187,8 +186,8 @@ impl Ranges {
 
     /// Counts a block that begins at `address`. False: no memory is known there.
     pub(super) fn begin_block(&mut self, address: u64) -> bool {
-        match self.by_start.range_mut(..=address).next_back() {
-            Some((_, range)) if address < range.end => {
+        match self.by_start.last_mut(address) {
+            Some(range) if address < range.end => {
                 range.blocks = range.blocks.saturating_add(1);
                 true
             }
@@ -199,8 +198,8 @@ impl Ranges {
     /// Makes the ranges that a block covers segments.
     pub(super) fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Over {
         let mut over = Over::default();
-        let Some((start, range)) = self.by_start.range(..=address).next_back() else { return over };
-        let (mut start, mut range) = (*start, *range);
+        let Some((start, range)) = self.by_start.last(address) else { return over };
+        let (mut start, mut range) = (start, *range);
         let end = address.saturating_add(size);
         let mut from = address;
         // It may lie across several mappings.
@@ -223,25 +222,23 @@ impl Ranges {
 
     /// Whether the range at this address belongs to a reservation.
     pub(super) fn is_reserved(&self, address: u64) -> bool {
-        let near = self.by_start.range(..=address).next_back();
+        let near = self.by_start.last(address);
         near.is_some_and(|(_, range)| address < range.end && range.reservation != 0)
     }
 
     /// Resident bytes in `[address, address + size)`.
     pub(super) fn resident_in(&self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
-        let first =
-            self.by_start.range(..=address).next_back().map_or(address, |(start, _)| *start);
-        let touching = self.by_start.range(first..end.max(first));
-        let part = |(start, range): (&u64, &Range)| {
-            range.end.min(end).saturating_sub((*start).max(address))
-        };
+        let first = self.by_start.last(address).map_or(address, |(start, _)| start);
+        let touching = self.by_start.range(first..end);
+        let part =
+            |(start, range): (u64, &Range)| range.end.min(end).saturating_sub(start.max(address));
         touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
     /// Removes a block that began here. False: its memory was not known.
     pub(super) fn give_back(&mut self, address: u64) -> bool {
-        let Some((_, range)) = self.by_start.range_mut(..=address).next_back() else {
+        let Some(range) = self.by_start.last_mut(address) else {
             return false;
         };
         if address >= range.end || range.blocks == 0 {
@@ -253,13 +250,13 @@ impl Ranges {
 
     /// Whether a range that overlaps `[start, end)` contains blocks.
     pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
-        let first = self.by_start.range(..=start).next_back().map_or(start, |(first, _)| *first);
-        self.by_start.range(first..end.max(first)).any(|(_, range)| range.blocks > 0)
+        let first = self.by_start.last(start).map_or(start, |(first, _)| first);
+        self.by_start.range(first..end).any(|(_, range)| range.blocks > 0)
     }
 
     /// Removes an allocation.
     pub(super) fn remove(&mut self, start: u64) -> Gone {
-        let Some(range) = self.by_start.remove(&start) else { return Gone::default() };
+        let Some(range) = self.by_start.remove(start) else { return Gone::default() };
         self.paused -= usize::from(!range.resident);
         let paused = if range.resident { 0 } else { -1 };
         Gone { change: range.change(start, true, paused), blocks: range.blocks > 0 }
@@ -288,16 +285,16 @@ impl Ranges {
     fn mappings_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, Range)> {
         self.split(start, live);
         self.split(end, live);
-        let inside = self.by_start.range(start..end.max(start));
+        let inside = self.by_start.range(start..end);
         inside
             .filter(|(_, range)| range.backing == Backing::Mapping)
-            .map(|(start, range)| (*start, *range))
+            .map(|(start, range)| (start, *range))
             .collect()
     }
 
     /// Splits the mapping at `at`, if there is one.
     fn split(&mut self, at: u64, live: &LiveSet) {
-        let Some((&start, &range)) = self.by_start.range(..at).next_back() else { return };
+        let Some((start, range)) = self.before(at) else { return };
         if range.end <= at || range.backing != Backing::Mapping {
             return;
         }
@@ -311,8 +308,11 @@ impl Ranges {
 
     /// Adds a reservation: the ranges in it belong to it.
     pub(super) fn reserved(&mut self, start: u64, end: u64) {
-        for (_, range) in self.by_start.range_mut(start..end.max(start)) {
-            range.reservation = start;
+        let inside: Vec<u64> = self.by_start.range(start..end).map(|(at, _)| at).collect();
+        for at in inside {
+            if let Some(range) = self.by_start.get_mut(at) {
+                range.reservation = start;
+            }
         }
     }
 
@@ -322,15 +322,12 @@ impl Ranges {
 
     /// Segments, by address: start and range. Mappings are not joined.
     pub(super) fn cached(&self) -> impl Iterator<Item = (u64, Range)> {
-        self.by_start
-            .iter()
-            .filter(|(_, range)| range.cached)
-            .map(|(start, range)| (*start, *range))
+        self.by_start.iter().filter(|(_, range)| range.cached).map(|(start, range)| (start, *range))
     }
 
     /// The device of the segment at this address.
     pub(super) fn cached_at(&self, address: u64) -> Option<DeviceId> {
-        let (_, range) = self.by_start.range(..=address).next_back()?;
+        let (_, range) = self.by_start.last(address)?;
         (range.cached && address < range.end).then_some(range.device)
     }
 
@@ -338,7 +335,7 @@ impl Ranges {
     /// even without a block (the begin of a trace may be erased). Mappings of another size, or of another
     /// reservation, may belong to another library.
     fn mark(&mut self, start: u64, device: DeviceId, over: &mut Over) {
-        let Some(range) = self.by_start.get_mut(&start) else { return };
+        let Some(range) = self.by_start.get_mut(start) else { return };
         (range.cached, range.device) = (true, device);
         let range = *range;
         self.marked.push(start);
@@ -372,14 +369,20 @@ impl Ranges {
         }
     }
 
+    /// The last range that starts before an address.
+    fn before(&self, address: u64) -> Option<(u64, Range)> {
+        let (start, range) = self.by_start.last(address.checked_sub(1)?)?;
+        Some((start, *range))
+    }
+
     fn mapping_at(&self, start: u64) -> Option<(u64, Range)> {
-        let range = *self.by_start.get(&start)?;
+        let range = *self.by_start.get(start)?;
         (range.backing == Backing::Mapping).then_some((start, range))
     }
 
     /// The mapping that ends here.
     fn ends_at(&self, end: u64) -> Option<(u64, Range)> {
-        let (start, range) = self.by_start.range(..end).next_back()?;
-        (range.backing == Backing::Mapping && range.end == end).then_some((*start, *range))
+        let (start, range) = self.before(end)?;
+        (range.backing == Backing::Mapping && range.end == end).then_some((start, range))
     }
 }
