@@ -14,7 +14,9 @@ pub enum Chain {
     Markers,
 }
 
+/// What each capture reads comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Layout {
     /// The Y of 3.Y.
     pub minor: u8,
@@ -23,9 +25,9 @@ pub struct Layout {
     pub first: usize,
     /// In the `_PyCFrame`: the first frame, and the previous `_PyCFrame`.
     pub cframe: Option<(usize, usize)>,
-    pub code: usize,
     pub previous: usize,
     pub instruction: usize,
+    pub code: usize,
     pub owner: usize,
     pub file: usize,
     pub name: usize,
@@ -102,9 +104,9 @@ const FIRST: Layout = Layout {
     thread_bytecode: None,
 };
 
-pub const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
+const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
 
-pub const ELEVEN: Layout = Layout {
+const ELEVEN: Layout = Layout {
     minor: 11,
     chain: Chain::Entries,
     first: 56,
@@ -124,7 +126,7 @@ pub const ELEVEN: Layout = Layout {
 /// `is_entry` of 3.11.
 pub const IS_ENTRY: usize = 68;
 
-pub const TWELVE: Layout = Layout {
+const TWELVE: Layout = Layout {
     minor: 12,
     chain: Chain::Markers,
     cframe: Some((0, 8)),
@@ -149,33 +151,6 @@ const FOURTEEN: Layout =
 /// Its table of offsets is longer; fields that are not in it are where 3.14 has them.
 const FIFTEEN: Layout = Layout { minor: 15, ..FOURTEEN };
 
-/// Offsets of the fields that identify a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    pub code: usize,
-    pub previous: usize,
-    pub instruction: usize,
-    /// The bits of the word there that are the instruction.
-    pub instruction_bits: usize,
-    pub owner: usize,
-    /// 0: frames have no owner.
-    pub owner_bits: u8,
-}
-
-impl Places {
-    /// Frames lie on a stack, not each in memory of its own.
-    #[inline(always)]
-    pub const fn has_stack(&self) -> bool {
-        self.owner_bits != 0
-    }
-
-    /// An instruction is known by its address, not by its offset in the bytecode.
-    #[inline(always)]
-    pub const fn has_absolute_instructions(&self) -> bool {
-        self.instruction_bits == usize::MAX
-    }
-}
-
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
@@ -192,16 +167,6 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    #[inline(always)]
-    pub const fn places(&self) -> Places {
-        let Layout { code, previous, instruction, owner, .. } = *self;
-        let (instruction_bits, owner_bits) = match self.chain {
-            Chain::Objects => (u32::MAX as usize, 0),
-            Chain::Entries | Chain::Markers => (usize::MAX, u8::MAX),
-        };
-        Places { code, previous, instruction, instruction_bits, owner, owner_bits }
-    }
-
     /// The layout of this version (`PY_VERSION_HEX`). `runtime`: address of `_PyRuntime`.
     pub fn of(version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);

@@ -28,6 +28,7 @@ use walk::{Frames, Walked};
 
 /// The interpreter of this process, once it was found.
 #[derive(Default)]
+#[repr(C)]
 pub struct Python {
     interpreter: AtomicPtr<Interpreter>,
     state: AtomicU8,
@@ -39,17 +40,19 @@ const TRUSTED: u8 = 1;
 /// Not the expected layout: never read again.
 const OFF: u8 = 2;
 
+/// What each capture reads comes first, on two lines of the cache.
+#[repr(C, align(64))]
 pub struct Interpreter {
     /// See [`FrameCache::fingerprint`].
     has_frames_for_cache: bool,
-    pub layout: Layout,
-    code_type: usize,
-    this_thread: extern "C" fn() -> *mut c_void,
+    is_finalizing: Option<extern "C" fn() -> c_int>,
     /// Returns the current thread state, from 3.12 on; needed with sub-interpreters.
     running: Option<extern "C" fn() -> *mut c_void>,
+    this_thread: extern "C" fn() -> *mut c_void,
     /// For sub-interpreters up to 3.11.
     interpreters: Option<Interpreters>,
-    is_finalizing: Option<extern "C" fn() -> c_int>,
+    code_type: usize,
+    pub layout: Layout,
     /// Address range of the interpreter loop's code (up to 3.10, where each Python frame has its own
     /// loop).
     pub loops: Option<Range<usize>>,
@@ -116,14 +119,10 @@ impl Python {
         }
     }
 
-    /// The fingerprint and depth of this thread's Python stack, if they can be computed from the cached
-    /// frames. `most`: frames that are kept.
-    #[inline]
-    pub fn fingerprint(
-        &self,
-        quick: &mut FrameCache,
-        most: usize,
-    ) -> Option<frame_cache::Fingerprint> {
+    /// The fingerprint of this thread's Python stack, if it has one that can be computed from the cached frames. `most`: frames
+    /// that are kept.
+    #[inline(always)]
+    pub fn fingerprint(&self, quick: &mut FrameCache, most: usize) -> Option<u64> {
         if self.state.load(Ordering::Acquire) != TRUSTED {
             return None;
         }
