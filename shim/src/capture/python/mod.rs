@@ -46,8 +46,7 @@ pub struct Interpreter {
     /// See [`FrameCache::fingerprint`].
     has_frames_for_cache: bool,
     is_finalizing: Option<extern "C" fn() -> c_int>,
-    /// Returns the current thread state, from 3.12 on; needed with sub-interpreters.
-    running: Option<extern "C" fn() -> *mut c_void>,
+    /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one.
     this_thread: extern "C" fn() -> *mut c_void,
     /// For sub-interpreters up to 3.11.
     interpreters: Option<Interpreters>,
@@ -227,11 +226,6 @@ impl Interpreter {
             Ok(layout) => layout,
             Err(why) => return Some(Err(why)),
         };
-        let running = match layout.minor {
-            12 => function("_PyThreadState_UncheckedGet"),
-            13.. => function("PyThreadState_GetUnchecked"),
-            _ => None,
-        };
         let interpreters = (layout.minor <= 11)
             .then(|| {
                 let newest = function("PyInterpreterState_Head")?;
@@ -250,7 +244,6 @@ impl Interpreter {
             layout,
             code_type,
             this_thread,
-            running,
             interpreters,
             is_finalizing,
             loops,
@@ -264,10 +257,7 @@ impl Interpreter {
         if self.is_finalizing.is_some_and(|ask| ask() != 0) {
             return None;
         }
-        let thread = match self.running.map(|ask| ask()) {
-            Some(running) if !running.is_null() => running,
-            _ => (self.this_thread)(),
-        };
+        let thread = (self.this_thread)();
         if let Some(interpreters) = self.interpreters.filter(Interpreters::are_several)
             && let Some(running) = interpreters.running(&self.layout)
         {
