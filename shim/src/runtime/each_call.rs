@@ -13,8 +13,5 @@ pub struct EachCall {
     pub codes_freed: AtomicU64,
 }
 
-pub static EACH_CALL: EachCall = EachCall {
-    ticks: Ticks::new(),
-    asked: AtomicU8::new(0),
-    codes_freed: AtomicU64::new(0),
-};
+pub static EACH_CALL: EachCall =
+    EachCall { ticks: Ticks::new(), asked: AtomicU8::new(0), codes_freed: AtomicU64::new(0) };

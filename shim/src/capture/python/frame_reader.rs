@@ -45,8 +45,8 @@ impl FrameReader {
             Some(code) if Plain.word(code + layout.objects.object_type)? == code_type => {
                 identity = self.identity(layout, code)?;
                 let last = instruction.wrapping_sub(code + layout.bytecode) as isize;
-                let is_running = layout.chain == Chain::Objects
-                    || has_begun(&Plain, layout, code, last, owner)?;
+                let is_running =
+                    layout.chain == Chain::Objects || has_begun(&Plain, layout, code, last, owner)?;
                 known.counts = if is_running { FUNCTION } else { 0 };
             }
             _ => known.counts = OTHER,

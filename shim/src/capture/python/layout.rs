@@ -29,6 +29,8 @@ pub struct Layout {
     pub instruction: usize,
     pub code: usize,
     pub owner: usize,
+    /// In the runtime (`_PyRuntime`): a word that is not 0 from when the interpreter begins to finalize.
+    pub finalizing: usize,
     pub file: usize,
     pub name: usize,
     pub first_line: usize,
@@ -85,6 +87,7 @@ pub struct ThreadBytecode {
 const FIRST: Layout = Layout {
     minor: 8,
     chain: Chain::Objects,
+    finalizing: 16,
     first: 24,
     cframe: None,
     code: 32,
@@ -109,6 +112,7 @@ const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
 const ELEVEN: Layout = Layout {
     minor: 11,
     chain: Chain::Entries,
+    finalizing: 24,
     first: 56,
     cframe: Some((8, 16)),
     previous: 48,
@@ -164,6 +168,8 @@ pub enum LayoutError {
     FreeThreaded,
     #[error("its table of offsets (_Py_DebugOffsets) has values out of range")]
     OutOfRange,
+    #[error("its runtime (_PyRuntime) has an unknown layout")]
+    UnknownRuntime,
 }
 
 impl Layout {
@@ -195,6 +201,7 @@ impl Layout {
             _ => (176, 312, 376, 464, 688, 712),
         };
         let own = Layout {
+            finalizing: read(32),
             first: read(thread + 32),
             previous: read(frame + 8),
             code: read(frame + 16),
@@ -260,16 +267,28 @@ impl Layout {
     }
 
     fn fields(&self) -> impl Iterator<Item = usize> {
-        let Layout { first, previous, code, instruction, owner, .. } = *self;
+        let Layout { finalizing, first, previous, code, instruction, owner, .. } = *self;
         let Layout { file, name, line_table, first_line, bytecode, .. } = *self;
         let Layout { first_traceable, ascii, compact, objects, .. } = *self;
         let Objects { object_type, bytes_size, bytes_data, text_length, text_state, .. } = objects;
         let copies = self.thread_bytecode.iter().flat_map(|copy| [copy.copies, copy.index]);
-        [first, previous, code, instruction, owner, file, name, line_table, first_line, bytecode]
-            .into_iter()
-            .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
-            .chain([text_length, text_state])
-            .chain(copies)
+        [
+            finalizing,
+            first,
+            previous,
+            code,
+            instruction,
+            owner,
+            file,
+            name,
+            line_table,
+            first_line,
+            bytecode,
+        ]
+        .into_iter()
+        .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
+        .chain([text_length, text_state])
+        .chain(copies)
     }
 }
 
@@ -282,9 +301,11 @@ mod tests {
         for (version, minor) in [(0x0308_12f0, 8), (0x0309_12f0, 9), (0x030a_0df0, 10)] {
             let layout = Layout::of(version, 0).unwrap();
             assert_eq!((layout.minor, layout.chain), (minor, Chain::Objects));
+            assert_eq!(layout.finalizing, 16);
         }
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
-        assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
+        let twelve = Layout::of(0x030c_01f0, 0).unwrap();
+        assert_eq!((twelve.chain, twelve.finalizing), (Chain::Markers, 24));
         for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
             assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not supported"));
         }
@@ -297,6 +318,7 @@ mod tests {
         let mut put = |at: usize, fields: &[u64]| {
             table[at / 8..at / 8 + fields.len()].copy_from_slice(fields);
         };
+        put(24, &[0, 608]);
         put(176 + 32, &[72]);
         put(248 + 8, &[8, 0, 56, 80, 78, 64, 72]);
         put(312 + 8, &[128, 136, 144, 152, 84, 68, 112, 120, 232, 224]);
@@ -315,6 +337,7 @@ mod tests {
         };
         let layout = of(0x030e_07f0, &|_| ()).unwrap();
         assert!(layout.is_free_threaded());
+        assert_eq!(layout.finalizing, 608);
         assert_eq!(layout.thread_bytecode, Some(ThreadBytecode { copies: 224, index: 72 }));
         assert_eq!((layout.first_traceable, layout.ascii, layout.compact), (208, 56, 72));
         let Objects { object_type, bytes_data, text_hash, text_kind_bit, .. } = layout.objects;

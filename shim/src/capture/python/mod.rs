@@ -23,7 +23,7 @@ use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use walk::{Frames, Walked};
 
 /// The interpreter of this process, once it was found.
@@ -45,7 +45,7 @@ const OFF: u8 = 2;
 pub struct Interpreter {
     /// See [`FrameCache::fingerprint`].
     has_frames_for_cache: bool,
-    is_finalizing: Option<extern "C" fn() -> c_int>,
+    finalizing: &'static AtomicUsize,
     /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one.
     this_thread: extern "C" fn() -> *mut c_void,
     /// For sub-interpreters up to 3.11.
@@ -232,10 +232,20 @@ impl Interpreter {
                 Some(Interpreters { newest, current: function("_PyThreadState_UncheckedGet")? })
             })
             .flatten();
-        let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
+        let finalizing = (runtime + layout.finalizing) as *const AtomicUsize;
+        if !finalizing.is_aligned() {
+            return Some(Err(LayoutError::UnknownRuntime));
+        }
+        // SAFETY: a word of the interpreter's variable; an interpreter whose frames are read stays loaded.
+        let finalizing = unsafe { &*finalizing };
+        let ask = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
         // SAFETY: the interpreter's function of this name and type, which reads a variable.
-        let is_finalizing = finalizing
+        let ask = ask
             .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
+        let is_finalizing = finalizing.load(Ordering::Relaxed) != 0;
+        if ask.is_some_and(|ask| (ask() != 0) != is_finalizing) {
+            return Some(Err(LayoutError::UnknownRuntime));
+        }
         let loops = symbol("_PyEval_EvalFrameDefault")
             .filter(|_| layout.chain == Chain::Objects)
             .map(|(at, size)| at..at + size);
@@ -245,7 +255,7 @@ impl Interpreter {
             code_type,
             this_thread,
             interpreters,
-            is_finalizing,
+            finalizing,
             loops,
         }))
     }
@@ -254,7 +264,7 @@ impl Interpreter {
     /// threads are freed while they run.
     #[inline]
     fn thread(&self) -> Option<usize> {
-        if self.is_finalizing.is_some_and(|ask| ask() != 0) {
+        if self.finalizing.load(Ordering::Acquire) != 0 {
             return None;
         }
         let thread = (self.this_thread)();
@@ -283,6 +293,12 @@ fn version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_reads_two_lines_of_the_interpreter() {
+        let last = std::mem::offset_of!(Interpreter, layout) + std::mem::offset_of!(Layout, code);
+        assert!(last + size_of::<usize>() <= 2 * 64);
+    }
 
     #[test]
     fn versions_as_text() {
