@@ -50,6 +50,7 @@ pub(super) const OTHER: u64 = 1 << 32;
 
 /// What was read lately of a frame at this position.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
 struct Recent {
     position: usize,
     /// How many code objects were freed when it was read; 0: it must be read again.
@@ -65,7 +66,7 @@ pub struct FrameCache {
     /// How many code objects were freed when all frames were read or compared; 0: they must be read again.
     freed: u64,
     /// The changed frames of the current capture, innermost first.
-    changed: [usize; MOST],
+    changed: [usize; PLACES],
     /// The index of a frame in `seen`, by its address. Frames whose addresses share a place may not be found, and are read.
     indices: [u8; 256],
     /// Outermost first, from 1 on: the outermost is called by none, which has the address 0.

@@ -262,7 +262,7 @@ fn fresh() -> Box<FrameCache> {
         seen: [Seen::default(); PLACES],
         sums: [Known::default(); PLACES],
         indices: [0; 256],
-        changed: [0; MOST],
+        changed: [0; PLACES],
         recent: [Recent::default(); RECENT],
         reader: FrameReader::default(),
     })
