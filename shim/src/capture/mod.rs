@@ -49,15 +49,19 @@ use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{Definition, Join, StackFlags, StackId};
 use workspace::{Workspace, Workspaces};
 
+/// What the capture of a repeated Python stack reads comes first, on one line of the cache.
+#[repr(C, align(64))]
 pub struct Capture {
     wants: Stacks,
-    workspaces: Workspaces,
+    /// Of PyTorch's blocks.
+    tensors: Tensors,
+    /// Number of times that a library was found at the addresses of another one.
+    replaced: AtomicU32,
     python: Python,
+    workspaces: Workspaces,
     /// `None`: by setting, or because a kind of stacks that it needs is not taken.
     autograd: Option<Autograd>,
     interner: Lock<StackInterner>,
-    /// Number of times that a library was found at the addresses of another one.
-    replaced: AtomicU32,
     /// Captures so far in which no interpreter was found (used where native stacks are off).
     looked: AtomicU32,
     native_off_reported: AtomicBool,
@@ -86,11 +90,12 @@ impl Capture {
     pub fn new(config: &Config) -> Capture {
         Capture {
             wants: config.stacks,
-            workspaces: Workspaces::default(),
+            tensors: config.tensors,
+            replaced: AtomicU32::new(0),
             python: Python::default(),
+            workspaces: Workspaces::default(),
             autograd: config.wants_forward().then(Autograd::default),
             interner: Lock::new(StackInterner::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
-            replaced: AtomicU32::new(0),
             looked: AtomicU32::new(0),
             native_off_reported: AtomicBool::new(false),
         }
@@ -114,17 +119,14 @@ impl Capture {
     /// The same for a block of PyTorch's cache. There are many of these, so native frames are left out
     /// where Python frames are found.
     #[inline(always)]
-    pub fn block_stack(&self, tensors: Tensors, sink: &impl DefinitionSink) -> StackId {
+    pub fn block_stack(&self, sink: &impl DefinitionSink) -> StackId {
         debug_assert_none_held();
         if !self.wants.wanted() || !sink.is_recording() {
             return StackId(0);
         }
-        match tensors {
+        match self.tensors {
             Tensors::Full => self.take(sink, Enough::All),
-            Tensors::Python | Tensors::Off => match self.known_python() {
-                Some(id) => id,
-                None => self.take(sink, Enough::Python),
-            },
+            Tensors::Python | Tensors::Off => self.python_first(sink, Enough::Python),
         }
     }
 
@@ -137,28 +139,31 @@ impl Capture {
         if !sink.is_recording() || !self.python.is_readable() {
             return;
         }
-        autograd.node_made(number, get_and_increment, || match self.known_python() {
+        autograd.node_made(number, get_and_increment, || self.python_first(sink, Enough::Node));
+    }
+
+    /// Out of line: most of its callers' calls take no stack, or need no room for this one.
+    #[inline(never)]
+    fn python_first(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
+        match self.known_python() {
             Some(id) => id,
-            None => self.take(sink, Enough::Node),
-        });
+            None => self.take(sink, enough),
+        }
     }
 
     /// The id of a stack of Python frames that this thread had recently: the same result as
-    /// [`Capture::take`], in fewer steps. Out of line: most of its callers' calls take no stack, or need no room for this one.
-    #[inline(never)]
+    /// [`Capture::take`], in fewer steps.
+    #[inline(always)]
     fn known_python(&self) -> Option<StackId> {
         if !self.wants.python {
             return None;
         }
         let mut work = self.workspaces.take()?;
         let Workspace { frame_cache, recent, .. } = &mut *work;
-        let frame_cache = self
-            .python
-            .fingerprint(frame_cache, self.wants.python_depth)
-            .filter(|at| at.frames > 0)?;
+        let python = self.python.fingerprint(frame_cache, self.wants.python_depth)?;
         let mut flags = StackFlags::default();
         flags.add(StackFlags::NATIVE_OFF);
-        recent.get(self.fingerprint_with(frame_cache.fingerprint, flags, StackPrint::default()))
+        recent.get(self.fingerprint_with(python, flags, StackPrint::default()))
     }
 
     /// The fingerprint of a stack, from that of its Python frames.
@@ -207,10 +212,7 @@ impl Capture {
         let seen = |seen: Seen| self.define_found(sink, seen);
 
         let frame_cache = match self.wants.python {
-            true => self
-                .python
-                .fingerprint(frame_cache, self.wants.python_depth)
-                .filter(|at| at.frames > 0),
+            true => self.python.fingerprint(frame_cache, self.wants.python_depth),
             false => None,
         };
         let mut walk_python =
@@ -253,7 +255,7 @@ impl Capture {
         // Most stacks are found in this table.
         let mut known = None;
         if let Some(frame_cache) = frame_cache {
-            let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, print);
+            let fingerprint = self.fingerprint_with(frame_cache, flags, print);
             if let Some(id) = recent.get(fingerprint) {
                 if in_buffer.is_some() {
                     walker.came_before();

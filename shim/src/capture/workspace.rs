@@ -26,17 +26,19 @@ const OWN: usize = 32;
 const TRIED: usize = 4;
 const SHARED: usize = 32;
 
+/// What the capture of a repeated Python stack uses comes first.
+#[repr(C)]
 pub struct Workspace {
+    pub frame_cache: FrameCache,
+    pub recent: Recent,
     pub walker: Walker,
     /// At the walker's last check: how many libraries had replaced others, and how many were opened.
     pub changes: (u32, u32),
     pub walk_log: WalkLog,
     pub native: [native::Frame; DEEPEST],
-    pub frame_cache: FrameCache,
     pub python: [walk::Frame; DEEPEST],
     pub groups: [Group; GROUPS],
     pub joins: [Join; DEEPEST + 1],
-    pub recent: Recent,
 }
 
 pub struct Recent([(u64, StackId); RECENT]);
@@ -54,6 +56,7 @@ impl Recent {
     }
 }
 
+#[repr(C, align(64))]
 struct Place {
     /// The thread pointer of the only thread that uses this workspace; 0: none yet, or it is shared.
     owner: AtomicUsize,

@@ -271,6 +271,20 @@ fn threads_that_outlive_the_interpreter_end_as_without_us() {
     }
 }
 
+/// From then on it frees the states of other threads.
+#[test]
+fn no_frames_are_read_once_the_interpreter_finalizes() {
+    for (minor, home) in pythons() {
+        let setup = setup().arg(file("finalizing.py").display());
+        let run = Program(home.join("bin/python3")).run(setup).ok();
+        let (_, stacks) = result(&run);
+        let (before, after) = (stacks.raw(512), stacks.raw(1024));
+        assert!(before.python > 0 && !before.flags.has(StackFlags::NO_PYTHON_THREAD), "3.{minor}");
+        assert_eq!(after.python, 0, "3.{minor}");
+        assert!(after.flags.has(StackFlags::NO_PYTHON_THREAD), "3.{minor}");
+    }
+}
+
 /// A thread that runs a sub-interpreter has two states, and PyGILState knows the main one's only.
 #[test]
 fn stacks_in_a_subinterpreter_are_its_own() {

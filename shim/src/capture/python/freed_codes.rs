@@ -7,6 +7,7 @@
 //! A thread counts the free of an object before the object's memory is used again, and the interpreter's lock orders the
 //! two. So a thread on whose stack the next object at that address is sees the new number.
 
+use crate::runtime::each_call::EACH_CALL;
 use crate::runtime::elf::Object;
 use std::ffi::c_void;
 use std::mem::transmute;
@@ -20,7 +21,7 @@ struct Numbers([AtomicU32; PLACES]);
 
 static FREED: Numbers = Numbers([const { AtomicU32::new(0) }; PLACES]);
 /// One more than the number of all that were freed; 0: they are not counted.
-static ALL: AtomicU64 = AtomicU64::new(0);
+static ALL: &AtomicU64 = &EACH_CALL.codes_freed;
 
 impl Numbers {
     #[inline(always)]

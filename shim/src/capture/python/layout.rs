@@ -14,7 +14,9 @@ pub enum Chain {
     Markers,
 }
 
+/// What each capture reads comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Layout {
     /// The Y of 3.Y.
     pub minor: u8,
@@ -23,10 +25,12 @@ pub struct Layout {
     pub first: usize,
     /// In the `_PyCFrame`: the first frame, and the previous `_PyCFrame`.
     pub cframe: Option<(usize, usize)>,
-    pub code: usize,
     pub previous: usize,
     pub instruction: usize,
+    pub code: usize,
     pub owner: usize,
+    /// In the runtime (`_PyRuntime`): a word that is not 0 from when the interpreter begins to finalize.
+    pub finalizing: usize,
     pub file: usize,
     pub name: usize,
     pub first_line: usize,
@@ -83,6 +87,7 @@ pub struct ThreadBytecode {
 const FIRST: Layout = Layout {
     minor: 8,
     chain: Chain::Objects,
+    finalizing: 16,
     first: 24,
     cframe: None,
     code: 32,
@@ -102,11 +107,12 @@ const FIRST: Layout = Layout {
     thread_bytecode: None,
 };
 
-pub const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
+const TEN: Layout = Layout { minor: 10, instruction: 96, ..FIRST };
 
-pub const ELEVEN: Layout = Layout {
+const ELEVEN: Layout = Layout {
     minor: 11,
     chain: Chain::Entries,
+    finalizing: 24,
     first: 56,
     cframe: Some((8, 16)),
     previous: 48,
@@ -124,7 +130,7 @@ pub const ELEVEN: Layout = Layout {
 /// `is_entry` of 3.11.
 pub const IS_ENTRY: usize = 68;
 
-pub const TWELVE: Layout = Layout {
+const TWELVE: Layout = Layout {
     minor: 12,
     chain: Chain::Markers,
     cframe: Some((0, 8)),
@@ -149,33 +155,6 @@ const FOURTEEN: Layout =
 /// Its table of offsets is longer; fields that are not in it are where 3.14 has them.
 const FIFTEEN: Layout = Layout { minor: 15, ..FOURTEEN };
 
-/// Offsets of the fields that identify a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    pub code: usize,
-    pub previous: usize,
-    pub instruction: usize,
-    /// The bits of the word there that are the instruction.
-    pub instruction_bits: usize,
-    pub owner: usize,
-    /// 0: frames have no owner.
-    pub owner_bits: u8,
-}
-
-impl Places {
-    /// Frames lie on a stack, not each in memory of its own.
-    #[inline(always)]
-    pub const fn has_stack(&self) -> bool {
-        self.owner_bits != 0
-    }
-
-    /// An instruction is known by its address, not by its offset in the bytecode.
-    #[inline(always)]
-    pub const fn has_absolute_instructions(&self) -> bool {
-        self.instruction_bits == usize::MAX
-    }
-}
-
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
@@ -189,19 +168,11 @@ pub enum LayoutError {
     FreeThreaded,
     #[error("its table of offsets (_Py_DebugOffsets) has values out of range")]
     OutOfRange,
+    #[error("its runtime (_PyRuntime) has an unknown layout")]
+    UnknownRuntime,
 }
 
 impl Layout {
-    #[inline(always)]
-    pub const fn places(&self) -> Places {
-        let Layout { code, previous, instruction, owner, .. } = *self;
-        let (instruction_bits, owner_bits) = match self.chain {
-            Chain::Objects => (u32::MAX as usize, 0),
-            Chain::Entries | Chain::Markers => (usize::MAX, u8::MAX),
-        };
-        Places { code, previous, instruction, instruction_bits, owner, owner_bits }
-    }
-
     /// The layout of this version (`PY_VERSION_HEX`). `runtime`: address of `_PyRuntime`.
     pub fn of(version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);
@@ -230,6 +201,7 @@ impl Layout {
             _ => (176, 312, 376, 464, 688, 712),
         };
         let own = Layout {
+            finalizing: read(32),
             first: read(thread + 32),
             previous: read(frame + 8),
             code: read(frame + 16),
@@ -295,16 +267,28 @@ impl Layout {
     }
 
     fn fields(&self) -> impl Iterator<Item = usize> {
-        let Layout { first, previous, code, instruction, owner, .. } = *self;
+        let Layout { finalizing, first, previous, code, instruction, owner, .. } = *self;
         let Layout { file, name, line_table, first_line, bytecode, .. } = *self;
         let Layout { first_traceable, ascii, compact, objects, .. } = *self;
         let Objects { object_type, bytes_size, bytes_data, text_length, text_state, .. } = objects;
         let copies = self.thread_bytecode.iter().flat_map(|copy| [copy.copies, copy.index]);
-        [first, previous, code, instruction, owner, file, name, line_table, first_line, bytecode]
-            .into_iter()
-            .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
-            .chain([text_length, text_state])
-            .chain(copies)
+        [
+            finalizing,
+            first,
+            previous,
+            code,
+            instruction,
+            owner,
+            file,
+            name,
+            line_table,
+            first_line,
+            bytecode,
+        ]
+        .into_iter()
+        .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
+        .chain([text_length, text_state])
+        .chain(copies)
     }
 }
 
@@ -317,9 +301,11 @@ mod tests {
         for (version, minor) in [(0x0308_12f0, 8), (0x0309_12f0, 9), (0x030a_0df0, 10)] {
             let layout = Layout::of(version, 0).unwrap();
             assert_eq!((layout.minor, layout.chain), (minor, Chain::Objects));
+            assert_eq!(layout.finalizing, 16);
         }
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
-        assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
+        let twelve = Layout::of(0x030c_01f0, 0).unwrap();
+        assert_eq!((twelve.chain, twelve.finalizing), (Chain::Markers, 24));
         for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
             assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not supported"));
         }
@@ -332,6 +318,7 @@ mod tests {
         let mut put = |at: usize, fields: &[u64]| {
             table[at / 8..at / 8 + fields.len()].copy_from_slice(fields);
         };
+        put(24, &[0, 608]);
         put(176 + 32, &[72]);
         put(248 + 8, &[8, 0, 56, 80, 78, 64, 72]);
         put(312 + 8, &[128, 136, 144, 152, 84, 68, 112, 120, 232, 224]);
@@ -350,6 +337,7 @@ mod tests {
         };
         let layout = of(0x030e_07f0, &|_| ()).unwrap();
         assert!(layout.is_free_threaded());
+        assert_eq!(layout.finalizing, 608);
         assert_eq!(layout.thread_bytecode, Some(ThreadBytecode { copies: 224, index: 72 }));
         assert_eq!((layout.first_traceable, layout.ascii, layout.compact), (208, 56, 72));
         let Objects { object_type, bytes_data, text_hash, text_kind_bit, .. } = layout.objects;

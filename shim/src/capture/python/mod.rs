@@ -23,11 +23,12 @@ use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use walk::{Frames, Walked};
 
 /// The interpreter of this process, once it was found.
 #[derive(Default)]
+#[repr(C)]
 pub struct Python {
     interpreter: AtomicPtr<Interpreter>,
     state: AtomicU8,
@@ -39,17 +40,18 @@ const TRUSTED: u8 = 1;
 /// Not the expected layout: never read again.
 const OFF: u8 = 2;
 
+/// What each capture reads comes first, on two lines of the cache.
+#[repr(C, align(64))]
 pub struct Interpreter {
     /// See [`FrameCache::fingerprint`].
     has_frames_for_cache: bool,
-    pub layout: Layout,
-    code_type: usize,
+    finalizing: &'static AtomicUsize,
+    /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one.
     this_thread: extern "C" fn() -> *mut c_void,
-    /// Returns the current thread state, from 3.12 on; needed with sub-interpreters.
-    running: Option<extern "C" fn() -> *mut c_void>,
     /// For sub-interpreters up to 3.11.
     interpreters: Option<Interpreters>,
-    is_finalizing: Option<extern "C" fn() -> c_int>,
+    code_type: usize,
+    pub layout: Layout,
     /// Address range of the interpreter loop's code (up to 3.10, where each Python frame has its own
     /// loop).
     pub loops: Option<Range<usize>>,
@@ -116,14 +118,10 @@ impl Python {
         }
     }
 
-    /// The fingerprint and depth of this thread's Python stack, if they can be computed from the cached
-    /// frames. `most`: frames that are kept.
-    #[inline]
-    pub fn fingerprint(
-        &self,
-        quick: &mut FrameCache,
-        most: usize,
-    ) -> Option<frame_cache::Fingerprint> {
+    /// The fingerprint of this thread's Python stack, if it has one that can be computed from the cached frames. `most`: frames
+    /// that are kept.
+    #[inline(always)]
+    pub fn fingerprint(&self, quick: &mut FrameCache, most: usize) -> Option<u64> {
         if self.state.load(Ordering::Acquire) != TRUSTED {
             return None;
         }
@@ -228,21 +226,26 @@ impl Interpreter {
             Ok(layout) => layout,
             Err(why) => return Some(Err(why)),
         };
-        let running = match layout.minor {
-            12 => function("_PyThreadState_UncheckedGet"),
-            13.. => function("PyThreadState_GetUnchecked"),
-            _ => None,
-        };
         let interpreters = (layout.minor <= 11)
             .then(|| {
                 let newest = function("PyInterpreterState_Head")?;
                 Some(Interpreters { newest, current: function("_PyThreadState_UncheckedGet")? })
             })
             .flatten();
-        let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
+        let finalizing = (runtime + layout.finalizing) as *const AtomicUsize;
+        if !finalizing.is_aligned() {
+            return Some(Err(LayoutError::UnknownRuntime));
+        }
+        // SAFETY: a word of the interpreter's variable; an interpreter whose frames are read stays loaded.
+        let finalizing = unsafe { &*finalizing };
+        let ask = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
         // SAFETY: the interpreter's function of this name and type, which reads a variable.
-        let is_finalizing = finalizing
+        let ask = ask
             .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
+        let is_finalizing = finalizing.load(Ordering::Relaxed) != 0;
+        if ask.is_some_and(|ask| (ask() != 0) != is_finalizing) {
+            return Some(Err(LayoutError::UnknownRuntime));
+        }
         let loops = symbol("_PyEval_EvalFrameDefault")
             .filter(|_| layout.chain == Chain::Objects)
             .map(|(at, size)| at..at + size);
@@ -251,9 +254,8 @@ impl Interpreter {
             layout,
             code_type,
             this_thread,
-            running,
             interpreters,
-            is_finalizing,
+            finalizing,
             loops,
         }))
     }
@@ -262,13 +264,10 @@ impl Interpreter {
     /// threads are freed while they run.
     #[inline]
     fn thread(&self) -> Option<usize> {
-        if self.is_finalizing.is_some_and(|ask| ask() != 0) {
+        if self.finalizing.load(Ordering::Acquire) != 0 {
             return None;
         }
-        let thread = match self.running.map(|ask| ask()) {
-            Some(running) if !running.is_null() => running,
-            _ => (self.this_thread)(),
-        };
+        let thread = (self.this_thread)();
         if let Some(interpreters) = self.interpreters.filter(Interpreters::are_several)
             && let Some(running) = interpreters.running(&self.layout)
         {
@@ -294,6 +293,12 @@ fn version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_reads_two_lines_of_the_interpreter() {
+        let last = std::mem::offset_of!(Interpreter, layout) + std::mem::offset_of!(Layout, code);
+        assert!(last + size_of::<usize>() <= 2 * 64);
+    }
 
     #[test]
     fn versions_as_text() {

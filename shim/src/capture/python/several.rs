@@ -1,6 +1,6 @@
 //! The state of a thread in a process with several interpreters, up to CPython 3.11: such a thread
 //! has a state in each interpreter that it has run, and PyGILState knows the first of them only.
-//! (From 3.12 on the one that runs is a variable of the thread.)
+//! (From 3.12 on it knows the one that the thread ran last.)
 
 use super::layout::Layout;
 use super::memory::{Careful, Memory};

@@ -14,12 +14,6 @@ pub fn stack(p: &'static Process) -> StackId {
 pub fn block_stack(p: &'static Process) -> StackId {
     match state::hot().reports.takes_no_stacks() {
         true => StackId(0),
-        false => taken(p),
+        false => p.capture.block_stack(&p.trace_writer),
     }
-}
-
-/// Out of line: a call without a stack touches less code.
-#[inline(never)]
-fn taken(p: &'static Process) -> StackId {
-    p.capture.block_stack(p.config.tensors, &p.trace_writer)
 }
