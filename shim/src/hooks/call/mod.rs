@@ -217,6 +217,25 @@ fn across_undeferred(api: Api, call: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
+/// Hooks whose work is one expression, which is shared with other versions of a function or needs few of the arguments.
+/// `p`, `call`: what the expression has for the state of the process and the call.
+macro_rules! hooks {
+    ($p:ident, $call:ident: $(
+        $(#[$attribute:meta])* $name:ident ( $($argument:ident: $ty:ty),* $(,)? ) = $work:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments, unused_variables)]
+        pub fn $name(
+            $p: &'static crate::hooks::process::state::Process,
+            $call: &crate::hooks::call::Call<impl crate::hooks::call::Function>,
+            $($argument: $ty),*
+        ) -> CUresult {
+            $work
+        }
+    )*};
+}
+pub(in crate::hooks) use hooks;
+
 macro_rules! function {
     ($( ($($arg:ident: $ty:ident),*) )*) => {$(
         impl<$($ty: Copy),*> Function for unsafe extern "C-unwind" fn($($ty),*) -> CUresult {

@@ -8,7 +8,7 @@ use crate::driver::param::Out;
 use crate::hooks::call::attribution;
 use crate::hooks::call::attribution::nameless;
 use crate::hooks::call::request::{Why, refuse_at, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
@@ -43,40 +43,26 @@ pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUr
     result
 }
 
-/// cuCtxCreate.
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
-}
-
-/// cuCtxCreate_v3.
-pub fn create_v3(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _params: *mut CUexecAffinityParam,
-    _count: i32,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
-}
-
-/// cuCtxCreate_v4.
-pub fn create_v4(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _params: *mut CUctxCreateParams,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
+hooks! { p, call:
+    /// cuCtxCreate.
+    create(ctx: Out<Ctx>, flags: u32, device: i32) = created(p, call, ctx, device);
+    /// cuCtxCreate_v3.
+    create_v3(ctx: Out<Ctx>, params: *mut CUexecAffinityParam, count: i32, flags: u32, device: i32) =
+        created(p, call, ctx, device);
+    /// cuCtxCreate_v4.
+    create_v4(ctx: Out<Ctx>, params: *mut CUctxCreateParams, flags: u32, device: i32) =
+        created(p, call, ctx, device);
+    /// cuGreenCtxDestroy.
+    green_destroy(ctx: GreenCtx) =
+        end(p, p.contexts.begin_green_destroy(ctx as u64), || call.forward());
+    /// cuCtxDestroy.
+    destroy(ctx: Ctx) = end(p, p.contexts.begin_destroy(ctx as u64), || call.forward());
+    /// cuCtxDetach.
+    detach(ctx: Ctx) = end(p, p.contexts.begin_detach(ctx as u64), || call.forward());
+    /// cuCtxEnablePeerAccess: maps the peer's memory in this context.
+    enable_peer_access(peer: Ctx, flags: u32) = share_with(p, call.api, peer, || call.forward());
+    /// cuCtxDisablePeerAccess.
+    disable_peer_access(peer: Ctx) = share_with(p, call.api, peer, || call.forward());
 }
 
 fn created(
@@ -169,18 +155,6 @@ pub fn green_create(
     result
 }
 
-/// cuGreenCtxDestroy.
-pub fn green_destroy(p: &'static Process, call: &Call<impl Function>, ctx: GreenCtx) -> CUresult {
-    let step = p.contexts.begin_green_destroy(ctx as u64);
-    end(p, step, || call.forward())
-}
-
-/// cuCtxDestroy.
-pub fn destroy(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
-    let step = p.contexts.begin_destroy(ctx as u64);
-    end(p, step, || call.forward())
-}
-
 /// cuCtxAttach.
 pub fn attach(
     p: &'static Process,
@@ -195,12 +169,6 @@ pub fn attach(
         p.contexts.attached(ctx as u64);
     }
     result
-}
-
-/// cuCtxDetach.
-pub fn detach(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
-    let step = p.contexts.begin_detach(ctx as u64);
-    end(p, step, || call.forward())
 }
 
 /// cuDevicePrimaryCtxRelease.
@@ -375,21 +343,6 @@ pub fn set_limit(
 fn stack_growth(target: Target, value: u64) -> u64 {
     let Some(now) = launch::limit(CU_LIMIT_STACK_SIZE) else { return 0 };
     launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
-}
-
-/// cuCtxEnablePeerAccess: maps the peer's memory in this context.
-pub fn enable_peer_access(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    peer: Ctx,
-    _flags: u32,
-) -> CUresult {
-    share_with(p, call.api, peer, || call.forward())
-}
-
-/// cuCtxDisablePeerAccess.
-pub fn disable_peer_access(p: &'static Process, call: &Call<impl Function>, peer: Ctx) -> CUresult {
-    share_with(p, call.api, peer, || call.forward())
 }
 
 fn share_with(

@@ -14,7 +14,7 @@ use crate::hooks::call::accounting::freeing_site;
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
@@ -136,40 +136,30 @@ fn instantiate_plan(
     result
 }
 
-/// cuGraphInstantiate and _v2.
-pub fn instantiate_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    _error: Out<Node>,
-    _log: Out<c_char>,
-    _size: usize,
-) -> CUresult {
-    instantiate(p, call.api, graph, 0, exec, || call.forward())
-}
-
-pub fn instantiate_with_flags(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    flags: u64,
-) -> CUresult {
+hooks! { p, call:
+    /// cuGraphInstantiate and _v2.
+    instantiate_v2(exec: Out<GraphExec>, graph: Graph, error: Out<Node>, log: Out<c_char>, size: usize) =
+        instantiate(p, call.api, graph, 0, exec, || call.forward());
     // The upload flag needs a stream: cuGraphInstantiateWithParams only.
-    instantiate(p, call.api, graph, flags & !UPLOAD, exec, || call.forward())
-}
-
-pub fn instantiate_with_params(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
-) -> CUresult {
-    // SAFETY: the program's own structure.
-    let flags = params.get().map_or(0, |params| params.flags);
-    instantiate(p, call.api, graph, flags, exec, || call.forward())
+    instantiate_with_flags(exec: Out<GraphExec>, graph: Graph, flags: u64) =
+        instantiate(p, call.api, graph, flags & !UPLOAD, exec, || call.forward());
+    instantiate_with_params(
+        exec: Out<GraphExec>,
+        graph: Graph,
+        params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    ) = {
+        let flags = params.get().map_or(0, |params| params.flags);
+        instantiate(p, call.api, graph, flags, exec, || call.forward())
+    };
+    /// cuGraphExecUpdate: it may take memory, and so may the next launch.
+    exec_update(exec: GraphExec, graph: Graph, error: Out<Node>, result: Out<i32>) =
+        update(p, call, exec);
+    exec_update_v2(exec: GraphExec, graph: Graph, info: *mut c_void) = update(p, call, exec);
+    /// cuGraphExecKernelNodeSetParams and its like.
+    set_params(exec: GraphExec, node: Node, params: *mut c_void) = set(p, call, exec);
+    /// The same of a copy or a fill, which names a context.
+    set_params_in_context(exec: GraphExec, node: Node, params: *mut c_void, context: Ctx) =
+        set(p, call, exec);
 }
 
 /// A call for which the driver may reserve the bytes of the graph's plan.
@@ -264,28 +254,6 @@ pub fn launch(
     result
 }
 
-/// cuGraphExecUpdate: it may take memory, and so may the next launch.
-pub fn exec_update(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _graph: Graph,
-    _error: Out<Node>,
-    _result: Out<i32>,
-) -> CUresult {
-    update(p, call, exec)
-}
-
-pub fn exec_update_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _graph: Graph,
-    _info: *mut c_void,
-) -> CUresult {
-    update(p, call, exec)
-}
-
 fn update(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let real = || call.forward();
     let result = watched(p, call.api, current_target(p), call_for(p, exec), nameless, real);
@@ -295,30 +263,7 @@ fn update(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> C
     result
 }
 
-/// cuGraphExecKernelNodeSetParams and its like. Programs call them for many nodes before each launch, so
-/// that a reading follows seldom.
-pub fn set_params(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _node: Node,
-    _params: *mut c_void,
-) -> CUresult {
-    set(p, call, exec)
-}
-
-/// The same of a copy or a fill, which names a context.
-pub fn set_params_in_context(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _node: Node,
-    _params: *mut c_void,
-    _context: Ctx,
-) -> CUresult {
-    set(p, call, exec)
-}
-
+/// Programs set parameters of many nodes before each launch, so that a reading follows seldom.
 fn set(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let (target, real) = (|| current_target(p), || call.forward());
     watched_seldom(p, call.api, target, || call_for(p, exec), real)

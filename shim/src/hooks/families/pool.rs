@@ -4,7 +4,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::pool_reserves::{end_if_over, refresh};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
@@ -147,7 +147,8 @@ pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> C
     result
 }
 
-pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: usize) -> CUresult {
+/// Makes a call after which the pool may hold less.
+fn then_refreshed(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> CUresult {
     let result = call.forward();
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
@@ -155,19 +156,21 @@ pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: 
     result
 }
 
-/// A new release threshold may be followed by a release at the next synchronisation.
-pub fn set_attribute(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    pool: Pool,
-    _attribute: CUmemPool_attribute,
-    _value: *mut c_void,
-) -> CUresult {
+/// Makes a call after which requests may go to another pool.
+fn then_forgotten(p: &'static Process, call: &Call<impl Function>) -> CUresult {
     let result = call.forward();
-    if let Some(known) = p.pools.find(pool as u64) {
-        refresh(p, known);
-    }
+    p.stream_targets.forget();
     result
+}
+
+hooks! { p, call:
+    trim(pool: Pool, keep: usize) = then_refreshed(p, call, pool);
+    /// A new release threshold may be followed by a release at the next synchronisation.
+    set_attribute(pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) =
+        then_refreshed(p, call, pool);
+    set_of_device(device: i32, pool: Pool) = then_forgotten(p, call);
+    set_of_location(location: In<CUmemLocation>, kind: CUmemAllocationType, pool: Pool) =
+        then_forgotten(p, call);
 }
 
 /// cuDeviceGetDefaultMemPool and cuDeviceGetMemPool.
@@ -186,17 +189,6 @@ pub fn get_of_device(
     result
 }
 
-pub fn set_of_device(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _device: i32,
-    _pool: Pool,
-) -> CUresult {
-    let result = call.forward();
-    p.stream_targets.forget();
-    result
-}
-
 /// cuMemGetDefaultMemPool and cuMemGetMemPool.
 pub fn get_of_location(
     p: &'static Process,
@@ -212,17 +204,5 @@ pub fn get_of_location(
         let (device, kind) = located(location, kind);
         register(p, pool as u64, device, kind, PoolOrigin::Default);
     }
-    result
-}
-
-pub fn set_of_location(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _location: In<CUmemLocation>,
-    _kind: CUmemAllocationType,
-    _pool: Pool,
-) -> CUresult {
-    let result = call.forward();
-    p.stream_targets.forget();
     result
 }
