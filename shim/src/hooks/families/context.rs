@@ -271,7 +271,7 @@ fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
 }
 
 fn uncount(p: &Process, freed: ContextTotals, device: DeviceId) {
-    p.cap.release(device, freed.bytes.saturating_sub(freed.managed));
+    p.cap.went(device, Kind::Device, freed.bytes.saturating_sub(freed.managed));
     p.cap.went(device, Kind::Managed, freed.managed);
 }
 
@@ -296,7 +296,9 @@ pub fn set_limit(
     // A limit that needs no more memory is never refused, even while the count is over the cap.
     let promise = match growth {
         0 => Ok(Reservation::none()),
-        _ => p.cap.reserve(target.device, growth, || refresh_before_refusal(p, target.device)),
+        _ => p.cap.reserve(target.device, Kind::Device, growth, || {
+            refresh_before_refusal(p, target.device)
+        }),
     };
     let promise = match promise {
         Ok(promise) => promise,

@@ -10,7 +10,7 @@ use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::freeing_site;
+use crate::hooks::call::accounting::{begin_free, commit_free, enter, free_failed};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, site};
@@ -30,7 +30,7 @@ use crate::runtime::fallible::{TryPush, vec_of};
 use crate::runtime::reserve;
 use core::ffi::{c_char, c_void};
 use std::sync::Arc;
-use vramtrace_format::{Cause, DeviceId, Event, Kind, PoolId, Space};
+use vramtrace_format::{Cause, DeviceId, Event, Kind, PoolId, SiteId, Space};
 
 /// cuMemAllocAsync on a capturing stream: creates a node, and takes no memory yet.
 #[cold]
@@ -195,7 +195,7 @@ fn with_memory(
                 memory.growth.ask_anyway(limited, bytes)
             }
         };
-        under_way = Some(InFlight::new(&memory.growth, budget, bytes, asked));
+        under_way = Some(InFlight { growth: &memory.growth, budget, size: bytes, asked });
     }
     let result = real();
     if let Some(under_way) = under_way {
@@ -275,7 +275,8 @@ fn set(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUre
 fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
     // Without host memory for the list, the freed blocks stay counted.
-    let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
+    let mut freed: Vec<(Removed, SiteId)> =
+        vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
     for address in plan.foreign_frees().chain(left) {
         if freed.len() < freed.capacity()
             && let Some(removed) = free(p, api, address)
@@ -285,18 +286,11 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
     }
     let result = with_memory(p, api, plan, real);
     if result != 0 {
-        for removed in freed {
-            p.ledger.restore(&p.trace_writer, &removed);
-            let Entry { key, space, .. } = removed.entry;
-            let site = freeing_site(p, api, &removed.entry, 0);
-            p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
-        }
+        freed.iter().for_each(|(removed, site)| free_failed(p, removed, *site, result));
         return result;
     }
     let now = p.clock.now_ns();
-    for removed in &freed {
-        crate::hooks::call::accounting::commit_free(p, removed, now);
-    }
+    freed.iter().for_each(|(removed, _)| commit_free(p, removed, now));
     for block in &plan.takes {
         record_block(p, api, block, now);
         if plan.frees_itself(block.address) {
@@ -320,15 +314,11 @@ fn record_block(p: &'static Process, api: Api, block: &Block, now: u64) {
         time_ns: now,
         ..Entry::new(Kind::Graph, block.address, block.size, block.device)
     };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
+    enter(p, &entry);
 }
 
-fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
-    let removed = p.ledger.remove(&p.trace_writer, Space::Device, address)?;
-    let site = freeing_site(p, api, &removed.entry, 0);
-    p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
-    Some(removed)
+fn free(p: &'static Process, api: Api, address: u64) -> Option<(Removed, SiteId)> {
+    begin_free(p, api, (Space::Device, address), |_| true)
 }
 
 pub fn exec_destroy(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {

@@ -2,7 +2,7 @@
 
 use crate::driver::cuda::CUresult;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::free;
+use crate::hooks::call::accounting::{enter, free};
 use crate::hooks::call::request::{Request, Why, refuse, site};
 use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::state::Process;
@@ -10,7 +10,7 @@ use crate::hooks::process::target::{NO_TARGET, current_target};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use core::ffi::c_void;
-use vramtrace_format::{Event, Kind, Space};
+use vramtrace_format::{Kind, Space};
 
 /// The context owns pinned memory and frees it at its end. It belongs to no device.
 fn target(p: &'static Process) -> Target {
@@ -36,8 +36,7 @@ fn pinned(
         time_ns: p.clock.now_ns(),
         ..Entry::new(kind, key(), size, target.device)
     };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    enter(p, &entry);
     result
 }
 

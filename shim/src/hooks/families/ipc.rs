@@ -6,7 +6,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::freeing_site;
+use crate::hooks::call::accounting::{begin_free, enter, free_failed};
 use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::site;
 use crate::hooks::call::{Call, Function};
@@ -54,8 +54,7 @@ pub fn open(
         let order = p.imports.order();
         // Another thread may have opened the same handle meanwhile.
         if !again(p, address) {
-            p.ledger.insert(&p.trace_writer, &entry);
-            p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+            enter(p, &entry);
         }
         drop(order);
     }
@@ -82,7 +81,8 @@ fn release(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let order = p.imports.order();
-    let last = p.ledger.remove_if(&p.trace_writer, Space::Device, address, |entry| {
+    // In the order of the ledger: the driver gives the address again before this call has ended.
+    let last = begin_free(p, api, (Space::Device, address), |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });
     let counted = match last {
@@ -93,25 +93,15 @@ fn release(
             .filter(|entry| entry.kind == Kind::Imported)
             .and_then(|_| p.ledger.add_refs(Space::Device, address, -1)),
     };
-    // In the order of the ledger: the driver gives the address again before this call has ended.
-    if let Some(removed) = &last {
-        let site = freeing_site(p, api, &removed.entry, 0);
-        p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
-    }
     drop(order);
-    let Some(removed) = last else {
-        let result = real();
-        if result != CUDA_SUCCESS && counted.is_some() {
-            p.ledger.add_refs(Space::Device, address, 1);
-        }
-        return result;
-    };
     let result = real();
     if result != CUDA_SUCCESS {
-        let site = freeing_site(p, api, &removed.entry, 0);
-        p.ledger.restore(&p.trace_writer, &removed);
-        let failed = Event::FreeFailed { key: address, space: Space::Device, site, result };
-        p.trace_writer.record(&failed);
+        match last {
+            Some((removed, site)) => free_failed(p, &removed, site, result),
+            None => {
+                counted.and_then(|_| p.ledger.add_refs(Space::Device, address, 1));
+            }
+        }
     }
     result
 }
@@ -176,9 +166,7 @@ pub(in crate::hooks) fn book(
     size: u64,
     target: Target,
 ) {
-    let entry = entry(p, api, space, key, size, target);
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    enter(p, &entry(p, api, space, key, size, target));
 }
 
 fn entry(

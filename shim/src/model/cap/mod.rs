@@ -360,46 +360,28 @@ impl Cap {
         }
     }
 
-    /// Reserves `bytes` before the driver's call. Before a refusal it calls `look_again`, which reads
-    /// pools, graphs and NVML's figure of this process again, and then tries once more.
+    /// Reserves `bytes` of `kind` before the driver's call. Before a refusal it calls `look_again`, which
+    /// reads pools, graphs and NVML's figure of this process again, and then tries once more.
     #[inline]
     pub fn reserve(
         &self,
         device: DeviceId,
+        kind: Kind,
         bytes: u64,
         look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
         let Some(budget) = self.countable(device, bytes) else { return Ok(Reservation::none()) };
-        budget.reserve(bytes).or_else(|_| {
+        let managed = self.managed(device, kind);
+        budget.reserve(bytes, managed).or_else(|_| {
             look_again();
-            budget.reserve(bytes)
+            budget.reserve(bytes, managed)
         })
     }
 
-    /// As `reserve`, for pages of managed memory.
-    pub fn reserve_managed(
-        &self,
-        device: DeviceId,
-        pages: u64,
-        look_again: impl FnOnce(),
-    ) -> Result<Reservation<'_>, Refusal> {
-        let Some(budget) = self.countable(device, pages) else { return Ok(Reservation::none()) };
-        let managed = &self.devices[device.0 as usize].managed;
-        budget.reserve_managed(managed, pages).or_else(|_| {
-            look_again();
-            budget.reserve_managed(managed, pages)
-        })
-    }
-
-    /// Counts `bytes` of `kind` whatever the limit: where the cap only warns.
+    /// As `reserve`, whatever the limit: where the cap only warns.
     pub fn reserve_anyway(&self, device: DeviceId, kind: Kind, bytes: u64) -> Reservation<'_> {
         let Some(budget) = self.countable(device, bytes) else { return Reservation::none() };
-        match kind {
-            Kind::Managed => {
-                budget.reserve_managed_anyway(&self.devices[device.0 as usize].managed, bytes)
-            }
-            _ => budget.reserve_anyway(bytes),
-        }
+        budget.reserve_anyway(bytes, self.managed(device, kind))
     }
 
     #[inline]
@@ -408,19 +390,16 @@ impl Cap {
         (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
     }
 
+    #[inline]
+    fn managed(&self, device: DeviceId, kind: Kind) -> Option<&Managed> {
+        (kind == Kind::Managed).then(|| &self.devices[device.0 as usize].managed)
+    }
+
     /// The driver has freed these physical bytes of `kind`.
     #[inline]
     pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
-        let Some(budget) = self.budget(device) else { return };
-        match kind {
-            Kind::Managed => {
-                self.devices[device.0 as usize].managed.remove(bytes, |change| {
-                    budget.charge(change);
-                });
-            }
-            _ => {
-                budget.charge(-(bytes as i64));
-            }
+        if let Some(budget) = self.budget(device) {
+            budget.give_back(bytes, self.managed(device, kind));
         }
     }
 
@@ -432,12 +411,6 @@ impl Cap {
             counted.saturating_sub(self.outside(device)).saturating_sub(beside)
         };
         self.devices[device.0 as usize].managed.beside(look)
-    }
-
-    /// After the driver's free returned success.
-    #[inline]
-    pub fn release(&self, device: DeviceId, bytes: u64) {
-        self.grow(device, -(bytes as i64));
     }
 
     /// Physical bytes that changed outside a reservation.
