@@ -10,9 +10,10 @@ use vramtrace_format::summary::is_held;
 use vramtrace_format::{DeviceId, Kind};
 
 impl Ledger {
-    /// Counts a change of an entry in the sums of its stack and its kind. `now`: the last checkpoint.
+    /// Counts a change of an entry in the sums of its stack and its kind. `BLOCK`: see [`Ledger::insert_as`]. `now`: the last
+    /// checkpoint.
     #[inline(always)]
-    pub(super) fn count(
+    pub(super) fn count<const BLOCK: bool>(
         &self,
         shard: &Shard,
         sites: &mut SiteTable,
@@ -23,61 +24,68 @@ impl Ledger {
     ) -> Physical {
         let Entry { kind, size, .. } = *entry;
         match kind {
-            // Decided first, and compiled by itself: the kind of most programs' allocations.
+            // In no sum but its stack's.
+            _ if BLOCK => {
+                let of = entry.weighed();
+                self.add_to_site(sites, entry, (device, Kind::Block), (of, Some(of[0])), step, now);
+                Physical::None
+            }
+            // Compiled by itself: the kind of most programs' allocations.
             Kind::Pool => {
-                self.add_to_sums(shard, sites, entry, (device, Kind::Pool), Some(size), step, now);
+                self.add_to_site(
+                    sites,
+                    entry,
+                    (device, Kind::Pool),
+                    ([size, 1], Some(size)),
+                    step,
+                    now,
+                );
+                self.add_to_kind(shard, (device, Kind::Pool), size, step, now);
                 Physical::Reserved
             }
-            Kind::Block => self.count_block(sites, entry, step, now),
             _ => {
                 let physical = physical_of(kind, size);
                 let held = is_held(kind).then_some(physical.share(size));
-                self.add_to_sums(shard, sites, entry, (device, kind), held, step, now);
+                self.add_to_site(sites, entry, (device, kind), ([size, 1], held), step, now);
+                self.add_to_kind(shard, (device, kind), size, step, now);
                 physical
             }
         }
     }
 
-    /// `held`: as [`SiteSlot::add`].
-    #[allow(clippy::too_many_arguments)]
+    /// `of`, `held`: as [`super::totals::SiteSlot::add`].
     #[inline(always)]
-    fn add_to_sums(
+    fn add_to_site(
         &self,
-        shard: &Shard,
         sites: &mut SiteTable,
         entry: &Entry,
         (device, kind): (DeviceId, Kind),
-        held: Option<u64>,
+        (of, held): ([u64; 2], Option<u64>),
         step: Step,
         now: u32,
     ) {
-        let size = entry.size;
         if let Some(site) = sites.of(entry, now) {
             let peak = self.totals(device).epoch_for(kind, step);
-            site.add(step, [size, 1], held, now, peak);
+            site.add(step, of, held, now, peak);
         }
+    }
+
+    #[inline(always)]
+    fn add_to_kind(
+        &self,
+        shard: &Shard,
+        (device, kind): (DeviceId, Kind),
+        size: u64,
+        step: Step,
+        now: u32,
+    ) {
         let sum = shard.sum(device, kind as usize);
         if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
             self.first_of_kind(shard, device, kind);
         }
-        match (sum, step) {
-            (Some(sum), Step::Allocated) => sum.allocated(size, now),
-            (Some(sum), Step::Freed) => sum.freed(size, now),
-            (Some(sum), Step::Unfreed) => sum.unfreed(size, now),
-            (None, _) => {}
+        if let Some(sum) = sum {
+            sum.add(step, size, now);
         }
-    }
-
-    /// A block, which is in no sum but its stack's, and may be a sample.
-    #[cold]
-    #[inline(never)]
-    fn count_block(&self, sites: &mut SiteTable, block: &Entry, step: Step, now: u32) -> Physical {
-        if let Some(site) = sites.of(block, now) {
-            let (of, peak) =
-                (block.weighed(), self.totals(block.device).epoch_for(Kind::Block, step));
-            site.add(step, of, Some(of[0]), now, peak);
-        }
-        Physical::None
     }
 
     #[cold]
@@ -92,7 +100,7 @@ impl Ledger {
 
     /// Counts an entry that was put in its shard. Returns the physical bytes that the driver took.
     #[inline(always)]
-    pub(super) fn count_in(
+    pub(super) fn count_in<const BLOCK: bool>(
         &self,
         shard: &Shard,
         mut inner: Guard<'_, Inner>,
@@ -101,7 +109,7 @@ impl Ledger {
         now: u32,
     ) -> i64 {
         let (counted, taken) =
-            match self.count(shard, &mut inner.sites, entry, entry.device, step, now) {
+            match self.count::<BLOCK>(shard, &mut inner.sites, entry, entry.device, step, now) {
                 Physical::Reserved | Physical::None => return 0,
                 Physical::Own(bytes) => (bytes, bytes),
                 Physical::Shared(_) => {

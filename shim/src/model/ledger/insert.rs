@@ -16,32 +16,56 @@ impl Ledger {
 
     /// Enters a new allocation. Returns the bytes that the driver took for it (negative only if a
     /// larger one was still entered at the same key, which ends).
+    #[inline(never)]
     pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+        self.insert_as::<false>(sink, entry)
+    }
+
+    /// A framework's block. Without host memory it is not entered.
+    #[inline(always)]
+    pub fn insert_block(&self, sink: &impl Sink, entry: Entry) {
+        let _ = self.insert_as::<true>(sink, &entry);
+    }
+
+    /// `BLOCK`: whether it is a framework's block, of which programs make millions: compiled apart, where it is used.
+    #[inline(always)]
+    fn insert_as<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        entry: &Entry,
+    ) -> Result<i64, NoMemory> {
+        debug_assert_eq!(entry.space == Space::Block, BLOCK);
         self.note_allocation(entry);
         let hash = entry.hash();
         let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
         let mut inner = shard.lock();
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
-        let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
+        let (space, key) = (entry.space, entry.key);
+        let is_there = move |slot: &EntrySlot| slot.entry().is(space, key);
         let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
-            return self.insert_crowded(sink, entry);
+            return self.insert_crowded::<BLOCK>(sink, *entry);
         };
+        let (epoch, _) = self.totals(entry.device).checkpoints.now();
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
-        Ok(self.count_in(shard, inner, entry, Step::Allocated, epoch))
+        Ok(self.count_in::<BLOCK>(shard, inner, entry, Step::Allocated, epoch))
     }
 
-    /// The same, where the address is still entered, or the table must grow.
+    /// The same, where the address is still entered, or the table must grow. `entry`: a copy, so that nothing refers to the
+    /// caller's.
     #[cold]
     #[inline(never)]
-    fn insert_crowded(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+    fn insert_crowded<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        entry: Entry,
+    ) -> Result<i64, NoMemory> {
         let (space, key) = (entry.space, entry.key);
         let shard = self.shard(space, key);
         let mut growth = 0;
         let mut inner = shard.lock();
         while inner.entries.find((space, key)).is_some() {
             drop(inner);
-            if let Some(earlier) = self.remove(sink, space, key) {
+            if let Some(earlier) = self.remove_as::<BLOCK>(sink, space, key, |_| true) {
                 match space {
                     // The framework need not report every free.
                     Space::Block => sink.emit(&Event::Free { key, space, site: SiteId(0) }),
@@ -52,8 +76,9 @@ impl Ledger {
             inner = shard.lock();
         }
         let (epoch, _) = self.totals(entry.device).checkpoints.now();
-        inner.put(entry, epoch, 0)?;
-        Ok(growth + self.count_in(shard, inner, entry, Step::Allocated, epoch))
+        inner.put(&entry, epoch, 0)?;
+        shard.note_place(&inner);
+        Ok(growth + self.count_in::<BLOCK>(shard, inner, &entry, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in

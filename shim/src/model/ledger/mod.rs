@@ -10,7 +10,6 @@
 //! call: the driver gives an address out again only after the real free, and the program can free
 //! it only after the allocating call has returned. Locks are short and per shard.
 
-mod blocks;
 mod checkpoint;
 mod count;
 mod entry;

@@ -62,6 +62,31 @@ impl Ledger {
         key: u64,
         wanted: impl FnOnce(&Entry) -> bool,
     ) -> Option<Removed> {
+        self.remove_as::<false>(sink, space, key, wanted)
+    }
+
+    /// A framework's block. False: there is no such block.
+    #[inline(always)]
+    pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
+        self.remove_as::<true>(sink, Space::Block, key, |_| true).is_some()
+    }
+
+    /// Prefetches the cache lines that the call for this block will need.
+    #[inline]
+    pub fn prefetch_block(&self, key: u64) {
+        self.shard(Space::Block, key).prefetch(entry::hash(key));
+    }
+
+    /// `BLOCK`: as [`Ledger::insert_as`].
+    #[inline(always)]
+    pub(super) fn remove_as<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        space: Space,
+        key: u64,
+        wanted: impl FnOnce(&Entry) -> bool,
+    ) -> Option<Removed> {
+        debug_assert_eq!(space == Space::Block, BLOCK);
         let hash = entry::hash(key);
         let shard = &self.shards[Ledger::shard_at(space, hash)];
         let mut inner = shard.lock();
@@ -72,13 +97,12 @@ impl Ledger {
             return None;
         }
         let device = slot.entry().device;
-        let totals = self.totals(device);
-        let (seen, running) = totals.checkpoints.now();
+        let (seen, running) = self.totals(device).checkpoints.now();
         if running != 0 {
             write_owed(sink, slot, running);
         }
         // Counted while the slot has it: the copy is made once, for the caller.
-        let physical = self.count(shard, sites, slot.entry(), device, Step::Freed, seen);
+        let physical = self.count::<BLOCK>(shard, sites, slot.entry(), device, Step::Freed, seen);
         if let Physical::Reserved | Physical::None = physical {
             let removed = Removed::new(slot, seen);
             inner.take_at(index);
@@ -120,7 +144,7 @@ impl Ledger {
         }
         // Without host memory its free will not be recognised, and its bytes stay counted.
         if inner.put(entry, removed.epoch, written).is_ok() {
-            self.count_in(shard, inner, entry, Step::Unfreed, epoch);
+            self.count_in::<false>(shard, inner, entry, Step::Unfreed, epoch);
         } else {
             drop(inner);
         }

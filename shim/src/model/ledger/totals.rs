@@ -175,27 +175,26 @@ impl Sums {
         self.frees = self.frees.saturating_add(other.frees);
         self.requested = self.requested.saturating_add(other.requested);
     }
-}
 
-fn bump(word: &AtomicU64, by: u64) {
-    word.store(word.load(Relaxed).wrapping_add(by), Relaxed);
+    fn load([allocations, frees, requested]: [&AtomicU64; 3]) -> Sums {
+        let [allocations, frees, requested] =
+            [allocations, frees, requested].map(|sum| sum.load(Relaxed));
+        Sums { allocations, frees, requested }
+    }
 }
 
 impl KindSum {
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn keep(&self, epoch: u32) {
-        if self.epoch.load(Relaxed) != epoch {
-            self.keep_now(epoch);
+        for (before, now) in self.before.iter().zip(self.words()) {
+            before.store(now.load(Relaxed), Relaxed);
         }
+        self.epoch.store(epoch, Relaxed);
     }
 
-    #[cold]
-    fn keep_now(&self, epoch: u32) {
-        let now = self.now();
-        self.before[0].store(now.allocations, Relaxed);
-        self.before[1].store(now.frees, Relaxed);
-        self.before[2].store(now.requested, Relaxed);
-        self.epoch.store(epoch, Relaxed);
+    fn words(&self) -> [&AtomicU64; 3] {
+        [&self.allocations, &self.frees, &self.requested]
     }
 
     #[inline]
@@ -203,47 +202,36 @@ impl KindSum {
         self.allocations.load(Relaxed) == 0
     }
 
-    #[inline]
-    pub fn allocated(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        bump(&self.allocations, 1);
-        bump(&self.requested, size);
-    }
-
-    /// Counts a free of `size` requested bytes.
-    #[inline]
-    pub fn freed(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        bump(&self.frees, 1);
-        let left = self.requested.load(Relaxed).saturating_sub(size);
-        self.requested.store(left, Relaxed);
-    }
-
-    /// A free that the driver refused.
-    pub fn unfreed(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        let frees = self.frees.load(Relaxed).saturating_sub(1);
-        self.frees.store(frees, Relaxed);
-        bump(&self.requested, size);
+    /// Counts a change of an allocation of `size` requested bytes.
+    #[inline(always)]
+    pub fn add(&self, step: Step, size: u64, epoch: u32) {
+        if self.epoch.load(Relaxed) != epoch {
+            self.keep(epoch);
+        }
+        let (count, by) = match step {
+            Step::Allocated => (&self.allocations, 1),
+            Step::Freed => (&self.frees, 1),
+            Step::Unfreed => (&self.frees, u64::MAX),
+        };
+        count.store(count.load(Relaxed).wrapping_add(by), Relaxed);
+        let live = self.requested.load(Relaxed);
+        let live = match step {
+            Step::Freed => live.saturating_sub(size),
+            Step::Allocated | Step::Unfreed => live.wrapping_add(size),
+        };
+        self.requested.store(live, Relaxed);
     }
 
     pub fn now(&self) -> Sums {
-        Sums {
-            allocations: self.allocations.load(Relaxed),
-            frees: self.frees.load(Relaxed),
-            requested: self.requested.load(Relaxed),
-        }
+        Sums::load(self.words())
     }
 
     /// As the checkpoint `epoch` began.
     pub fn at(&self, epoch: u32) -> Sums {
         if self.epoch.load(Relaxed) != epoch {
-            return self.now();
-        }
-        Sums {
-            allocations: self.before[0].load(Relaxed),
-            frees: self.before[1].load(Relaxed),
-            requested: self.before[2].load(Relaxed),
+            self.now()
+        } else {
+            Sums::load(self.before.each_ref())
         }
     }
 }
@@ -444,8 +432,8 @@ mod tests {
         assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
         assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
         let sum = KindSum::default();
-        sum.allocated(10, 3);
-        sum.freed(10, 4);
+        sum.add(Step::Allocated, 10, 3);
+        sum.add(Step::Freed, 10, 4);
         assert_eq!(sum.at(4), Sums { allocations: 1, frees: 0, requested: 10 });
         assert_eq!(sum.at(5), Sums { allocations: 1, frees: 1, requested: 0 });
     }

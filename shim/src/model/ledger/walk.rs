@@ -83,7 +83,11 @@ mod tests {
         for n in 1..2000u64 {
             let kind = if n % 2 == 0 { Kind::Block } else { Kind::Device };
             let device = DeviceId(u8::from(n % 5 == 0));
-            ledger.insert(&Nowhere, &Entry::new(kind, n << 9, n, device));
+            let entry = Entry::new(kind, n << 9, n, device);
+            match kind {
+                Kind::Block => ledger.insert_block(&Nowhere, entry),
+                _ => _ = ledger.insert(&Nowhere, &entry),
+            }
         }
         let mut seen = 0;
         ledger.visit(DeviceId(0), |entry| seen += entry.size);
