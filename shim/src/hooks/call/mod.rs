@@ -32,6 +32,7 @@ pub mod request;
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
 use crate::driver::depth;
+use crate::driver::param::Out;
 use crate::hooks::call::handler_exits::undeferred;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::state;
@@ -215,6 +216,17 @@ fn across_undeferred(api: Api, call: impl FnOnce() -> CUresult) -> CUresult {
             call()
         }
     }
+}
+
+/// After a call with this result: where it succeeded, `work` gets what the driver has written. Returns the result.
+#[inline(always)]
+pub fn gave<T: Copy>(result: CUresult, output: Out<T>, work: impl FnOnce(T)) -> CUresult {
+    if result == 0
+        && let Some(value) = output.get()
+    {
+        work(value);
+    }
+    result
 }
 
 /// Hooks whose work is one expression, which is shared with other versions of a function or needs few of the arguments.

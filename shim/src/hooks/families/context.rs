@@ -8,7 +8,7 @@ use crate::driver::param::Out;
 use crate::hooks::call::attribution;
 use crate::hooks::call::attribution::nameless;
 use crate::hooks::call::request::{Why, refuse_at, site};
-use crate::hooks::call::{Call, Function, hooks};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
@@ -57,6 +57,9 @@ hooks! { p, call:
         end(p, p.contexts.begin_green_destroy(ctx as u64), || call.forward());
     /// cuCtxDestroy.
     destroy(ctx: Ctx) = end(p, p.contexts.begin_destroy(ctx as u64), || call.forward());
+    /// cuCtxAttach.
+    attach(ctx: Out<Ctx>, flags: u32) =
+        gave(call.forward(), ctx, |ctx| p.contexts.attached(ctx as u64));
     /// cuCtxDetach.
     detach(ctx: Ctx) = end(p, p.contexts.begin_detach(ctx as u64), || call.forward());
     /// cuCtxEnablePeerAccess: maps the peer's memory in this context.
@@ -80,10 +83,8 @@ fn created(
         Target { context: ContextId(0), device: device_id(device) },
         DriverActivity::Context,
     );
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(handle) = ctx.get().map(|ctx| ctx as u64)
-    {
+    gave(call.forward(), ctx, |ctx| {
+        let handle = ctx as u64;
         // The driver returned a handle that the model holds as live: that context was destroyed by a
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
@@ -94,8 +95,7 @@ fn created(
         let arrival = arrival(p, handle, device_id(device));
         let seen = p.contexts.created(arrival, |context| announce(p, context));
         watch.made(p, call.api, seen.target, taking);
-    }
-    result
+    })
 }
 
 /// cuDevicePrimaryCtxRetain.
@@ -119,17 +119,13 @@ pub fn primary_retain(
             )
         }
     };
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
+    gave(call.forward(), ctx, |ctx| {
         let arrival = arrival(p, ctx as u64, id);
         let seen = p.contexts.retained(arrival, |context| announce(p, context));
         if seen.new {
             watch.made(p, call.api, seen.target, taking);
         }
-    }
-    result
+    })
 }
 
 /// A green context retains the primary context, and creates it if it does not exist.
@@ -147,28 +143,7 @@ pub fn green_create(
     let target = Target { context: ContextId(0), device: device_id(device) };
     let real = || call.forward();
     let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
-        p.contexts.green_created(ctx as u64, device_id(device));
-    }
-    result
-}
-
-/// cuCtxAttach.
-pub fn attach(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _flags: u32,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
-        p.contexts.attached(ctx as u64);
-    }
-    result
+    gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, device_id(device)))
 }
 
 /// cuDevicePrimaryCtxRelease.

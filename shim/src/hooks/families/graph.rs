@@ -14,7 +14,7 @@ use crate::hooks::call::accounting::{begin_free, commit_free, enter, free_failed
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, site};
-use crate::hooks::call::{Call, Function, hooks};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
@@ -78,13 +78,10 @@ fn instantiate(
     let result = watched(p, api, target, charged_to(Some(made)), nameless, || {
         instantiate_plan(p, api, graph, flags, exec, real)
     });
-    if result == CUDA_SUCCESS
-        && let Some(exec) = exec.get()
-    {
+    gave(result, exec, |exec| {
         p.executable_graphs.made(exec as u64, made);
         record_made(p, exec, made);
-    }
-    result
+    })
 }
 
 fn record_made(p: &'static Process, exec: GraphExec, made: Instantiation) {
@@ -128,12 +125,7 @@ fn instantiate_plan(
         0 => real(),
         _ => with_memory(p, api, &plan, real),
     };
-    if result == 0
-        && let Some(exec) = exec.get()
-    {
-        p.graphs.instantiated(exec as u64, plan);
-    }
-    result
+    gave(result, exec, |exec| p.graphs.instantiated(exec as u64, plan))
 }
 
 hooks! { p, call:

@@ -6,7 +6,7 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::accounting::{begin_free, free_failed};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::runtime::fallible::list_of;
@@ -22,10 +22,7 @@ pub fn pointer(
     size: Out<usize>,
     resource: GfxRes,
 ) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(address) = dptr.get()
-    {
+    gave(call.forward(), dptr, |address| {
         let bytes = size.get().map_or_else(|| size_at(address), |size| size as u64);
         let target = current_target(p);
         p.mapped_resources.insert(resource as u64, address);
@@ -33,8 +30,7 @@ pub fn pointer(
         if known.is_none_or(|entry| entry.kind != Kind::Imported) {
             book(p, call.api, Space::Device, address, bytes, target);
         }
-    }
-    result
+    })
 }
 
 /// cuGraphicsUnmapResources.

@@ -9,7 +9,7 @@ use crate::driver::param::{In, Out};
 use crate::hooks::call::accounting::{begin_free, enter, free_failed};
 use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::site;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::model::contexts::Target;
@@ -42,12 +42,9 @@ pub fn open(
     _handle: CUipcMemHandle,
     _flags: u32,
 ) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(address) = dptr.get()
-    {
+    gave(sharing(p, call.api, || call.forward()), dptr, |address| {
         if again(p, address) {
-            return result;
+            return;
         }
         let (size, target) = (size_at(address), current_target(p));
         let entry = entry(p, call.api, Space::Device, address, size, target);
@@ -57,8 +54,7 @@ pub fn open(
             enter(p, &entry);
         }
         drop(order);
-    }
-    result
+    })
 }
 
 /// One more open of an address that is already here.
@@ -106,56 +102,28 @@ fn release(
     result
 }
 
-/// cuMemPoolImportPointer.
-pub fn pool_import_pointer(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ptr: Out<u64>,
-    _pool: Pool,
-    _data: Out<CUmemPoolPtrExportData>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(address) = ptr.get()
-    {
-        let target = Target { device: device_of(address), ..current_target(p) };
-        book(p, call.api, Space::Device, address, size_at(address), target);
-    }
-    result
-}
-
-/// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
-pub fn external_buffer(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    _memory: ExtMem,
-    descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let (Some(address), Some(descriptor)) = (dptr.get(), descriptor.get())
-    {
-        book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
-    }
-    result
-}
-
-/// Freed with cuMipmappedArrayDestroy. Its size is not known.
-pub fn external_mipmap(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    array: Out<MArray>,
-    _memory: ExtMem,
-    _descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(array) = array.get()
-    {
+hooks! { p, call:
+    /// cuMemPoolImportPointer.
+    pool_import_pointer(ptr: Out<u64>, pool: Pool, data: Out<CUmemPoolPtrExportData>) =
+        gave(sharing(p, call.api, || call.forward()), ptr, |address| {
+            let target = Target { device: device_of(address), ..current_target(p) };
+            book(p, call.api, Space::Device, address, size_at(address), target);
+        });
+    /// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
+    external_buffer(dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) =
+        gave(sharing(p, call.api, || call.forward()), dptr, |address| {
+            if let Some(descriptor) = descriptor.get() {
+                book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
+            }
+        });
+    /// Freed with cuMipmappedArrayDestroy. Its size is not known.
+    external_mipmap(
+        array: Out<MArray>,
+        memory: ExtMem,
+        descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
+    ) = gave(sharing(p, call.api, || call.forward()), array, |array| {
         book(p, call.api, Space::Array, array as u64, 0, current_target(p));
-    }
-    result
+    });
 }
 
 pub(in crate::hooks) fn book(

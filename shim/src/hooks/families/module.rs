@@ -7,7 +7,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::attribution::{nameless, watched};
-use crate::hooks::call::{self, Call, hooks};
+use crate::hooks::call::{self, Call, gave, hooks};
 use crate::hooks::families::launch;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -82,23 +82,11 @@ hooks! { p, call:
     };
     /// cuFuncLoad.
     func_load(function: Function) = load_named(p, call, || name_of(p, function as u64));
-}
-
-/// cuLibraryGetKernel: returns a handle and loads nothing.
-pub fn library_get_kernel(
-    p: &'static Process,
-    call: &Call<impl call::Function>,
-    kernel: Out<Kernel>,
-    library: Library,
-    _name: In<c_char>,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(kernel) = kernel.get()
-    {
-        p.launched_kernels.has_kernel(kernel as u64, library as u64);
-    }
-    result
+    /// cuLibraryGetKernel: returns a handle and loads nothing.
+    library_get_kernel(kernel: Out<Kernel>, library: Library, name: In<c_char>) =
+        gave(call.forward(), kernel, |kernel| {
+            p.launched_kernels.has_kernel(kernel as u64, library as u64);
+        });
 }
 
 /// cuLibraryEnumerateKernels.

@@ -5,32 +5,21 @@ use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
-use crate::hooks::call::{Call, Function, hooks};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_target, device_id};
 use crate::model::vmm::{Dropped, Owner, Region, What};
 use crate::runtime::fallible::{TryPush, vec_of};
 use vramtrace_format::DeviceId;
 
-/// cuMulticastCreate.
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    handle: Out<u64>,
-    _prop: In<CUmulticastObjectProp>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(handle) = handle.get()
-    {
-        let mut vmm = p.vmm.lock();
-        let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
-        apply_settled(p, call.api, &mut vmm, stale, result);
-    }
-    result
-}
-
 hooks! { p, call:
+    /// cuMulticastCreate.
+    create(handle: Out<u64>, prop: In<CUmulticastObjectProp>) =
+        gave(sharing(p, call.api, || call.forward()), handle, |handle| {
+            let mut vmm = p.vmm.lock();
+            let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
+            apply_settled(p, call.api, &mut vmm, stale, CUDA_SUCCESS);
+        });
     /// cuMulticastBindMem.
     bind_mem(mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) =
         bind(p, call, mc, None, mc_offset, Memory::Handle(handle, size));

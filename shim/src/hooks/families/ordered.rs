@@ -8,7 +8,7 @@ use crate::driver::functions::driver;
 use crate::driver::param::Out;
 use crate::hooks::call::accounting::{Account, allocate, free, take};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, named};
 use crate::hooks::process::pool_reserves::{end_if_over, read, record_change, refresh};
@@ -91,17 +91,12 @@ of_the_stream! {
     alloc_async_ptsz free_async_ptsz true cuMemAllocAsync_ptsz cuMemFreeAsync_ptsz;
 }
 
-pub fn alloc_from_pool_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    pool: Pool,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
-    let (pool, size) = (pool as u64, bytesize as u64);
-    take_block(p, Wanted { api: call.api, per_thread, stream, pool, dptr, size }, || call.forward())
+hooks! { p, call:
+    alloc_from_pool_async(dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) = {
+        let (api, pool, size) = (call.api, pool as u64, bytesize as u64);
+        let per_thread = api == Api::cuMemAllocFromPoolAsync_ptsz;
+        take_block(p, Wanted { api, per_thread, stream, pool, dptr, size }, || call.forward())
+    };
 }
 
 #[inline(always)]

@@ -14,7 +14,7 @@ use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, f
 use crate::hooks::call::after_call::{stop_without_host_memory, unfollowed};
 use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::{Request, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -242,22 +242,13 @@ pub fn retain(
     result
 }
 
-/// cuMemImportFromShareableHandle.
-pub fn import(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    handle: Out<u64>,
-    _os_handle: *mut c_void,
-    _kind: CUmemAllocationHandleType,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(handle) = handle.get()
-    {
-        let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
-        p.vmm.lock().imported(handle, device);
-    }
-    result
+hooks! { p, call:
+    /// cuMemImportFromShareableHandle.
+    import(handle: Out<u64>, os_handle: *mut c_void, kind: CUmemAllocationHandleType) =
+        gave(sharing(p, call.api, || call.forward()), handle, |handle| {
+            let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
+            p.vmm.lock().imported(handle, device);
+        });
 }
 
 fn device_of(handle: u64) -> Option<DeviceId> {
