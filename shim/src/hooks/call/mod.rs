@@ -65,9 +65,8 @@ pub struct Call<F: Function> {
     errno_here: errno::Here,
     /// The time of events at the beginning of the hook, if it was read; else 0.
     now_ns: Cell<u64>,
-    /// When this call began, if it is timed; else 0. And the time that the driver took.
+    /// When this call began, if it is timed; else 0. The time that the driver takes is added.
     began_ns: Cell<u64>,
-    driver_ns: Cell<u64>,
     depth: depth::Guard,
 }
 
@@ -93,7 +92,6 @@ impl<F: Function> Call<F> {
             errno_here,
             now_ns: Cell::new(0),
             began_ns: Cell::new(0),
-            driver_ns: Cell::new(0),
             depth,
         }
     }
@@ -137,7 +135,7 @@ impl<F: Function> Call<F> {
     fn across_timed(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let entered = clock::mono_ns();
         let result = self.across(driver);
-        self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
+        self.began_ns.set(self.began_ns.get() + clock::elapsed_ns(entered));
         result
     }
 
@@ -302,7 +300,7 @@ pub(in crate::hooks) fn run<F: Function>(
         }
         after_call::after_call(process);
         if call.began_ns.get() != 0 {
-            timed::ended(process, call.began_ns.get(), call.driver_ns.get());
+            timed::ended(process, call.began_ns.get());
         }
         result as u32 as usize
     });

@@ -83,7 +83,7 @@ pub struct Cap {
     /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
     warned: AtomicBool,
-    /// Where the number of the last order is stored; null: nowhere.
+    /// Where the number of the last order is stored.
     ordered: AtomicPtr<AtomicU64>,
     rules: CapRules,
     ask: Ask,
@@ -94,6 +94,8 @@ pub struct Cap {
 }
 
 const DEVICES: usize = 256;
+/// Where there is no live page, there are no orders.
+static NO_ORDER: AtomicU64 = AtomicU64::new(0);
 /// No driver grants a request of this size: such a request does not enter a sum.
 const ABSURD: u64 = 1 << 60;
 
@@ -137,7 +139,7 @@ impl Cap {
             group: AtomicPtr::new(null_mut()),
             joining: Lock::new(()),
             order: AtomicU64::new(0),
-            ordered: AtomicPtr::new(null_mut()),
+            ordered: AtomicPtr::new((&raw const NO_ORDER).cast_mut()),
             orders: Orders::default(),
             rules,
             ask,
@@ -299,8 +301,8 @@ impl Cap {
     /// The number of an order that was not applied yet.
     #[inline(always)]
     pub fn new_order(&self) -> Option<u64> {
-        // SAFETY: null, or there for good.
-        let last = unsafe { self.ordered.load(Acquire).as_ref()? }.load(Acquire);
+        // SAFETY: there for good.
+        let last = unsafe { &*self.ordered.load(Acquire) }.load(Acquire);
         (last != self.order.load(Relaxed)).then_some(last)
     }
 

@@ -1,24 +1,24 @@
 //! Counting a change of an entry in the sums: of its stack, of its kind, of its device.
 
 use super::shard::{Inner, Shard, SiteTable};
-use super::totals::{KindSum, Step, device_index};
+use super::totals::{KindSum, Step};
 use super::{Entry, Ledger};
 use crate::runtime::lock::Guard;
 use std::sync::atomic::Ordering::Relaxed;
+use vramtrace_format::Kind;
 use vramtrace_format::physical::{Physical, physical};
 use vramtrace_format::summary::is_held;
-use vramtrace_format::{DeviceId, Kind};
 
 impl Ledger {
-    /// Counts a change of an entry in the sums of its stack and its kind. `BLOCK`: see [`Ledger::insert_as`]. `now`: the last
-    /// checkpoint.
+    /// Counts a change of an entry in the sums of its stack and its kind. `BLOCK`: see [`Ledger::insert_as`]. `at`: the
+    /// index of its device. `now`: the last checkpoint.
     #[inline(always)]
     pub(super) fn count<const BLOCK: bool>(
         &self,
         shard: &Shard,
         sites: &mut SiteTable,
         entry: &Entry,
-        device: DeviceId,
+        at: usize,
         step: Step,
         now: u32,
     ) -> Physical {
@@ -27,7 +27,7 @@ impl Ledger {
             // In no sum but its stack's.
             _ if BLOCK => {
                 let of = entry.weighed();
-                self.add_to_site(sites, entry, (device, Kind::Block), (of, Some(of[0])), step, now);
+                self.add_to_site(sites, entry, (at, Kind::Block), (of, Some(of[0])), step, now);
                 Physical::None
             }
             // Compiled by itself: the kind of most programs' allocations.
@@ -35,19 +35,19 @@ impl Ledger {
                 self.add_to_site(
                     sites,
                     entry,
-                    (device, Kind::Pool),
+                    (at, Kind::Pool),
                     ([size, 1], Some(size)),
                     step,
                     now,
                 );
-                self.add_to_kind(shard, (device, Kind::Pool), size, step, now);
+                self.add_to_kind(shard, (at, Kind::Pool), size, step, now);
                 Physical::Reserved
             }
             _ => {
                 let physical = physical_of(kind, size);
                 let held = is_held(kind).then_some(physical.share(size));
-                self.add_to_site(sites, entry, (device, kind), ([size, 1], held), step, now);
-                self.add_to_kind(shard, (device, kind), size, step, now);
+                self.add_to_site(sites, entry, (at, kind), ([size, 1], held), step, now);
+                self.add_to_kind(shard, (at, kind), size, step, now);
                 physical
             }
         }
@@ -59,13 +59,13 @@ impl Ledger {
         &self,
         sites: &mut SiteTable,
         entry: &Entry,
-        (device, kind): (DeviceId, Kind),
+        (at, kind): (usize, Kind),
         (of, held): ([u64; 2], Option<u64>),
         step: Step,
         now: u32,
     ) {
         if let Some(site) = sites.of(entry, now) {
-            let peak = self.totals(device).epoch_for(kind, step);
+            let peak = self.devices[at].epoch_for(kind, step);
             site.add(step, of, held, now, peak);
         }
     }
@@ -74,14 +74,14 @@ impl Ledger {
     fn add_to_kind(
         &self,
         shard: &Shard,
-        (device, kind): (DeviceId, Kind),
+        (at, kind): (usize, Kind),
         size: u64,
         step: Step,
         now: u32,
     ) {
-        let sum = shard.sum(device, kind as usize);
+        let sum = shard.sum(at, kind as usize);
         if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
-            self.first_of_kind(shard, device, kind);
+            self.first_of_kind(shard, at, kind);
         }
         if let Some(sum) = sum {
             sum.add(step, size, now);
@@ -90,11 +90,11 @@ impl Ledger {
 
     #[cold]
     #[inline(never)]
-    fn first_of_kind(&self, shard: &Shard, device: DeviceId, kind: Kind) {
-        let at = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
-        self.summed[device_index(device)][at].fetch_or(1 << kind as u16, Relaxed);
+    fn first_of_kind(&self, shard: &Shard, at: usize, kind: Kind) {
+        let place = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
+        self.summed[at][place].fetch_or(1 << kind as u16, Relaxed);
         if kind.is_physical() {
-            self.totals(device).seen.store(1, Relaxed);
+            self.devices[at].seen.store(1, Relaxed);
         }
     }
 
@@ -105,11 +105,12 @@ impl Ledger {
         shard: &Shard,
         mut inner: Guard<'_, Inner>,
         entry: &Entry,
+        at: usize,
         step: Step,
         now: u32,
     ) -> i64 {
         let (counted, taken) =
-            match self.count::<BLOCK>(shard, &mut inner.sites, entry, entry.device, step, now) {
+            match self.count::<BLOCK>(shard, &mut inner.sites, entry, at, step, now) {
                 Physical::Reserved | Physical::None => return 0,
                 Physical::Own(bytes) => (bytes, bytes),
                 Physical::Shared(_) => {
@@ -117,7 +118,7 @@ impl Ledger {
                     self.open_pages(entry)
                 }
             };
-        self.totals(entry.device).add(entry.kind, counted as i64, entry.time_ns);
+        self.devices[at].add(entry.kind, counted as i64, entry.time_ns);
         taken as i64
     }
 }

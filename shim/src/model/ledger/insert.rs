@@ -1,9 +1,10 @@
 //! Entering allocations.
 
 use super::entry::EntrySlot;
-use super::totals::Step;
+use super::totals::{Step, device_index};
 use super::{Entry, Ledger, Sink};
 use crate::runtime::hash_table::NoMemory;
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{Drift, Event, SiteId, Space};
 
@@ -35,7 +36,10 @@ impl Ledger {
         entry: &Entry,
     ) -> Result<i64, NoMemory> {
         debug_assert_eq!(entry.space == Space::Block, BLOCK);
-        self.note_allocation(entry);
+        let at = device_index(entry.device);
+        if self.devices[at].awaits.load(Relaxed) {
+            self.note_awaited(entry.device, entry.kind);
+        }
         let hash = entry.hash();
         let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
         let mut inner = shard.lock();
@@ -43,21 +47,28 @@ impl Ledger {
         let is_there = move |slot: &EntrySlot| slot.entry().is(space, key);
         let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
-            return self.insert_crowded::<BLOCK>(sink, *entry);
+            // A block's entry, which nothing refers to, is made where it is stored.
+            let copy;
+            let entry = if BLOCK {
+                copy = *entry;
+                &copy
+            } else {
+                entry
+            };
+            return self.insert_crowded::<BLOCK>(sink, entry);
         };
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
+        let (epoch, _) = self.devices[at].checkpoints.now();
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
-        Ok(self.count_in::<BLOCK>(shard, inner, entry, Step::Allocated, epoch))
+        Ok(self.count_in::<BLOCK>(shard, inner, entry, at, Step::Allocated, epoch))
     }
 
-    /// The same, where the address is still entered, or the table must grow. `entry`: a copy, so that nothing refers to the
-    /// caller's.
+    /// The same, where the address is still entered, or the table must grow.
     #[cold]
     #[inline(never)]
     fn insert_crowded<const BLOCK: bool>(
         &self,
         sink: &impl Sink,
-        entry: Entry,
+        entry: &Entry,
     ) -> Result<i64, NoMemory> {
         let (space, key) = (entry.space, entry.key);
         let shard = self.shard(space, key);
@@ -75,10 +86,11 @@ impl Ledger {
             }
             inner = shard.lock();
         }
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
-        inner.put(&entry, epoch, 0)?;
+        let at = device_index(entry.device);
+        let (epoch, _) = self.devices[at].checkpoints.now();
+        inner.put(entry, epoch, 0)?;
         shard.note_place(&inner);
-        Ok(growth + self.count_in::<BLOCK>(shard, inner, &entry, Step::Allocated, epoch))
+        Ok(growth + self.count_in::<BLOCK>(shard, inner, entry, at, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in

@@ -102,7 +102,9 @@ impl Ledger {
     fn summed(&self, at: usize, device: DeviceId) -> impl Iterator<Item = (Kind, &KindSum)> {
         let bits = self.summed[device_index(device)][at].load(Relaxed);
         let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
-        known.filter_map(move |kind| Some((kind, self.shards[at].sum(device, kind as usize)?)))
+        known.filter_map(move |kind| {
+            Some((kind, self.shards[at].sum(device_index(device), kind as usize)?))
+        })
     }
 
     fn totals(&self, device: DeviceId) -> &DeviceTotals {

@@ -15,17 +15,10 @@ impl Ledger {
         !self.totals(device).awaits.load(Relaxed)
     }
 
-    /// Notes a new allocation.
-    #[inline]
-    pub(super) fn note_allocation(&self, entry: &Entry) {
-        if self.totals(entry.device).awaits.load(Relaxed) {
-            self.note_awaited(entry.device, entry.kind);
-        }
-    }
-
+    /// Notes an allocation on a device whose next one is awaited.
     #[cold]
     #[inline(never)]
-    fn note_awaited(&self, device: DeviceId, kind: Kind) {
+    pub(super) fn note_awaited(&self, device: DeviceId, kind: Kind) {
         if !kind.is_host() {
             self.totals(device).awaits.store(false, Relaxed);
         }
