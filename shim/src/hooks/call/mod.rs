@@ -165,7 +165,7 @@ impl<F: Function> Call<F> {
             true => across_undeferred(self.api, driver),
         };
         self.depth.left_driver();
-        self.keep_errno();
+        self.errno.set(self.errno_here.get());
         result
     }
 
@@ -189,11 +189,6 @@ impl<F: Function> Call<F> {
     #[inline]
     fn restore_errno(&self) {
         self.errno_here.set(self.errno.get());
-    }
-
-    #[inline]
-    fn keep_errno(&self) {
-        self.errno.set(self.errno_here.get());
     }
 
     /// The driver's result, if it was called.

@@ -4,9 +4,8 @@
 use super::managed::Managed;
 use super::soft::SoftLimiter;
 pub use crate::model::cap::counting::Refusal;
-use crate::model::cap::counting::{add_in_order, take_within};
+use crate::model::cap::counting::{add_saturating, take_within};
 use crate::model::cap::group_share::GroupShare;
-use crate::model::ledger::add_saturating;
 use crate::runtime::attention;
 use crate::runtime::panic_boundary::catch;
 use crate::runtime::reserve;
@@ -95,7 +94,7 @@ impl Budget {
             Some(share) => {
                 let add = || self.take_own(share.count(), bytes);
                 let take_back = || {
-                    add_in_order(share.count(), -(bytes as i64));
+                    add_saturating(share.count(), -(bytes as i64), SeqCst);
                 };
                 let taken = share.take(bytes, add, take_back);
                 if share.has_changed() {
@@ -137,8 +136,8 @@ impl Budget {
             return true;
         }
         let good = match self.share() {
-            None => add_saturating(&self.counted.0, delta),
-            Some(share) => add_in_order(share.count(), delta),
+            None => add_saturating(&self.counted.0, delta, Relaxed),
+            Some(share) => add_saturating(share.count(), delta, SeqCst),
         };
         self.soft.notice(self.counted());
         good

@@ -34,6 +34,7 @@ mod soft;
 
 use crate::model::cap::group_share::GroupShare;
 pub use budget::{Budget, Refusal, Reservation};
+pub use counting::add_saturating;
 use group::Group;
 use managed::Managed;
 use orders::Orders;
@@ -43,7 +44,6 @@ pub use crate::model::cap::in_flight::InFlight;
 pub use growth::{Change, Growth, Reading, Ticket};
 
 use crate::config::CapRules;
-use crate::model::ledger::add_saturating;
 use crate::runtime::attention;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
@@ -425,7 +425,7 @@ impl Cap {
     /// Charges bytes that the driver took or freed for itself: contexts, kernels, unattributed bytes.
     pub fn charge(&self, device: DeviceId, delta: i64) {
         let cap = &self.devices[device.0 as usize];
-        add_saturating(&cap.outside, delta);
+        add_saturating(&cap.outside, delta, Relaxed);
         if device != DeviceId::UNKNOWN {
             // Also before the limit is known: it counts from the start.
             cap.budget.charge(delta);

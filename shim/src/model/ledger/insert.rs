@@ -1,6 +1,6 @@
 //! Entering allocations.
 
-use super::entry::EntrySlot;
+use super::entry::{self, EntrySlot};
 use super::totals::{Step, device_index};
 use super::{Entry, Ledger, Sink};
 use crate::runtime::hash_table::NoMemory;
@@ -40,7 +40,7 @@ impl Ledger {
         if self.devices[at].awaits.load(Relaxed) {
             self.note_awaited(entry.device, entry.kind);
         }
-        let hash = entry.hash();
+        let hash = entry::hash(entry.key);
         let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
         let mut inner = shard.lock();
         let (space, key) = (entry.space, entry.key);

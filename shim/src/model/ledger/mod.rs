@@ -31,7 +31,7 @@ pub use checkpoint::Cursor;
 pub use entry::Entry;
 pub use held::{Held, HeldCursor, Walked};
 pub use remove::{ContextTotals, Removed};
-pub use totals::{DEVICES, KINDS, SiteTotals, Sums, add_saturating, device_at, device_index};
+pub use totals::{DEVICES, KINDS, SiteTotals, Sums, device_at, device_index};
 
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::lock::Lock;

@@ -2,6 +2,7 @@
 //! the values that a running checkpoint still needs.
 
 use super::peaks::{KeptEpoch, Peaks};
+use crate::model::cap::add_saturating;
 use crate::runtime::hash_table::{Slot, spread};
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
@@ -22,22 +23,6 @@ pub fn device_index(device: DeviceId) -> usize {
 
 pub fn device_at(index: usize) -> DeviceId {
     if index == DEVICES - 1 { DeviceId::UNKNOWN } else { DeviceId(index as u8) }
-}
-
-/// Adds a signed delta, stopping at both ends. False: it would have gone below zero.
-pub fn add_saturating(total: &AtomicU64, delta: i64) -> bool {
-    let mut current = total.load(Relaxed);
-    loop {
-        let next = if delta >= 0 {
-            current.saturating_add(delta as u64)
-        } else {
-            current.saturating_sub(delta.unsigned_abs())
-        };
-        match total.compare_exchange_weak(current, next, Relaxed, Relaxed) {
-            Ok(_) => return delta >= 0 || delta.unsigned_abs() <= current,
-            Err(seen) => current = seen,
-        }
-    }
 }
 
 /// The last checkpoint that began, 0 before the first, and in the upper half the one that is being written, 0: none. One word:
@@ -110,8 +95,8 @@ impl DeviceTotals {
         }
         let bytes = &self.kinds[kind as usize];
         bytes.epoch.keep(self.epoch(), &bytes.at_peak, &bytes.live);
-        let kind_ok = add_saturating(&bytes.live, delta);
-        let live_ok = add_saturating(&self.live, delta);
+        let kind_ok = add_saturating(&bytes.live, delta, Relaxed);
+        let live_ok = add_saturating(&self.live, delta, Relaxed);
         if delta > 0 {
             let live = self.live.load(Relaxed);
             if raise(&self.peak, live) {
@@ -380,10 +365,10 @@ mod tests {
     #[test]
     fn sums_stop_at_zero_and_say_so() {
         let total = AtomicU64::new(5);
-        assert!(add_saturating(&total, -5));
-        assert!(!add_saturating(&total, -1));
+        assert!(add_saturating(&total, -5, Relaxed));
+        assert!(!add_saturating(&total, -1, Relaxed));
         assert_eq!(total.load(Relaxed), 0);
-        assert!(add_saturating(&total, 3));
+        assert!(add_saturating(&total, 3, Relaxed));
     }
 
     #[test]
