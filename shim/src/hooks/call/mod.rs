@@ -15,6 +15,8 @@
 //! }
 //! ```
 //!
+//! Hooks of functions that differ in their arguments alone are rows of `hooks!`.
+//!
 //! A [`Call`] holds the real function and the program's arguments: [`Call::forward`] cannot mix them up,
 //! and is safe. The export around the hook takes care of depth, errno and panics (`run`), and calls
 //! [`after_call::after_call`]. `forward` remembers what the driver answered, so that a hook that

@@ -5,8 +5,7 @@ use super::launch;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::attribution;
-use crate::hooks::call::attribution::nameless;
+use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched};
 use crate::hooks::call::request::{Why, refuse_at, site};
 use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::families::torch_calls;
@@ -77,12 +76,7 @@ fn created(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let watch = Measured::start(p, device_id(device));
-    let taking = attribution::TrackedCall::start(
-        p,
-        Target { context: ContextId(0), device: device_id(device) },
-        DriverActivity::Context,
-    );
+    let watch = Measured::start(p, before_any(device), DriverActivity::Context);
     gave(call.forward(), ctx, |ctx| {
         let handle = ctx as u64;
         // The driver returned a handle that the model holds as live: that context was destroyed by a
@@ -94,7 +88,7 @@ fn created(
         }
         let arrival = arrival(p, handle, device_id(device));
         let seen = p.contexts.created(arrival, |context| announce(p, context));
-        watch.made(p, call.api, seen.target, taking);
+        watch.made(p, call.api, seen.target);
     })
 }
 
@@ -109,21 +103,15 @@ pub fn primary_retain(
         return refused;
     }
     let id = device_id(device);
-    let (watch, taking) = match p.contexts.primary_of(id) {
-        Some(_) => (Measured::none(), attribution::TrackedCall::none()),
-        None => {
-            let target = Target { context: ContextId(0), device: id };
-            (
-                Measured::start(p, id),
-                attribution::TrackedCall::start(p, target, DriverActivity::Context),
-            )
-        }
+    let watch = match p.contexts.primary_of(id) {
+        Some(_) => Measured { before: None, tracked: TrackedCall::none() },
+        None => Measured::start(p, before_any(device), DriverActivity::Context),
     };
     gave(call.forward(), ctx, |ctx| {
         let arrival = arrival(p, ctx as u64, id);
         let seen = p.contexts.retained(arrival, |context| announce(p, context));
         if seen.new {
-            watch.made(p, call.api, seen.target, taking);
+            watch.made(p, call.api, seen.target);
         }
     })
 }
@@ -140,9 +128,8 @@ pub fn green_create(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let target = Target { context: ContextId(0), device: device_id(device) };
-    let real = || call.forward();
-    let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
+    let (target, real) = (before_any(device), || call.forward());
+    let result = watched(p, call.api, target, DriverActivity::Context, nameless, real);
     gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, device_id(device)))
 }
 
@@ -184,12 +171,17 @@ pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i3
     result
 }
 
+/// The target of a call that makes a context on this device.
+fn before_any(device: i32) -> Target {
+    Target { context: ContextId(0), device: device_id(device) }
+}
+
 /// No context is made under a cap that cannot be understood.
 fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
     if !p.cap.is_bad() {
         return None;
     }
-    let target = Target { context: ContextId(0), device: device_id(device) };
+    let target = before_any(device);
     let site = site(p, api, None, target, PoolId(0), 0);
     Some(refuse_at(p, target.device, site, 0, Why::BadCap))
 }
@@ -291,8 +283,7 @@ pub fn set_limit(
         CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
         _ => DriverActivity::OtherLimit,
     };
-    let watch = Measured::start(p, target.device);
-    let taking = attribution::TrackedCall::start(p, target, doing);
+    let watch = Measured::start(p, target, doing);
     let result = call.forward();
     if result == CUDA_SUCCESS {
         // The bytes move from the reservation to the driver's own: charged first, then released, so
@@ -309,7 +300,7 @@ pub fn set_limit(
             p.launched_kernels
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
-        taking.end(p, call.api, target, nameless);
+        watch.tracked.end(p, call.api, target, nameless);
         p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
@@ -328,8 +319,7 @@ fn share_with(
     peer: Ctx,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result =
-        attribution::watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real);
+    let result = sharing(p, api, real);
     if result == CUDA_SUCCESS
         && let Some(target) = p.contexts.find(peer as u64)
     {
@@ -338,37 +328,31 @@ fn share_with(
     result
 }
 
-/// Measures what the driver takes during a call.
-struct Measured(Option<(&'static Device, FigureBefore)>);
+/// Measures what the driver takes during a call, and tracks it.
+struct Measured {
+    before: Option<(&'static Device, FigureBefore)>,
+    tracked: TrackedCall,
+}
 
 impl Measured {
-    fn none() -> Measured {
-        Measured(None)
-    }
-
-    fn start(p: &'static Process, device: DeviceId) -> Measured {
-        let device = known_device(p, device).filter(|_| NvmlReader::is_wanted(p));
-        Measured(device.map(|device| (device, p.nvml.before(p, device))))
+    fn start(p: &'static Process, target: Target, doing: DriverActivity) -> Measured {
+        let device = known_device(p, target.device).filter(|_| NvmlReader::is_wanted(p));
+        let before = device.map(|device| (device, p.nvml.before(p, device)));
+        Measured { before, tracked: TrackedCall::start(p, target, doing) }
     }
 
     /// `None`: it cannot be measured.
     fn taken(&self, p: &Process) -> Option<u64> {
-        let (device, before) = self.0.as_ref()?;
+        let (device, before) = self.before.as_ref()?;
         p.nvml.taken_since(p, device, before)
     }
 
     /// After a context was created: charges and samples the bytes that it took.
-    fn made(
-        &self,
-        p: &'static Process,
-        api: Api,
-        target: Target,
-        taking: attribution::TrackedCall,
-    ) {
+    fn made(self, p: &'static Process, api: Api, target: Target) {
         if p.launched_kernels.context_seen() {
             state::hot().launches.forget();
         }
         p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
-        taking.end(p, api, target, nameless);
+        self.tracked.end(p, api, target, nameless);
     }
 }

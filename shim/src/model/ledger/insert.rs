@@ -47,28 +47,21 @@ impl Ledger {
         let is_there = move |slot: &EntrySlot| slot.entry().is(space, key);
         let Some(index) = inner.entries.vacancy(hash, is_there) else {
             drop(inner);
-            // A block's entry, which nothing refers to, is made where it is stored.
-            let copy;
-            let entry = if BLOCK {
-                copy = *entry;
-                &copy
-            } else {
-                entry
-            };
-            return self.insert_crowded::<BLOCK>(sink, entry);
+            return self.insert_crowded::<BLOCK>(sink, *entry);
         };
         let (epoch, _) = self.devices[at].checkpoints.now();
         inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
         Ok(self.count_in::<BLOCK>(shard, inner, entry, at, Step::Allocated, epoch))
     }
 
-    /// The same, where the address is still entered, or the table must grow.
+    /// The same, where the address is still entered, or the table must grow. `entry`: a copy, so that a block's, which nothing
+    /// refers to, is made where it is stored.
     #[cold]
     #[inline(never)]
     fn insert_crowded<const BLOCK: bool>(
         &self,
         sink: &impl Sink,
-        entry: &Entry,
+        entry: Entry,
     ) -> Result<i64, NoMemory> {
         let (space, key) = (entry.space, entry.key);
         let shard = self.shard(space, key);
@@ -88,9 +81,9 @@ impl Ledger {
         }
         let at = device_index(entry.device);
         let (epoch, _) = self.devices[at].checkpoints.now();
-        inner.put(entry, epoch, 0)?;
+        inner.put(&entry, epoch, 0)?;
         shard.note_place(&inner);
-        Ok(growth + self.count_in::<BLOCK>(shard, inner, entry, at, Step::Allocated, epoch))
+        Ok(growth + self.count_in::<BLOCK>(shard, inner, &entry, at, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in
