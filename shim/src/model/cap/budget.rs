@@ -144,6 +144,7 @@ impl Budget {
     }
 
     /// Takes the bytes of a request. `managed`: where they are pages of managed memory, which counts in steps.
+    #[inline]
     pub fn reserve<'a>(
         &'a self,
         bytes: u64,
@@ -165,6 +166,7 @@ impl Budget {
         reservation
     }
 
+    #[inline(always)]
     fn reserve_by<'a, E>(
         &'a self,
         bytes: u64,
@@ -254,12 +256,19 @@ impl Reservation<'_> {
 }
 
 impl Drop for Reservation<'_> {
+    #[inline]
     fn drop(&mut self) {
         if let Some(budget) = self.budget.filter(|_| !self.taken) {
-            // A lock that a thread has left must not unwind out of a destructor.
-            let _ = catch(|| budget.give_back(self.bytes, self.managed));
+            give_up(budget, self.bytes, self.managed);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn give_up(budget: &Budget, bytes: u64, managed: Option<&Managed>) {
+    // A lock that a thread has left must not unwind out of a destructor.
+    let _ = catch(|| budget.give_back(bytes, managed));
 }
 
 #[cfg(test)]
