@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::model::cap::counting::{Attempt, add_in_order, add_then_look, take_within};
+use crate::model::cap::counting::{Attempt, add_saturating, add_then_look, take_within};
 use crate::runtime::atomics::{AtomicU64 as Count, Ordering};
 
 #[test]
@@ -19,7 +19,7 @@ fn a_budget_is_never_passed_and_never_lost() {
                     let taken = take_within(&count, bytes, LIMIT).is_ok();
                     assert!(count.load(Ordering::SeqCst) <= LIMIT);
                     if taken {
-                        assert!(add_in_order(&count, -(bytes as i64)));
+                        assert!(add_saturating(&count, -(bytes as i64), Ordering::SeqCst));
                     }
                     taken
                 })
@@ -49,7 +49,7 @@ fn a_group_grants_no_byte_twice() {
                         || Some(LIMIT),
                         sum,
                         || {
-                            add_in_order(own, -(bytes as i64));
+                            add_saturating(own, -(bytes as i64), Ordering::SeqCst);
                         },
                     );
                     match taken {

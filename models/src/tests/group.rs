@@ -5,7 +5,7 @@ use loom::thread;
 use super::few_switches;
 use crate::group::{GROUP_WORDS, GroupPage, limit_order};
 use crate::member::Member;
-use crate::model::cap::counting::{Refusal, add_in_order, take_within};
+use crate::model::cap::counting::{Refusal, add_saturating, take_within};
 use crate::model::cap::group_share::GroupShare;
 use crate::runtime::atomics::{AtomicU64, Ordering::SeqCst};
 
@@ -45,7 +45,7 @@ fn ask(page: GroupPage<'static>, slot: usize, bytes: u64) -> Result<(), Refusal>
     let over = |counted| Refusal { counted, limit: u64::MAX, of_group: false };
     let add = || take_within(share.count(), bytes, u64::MAX).map_err(over);
     let take_back = || {
-        add_in_order(share.count(), -(bytes as i64));
+        add_saturating(share.count(), -(bytes as i64), SeqCst);
     };
     share.take(bytes, add, take_back)
 }
@@ -77,7 +77,7 @@ fn what_is_taken_back_is_never_settled(asked_before: bool) {
         let other = thread::spawn(move || {
             page.begin_request(1);
             take_within(page.count(1, 0), 7, u64::MAX).unwrap();
-            add_in_order(page.count(1, 0), -7);
+            add_saturating(page.count(1, 0), -7, SeqCst);
             page.end_request(1);
         });
         let settled = page.settled(0, 0);

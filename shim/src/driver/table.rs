@@ -194,9 +194,9 @@ macro_rules! table {
             "J. Reports memory"
             Report in Cuda {
                 cuMemGetInfo_v2 3020 (free: Out<usize>, total: Out<usize>) => info::mem_get_info;
-                cuMemGetInfo 2000 (free: Out<u32>, total: Out<u32>) => info::mem_get_info_v1;
+                cuMemGetInfo 2000 (free: Out<u32>, total: Out<u32>) => info::mem_get_info;
                 cuDeviceTotalMem_v2 3020 (bytes: Out<usize>, dev: i32) => info::device_total_mem;
-                cuDeviceTotalMem 2000 (bytes: Out<u32>, dev: i32) => info::device_total_mem_v1;
+                cuDeviceTotalMem 2000 (bytes: Out<u32>, dev: i32) => info::device_total_mem;
                 cuMemGetAddressRange_v2 3020 (base: *mut u64, size: *mut usize, dptr: u64) => pass;
                 cuPointerGetAttribute 4000 (data: *mut c_void, attribute: CUpointer_attribute, ptr: u64) => pass;
                 cuPointerGetAttributes 7000 (count: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: u64) => pass;

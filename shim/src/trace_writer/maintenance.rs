@@ -4,7 +4,7 @@
 use super::history_state::HistoryKeeper;
 use super::live::PublishedPage;
 use super::switch_state::Switch;
-use super::{PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
+use super::{BEHIND, LEFT_TO_ASK, PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::runtime::private_table::{self, NoTask, Table};
@@ -176,14 +176,16 @@ impl TraceWriter {
     #[inline]
     pub fn is_due(&self) -> bool {
         let due = thread_slot::last_ns() >= self.due_ns.load(Ordering::Relaxed);
-        if due || self.left_to_ask.load(Ordering::Relaxed) {
-            self.left_to_ask.store(false, Ordering::Relaxed);
-            return true;
+        (due || self.noted.load(Ordering::Relaxed) != BEHIND) && self.note_call(due)
+    }
+
+    #[cold]
+    fn note_call(&self, due: bool) -> bool {
+        let due = due || self.noted.fetch_or(BEHIND, Ordering::Relaxed) & LEFT_TO_ASK != 0;
+        if due {
+            self.noted.fetch_and(!LEFT_TO_ASK, Ordering::Relaxed);
         }
-        if !self.behind.load(Ordering::Relaxed) {
-            self.behind.store(true, Ordering::Relaxed);
-        }
-        false
+        due
     }
 
     /// As `is_due`, at the end of a call about a block, in which the driver and NVML may not be called.
@@ -197,12 +199,12 @@ impl TraceWriter {
 
     /// After a block the part that calls NVML is left to a driver call.
     pub fn leave_to_ask(&self) {
-        self.left_to_ask.store(true, Ordering::Relaxed);
+        self.noted.fetch_or(LEFT_TO_ASK, Ordering::Relaxed);
     }
 
     #[inline(always)]
     fn waits_for_time(&self, now_ns: u64) -> bool {
-        self.behind.load(Ordering::Relaxed)
+        self.noted.load(Ordering::Relaxed) & BEHIND != 0
             || self.state.load(Ordering::Relaxed) == TOTALS
             || now_ns >= self.write_due_ns.load(Ordering::Relaxed)
             || now_ns >= self.switch_due_ns.load(Ordering::Relaxed)
@@ -223,7 +225,7 @@ impl TraceWriter {
         let new_window = sequence.is_some() && maintenance.noted != sequence;
         let stale = self.stale.swap(false, Ordering::Relaxed);
         if end || new_window || stale || now_ns >= maintenance.figures_due_ns {
-            self.behind.store(false, Ordering::Relaxed);
+            self.noted.fetch_and(!BEHIND, Ordering::Relaxed);
             let devices = view.devices().into_iter();
             let counters: Vec<Counters> = devices.map(|device| view.counters(device)).collect();
             if let Some(sequence) = sequence.filter(|_| end || new_window) {

@@ -55,7 +55,7 @@ use means::Means;
 use short_window::ShortWindow;
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use switch_state::Switch;
 use trace::Trace;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
@@ -71,6 +71,11 @@ const SILENT: u32 = 3;
 /// Switched off: events are not appended, the ledger goes on. See [`switch`].
 const PAUSED: u32 = 4;
 
+/// A call has ended since the live page's figures were last stored.
+const BEHIND: u8 = 1;
+/// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver call.
+const LEFT_TO_ASK: u8 = 2;
+
 /// Most events that are kept for a file that may never open; at more it opens. Definitions are as many as
 /// the tables of what they define have.
 const PENDING_MOST: usize = 1 << 14;
@@ -83,11 +88,8 @@ pub struct TraceWriter {
     state: AtomicU32,
     /// The live page's figures must be stored at the end of this call.
     stale: AtomicBool,
-    /// A call has ended since they were last stored.
-    behind: AtomicBool,
-    /// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver
-    /// call.
-    left_to_ask: AtomicBool,
+    /// [`BEHIND`] after nearly all calls, and [`LEFT_TO_ASK`].
+    noted: AtomicU8,
     trace: AtomicPtr<Trace>,
     clock: ProcessClock,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
@@ -136,13 +138,12 @@ impl TraceWriter {
             clock: ProcessClock::start(),
             start_unix_ns: clock::unix_ns(),
             stale: AtomicBool::new(false),
-            behind: AtomicBool::new(false),
+            noted: AtomicU8::new(0),
             due_ns: AtomicU64::new(0),
             write_due_ns: AtomicU64::new(u64::MAX),
             switch_due_ns: AtomicU64::new(0),
             cut_reported: AtomicBool::new(false),
             threads_reported: AtomicBool::new(false),
-            left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
             maintenance: Lock::new(Maintenance::new(

@@ -7,7 +7,9 @@ use super::{RUNNING, SILENT, TraceWriter};
 use crate::model::ledger::Entry;
 use crate::runtime::thread_slot;
 use std::sync::atomic::Ordering;
-use vramtrace_format::{Alloc, Appended, Event, Reserved, Short, SiteId, Space, ThreadId};
+use vramtrace_format::{
+    Alloc, Appended, Event, Reserved, Short, SiteId, Space, ThreadId, WindowWriter,
+};
 
 impl TraceWriter {
     /// `record_at` for a framework's block, with or without its request, in a fast path.
@@ -16,39 +18,31 @@ impl TraceWriter {
         if let Some(bytes) = block.requested {
             return self.record_requested(time_ns, *block, bytes);
         }
-        let put = self
-            .short(time_ns)
-            .map(|(thread, window)| (window, window.writer.append_alloc(thread, time_ns, block)));
+        let put = |to: &WindowWriter, thread| to.append_alloc(thread, time_ns, block);
         let block = *block;
-        self.finish(put, time_ns, move || Event::Alloc(block));
+        self.record_short(time_ns, put, move || Event::Alloc(block));
     }
 
     /// Out of line: a block whose request is as large touches less code.
     #[inline(never)]
     fn record_requested(&self, time_ns: u64, block: Alloc, bytes: u64) {
-        let put = self.short(time_ns).map(|(thread, window)| {
-            (window, window.writer.append_requested(thread, time_ns, &block, bytes))
-        });
-        self.finish(put, time_ns, move || Event::Alloc(block));
+        let put = |to: &WindowWriter, thread| to.append_requested(thread, time_ns, &block, bytes);
+        self.record_short(time_ns, put, move || Event::Alloc(block));
     }
 
     /// `record_at` for a free, in a fast path.
     #[inline(always)]
     pub fn record_free(&self, time_ns: u64, key: u64, space: Space, site: SiteId) {
-        let put = self.short(time_ns).map(|(thread, window)| {
-            (window, window.writer.append_free(thread, time_ns, key, space, site))
-        });
-        self.finish(put, time_ns, move || Event::Free { key, space, site });
+        let put = |to: &WindowWriter, thread| to.append_free(thread, time_ns, key, space, site);
+        self.record_short(time_ns, put, move || Event::Free { key, space, site });
     }
 
     /// Records an entry of the ledger, out of line: for the hooks of the driver's functions, which are many.
     #[inline(never)]
     pub fn record_entry(&self, entry: &Entry) {
         let time_ns = entry.time_ns;
-        let put = self.short(time_ns).map(|(thread, window)| {
-            (window, window.writer.append_alloc(thread, time_ns, &entry.alloc()))
-        });
-        self.finish(put, time_ns, || Event::Alloc(entry.alloc()));
+        let put = |to: &WindowWriter, thread| to.append_alloc(thread, time_ns, &entry.alloc());
+        self.record_short(time_ns, put, || Event::Alloc(entry.alloc()));
     }
 
     /// As `record_free`, out of line.
@@ -57,15 +51,15 @@ impl TraceWriter {
         self.record_free(time_ns, key, space, site);
     }
 
-    /// Does the rest where an append in its short form has not done all.
+    /// Appends an event in its short form by `put`, in the common case; `event`: the same, for the rest.
     #[inline(always)]
-    fn finish(
+    fn record_short(
         &self,
-        put: Option<(&'static Window, Short)>,
         time_ns: u64,
+        put: impl FnOnce(&WindowWriter, ThreadId) -> Short,
         event: impl FnOnce() -> Event,
     ) {
-        match put {
+        match self.short(time_ns).map(|(thread, window)| (window, put(&window.writer, thread))) {
             Some((_, Short::At { .. })) => {}
             Some((window, Short::Reserved(at))) => self.go_on(window, at, time_ns, event),
             // Nothing is recorded.

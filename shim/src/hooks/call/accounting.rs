@@ -265,10 +265,7 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
         return Ok(Reservation::none());
     }
     let device = request.target.device;
-    match request.kind {
-        Kind::Managed => p.cap.reserve_managed(device, bytes, || refresh_before_refusal(p, device)),
-        _ => p.cap.reserve(device, bytes, || refresh_before_refusal(p, device)),
-    }
+    p.cap.reserve(device, request.kind, bytes, || refresh_before_refusal(p, device))
 }
 
 /// A free, by any entry point. The driver is always called. `api`: the call's, as the hook names it, so that it is known
@@ -294,11 +291,41 @@ pub fn free(
     if result == 0 {
         commit_free(p, removed, now);
     } else {
-        let entry = &removed.entry;
-        p.cap.grow(entry.device, p.ledger.restore(&p.trace_writer, removed));
-        p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+        free_failed(p, removed, site, result);
     }
     result
+}
+
+/// Removes what a call is going to free, if `wanted`, and records the free. Off the usual path.
+pub(in crate::hooks) fn begin_free(
+    p: &'static Process,
+    api: Api,
+    (space, key): (Space, u64),
+    wanted: impl FnOnce(&Entry) -> bool,
+) -> Option<(Removed, SiteId)> {
+    let removed = p.ledger.remove_if(&p.trace_writer, space, key, wanted)?;
+    let site = freeing_site(p, api, &removed.entry, 0);
+    p.trace_writer.record(&Event::Free { key, space, site });
+    Some((removed, site))
+}
+
+/// The driver refused the free: what was removed is there again.
+#[cold]
+pub(in crate::hooks) fn free_failed(
+    p: &'static Process,
+    removed: &Removed,
+    site: SiteId,
+    result: CUresult,
+) {
+    let Entry { key, space, device, .. } = removed.entry;
+    p.cap.grow(device, p.ledger.restore(&p.trace_writer, removed));
+    p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+}
+
+/// Enters what no cap limits in the ledger and the trace.
+pub(in crate::hooks) fn enter(p: &'static Process, entry: &Entry) {
+    p.ledger.insert(&p.trace_writer, entry);
+    p.trace_writer.record_entry(entry);
 }
 
 /// A free of what the ledger does not have.

@@ -15,6 +15,8 @@
 //! }
 //! ```
 //!
+//! Hooks of functions that differ in their arguments alone are rows of `hooks!`.
+//!
 //! A [`Call`] holds the real function and the program's arguments: [`Call::forward`] cannot mix them up,
 //! and is safe. The export around the hook takes care of depth, errno and panics (`run`), and calls
 //! [`after_call::after_call`]. `forward` remembers what the driver answered, so that a hook that
@@ -32,6 +34,7 @@ pub mod request;
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::CUresult;
 use crate::driver::depth;
+use crate::driver::param::Out;
 use crate::hooks::call::handler_exits::undeferred;
 use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::state;
@@ -64,9 +67,8 @@ pub struct Call<F: Function> {
     errno_here: errno::Here,
     /// The time of events at the beginning of the hook, if it was read; else 0.
     now_ns: Cell<u64>,
-    /// When this call began, if it is timed; else 0. And the time that the driver took.
+    /// When this call began, if it is timed; else 0. The time that the driver takes is added.
     began_ns: Cell<u64>,
-    driver_ns: Cell<u64>,
     depth: depth::Guard,
 }
 
@@ -92,7 +94,6 @@ impl<F: Function> Call<F> {
             errno_here,
             now_ns: Cell::new(0),
             began_ns: Cell::new(0),
-            driver_ns: Cell::new(0),
             depth,
         }
     }
@@ -136,7 +137,7 @@ impl<F: Function> Call<F> {
     fn across_timed(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let entered = clock::mono_ns();
         let result = self.across(driver);
-        self.driver_ns.set(self.driver_ns.get() + clock::elapsed_ns(entered));
+        self.began_ns.set(self.began_ns.get() + clock::elapsed_ns(entered));
         result
     }
 
@@ -166,7 +167,7 @@ impl<F: Function> Call<F> {
             true => across_undeferred(self.api, driver),
         };
         self.depth.left_driver();
-        self.keep_errno();
+        self.errno.set(self.errno_here.get());
         result
     }
 
@@ -192,11 +193,6 @@ impl<F: Function> Call<F> {
         self.errno_here.set(self.errno.get());
     }
 
-    #[inline]
-    fn keep_errno(&self) {
-        self.errno.set(self.errno_here.get());
-    }
-
     /// The driver's result, if it was called.
     pub fn answer(&self) -> Option<CUresult> {
         self.answer.get()
@@ -216,6 +212,36 @@ fn across_undeferred(api: Api, call: impl FnOnce() -> CUresult) -> CUresult {
         }
     }
 }
+
+/// After a call with this result: where it succeeded, `work` gets what the driver has written. Returns the result.
+#[inline(always)]
+pub fn gave<T: Copy>(result: CUresult, output: Out<T>, work: impl FnOnce(T)) -> CUresult {
+    if result == 0
+        && let Some(value) = output.get()
+    {
+        work(value);
+    }
+    result
+}
+
+/// Hooks whose work is one expression, which is shared with other versions of a function or needs few of the arguments.
+/// `p`, `call`: what the expression has for the state of the process and the call.
+macro_rules! hooks {
+    ($p:ident, $call:ident: $(
+        $(#[$attribute:meta])* $name:ident ( $($argument:ident: $ty:ty),* $(,)? ) = $work:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        #[allow(clippy::too_many_arguments, unused_variables)]
+        pub fn $name(
+            $p: &'static crate::hooks::process::state::Process,
+            $call: &crate::hooks::call::Call<impl crate::hooks::call::Function>,
+            $($argument: $ty),*
+        ) -> CUresult {
+            $work
+        }
+    )*};
+}
+pub(in crate::hooks) use hooks;
 
 macro_rules! function {
     ($( ($($arg:ident: $ty:ident),*) )*) => {$(
@@ -271,7 +297,7 @@ pub(in crate::hooks) fn run<F: Function>(
         }
         after_call::after_call(process);
         if call.began_ns.get() != 0 {
-            timed::ended(process, call.began_ns.get(), call.driver_ns.get());
+            timed::ended(process, call.began_ns.get());
         }
         result as u32 as usize
     });

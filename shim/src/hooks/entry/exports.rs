@@ -41,49 +41,73 @@ fn short_jumps() {
     };
 }
 
+/// The real function at this address, with the types that its row names. `row`: of this row, or the call ends here.
+macro_rules! real {
+    ($real:expr, ($($ty:ty),*) -> $result:ty) => {{
+        // SAFETY: the real function of this row, with the types that the row names.
+        let real: unsafe extern "C-unwind" fn($($ty),*) -> $result = unsafe { core::mem::transmute($real) };
+        real
+    }};
+    (row $name:ident, ($($ty:ty),*)) => {
+        match pointers::function(Api::$name) {
+            Some(real) => real!(real, ($($ty),*) -> CUresult),
+            None => return Api::$name.missing(Api::$name.home().is_found()),
+        }
+    };
+}
+
+/// Runs a hook of the program's call, which `real` makes. The arguments are taken from the call: the closure keeps nothing.
+macro_rules! hooked {
+    ($name:ident, $real:expr, ($($arg:ident),*), $($hook:tt)+) => {{
+        // SAFETY: the program's own call, with its arguments.
+        let Some(guard) = depth::enter() else { return unsafe { $real($($arg),*) } };
+        // SAFETY: this is the program's call, and `call` ends with it.
+        let call = unsafe { Call::new(Api::$name, $real, ($($arg,)*), guard) };
+        let result = call::run(&call, |process, call| {
+            #[allow(unused_variables)]
+            let ($($arg,)*) = call.arguments();
+            body!(Api::$name, process, call, ($($arg),*), $($hook)+)
+        });
+        call.end();
+        result
+    }};
+}
+
+/// A hook of a function of PyTorch's, which has no call that is run. Without destructors: see `hooks/call/handler_exits.rs`.
+#[inline(always)]
+fn plain_or_deferred<R>(hook: impl FnOnce() -> R) -> R {
+    if depth::is_plain() { hook() } else { deferred(hook) }
+}
+
 macro_rules! export {
-    // Called by PyTorch, not by the program: the register behind the arguments is for the place of the call, which says whose
-    // library this is.
+    // Called by PyTorch, not by the program.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
     ) => $($hook:tt)+) => {
-        pub use $name::$name;
-        mod $name {
-            use super::*;
-            export!(naked "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> ());
-            // Without destructors: see `hooks/call/handler_exits.rs`.
+        export!(torch "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> () {
             unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, caller: usize) {
                 let real = torch_calls::real(Api::$name, caller);
-                let hooked = move || torch_calls::run(Api::$name, |process| {
+                plain_or_deferred(move || torch_calls::run(Api::$name, |process| {
                     crate::hooks::families::$($hook)+(process, Api::$name, $a, $b, $c, $d)
-                });
-                if depth::is_plain() { hooked() } else { deferred(hooked) }
+                }));
                 if let Some(real) = real {
-                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
+                    let real = real!(real, ($A, $B, $C, $D) -> ());
                     // SAFETY: the program's own call, with its arguments.
                     unsafe { real($a, $b, $c, $d) }
                 }
             }
-        }
+        });
     };
     // Blocks: a program makes millions.
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
     ) => torch :: memory) => {
-        pub use $name::$name;
-        mod $name {
-            use super::*;
-            export!(naked "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> ());
-            // Without destructors: see `hooks/call/handler_exits.rs`.
+        export!(torch "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> () {
             // The last calls are jumps, and none needs a place on the stack.
             #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
             unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 if let Some(real) = torch_samples::passed(Api::$name, caller, $a, $b, $c, $d, $e) {
-                    let real: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E) =
-                        // SAFETY: the real function of this row, with the types that the row names.
-                        unsafe { core::mem::transmute(real) };
+                    let real = real!(real, ($A, $B, $C, $D, $E) -> ());
                     // SAFETY: the program's own call, with its arguments.
                     return unsafe { real($a, $b, $c, $d, $e) };
                 }
@@ -92,12 +116,17 @@ macro_rules! export {
                 unsafe { not_passed($a, $b, $c, $d, $e, caller) }
             }
 
+            const REPORTED: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E, usize) = match Api::$name {
+                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch::block_reported,
+                _ => torch::block_reported_signed,
+            };
+
             #[inline(never)]
             unsafe extern "C-unwind" fn not_passed($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
                 unsafe {
                     match depth::is_plain() {
-                        true => hooked($a, $b, $c, $d, $e, caller),
+                        true => REPORTED($a, $b, $c, $d, $e, caller),
                         false => not_plain($a, $b, $c, $d, $e, caller),
                     }
                 }
@@ -107,102 +136,82 @@ macro_rules! export {
             #[inline(never)]
             unsafe extern "C-unwind" fn not_plain($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
                 // SAFETY: the program's own call, with its arguments.
-                deferred(move || unsafe { hooked($a, $b, $c, $d, $e, caller) })
+                deferred(move || unsafe { REPORTED($a, $b, $c, $d, $e, caller) })
             }
-
-            #[inline(always)]
-            unsafe extern "C-unwind" fn hooked($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                unsafe {
-                    match Api::$name {
-                        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => {
-                            torch::block_reported($a, $b, $c, $d, $e, caller)
-                        }
-                        _ => torch::block_reported_signed($a, $b, $c, $d, $e, caller),
-                    }
-                }
-            }
-        }
+        });
     };
     // Sets the caller's stream: its argument, a structure, is in two registers.
     (Torch $name:ident ( $a:ident: $A:ty, $b:ident: $B:ty ) => $($hook:tt)+) => {
-        pub use $name::$name;
-        mod $name {
-            use super::*;
-            export!(naked "rdx" "x2", $name ($a: $A, $b: $B) -> ());
-            // Without destructors: see `hooks/call/handler_exits.rs`.
+        export!(torch "rdx" "x2", $name ($a: $A, $b: $B) -> () {
             unsafe extern "C-unwind" fn called($a: $A, $b: $B, caller: usize) {
-                let hooked = move || crate::hooks::families::$($hook)+($a, $b, caller);
-                if depth::is_plain() { hooked() } else { deferred(hooked) }
+                plain_or_deferred(move || crate::hooks::families::$($hook)+($a, $b, caller))
             }
-        }
+        });
     };
     // Asks for a number, at each request of a block: what is known of the caller takes neither a lock nor the loader.
     (Torch $name:ident ( $a:ident: $A:ty ) => $($hook:tt)+) => {
-        pub use $name::$name;
-        mod $name {
-            use super::*;
-            export!(naked "rsi" "x1", $name ($a: $A) -> u64);
-            // Without destructors: see `hooks/call/handler_exits.rs`.
+        export!(torch "rsi" "x1", $name ($a: $A) -> u64 {
             #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
             unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
                 if let Some(real) = torch_requests::passed(Api::$name, caller) {
-                    // SAFETY: the real function of this row, with the types that the row names.
-                    let real: unsafe extern "C-unwind" fn($A) -> u64 = unsafe { core::mem::transmute(real) };
-                    // SAFETY: the program's own call, with its argument.
+                    let real = real!(real, ($A) -> u64);
+                    // SAFETY: the program's own call, with its arguments.
                     return unsafe { real($a) };
                 }
                 short_jumps();
-                // SAFETY: the program's own call, with its argument.
-                unsafe { noted($a, caller) }
+                noted($a, caller)
             }
 
             #[inline(never)]
-            unsafe extern "C-unwind" fn noted($a: $A, caller: usize) -> u64 {
+            extern "C-unwind" fn noted($a: $A, caller: usize) -> u64 {
                 crate::hooks::families::$($hook)+(Api::$name, $a, caller)
             }
-        }
+        });
     };
     // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
     (Torch $name:ident () => $($hook:tt)+) => {
+        export!(torch "rdi" "x0", $name () -> u64 {
+            unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
+                plain_or_deferred(move || crate::hooks::families::$($hook)+(Api::$name, caller))
+            }
+        });
+    };
+    // The register behind the arguments is for the place of the call, which says whose library this is: `called` has it as its
+    // last argument.
+    (torch $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty { $($item:item)* }) => {
         pub use $name::$name;
         mod $name {
             use super::*;
-            export!(naked "rdi" "x0", $name () -> u64);
-            // Without destructors: see `hooks/call/handler_exits.rs`.
-            unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
-                let hooked = move || crate::hooks::families::$($hook)+(Api::$name, caller);
-                if depth::is_plain() { hooked() } else { deferred(hooked) }
+
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[unsafe(naked)]
+            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
+            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $result {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(
+                    // This stub, which is the first one in its section, and what it jumps to are on the same lines of the cache.
+                    ".balign 64",
+                    ".cfi_startproc",
+                    "endbr64",
+                    concat!("mov ", $register, ", [rsp]"),
+                    "jmp {called}",
+                    ".cfi_endproc",
+                    called = sym called,
+                );
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(
+                    ".balign 64",
+                    ".cfi_startproc",
+                    // `bti c`
+                    "hint 34",
+                    concat!("mov ", $register_aarch64, ", x30"),
+                    "b {called}",
+                    ".cfi_endproc",
+                    called = sym called,
+                );
             }
-        }
-    };
-    (naked $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty) => {
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        #[unsafe(naked)]
-        #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
-        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $result {
-            #[cfg(target_arch = "x86_64")]
-            core::arch::naked_asm!(
-                // This stub, which is the first one in its section, and what it jumps to are on the same lines of the cache.
-                ".balign 64",
-                ".cfi_startproc",
-                "endbr64",
-                concat!("mov ", $register, ", [rsp]"),
-                "jmp {called}",
-                ".cfi_endproc",
-                called = sym called,
-            );
-            #[cfg(target_arch = "aarch64")]
-            core::arch::naked_asm!(
-                ".balign 64",
-                ".cfi_startproc",
-                // `bti c`
-                "hint 34",
-                concat!("mov ", $register_aarch64, ", x30"),
-                "b {called}",
-                ".cfi_endproc",
-                called = sym called,
-            );
+
+            $($item)*
         }
     };
     // Launches: a program makes thousands a second, and only the first one of a function matters.
@@ -225,20 +234,13 @@ macro_rules! export {
         #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
             if let Some(real) = launch::passed(Api::$name, $function) {
-                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                    // SAFETY: the real function of this row, with the types that the row names.
-                    unsafe { core::mem::transmute(real) };
+                let real = real!(real, ($($ty),*) -> CUresult);
                 // SAFETY: the program's own call, with its arguments.
                 return unsafe { real($($arg),*) };
             }
             #[inline(never)]
             unsafe extern "C-unwind" fn looked_up($($arg: $ty),*) -> CUresult {
-                let Some(real) = pointers::function(Api::$name) else {
-                    return Api::$name.missing(Api::$name.home().is_found());
-                };
-                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                    // SAFETY: the real function of this row, with the types that the row names.
-                    unsafe { core::mem::transmute(real) };
+                let real = real!(row $name, ($($ty),*));
                 if launch::is_known($function) {
                     // SAFETY: the program's own call, with its arguments.
                     return unsafe { real($($arg),*) };
@@ -252,32 +254,20 @@ macro_rules! export {
                 real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
                 $($arg: $ty),*
             ) -> CUresult {
-                // SAFETY: the program's own call, with its arguments.
-                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-                // SAFETY: this is the program's call, and `call` ends with it.
-                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result = run!(Api::$name, &call, ($($arg),*), $($hook)+);
-                call.end();
-                result
+                hooked!($name, real, ($($arg),*), $($hook)+)
             }
             // Of a function that the compiler does not know the arguments on the stack stay where they are.
-            let other: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                // SAFETY: the address of this function.
-                unsafe { core::mem::transmute(opaque::address(looked_up as *const () as usize)) };
+            let other = opaque::address(looked_up as *const () as usize);
+            let real = real!(other, ($($ty),*) -> CUresult);
             // SAFETY: the program's own call, with its arguments.
-            unsafe { other($($arg),*) }
+            unsafe { real($($arg),*) }
         }
     };
     // A query that libraries make at each of their calls: its answer is read, and nothing else is done.
     ($home:ident $name:ident ( $stream:ident: $S:ty, $status:ident: $T:ty, $id:ident: $I:ty $(, $arg:ident: $ty:ty)* ) => torch_streams :: capture_info) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($stream: $S, $status: $T, $id: $I $(, $arg: $ty)*) -> CUresult {
-            let Some(real) = pointers::function(Api::$name) else {
-                return Api::$name.missing(Api::$name.home().is_found());
-            };
-            let real: unsafe extern "C-unwind" fn($S, $T, $I $(, $ty)*) -> CUresult =
-                // SAFETY: the real function of this row, with the types that the row names.
-                unsafe { core::mem::transmute(real) };
+            let real = real!(row $name, ($S, $T, $I $(, $ty)*));
             // SAFETY: the program's own call, with its arguments.
             let result = unsafe { real($stream, $status, $id $(, $arg)*) };
             if result == 0 {
@@ -292,19 +282,8 @@ macro_rules! export {
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
             #[inline(never)]
             unsafe extern "C-unwind" fn hooked($($arg: $ty),*) -> CUresult {
-                let Some(real) = pointers::function(Api::$name) else {
-                    return Api::$name.missing(Api::$name.home().is_found());
-                };
-                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                    // SAFETY: the real function of this row, with the types that the row names.
-                    unsafe { core::mem::transmute(real) };
-                // SAFETY: the program's own call, with its arguments.
-                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-                // SAFETY: this is the program's call, and `call` ends with it.
-                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*), guard) };
-                let result = run!(Api::$name, &call, ($($arg),*), $($hook)+);
-                call.end();
-                result
+                let real = real!(row $name, ($($ty),*));
+                hooked!($name, real, ($($arg),*), $($hook)+)
             }
             if depth::is_plain() {
                 // SAFETY: the program's own call, with its arguments.
@@ -314,17 +293,6 @@ macro_rules! export {
             deferred(move || unsafe { hooked($($arg),*) })
         }
     };
-}
-
-// The arguments are taken from the call: the closure keeps nothing.
-macro_rules! run {
-    ($api:expr, $call:expr, ($($arg:ident),*), $($hook:tt)+) => {{
-        call::run($call, |process, call| {
-            #[allow(unused_variables)]
-            let ($($arg,)*) = call.arguments();
-            body!($api, process, call, ($($arg),*), $($hook)+)
-        })
-    }};
 }
 
 macro_rules! body {

@@ -6,7 +6,7 @@ use crate::driver::functions::driver;
 use crate::driver::param::Out;
 use crate::hooks::call::accounting::{allocate, free};
 use crate::hooks::call::request::Request;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use vramtrace_format::physical::{GRAIN, round_up};
@@ -61,34 +61,6 @@ fn linear<A: Copy + Into<u64>>(
     )
 }
 
-pub fn mem_alloc(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-) -> CUresult {
-    linear(p, call, Kind::Device, dptr, bytesize as u64)
-}
-
-pub fn mem_alloc_v1(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u32>,
-    bytesize: u32,
-) -> CUresult {
-    linear(p, call, Kind::Device, dptr, bytesize.into())
-}
-
-pub fn mem_alloc_managed(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    _flags: u32,
-) -> CUresult {
-    linear(p, call, Kind::Managed, dptr, bytesize as u64)
-}
-
 /// Bytes by the pitch that was measured: a multiple of 512 B. If the real pitch is larger, the cap is
 /// checked again after the call.
 fn pitched_size(width: u64, height: u64) -> u64 {
@@ -123,34 +95,15 @@ fn pitched<A: Copy + Into<u64>, R: Copy + TryInto<u64>>(
     )
 }
 
-pub fn mem_alloc_pitch(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    pitch: Out<usize>,
-    width: usize,
-    height: usize,
-    _element: u32,
-) -> CUresult {
-    pitched(p, call, (dptr, pitch), (width as u64, height as u64))
-}
-
-pub fn mem_alloc_pitch_v1(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u32>,
-    pitch: Out<u32>,
-    width: u32,
-    height: u32,
-    _element: u32,
-) -> CUresult {
-    pitched(p, call, (dptr, pitch), (width.into(), height.into()))
-}
-
-pub fn mem_free(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {
-    free(p, call, call.api, (Space::Device, dptr), 0)
-}
-
-pub fn mem_free_v1(p: &'static Process, call: &Call<impl Function>, dptr: u32) -> CUresult {
-    free(p, call, call.api, (Space::Device, dptr.into()), 0)
+hooks! { p, call:
+    mem_alloc(dptr: Out<u64>, size: usize) = linear(p, call, Kind::Device, dptr, size as u64);
+    mem_alloc_v1(dptr: Out<u32>, size: u32) = linear(p, call, Kind::Device, dptr, size.into());
+    mem_alloc_managed(dptr: Out<u64>, size: usize, flags: u32) =
+        linear(p, call, Kind::Managed, dptr, size as u64);
+    mem_alloc_pitch(dptr: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) =
+        pitched(p, call, (dptr, pitch), (width as u64, height as u64));
+    mem_alloc_pitch_v1(dptr: Out<u32>, pitch: Out<u32>, width: u32, height: u32, element: u32) =
+        pitched(p, call, (dptr, pitch), (width.into(), height.into()));
+    mem_free(dptr: u64) = free(p, call, call.api, (Space::Device, dptr), 0);
+    mem_free_v1(dptr: u32) = free(p, call, call.api, (Space::Device, dptr.into()), 0);
 }

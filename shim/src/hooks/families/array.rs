@@ -9,7 +9,7 @@ use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::accounting::{allocate, free};
 use crate::hooks::call::request::Request;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::model::contexts::Target;
@@ -33,60 +33,18 @@ struct Shape {
     levels: u32,
 }
 
-impl From<&CUDA_ARRAY_DESCRIPTOR> for Shape {
-    fn from(d: &CUDA_ARRAY_DESCRIPTOR) -> Shape {
+macro_rules! shape {
+    ($descriptor:ident, $depth:expr, $flags:expr) => {
         Shape {
-            width: d.width as u64,
-            height: d.height as u64,
-            depth: 0,
-            format: d.format,
-            channels: d.channels,
-            flags: 0,
+            width: $descriptor.width as u64,
+            height: $descriptor.height as u64,
+            depth: $depth as u64,
+            format: $descriptor.format,
+            channels: $descriptor.channels,
+            flags: $flags,
             levels: 1,
         }
-    }
-}
-
-impl From<&CUDA_ARRAY_DESCRIPTOR_v1> for Shape {
-    fn from(d: &CUDA_ARRAY_DESCRIPTOR_v1) -> Shape {
-        Shape {
-            width: d.width.into(),
-            height: d.height.into(),
-            depth: 0,
-            format: d.format,
-            channels: d.channels,
-            flags: 0,
-            levels: 1,
-        }
-    }
-}
-
-impl From<&CUDA_ARRAY3D_DESCRIPTOR> for Shape {
-    fn from(d: &CUDA_ARRAY3D_DESCRIPTOR) -> Shape {
-        Shape {
-            width: d.width as u64,
-            height: d.height as u64,
-            depth: d.depth as u64,
-            format: d.format,
-            channels: d.channels,
-            flags: d.flags,
-            levels: 1,
-        }
-    }
-}
-
-impl From<&CUDA_ARRAY3D_DESCRIPTOR_v1> for Shape {
-    fn from(d: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> Shape {
-        Shape {
-            width: d.width.into(),
-            height: d.height.into(),
-            depth: d.depth.into(),
-            format: d.format,
-            channels: d.channels,
-            flags: d.flags,
-            levels: 1,
-        }
-    }
+    };
 }
 
 /// Bits of one channel of one element; block-compressed formats as the average of an element.
@@ -205,46 +163,32 @@ fn create(
     })
 }
 
-/// Each version of the call with its descriptor.
-macro_rules! create {
-    ($($name:ident: $descriptor:ty;)*) => {$(
-        pub fn $name(
-            p: &'static Process,
-            call: &Call<impl Function>,
-            array: Out<Array>,
-            descriptor: In<$descriptor>,
-        ) -> CUresult {
-            // SAFETY: the program's own structure.
-            let shape = descriptor.get().map(|d| Shape::from(&d));
-            create(p, call.api, Kind::Array, array, shape, || call.forward())
-        }
-    )*};
+hooks! { p, call:
+    create_2d(array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>) =
+        made(p, call, array, descriptor.get().map(|d| shape!(d, 0, 0)));
+    create_2d_v1(array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR_v1>) =
+        made(p, call, array, descriptor.get().map(|d| shape!(d, 0, 0)));
+    create_3d(array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>) =
+        made(p, call, array, descriptor.get().map(|d| shape!(d, d.depth, d.flags)));
+    create_3d_v1(array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR_v1>) =
+        made(p, call, array, descriptor.get().map(|d| shape!(d, d.depth, d.flags)));
+    create_mipmapped(array: Out<MArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) = {
+        let shape = descriptor.get().map(|d| Shape { levels, ..shape!(d, d.depth, d.flags) });
+        create(p, call.api, Kind::Mipmapped, array, shape, || call.forward())
+    };
+    /// cuArrayDestroy and cuMipmappedArrayDestroy.
+    destroy(array: *mut c_void) = destroy_with_tiles(p, call.api, array as u64, || {
+        free(p, call, call.api, (Space::Array, array as u64), 0)
+    });
 }
 
-create! {
-    create_2d: CUDA_ARRAY_DESCRIPTOR;
-    create_2d_v1: CUDA_ARRAY_DESCRIPTOR_v1;
-    create_3d: CUDA_ARRAY3D_DESCRIPTOR;
-    create_3d_v1: CUDA_ARRAY3D_DESCRIPTOR_v1;
-}
-
-pub fn create_mipmapped(
+fn made(
     p: &'static Process,
     call: &Call<impl Function>,
-    array: Out<MArray>,
-    descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>,
-    levels: u32,
+    array: Out<Array>,
+    shape: Option<Shape>,
 ) -> CUresult {
-    // SAFETY: the program's own structure.
-    let shape = descriptor.get().map(|d| Shape { levels, ..Shape::from(&d) });
-    create(p, call.api, Kind::Mipmapped, array, shape, || call.forward())
-}
-
-/// cuArrayDestroy and cuMipmappedArrayDestroy.
-pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
-    destroy_with_tiles(p, call.api, array as u64, || {
-        free(p, call, call.api, (Space::Array, array as u64), 0)
-    })
+    create(p, call.api, Kind::Array, array, shape, || call.forward())
 }
 
 #[cfg(test)]

@@ -5,10 +5,9 @@ use super::launch;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::attribution;
-use crate::hooks::call::attribution::nameless;
+use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched};
 use crate::hooks::call::request::{Why, refuse_at, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
@@ -43,40 +42,29 @@ pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUr
     result
 }
 
-/// cuCtxCreate.
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
-}
-
-/// cuCtxCreate_v3.
-pub fn create_v3(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _params: *mut CUexecAffinityParam,
-    _count: i32,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
-}
-
-/// cuCtxCreate_v4.
-pub fn create_v4(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _params: *mut CUctxCreateParams,
-    _flags: u32,
-    device: i32,
-) -> CUresult {
-    created(p, call, ctx, device)
+hooks! { p, call:
+    /// cuCtxCreate.
+    create(ctx: Out<Ctx>, flags: u32, device: i32) = created(p, call, ctx, device);
+    /// cuCtxCreate_v3.
+    create_v3(ctx: Out<Ctx>, params: *mut CUexecAffinityParam, count: i32, flags: u32, device: i32) =
+        created(p, call, ctx, device);
+    /// cuCtxCreate_v4.
+    create_v4(ctx: Out<Ctx>, params: *mut CUctxCreateParams, flags: u32, device: i32) =
+        created(p, call, ctx, device);
+    /// cuGreenCtxDestroy.
+    green_destroy(ctx: GreenCtx) =
+        end(p, p.contexts.begin_green_destroy(ctx as u64), || call.forward());
+    /// cuCtxDestroy.
+    destroy(ctx: Ctx) = end(p, p.contexts.begin_destroy(ctx as u64), || call.forward());
+    /// cuCtxAttach.
+    attach(ctx: Out<Ctx>, flags: u32) =
+        gave(call.forward(), ctx, |ctx| p.contexts.attached(ctx as u64));
+    /// cuCtxDetach.
+    detach(ctx: Ctx) = end(p, p.contexts.begin_detach(ctx as u64), || call.forward());
+    /// cuCtxEnablePeerAccess: maps the peer's memory in this context.
+    enable_peer_access(peer: Ctx, flags: u32) = share_with(p, call.api, peer, || call.forward());
+    /// cuCtxDisablePeerAccess.
+    disable_peer_access(peer: Ctx) = share_with(p, call.api, peer, || call.forward());
 }
 
 fn created(
@@ -88,16 +76,9 @@ fn created(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let watch = Measured::start(p, device_id(device));
-    let taking = attribution::TrackedCall::start(
-        p,
-        Target { context: ContextId(0), device: device_id(device) },
-        DriverActivity::Context,
-    );
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(handle) = ctx.get().map(|ctx| ctx as u64)
-    {
+    let watch = Measured::start(p, before_any(device), DriverActivity::Context);
+    gave(call.forward(), ctx, |ctx| {
+        let handle = ctx as u64;
         // The driver returned a handle that the model holds as live: that context was destroyed by a
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
@@ -107,9 +88,8 @@ fn created(
         }
         let arrival = arrival(p, handle, device_id(device));
         let seen = p.contexts.created(arrival, |context| announce(p, context));
-        watch.made(p, call.api, seen.target, taking);
-    }
-    result
+        watch.made(p, call.api, seen.target);
+    })
 }
 
 /// cuDevicePrimaryCtxRetain.
@@ -123,27 +103,17 @@ pub fn primary_retain(
         return refused;
     }
     let id = device_id(device);
-    let (watch, taking) = match p.contexts.primary_of(id) {
-        Some(_) => (Measured::none(), attribution::TrackedCall::none()),
-        None => {
-            let target = Target { context: ContextId(0), device: id };
-            (
-                Measured::start(p, id),
-                attribution::TrackedCall::start(p, target, DriverActivity::Context),
-            )
-        }
+    let watch = match p.contexts.primary_of(id) {
+        Some(_) => Measured { before: None, tracked: TrackedCall::none() },
+        None => Measured::start(p, before_any(device), DriverActivity::Context),
     };
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
+    gave(call.forward(), ctx, |ctx| {
         let arrival = arrival(p, ctx as u64, id);
         let seen = p.contexts.retained(arrival, |context| announce(p, context));
         if seen.new {
-            watch.made(p, call.api, seen.target, taking);
+            watch.made(p, call.api, seen.target);
         }
-    }
-    result
+    })
 }
 
 /// A green context retains the primary context, and creates it if it does not exist.
@@ -158,49 +128,9 @@ pub fn green_create(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let target = Target { context: ContextId(0), device: device_id(device) };
-    let real = || call.forward();
-    let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
-        p.contexts.green_created(ctx as u64, device_id(device));
-    }
-    result
-}
-
-/// cuGreenCtxDestroy.
-pub fn green_destroy(p: &'static Process, call: &Call<impl Function>, ctx: GreenCtx) -> CUresult {
-    let step = p.contexts.begin_green_destroy(ctx as u64);
-    end(p, step, || call.forward())
-}
-
-/// cuCtxDestroy.
-pub fn destroy(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
-    let step = p.contexts.begin_destroy(ctx as u64);
-    end(p, step, || call.forward())
-}
-
-/// cuCtxAttach.
-pub fn attach(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    _flags: u32,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(ctx) = ctx.get()
-    {
-        p.contexts.attached(ctx as u64);
-    }
-    result
-}
-
-/// cuCtxDetach.
-pub fn detach(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
-    let step = p.contexts.begin_detach(ctx as u64);
-    end(p, step, || call.forward())
+    let (target, real) = (before_any(device), || call.forward());
+    let result = watched(p, call.api, target, DriverActivity::Context, nameless, real);
+    gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, device_id(device)))
 }
 
 /// cuDevicePrimaryCtxRelease.
@@ -241,12 +171,17 @@ pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i3
     result
 }
 
+/// The target of a call that makes a context on this device.
+fn before_any(device: i32) -> Target {
+    Target { context: ContextId(0), device: device_id(device) }
+}
+
 /// No context is made under a cap that cannot be understood.
 fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
     if !p.cap.is_bad() {
         return None;
     }
-    let target = Target { context: ContextId(0), device: device_id(device) };
+    let target = before_any(device);
     let site = site(p, api, None, target, PoolId(0), 0);
     Some(refuse_at(p, target.device, site, 0, Why::BadCap))
 }
@@ -303,7 +238,7 @@ fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
 }
 
 fn uncount(p: &Process, freed: ContextTotals, device: DeviceId) {
-    p.cap.release(device, freed.bytes.saturating_sub(freed.managed));
+    p.cap.went(device, Kind::Device, freed.bytes.saturating_sub(freed.managed));
     p.cap.went(device, Kind::Managed, freed.managed);
 }
 
@@ -328,7 +263,9 @@ pub fn set_limit(
     // A limit that needs no more memory is never refused, even while the count is over the cap.
     let promise = match growth {
         0 => Ok(Reservation::none()),
-        _ => p.cap.reserve(target.device, growth, || refresh_before_refusal(p, target.device)),
+        _ => p.cap.reserve(target.device, Kind::Device, growth, || {
+            refresh_before_refusal(p, target.device)
+        }),
     };
     let promise = match promise {
         Ok(promise) => promise,
@@ -346,8 +283,7 @@ pub fn set_limit(
         CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
         _ => DriverActivity::OtherLimit,
     };
-    let watch = Measured::start(p, target.device);
-    let taking = attribution::TrackedCall::start(p, target, doing);
+    let watch = Measured::start(p, target, doing);
     let result = call.forward();
     if result == CUDA_SUCCESS {
         // The bytes move from the reservation to the driver's own: charged first, then released, so
@@ -364,7 +300,7 @@ pub fn set_limit(
             p.launched_kernels
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
-        taking.end(p, call.api, target, nameless);
+        watch.tracked.end(p, call.api, target, nameless);
         p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
@@ -377,29 +313,13 @@ fn stack_growth(target: Target, value: u64) -> u64 {
     launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
 }
 
-/// cuCtxEnablePeerAccess: maps the peer's memory in this context.
-pub fn enable_peer_access(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    peer: Ctx,
-    _flags: u32,
-) -> CUresult {
-    share_with(p, call.api, peer, || call.forward())
-}
-
-/// cuCtxDisablePeerAccess.
-pub fn disable_peer_access(p: &'static Process, call: &Call<impl Function>, peer: Ctx) -> CUresult {
-    share_with(p, call.api, peer, || call.forward())
-}
-
 fn share_with(
     p: &'static Process,
     api: Api,
     peer: Ctx,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result =
-        attribution::watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real);
+    let result = sharing(p, api, real);
     if result == CUDA_SUCCESS
         && let Some(target) = p.contexts.find(peer as u64)
     {
@@ -408,37 +328,31 @@ fn share_with(
     result
 }
 
-/// Measures what the driver takes during a call.
-struct Measured(Option<(&'static Device, FigureBefore)>);
+/// Measures what the driver takes during a call, and tracks it.
+struct Measured {
+    before: Option<(&'static Device, FigureBefore)>,
+    tracked: TrackedCall,
+}
 
 impl Measured {
-    fn none() -> Measured {
-        Measured(None)
-    }
-
-    fn start(p: &'static Process, device: DeviceId) -> Measured {
-        let device = known_device(p, device).filter(|_| NvmlReader::is_wanted(p));
-        Measured(device.map(|device| (device, p.nvml.before(p, device))))
+    fn start(p: &'static Process, target: Target, doing: DriverActivity) -> Measured {
+        let device = known_device(p, target.device).filter(|_| NvmlReader::is_wanted(p));
+        let before = device.map(|device| (device, p.nvml.before(p, device)));
+        Measured { before, tracked: TrackedCall::start(p, target, doing) }
     }
 
     /// `None`: it cannot be measured.
     fn taken(&self, p: &Process) -> Option<u64> {
-        let (device, before) = self.0.as_ref()?;
+        let (device, before) = self.before.as_ref()?;
         p.nvml.taken_since(p, device, before)
     }
 
     /// After a context was created: charges and samples the bytes that it took.
-    fn made(
-        &self,
-        p: &'static Process,
-        api: Api,
-        target: Target,
-        taking: attribution::TrackedCall,
-    ) {
+    fn made(self, p: &'static Process, api: Api, target: Target) {
         if p.launched_kernels.context_seen() {
             state::hot().launches.forget();
         }
         p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
-        taking.end(p, api, target, nameless);
+        self.tracked.end(p, api, target, nameless);
     }
 }

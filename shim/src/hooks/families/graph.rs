@@ -10,11 +10,11 @@ use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
-use crate::hooks::call::accounting::freeing_site;
+use crate::hooks::call::accounting::{begin_free, commit_free, enter, free_failed};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
@@ -30,7 +30,7 @@ use crate::runtime::fallible::{TryPush, vec_of};
 use crate::runtime::reserve;
 use core::ffi::{c_char, c_void};
 use std::sync::Arc;
-use vramtrace_format::{Cause, DeviceId, Event, Kind, PoolId, Space};
+use vramtrace_format::{Cause, DeviceId, Event, Kind, PoolId, SiteId, Space};
 
 /// cuMemAllocAsync on a capturing stream: creates a node, and takes no memory yet.
 #[cold]
@@ -78,13 +78,10 @@ fn instantiate(
     let result = watched(p, api, target, charged_to(Some(made)), nameless, || {
         instantiate_plan(p, api, graph, flags, exec, real)
     });
-    if result == CUDA_SUCCESS
-        && let Some(exec) = exec.get()
-    {
+    gave(result, exec, |exec| {
         p.executable_graphs.made(exec as u64, made);
         record_made(p, exec, made);
-    }
-    result
+    })
 }
 
 fn record_made(p: &'static Process, exec: GraphExec, made: Instantiation) {
@@ -128,48 +125,33 @@ fn instantiate_plan(
         0 => real(),
         _ => with_memory(p, api, &plan, real),
     };
-    if result == 0
-        && let Some(exec) = exec.get()
-    {
-        p.graphs.instantiated(exec as u64, plan);
-    }
-    result
+    gave(result, exec, |exec| p.graphs.instantiated(exec as u64, plan))
 }
 
-/// cuGraphInstantiate and _v2.
-pub fn instantiate_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    _error: Out<Node>,
-    _log: Out<c_char>,
-    _size: usize,
-) -> CUresult {
-    instantiate(p, call.api, graph, 0, exec, || call.forward())
-}
-
-pub fn instantiate_with_flags(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    flags: u64,
-) -> CUresult {
+hooks! { p, call:
+    /// cuGraphInstantiate and _v2.
+    instantiate_v2(exec: Out<GraphExec>, graph: Graph, error: Out<Node>, log: Out<c_char>, size: usize) =
+        instantiate(p, call.api, graph, 0, exec, || call.forward());
     // The upload flag needs a stream: cuGraphInstantiateWithParams only.
-    instantiate(p, call.api, graph, flags & !UPLOAD, exec, || call.forward())
-}
-
-pub fn instantiate_with_params(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: Out<GraphExec>,
-    graph: Graph,
-    params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
-) -> CUresult {
-    // SAFETY: the program's own structure.
-    let flags = params.get().map_or(0, |params| params.flags);
-    instantiate(p, call.api, graph, flags, exec, || call.forward())
+    instantiate_with_flags(exec: Out<GraphExec>, graph: Graph, flags: u64) =
+        instantiate(p, call.api, graph, flags & !UPLOAD, exec, || call.forward());
+    instantiate_with_params(
+        exec: Out<GraphExec>,
+        graph: Graph,
+        params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    ) = {
+        let flags = params.get().map_or(0, |params| params.flags);
+        instantiate(p, call.api, graph, flags, exec, || call.forward())
+    };
+    /// cuGraphExecUpdate: it may take memory, and so may the next launch.
+    exec_update(exec: GraphExec, graph: Graph, error: Out<Node>, result: Out<i32>) =
+        update(p, call, exec);
+    exec_update_v2(exec: GraphExec, graph: Graph, info: *mut c_void) = update(p, call, exec);
+    /// cuGraphExecKernelNodeSetParams and its like.
+    set_params(exec: GraphExec, node: Node, params: *mut c_void) = set(p, call, exec);
+    /// The same of a copy or a fill, which names a context.
+    set_params_in_context(exec: GraphExec, node: Node, params: *mut c_void, context: Ctx) =
+        set(p, call, exec);
 }
 
 /// A call for which the driver may reserve the bytes of the graph's plan.
@@ -205,7 +187,7 @@ fn with_memory(
                 memory.growth.ask_anyway(limited, bytes)
             }
         };
-        under_way = Some(InFlight::new(&memory.growth, budget, bytes, asked));
+        under_way = Some(InFlight { growth: &memory.growth, budget, size: bytes, asked });
     }
     let result = real();
     if let Some(under_way) = under_way {
@@ -264,28 +246,6 @@ pub fn launch(
     result
 }
 
-/// cuGraphExecUpdate: it may take memory, and so may the next launch.
-pub fn exec_update(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _graph: Graph,
-    _error: Out<Node>,
-    _result: Out<i32>,
-) -> CUresult {
-    update(p, call, exec)
-}
-
-pub fn exec_update_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _graph: Graph,
-    _info: *mut c_void,
-) -> CUresult {
-    update(p, call, exec)
-}
-
 fn update(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let real = || call.forward();
     let result = watched(p, call.api, current_target(p), call_for(p, exec), nameless, real);
@@ -295,30 +255,7 @@ fn update(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> C
     result
 }
 
-/// cuGraphExecKernelNodeSetParams and its like. Programs call them for many nodes before each launch, so
-/// that a reading follows seldom.
-pub fn set_params(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _node: Node,
-    _params: *mut c_void,
-) -> CUresult {
-    set(p, call, exec)
-}
-
-/// The same of a copy or a fill, which names a context.
-pub fn set_params_in_context(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    exec: GraphExec,
-    _node: Node,
-    _params: *mut c_void,
-    _context: Ctx,
-) -> CUresult {
-    set(p, call, exec)
-}
-
+/// Programs set parameters of many nodes before each launch, so that a reading follows seldom.
 fn set(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let (target, real) = (|| current_target(p), || call.forward());
     watched_seldom(p, call.api, target, || call_for(p, exec), real)
@@ -330,7 +267,8 @@ fn set(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUre
 fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
     // Without host memory for the list, the freed blocks stay counted.
-    let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
+    let mut freed: Vec<(Removed, SiteId)> =
+        vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
     for address in plan.foreign_frees().chain(left) {
         if freed.len() < freed.capacity()
             && let Some(removed) = free(p, api, address)
@@ -340,18 +278,11 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
     }
     let result = with_memory(p, api, plan, real);
     if result != 0 {
-        for removed in freed {
-            p.ledger.restore(&p.trace_writer, &removed);
-            let Entry { key, space, .. } = removed.entry;
-            let site = freeing_site(p, api, &removed.entry, 0);
-            p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
-        }
+        freed.iter().for_each(|(removed, site)| free_failed(p, removed, *site, result));
         return result;
     }
     let now = p.clock.now_ns();
-    for removed in &freed {
-        crate::hooks::call::accounting::commit_free(p, removed, now);
-    }
+    freed.iter().for_each(|(removed, _)| commit_free(p, removed, now));
     for block in &plan.takes {
         record_block(p, api, block, now);
         if plan.frees_itself(block.address) {
@@ -375,15 +306,11 @@ fn record_block(p: &'static Process, api: Api, block: &Block, now: u64) {
         time_ns: now,
         ..Entry::new(Kind::Graph, block.address, block.size, block.device)
     };
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
+    enter(p, &entry);
 }
 
-fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
-    let removed = p.ledger.remove(&p.trace_writer, Space::Device, address)?;
-    let site = freeing_site(p, api, &removed.entry, 0);
-    p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
-    Some(removed)
+fn free(p: &'static Process, api: Api, address: u64) -> Option<(Removed, SiteId)> {
+    begin_free(p, api, (Space::Device, address), |_| true)
 }
 
 pub fn exec_destroy(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {

@@ -5,13 +5,13 @@ use super::ipc::{book, size_at};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::freeing_site;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::accounting::{begin_free, free_failed};
+use crate::hooks::call::{Call, Function, gave};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::{Event, Kind, Space};
+use vramtrace_format::{Kind, Space};
 
 /// The memory of a graphics resource is visible to the program from the query of its pointer until
 /// the resource is unmapped or unregistered.
@@ -22,10 +22,7 @@ pub fn pointer(
     size: Out<usize>,
     resource: GfxRes,
 ) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(address) = dptr.get()
-    {
+    gave(call.forward(), dptr, |address| {
         let bytes = size.get().map_or_else(|| size_at(address), |size| size as u64);
         let target = current_target(p);
         p.mapped_resources.insert(resource as u64, address);
@@ -33,8 +30,7 @@ pub fn pointer(
         if known.is_none_or(|entry| entry.kind != Kind::Imported) {
             book(p, call.api, Space::Device, address, bytes, target);
         }
-    }
-    result
+    })
 }
 
 /// cuGraphicsUnmapResources.
@@ -73,27 +69,14 @@ fn remove_mapped(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let taken = p.mapped_resources.remove_all(resources);
-    let removed = list_of(
-        taken.len(),
-        taken.iter().filter_map(|(_, address)| {
-            let removed =
-                p.ledger.remove_if(&p.trace_writer, Space::Device, *address, |entry| {
-                    entry.kind == Kind::Imported
-                })?;
-            let site = freeing_site(p, api, &removed.entry, 0);
-            p.trace_writer.record(&Event::Free { key: *address, space: Space::Device, site });
-            Some((removed, site))
-        }),
-    );
-    let removed = removed.unwrap_or_default();
+    let remove = |(_, address): &(u64, u64)| {
+        begin_free(p, api, (Space::Device, *address), |entry| entry.kind == Kind::Imported)
+    };
+    let removed = list_of(taken.len(), taken.iter().filter_map(remove)).unwrap_or_default();
     let result = real();
     if result != CUDA_SUCCESS {
         p.mapped_resources.put_back(taken);
-        for (removed, site) in removed {
-            let key = removed.entry.key;
-            p.ledger.restore(&p.trace_writer, &removed);
-            p.trace_writer.record(&Event::FreeFailed { key, space: Space::Device, site, result });
-        }
+        removed.iter().for_each(|(removed, site)| free_failed(p, removed, *site, result));
     }
     result
 }

@@ -2,7 +2,7 @@
 
 use crate::driver::cuda::{CUDA_SUCCESS, CUresult};
 use crate::driver::param::Out;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave};
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -44,46 +44,26 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
     Some(own.into_iter().chain(group).fold(driver, under))
 }
 
-/// cuMemGetInfo.
-pub fn mem_get_info(
+/// cuMemGetInfo; the figures of CUDA 2.0 have 32 bits.
+pub fn mem_get_info<T: Copy + Default + TryInto<u64> + TryFrom<u64>>(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Out<usize>, Out<usize>) -> CUresult>,
-    free: Out<usize>,
-    total: Out<usize>,
+    call: &Call<unsafe extern "C-unwind" fn(Out<T>, Out<T>) -> CUresult>,
+    free: Out<T>,
+    total: Out<T>,
 ) -> CUresult {
     if !p.cap.is_set() {
         return call.forward();
     }
-    let (mut real_free, mut real_total) = (0, 0);
+    let (mut real_free, mut real_total) = (T::default(), T::default());
     // SAFETY: both places outlive the call.
     let result = unsafe { call.real_with((Out::to(&mut real_free), Out::to(&mut real_total))) };
     if result == CUDA_SUCCESS {
-        let driver = Shown { total: real_total as u64, free: real_free as u64 };
+        let [total_bytes, free_bytes] =
+            [real_total, real_free].map(|figure| figure.try_into().unwrap_or(0));
+        let driver = Shown { total: total_bytes, free: free_bytes };
         let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
-        free.set(seen.free as usize);
-        total.set(seen.total as usize);
-    }
-    result
-}
-
-/// cuMemGetInfo of CUDA 2.0.
-pub fn mem_get_info_v1(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Out<u32>, Out<u32>) -> CUresult>,
-    free: Out<u32>,
-    total: Out<u32>,
-) -> CUresult {
-    if !p.cap.is_set() {
-        return call.forward();
-    }
-    let (mut real_free, mut real_total) = (0, 0);
-    // SAFETY: both places outlive the call.
-    let result = unsafe { call.real_with((Out::to(&mut real_free), Out::to(&mut real_total))) };
-    if result == CUDA_SUCCESS {
-        let driver = Shown { total: real_total.into(), free: real_free.into() };
-        let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
-        free.set(seen.free as u32);
-        total.set(seen.total as u32);
+        free.set(seen.free.try_into().unwrap_or(real_free));
+        total.set(seen.total.try_into().unwrap_or(real_total));
     }
     result
 }
@@ -95,38 +75,20 @@ fn total_shown(p: &'static Process, device: i32, total: u64) -> u64 {
     p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min)
 }
 
-/// cuDeviceTotalMem.
-pub fn device_total_mem(
+/// cuDeviceTotalMem; the figure of CUDA 2.0 has 32 bits.
+pub fn device_total_mem<T: Copy + TryInto<u64> + TryFrom<u64>>(
     p: &'static Process,
     call: &Call<impl Function>,
-    bytes: Out<usize>,
+    bytes: Out<T>,
     device: i32,
 ) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && p.cap.is_set()
-        && let Some(real) = bytes.get()
-    {
-        bytes.set(total_shown(p, device, real as u64) as usize);
-    }
-    result
-}
-
-/// cuDeviceTotalMem of CUDA 2.0.
-pub fn device_total_mem_v1(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    bytes: Out<u32>,
-    device: i32,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && p.cap.is_set()
-        && let Some(real) = bytes.get()
-    {
-        bytes.set(total_shown(p, device, real.into()) as u32);
-    }
-    result
+    gave(call.forward(), bytes, |real| {
+        if p.cap.is_set()
+            && let Ok(total) = real.try_into()
+        {
+            bytes.set(total_shown(p, device, total).try_into().unwrap_or(real));
+        }
+    })
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::freeing_site;
+use crate::hooks::call::accounting::{begin_free, enter, free_failed};
 use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::site;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
 use crate::model::contexts::Target;
@@ -42,24 +42,19 @@ pub fn open(
     _handle: CUipcMemHandle,
     _flags: u32,
 ) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(address) = dptr.get()
-    {
+    gave(sharing(p, call.api, || call.forward()), dptr, |address| {
         if again(p, address) {
-            return result;
+            return;
         }
         let (size, target) = (size_at(address), current_target(p));
         let entry = entry(p, call.api, Space::Device, address, size, target);
         let order = p.imports.order();
         // Another thread may have opened the same handle meanwhile.
         if !again(p, address) {
-            p.ledger.insert(&p.trace_writer, &entry);
-            p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+            enter(p, &entry);
         }
         drop(order);
-    }
-    result
+    })
 }
 
 /// One more open of an address that is already here.
@@ -82,7 +77,8 @@ fn release(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let order = p.imports.order();
-    let last = p.ledger.remove_if(&p.trace_writer, Space::Device, address, |entry| {
+    // In the order of the ledger: the driver gives the address again before this call has ended.
+    let last = begin_free(p, api, (Space::Device, address), |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });
     let counted = match last {
@@ -93,79 +89,41 @@ fn release(
             .filter(|entry| entry.kind == Kind::Imported)
             .and_then(|_| p.ledger.add_refs(Space::Device, address, -1)),
     };
-    // In the order of the ledger: the driver gives the address again before this call has ended.
-    if let Some(removed) = &last {
-        let site = freeing_site(p, api, &removed.entry, 0);
-        p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
-    }
     drop(order);
-    let Some(removed) = last else {
-        let result = real();
-        if result != CUDA_SUCCESS && counted.is_some() {
-            p.ledger.add_refs(Space::Device, address, 1);
-        }
-        return result;
-    };
     let result = real();
     if result != CUDA_SUCCESS {
-        let site = freeing_site(p, api, &removed.entry, 0);
-        p.ledger.restore(&p.trace_writer, &removed);
-        let failed = Event::FreeFailed { key: address, space: Space::Device, site, result };
-        p.trace_writer.record(&failed);
+        match last {
+            Some((removed, site)) => free_failed(p, &removed, site, result),
+            None => {
+                counted.and_then(|_| p.ledger.add_refs(Space::Device, address, 1));
+            }
+        }
     }
     result
 }
 
-/// cuMemPoolImportPointer.
-pub fn pool_import_pointer(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ptr: Out<u64>,
-    _pool: Pool,
-    _data: Out<CUmemPoolPtrExportData>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(address) = ptr.get()
-    {
-        let target = Target { device: device_of(address), ..current_target(p) };
-        book(p, call.api, Space::Device, address, size_at(address), target);
-    }
-    result
-}
-
-/// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
-pub fn external_buffer(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    _memory: ExtMem,
-    descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let (Some(address), Some(descriptor)) = (dptr.get(), descriptor.get())
-    {
-        book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
-    }
-    result
-}
-
-/// Freed with cuMipmappedArrayDestroy. Its size is not known.
-pub fn external_mipmap(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    array: Out<MArray>,
-    _memory: ExtMem,
-    _descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(array) = array.get()
-    {
+hooks! { p, call:
+    /// cuMemPoolImportPointer.
+    pool_import_pointer(ptr: Out<u64>, pool: Pool, data: Out<CUmemPoolPtrExportData>) =
+        gave(sharing(p, call.api, || call.forward()), ptr, |address| {
+            let target = Target { device: device_of(address), ..current_target(p) };
+            book(p, call.api, Space::Device, address, size_at(address), target);
+        });
+    /// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
+    external_buffer(dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) =
+        gave(sharing(p, call.api, || call.forward()), dptr, |address| {
+            if let Some(descriptor) = descriptor.get() {
+                book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
+            }
+        });
+    /// Freed with cuMipmappedArrayDestroy. Its size is not known.
+    external_mipmap(
+        array: Out<MArray>,
+        memory: ExtMem,
+        descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
+    ) = gave(sharing(p, call.api, || call.forward()), array, |array| {
         book(p, call.api, Space::Array, array as u64, 0, current_target(p));
-    }
-    result
+    });
 }
 
 pub(in crate::hooks) fn book(
@@ -176,9 +134,7 @@ pub(in crate::hooks) fn book(
     size: u64,
     target: Target,
 ) {
-    let entry = entry(p, api, space, key, size, target);
-    p.ledger.insert(&p.trace_writer, &entry);
-    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    enter(p, &entry(p, api, space, key, size, target));
 }
 
 fn entry(

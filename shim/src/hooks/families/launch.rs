@@ -12,7 +12,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::pointers;
 use crate::hooks::call::attribution::TrackedCall;
-use crate::hooks::call::{self, Call};
+use crate::hooks::call::hooks;
 use crate::hooks::process::state;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -28,43 +28,30 @@ const CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: u32 = 3;
 /// What the driver takes for a heap beside its size.
 const HEAP_BESIDE: u64 = 2 << 20;
 
-// `function` is the function that is launched for the first time.
-macro_rules! launches {
-    ($( $name:ident ( $($before:ident: $B:ty,)* [function] $(, $after:ident: $A:ty)* ); )*) => {$(
-        #[allow(clippy::too_many_arguments, unused_variables)]
-        pub fn $name(
-            p: &'static Process,
-            call: &Call<impl call::Function>,
-            $($before: $B,)*
-            function: Function
-            $(, $after: $A)*
-        ) -> CUresult {
-            first(p, call.api, function, || call.forward())
-        }
-    )*};
-}
-
-launches! {
+hooks! { p, call:
     kernel(
-        [function],
+        function: Function,
         grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void
-    );
+    ) = first(p, call.api, function, || call.forward());
     cooperative(
-        [function],
+        function: Function,
         grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared: u32, stream: Stream, params: *mut *mut c_void
-    );
+    ) = first(p, call.api, function, || call.forward());
     kernel_ex(
         config: *const CUlaunchConfig,
-        [function],
+        function: Function,
         params: *mut *mut c_void, extra: *mut *mut c_void
-    );
-    plain([function]);
-    grid([function], width: i32, height: i32);
-    grid_async([function], width: i32, height: i32, stream: Stream);
+    ) = first(p, call.api, function, || call.forward());
+    plain(function: Function) = first(p, call.api, function, || call.forward());
+    grid(function: Function, width: i32, height: i32) =
+        first(p, call.api, function, || call.forward());
+    grid_async(function: Function, width: i32, height: i32, stream: Stream) =
+        first(p, call.api, function, || call.forward());
 }
 
+/// `function` is launched for the first time.
 fn first(
     p: &'static Process,
     api: Api,

@@ -7,7 +7,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::attribution::{nameless, watched};
-use crate::hooks::call::{self, Call};
+use crate::hooks::call::{self, Call, gave, hooks};
 use crate::hooks::families::launch;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -15,41 +15,30 @@ use crate::hooks::process::texts;
 use crate::model::attribution::driver_internal::DriverActivity;
 use core::ffi::{c_char, c_void};
 
-macro_rules! loads {
-    ($( $name:ident ( $($arg:ident: $ty:ty),* ) $(named by $text:ident)?; )*) => {$(
-        #[allow(clippy::too_many_arguments, unused_variables)]
-        pub fn $name(
-            p: &'static Process,
-            call: &Call<impl call::Function>,
-            $($arg: $ty),*
-        ) -> CUresult {
-            let name = || match call.answer() {
-                Some(CUDA_SUCCESS) => first_text(p, [$($text)?]),
-                _ => 0,
-            };
-            let real = || call.forward();
-            watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
-        }
-    )*};
+/// A call that loads code. `name`: the id of its name, if the driver has loaded it.
+fn load_named(
+    p: &'static Process,
+    call: &Call<impl call::Function>,
+    name: impl Fn() -> u32,
+) -> CUresult {
+    let name = || if call.answer() == Some(CUDA_SUCCESS) { name() } else { 0 };
+    watched(p, call.api, current_target(p), DriverActivity::Loading, name, || call.forward())
 }
 
-fn first_text<const N: usize>(p: &'static Process, texts: [In<c_char>; N]) -> u32 {
-    texts
-        .first()
-        .and_then(|text| text.text())
-        .map_or(0, |text| texts::c_text_id(&p.names, &p.trace_writer, text))
+fn text_of(p: &'static Process, text: In<c_char>) -> u32 {
+    text.text().map_or(0, |text| texts::c_text_id(&p.names, &p.trace_writer, text))
 }
 
-loads! {
-    load(module: Out<Module>, file: In<c_char>) named by file;
-    load_data(module: Out<Module>, image: *const c_void);
+hooks! { p, call:
+    load(module: Out<Module>, file: In<c_char>) = load_named(p, call, || text_of(p, file));
+    load_data(module: Out<Module>, image: *const c_void) = load_named(p, call, nameless);
     load_data_ex(
         module: Out<Module>,
         image: *const c_void,
         count: u32,
         options: Out<CUjit_option>,
         values: Out<*mut c_void>
-    );
+    ) = load_named(p, call, nameless);
     library_load_data(
         library: Out<Library>,
         code: *const c_void,
@@ -59,7 +48,7 @@ loads! {
         options: Out<CUlibraryOption>,
         values: Out<*mut c_void>,
         count: u32
-    );
+    ) = load_named(p, call, nameless);
     library_load_file(
         library: Out<Library>,
         file: In<c_char>,
@@ -69,65 +58,35 @@ loads! {
         options: Out<CUlibraryOption>,
         values: Out<*mut c_void>,
         count: u32
-    ) named by file;
-    get_function(function: Out<Function>, module: Module, name: In<c_char>) named by name;
-    get_global(dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) named by name;
-    get_global_v1(dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) named by name;
-    library_get_global(
-        dptr: Out<u64>,
-        bytes: Out<usize>,
-        library: Library,
-        name: In<c_char>
-    ) named by name;
-    library_get_unified(function: Out<*mut c_void>, library: Library, symbol: In<c_char>)
-        named by symbol;
-    library_get_module(module: Out<Module>, library: Library);
-}
-
-/// cuModuleUnload. The driver may reuse the handles of its functions.
-pub fn unload(p: &'static Process, call: &Call<impl call::Function>, _module: Module) -> CUresult {
-    p.launched_kernels.forget();
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
-}
-
-/// cuLibraryUnload.
-pub fn library_unload(
-    p: &'static Process,
-    call: &Call<impl call::Function>,
-    library: Library,
-) -> CUresult {
-    p.launched_kernels.library_ended(library as u64);
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
-}
-
-/// cuFuncLoad.
-pub fn func_load(
-    p: &'static Process,
-    call: &Call<impl call::Function>,
-    function: Function,
-) -> CUresult {
-    let name = || name_of(p, function as u64);
-    let real = || call.forward();
-    watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
-}
-
-/// cuLibraryGetKernel: returns a handle and loads nothing.
-pub fn library_get_kernel(
-    p: &'static Process,
-    call: &Call<impl call::Function>,
-    kernel: Out<Kernel>,
-    library: Library,
-    _name: In<c_char>,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(kernel) = kernel.get()
-    {
-        p.launched_kernels.has_kernel(kernel as u64, library as u64);
-    }
-    result
+    ) = load_named(p, call, || text_of(p, file));
+    get_function(function: Out<Function>, module: Module, name: In<c_char>) =
+        load_named(p, call, || text_of(p, name));
+    get_global(dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) =
+        load_named(p, call, || text_of(p, name));
+    get_global_v1(dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) =
+        load_named(p, call, || text_of(p, name));
+    library_get_global(dptr: Out<u64>, bytes: Out<usize>, library: Library, name: In<c_char>) =
+        load_named(p, call, || text_of(p, name));
+    library_get_unified(function: Out<*mut c_void>, library: Library, symbol: In<c_char>) =
+        load_named(p, call, || text_of(p, symbol));
+    library_get_module(module: Out<Module>, library: Library) = load_named(p, call, nameless);
+    /// cuModuleUnload. The driver may reuse the handles of its functions.
+    unload(module: Module) = {
+        p.launched_kernels.forget();
+        load_named(p, call, nameless)
+    };
+    /// cuLibraryUnload.
+    library_unload(library: Library) = {
+        p.launched_kernels.library_ended(library as u64);
+        load_named(p, call, nameless)
+    };
+    /// cuFuncLoad.
+    func_load(function: Function) = load_named(p, call, || name_of(p, function as u64));
+    /// cuLibraryGetKernel: returns a handle and loads nothing.
+    library_get_kernel(kernel: Out<Kernel>, library: Library, name: In<c_char>) =
+        gave(call.forward(), kernel, |kernel| {
+            p.launched_kernels.has_kernel(kernel as u64, library as u64);
+        });
 }
 
 /// cuLibraryEnumerateKernels.
@@ -158,15 +117,11 @@ pub fn kernel_get_function(
     function: Out<Function>,
     kernel: Kernel,
 ) -> CUresult {
-    let real = || call.forward();
     if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
-        return real();
+        return call.forward();
     }
-    let name = || match call.answer() {
-        Some(CUDA_SUCCESS) => function.get().map_or(0, |function| name_of(p, function as u64)),
-        _ => 0,
-    };
-    let result = watched(p, call.api, current_target(p), DriverActivity::Loading, name, real);
+    let name = || function.get().map_or(0, |function| name_of(p, function as u64));
+    let result = load_named(p, call, name);
     if result == CUDA_SUCCESS {
         p.launched_kernels.loaded(launch::key(p, kernel as usize));
     }

@@ -1,91 +1,38 @@
 //! Multicast objects: a handle without memory, to which the memory of other objects is bound.
-#![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
 use super::vmm::{apply_settled, settle, untie};
-use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_target, device_id};
 use crate::model::vmm::{Dropped, Owner, Region, What};
 use crate::runtime::fallible::{TryPush, vec_of};
 use vramtrace_format::DeviceId;
 
-/// cuMulticastCreate.
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    handle: Out<u64>,
-    _prop: In<CUmulticastObjectProp>,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(handle) = handle.get()
-    {
-        let mut vmm = p.vmm.lock();
-        let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
-        apply_settled(p, call.api, &mut vmm, stale, result);
-    }
-    result
-}
-
-/// cuMulticastBindMem.
-pub fn bind_mem(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    mc: u64,
-    mc_offset: usize,
-    handle: u64,
-    _offset: usize,
-    size: usize,
-    _flags: u64,
-) -> CUresult {
-    bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || call.forward())
-}
-
-/// cuMulticastBindMem_v2.
-pub fn bind_mem_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    mc: u64,
-    device: i32,
-    mc_offset: usize,
-    handle: u64,
-    _offset: usize,
-    size: usize,
-    _flags: u64,
-) -> CUresult {
-    bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || call.forward())
-}
-
-/// cuMulticastBindAddr.
-pub fn bind_addr(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    mc: u64,
-    mc_offset: usize,
-    ptr: u64,
-    size: usize,
-    _flags: u64,
-) -> CUresult {
-    bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || call.forward())
-}
-
-/// cuMulticastBindAddr_v2.
-pub fn bind_addr_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    mc: u64,
-    device: i32,
-    mc_offset: usize,
-    ptr: u64,
-    size: usize,
-    _flags: u64,
-) -> CUresult {
-    bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || call.forward())
+hooks! { p, call:
+    /// cuMulticastCreate.
+    create(handle: Out<u64>, prop: In<CUmulticastObjectProp>) =
+        gave(sharing(p, call.api, || call.forward()), handle, |handle| {
+            let mut vmm = p.vmm.lock();
+            let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
+            apply_settled(p, call.api, &mut vmm, stale, CUDA_SUCCESS);
+        });
+    /// cuMulticastBindMem.
+    bind_mem(mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) =
+        bind(p, call, mc, None, mc_offset, Memory::Handle(handle, size));
+    /// cuMulticastBindMem_v2.
+    bind_mem_v2(
+        mc: u64, device: i32, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64
+    ) = bind(p, call, mc, Some(device), mc_offset, Memory::Handle(handle, size));
+    /// cuMulticastBindAddr.
+    bind_addr(mc: u64, mc_offset: usize, ptr: u64, size: usize, flags: u64) =
+        bind(p, call, mc, None, mc_offset, Memory::Address(ptr, size));
+    /// cuMulticastBindAddr_v2.
+    bind_addr_v2(mc: u64, device: i32, mc_offset: usize, ptr: u64, size: usize, flags: u64) =
+        bind(p, call, mc, Some(device), mc_offset, Memory::Address(ptr, size));
 }
 
 /// What is bound: an object by its handle, or what is mapped at an address.
@@ -98,12 +45,11 @@ enum Memory {
 /// none: then it is the device of the memory.
 fn bind(
     p: &'static Process,
-    api: Api,
+    call: &Call<impl Function>,
     mc: u64,
     device: Option<i32>,
     mc_offset: usize,
     memory: Memory,
-    real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let held = {
         let mut vmm = p.vmm.lock();
@@ -117,15 +63,15 @@ fn bind(
         }
     };
     let Ok(held) = held else {
-        return unfollowed(p, current_target(p).device).unwrap_or_else(real);
+        return unfollowed(p, current_target(p).device).unwrap_or_else(|| call.forward());
     };
-    let result = sharing(p, api, real);
+    let result = sharing(p, call.api, || call.forward());
     let mut vmm = p.vmm.lock();
     let group = vmm.by_handle(mc).filter(|_| result == CUDA_SUCCESS);
     for (object, from, size) in held {
         let Some(group) = group else {
             let settled = vmm.drop_hold(object);
-            apply_settled(p, api, &mut vmm, settled, result);
+            apply_settled(p, call.api, &mut vmm, settled, result);
             continue;
         };
         let own = || vmm.object(object).map_or(DeviceId::UNKNOWN, |object| object.device);

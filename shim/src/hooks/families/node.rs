@@ -6,7 +6,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::request::{Request, Why, refuse};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::NO_TARGET;
 use crate::model::contexts::Target;
@@ -37,68 +37,52 @@ fn made_node(
     result
 }
 
-pub fn add_mem_alloc_node(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _node: Out<Node>,
-    _graph: Graph,
-    _dependencies: In<Node>,
-    _count: usize,
-    params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
-) -> CUresult {
-    let result = call.forward();
-    match params.get() {
-        Some(params) => made_node(p, call.api, &params, result),
-        None => result,
-    }
+hooks! { p, call:
+    add_mem_alloc_node(
+        node: Out<Node>,
+        graph: Graph,
+        dependencies: In<Node>,
+        count: usize,
+        params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+    ) = {
+        let result = call.forward();
+        params.get().map_or(result, |params| made_node(p, call.api, &params, result))
+    };
+    add_node(
+        node: Out<Node>,
+        graph: Graph,
+        dependencies: In<Node>,
+        count: usize,
+        params: Out<CUgraphNodeParams>,
+    ) = made_any_node(p, call, params);
+    /// cuGraphAddNode_v2 and _v3.
+    add_node_with_edges(
+        node: Out<Node>,
+        graph: Graph,
+        dependencies: In<Node>,
+        edges: In<CUgraphEdgeData>,
+        count: usize,
+        params: Out<CUgraphNodeParams>,
+    ) = made_any_node(p, call, params);
 }
 
-/// After cuGraphAddNode in any version. Only nodes that allocate are handled.
+/// cuGraphAddNode in any version. Only nodes that allocate are handled.
 fn made_any_node(
     p: &'static Process,
-    api: Api,
+    call: &Call<impl Function>,
     params: Out<CUgraphNodeParams>,
-    result: CUresult,
 ) -> CUresult {
+    let result = call.forward();
     match params.get() {
         Some(params) if params.kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             const _: () = assert!(size_of::<CUDA_MEM_ALLOC_NODE_PARAMS>() <= 29 * 8);
             // SAFETY: the union is longer, starts with the parameters of its kind of node, and any bits
             // are such parameters.
             let alloc = unsafe { core::mem::transmute_copy(&params.union_) };
-            made_node(p, api, &alloc, result)
+            made_node(p, call.api, &alloc, result)
         }
         _ => result,
     }
-}
-
-pub fn add_node(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _node: Out<Node>,
-    _graph: Graph,
-    _dependencies: In<Node>,
-    _count: usize,
-    params: Out<CUgraphNodeParams>,
-) -> CUresult {
-    let result = call.forward();
-    made_any_node(p, call.api, params, result)
-}
-
-/// cuGraphAddNode_v2 and _v3.
-#[allow(clippy::too_many_arguments)]
-pub fn add_node_with_edges(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _node: Out<Node>,
-    _graph: Graph,
-    _dependencies: In<Node>,
-    _edges: In<CUgraphEdgeData>,
-    _count: usize,
-    params: Out<CUgraphNodeParams>,
-) -> CUresult {
-    let result = call.forward();
-    made_any_node(p, call.api, params, result)
 }
 
 const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;

@@ -2,44 +2,27 @@
 //! own context (a monitor) sees the real ones.
 
 use super::info::{Shown, shown};
-use crate::driver::cuda::{CUDA_SUCCESS, CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
+use crate::driver::cuda::{CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
 use crate::driver::param::Out;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{gave, hooks};
 use crate::hooks::process::state::Process;
 
-/// nvmlDeviceGetMemoryInfo.
-pub fn memory_info(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    device: NvmlDevice,
-    memory: Out<NvmlMemory>,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(real) = memory.get()
-        && let Some(seen) = seen(p, device, real.total, real.free)
-    {
-        memory.set(NvmlMemory { total: seen.total, free: seen.free, used: seen.used() });
-    }
-    result
-}
-
-/// nvmlDeviceGetMemoryInfo_v2.
-pub fn memory_info_v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    device: NvmlDevice,
-    memory: Out<NvmlMemory_v2>,
-) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(real) = memory.get()
-        && let Some(seen) = seen(p, device, real.total, real.free)
-    {
-        let (total, free, used) = (seen.total, seen.free, seen.used());
-        memory.set(NvmlMemory_v2 { total, reserved: 0, free, used, ..real });
-    }
-    result
+hooks! { p, call:
+    /// nvmlDeviceGetMemoryInfo.
+    memory_info(device: NvmlDevice, memory: Out<NvmlMemory>) =
+        gave(call.forward(), memory, |real| {
+            if let Some(seen) = seen(p, device, real.total, real.free) {
+                memory.set(NvmlMemory { total: seen.total, free: seen.free, used: seen.used() });
+            }
+        });
+    /// nvmlDeviceGetMemoryInfo_v2.
+    memory_info_v2(device: NvmlDevice, memory: Out<NvmlMemory_v2>) =
+        gave(call.forward(), memory, |real| {
+            if let Some(seen) = seen(p, device, real.total, real.free) {
+                let (total, free, used) = (seen.total, seen.free, seen.used());
+                memory.set(NvmlMemory_v2 { total, reserved: 0, free, used, ..real });
+            }
+        });
 }
 
 /// `None`: the program gets NVML's own figures.

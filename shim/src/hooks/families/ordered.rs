@@ -8,7 +8,7 @@ use crate::driver::functions::driver;
 use crate::driver::param::Out;
 use crate::hooks::call::accounting::{Account, allocate, free, take};
 use crate::hooks::call::request::{Request, Why, refuse, refuse_at, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::families::alloc::undo;
 use crate::hooks::families::pool::{current_pool, named};
 use crate::hooks::process::pool_reserves::{end_if_over, read, record_change, refresh};
@@ -91,17 +91,12 @@ of_the_stream! {
     alloc_async_ptsz free_async_ptsz true cuMemAllocAsync_ptsz cuMemFreeAsync_ptsz;
 }
 
-pub fn alloc_from_pool_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    bytesize: usize,
-    pool: Pool,
-    stream: Stream,
-) -> CUresult {
-    let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
-    let (pool, size) = (pool as u64, bytesize as u64);
-    take_block(p, Wanted { api: call.api, per_thread, stream, pool, dptr, size }, || call.forward())
+hooks! { p, call:
+    alloc_from_pool_async(dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) = {
+        let (api, pool, size) = (call.api, pool as u64, bytesize as u64);
+        let per_thread = api == Api::cuMemAllocFromPoolAsync_ptsz;
+        take_block(p, Wanted { api, per_thread, stream, pool, dptr, size }, || call.forward())
+    };
 }
 
 #[inline(always)]
@@ -150,9 +145,9 @@ fn take_routed(
         && size > 0
         && !dptr.is_null()
     {
-        return take(p, Limited { p, pool, budget }, entry, real, complete);
+        return take(p, Block { p, pool: Some(pool), budget: Some(budget) }, entry, real, complete);
     }
-    take(p, Unlimited { p, pool: Some(pool) }, entry, real, complete)
+    take(p, Block { p, pool: Some(pool), budget: None }, entry, real, complete)
 }
 
 /// The driver returned success, so it has written the address.
@@ -179,7 +174,8 @@ fn take_other(
         None => match refuse_unfollowed(p, wanted, route) {
             Some(refused) => refused,
             None => {
-                take(p, Unlimited { p, pool: None }, entry(&wanted, &route, 0), real, |entry| {
+                let block = Block { p, pool: None, budget: None };
+                take(p, block, entry(&wanted, &route, 0), real, |entry| {
                     entry.key = given(wanted.dptr);
                 })
             }
@@ -207,51 +203,62 @@ fn ask_again(
     pool.growth.ask_again(Some(budget), size)
 }
 
-/// A block of a pool where no cap limits the request. `None`: the pool is not followed.
-struct Unlimited {
+/// A block of a device's pool. Under a limit of the cap it is counted as growth of the pool.
+struct Block {
     p: &'static Process,
+    /// `None`: it is not followed.
     pool: Option<&'static KnownPool>,
+    /// `None`: no cap limits the request.
+    budget: Option<&'static Budget>,
 }
 
-/// A block of a device's pool under a cap: counted as growth of the pool.
-struct Limited {
-    p: &'static Process,
-    pool: &'static KnownPool,
-    budget: &'static Budget,
-}
-
-impl Account for Unlimited {
-    type Promise = ();
+impl Account for Block {
+    type Promise = Option<InFlight<'static>>;
     type Given = ();
 
     #[inline(always)]
-    fn promise(&self, _: &Entry) -> Result<(), Refusal> {
-        Ok(())
+    fn promise(&self, wanted: &Entry) -> Result<Self::Promise, Refusal> {
+        let (size, budget) = (wanted.size, self.budget);
+        let (Some(pool), Some(limit)) = (self.pool, budget) else { return Ok(None) };
+        let asked = match pool.growth.ask(budget, size) {
+            Ok(asked) => asked,
+            Err(_) => ask_again(self.p, pool, limit, size)?,
+        };
+        Ok(Some(InFlight { growth: &pool.growth, budget, size, asked }))
     }
 
     #[inline(always)]
-    fn promise_anyway(&self, _: &Entry) {}
-
-    #[inline(always)]
-    fn withdraw(&self, (): ()) {
-        withdraw(self.p, self.pool, None);
+    fn promise_anyway(&self, wanted: &Entry) -> Self::Promise {
+        let (size, budget) = (wanted.size, self.budget);
+        let (Some(pool), Some(limit)) = (self.pool, budget) else { return None };
+        let asked = pool.growth.ask_anyway(limit, size);
+        Some(InFlight { growth: &pool.growth, budget, size, asked })
     }
 
     #[inline(always)]
-    fn given(&self, (): ()) {
-        if let Some(pool) = self.pool {
-            pool.served();
+    fn withdraw(&self, in_flight: Self::Promise) {
+        withdraw(self.p, self.pool, in_flight);
+    }
+
+    #[inline(always)]
+    fn given(&self, in_flight: Self::Promise) {
+        let (p, Some(pool)) = (self.p, self.pool) else { return };
+        pool.served();
+        if let Some(in_flight) = in_flight {
+            let reading = read::<false>(p, pool, || in_flight.ticket());
+            in_flight.finish(true, reading, move |change| record_change(p, pool, change));
         }
     }
 
     #[inline(always)]
     fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
-        enter(self.p, entry)
+        self.p.ledger.insert(&self.p.trace_writer, entry);
+        ControlFlow::Continue(())
     }
 
     #[inline(always)]
     fn recorded(&self, entry: &Entry) {
-        if let Some(pool) = self.pool
+        if let (Some(pool), None) = (self.pool, self.budget)
             && (pool.growth.allocated(entry.size) || pool.is_due(entry.time_ns))
         {
             refresh(self.p, pool);
@@ -262,60 +269,6 @@ impl Account for Unlimited {
     fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
         refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
     }
-}
-
-impl Account for Limited {
-    type Promise = InFlight<'static>;
-    type Given = ();
-
-    #[inline(always)]
-    fn promise(&self, wanted: &Entry) -> Result<InFlight<'static>, Refusal> {
-        let Limited { p, pool, budget } = *self;
-        let asked = match pool.growth.ask(Some(budget), wanted.size) {
-            Ok(asked) => asked,
-            Err(_) => ask_again(p, pool, budget, wanted.size)?,
-        };
-        Ok(InFlight::new(&pool.growth, Some(budget), wanted.size, asked))
-    }
-
-    #[inline(always)]
-    fn promise_anyway(&self, wanted: &Entry) -> InFlight<'static> {
-        let Limited { pool, budget, .. } = *self;
-        let asked = pool.growth.ask_anyway(budget, wanted.size);
-        InFlight::new(&pool.growth, Some(budget), wanted.size, asked)
-    }
-
-    #[inline(always)]
-    fn withdraw(&self, in_flight: InFlight<'static>) {
-        withdraw(self.p, Some(self.pool), Some(in_flight));
-    }
-
-    #[inline(always)]
-    fn given(&self, in_flight: InFlight<'static>) {
-        let Limited { p, pool, .. } = *self;
-        pool.served();
-        let reading = read::<false>(p, pool, || in_flight.ticket());
-        in_flight.finish(true, reading, move |change| record_change(p, pool, change));
-    }
-
-    #[inline(always)]
-    fn enter(&mut self, entry: &Entry, (): ()) -> ControlFlow<CUresult> {
-        enter(self.p, entry)
-    }
-
-    #[inline(always)]
-    fn recorded(&self, _: &Entry) {}
-
-    #[inline(always)]
-    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult {
-        refuse_at(self.p, wanted.device, wanted.site, wanted.size, why)
-    }
-}
-
-#[inline(always)]
-fn enter(p: &'static Process, entry: &Entry) -> ControlFlow<CUresult> {
-    p.ledger.insert(&p.trace_writer, entry);
-    ControlFlow::Continue(())
 }
 
 #[cold]

@@ -4,7 +4,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::pool_reserves::{end_if_over, refresh};
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
@@ -112,22 +112,6 @@ fn located(location: CUmemLocation, alloc_type: u32) -> (DeviceId, Kind) {
     (device, kind)
 }
 
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    pool: Out<Pool>,
-    props: In<CUmemPoolProps>,
-) -> CUresult {
-    let result = call.forward();
-    if result == 0
-        && let (Some(pool), Some(props)) = (pool.get(), props.get())
-    {
-        let (device, kind) = located(props.location, props.alloc_type);
-        register(p, pool as u64, device, kind, PoolOrigin::Created);
-    }
-    result
-}
-
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> CUresult {
     let known = p.pools.find(pool as u64);
     if let Some(known) = known {
@@ -147,7 +131,8 @@ pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> C
     result
 }
 
-pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: usize) -> CUresult {
+/// Makes a call after which the pool may hold less.
+fn then_refreshed(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> CUresult {
     let result = call.forward();
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
@@ -155,74 +140,39 @@ pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: 
     result
 }
 
-/// A new release threshold may be followed by a release at the next synchronisation.
-pub fn set_attribute(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    pool: Pool,
-    _attribute: CUmemPool_attribute,
-    _value: *mut c_void,
-) -> CUresult {
-    let result = call.forward();
-    if let Some(known) = p.pools.find(pool as u64) {
-        refresh(p, known);
-    }
-    result
-}
-
-/// cuDeviceGetDefaultMemPool and cuDeviceGetMemPool.
-pub fn get_of_device(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    pool: Out<Pool>,
-    device: i32,
-) -> CUresult {
-    let result = call.forward();
-    if result == 0
-        && let (Some(pool), Ok(device)) = (pool.get(), u8::try_from(device))
-    {
-        register(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
-    }
-    result
-}
-
-pub fn set_of_device(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _device: i32,
-    _pool: Pool,
-) -> CUresult {
+/// Makes a call after which requests may go to another pool.
+fn then_forgotten(p: &'static Process, call: &Call<impl Function>) -> CUresult {
     let result = call.forward();
     p.stream_targets.forget();
     result
 }
 
-/// cuMemGetDefaultMemPool and cuMemGetMemPool.
-pub fn get_of_location(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    pool: Out<Pool>,
-    location: In<CUmemLocation>,
-    kind: CUmemAllocationType,
-) -> CUresult {
-    let result = call.forward();
-    if result == 0
-        && let (Some(pool), Some(location)) = (pool.get(), location.get())
-    {
-        let (device, kind) = located(location, kind);
-        register(p, pool as u64, device, kind, PoolOrigin::Default);
-    }
-    result
-}
-
-pub fn set_of_location(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _location: In<CUmemLocation>,
-    _kind: CUmemAllocationType,
-    _pool: Pool,
-) -> CUresult {
-    let result = call.forward();
-    p.stream_targets.forget();
-    result
+hooks! { p, call:
+    create(pool: Out<Pool>, props: In<CUmemPoolProps>) = gave(call.forward(), pool, |pool| {
+        if let Some(props) = props.get() {
+            let (device, kind) = located(props.location, props.alloc_type);
+            register(p, pool as u64, device, kind, PoolOrigin::Created);
+        }
+    });
+    /// cuDeviceGetDefaultMemPool and cuDeviceGetMemPool.
+    get_of_device(pool: Out<Pool>, device: i32) = gave(call.forward(), pool, |pool| {
+        if let Ok(device) = u8::try_from(device) {
+            register(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
+        }
+    });
+    /// cuMemGetDefaultMemPool and cuMemGetMemPool.
+    get_of_location(pool: Out<Pool>, location: In<CUmemLocation>, kind: CUmemAllocationType) =
+        gave(call.forward(), pool, |pool| {
+            if let Some(location) = location.get() {
+                let (device, kind) = located(location, kind);
+                register(p, pool as u64, device, kind, PoolOrigin::Default);
+            }
+        });
+    trim(pool: Pool, keep: usize) = then_refreshed(p, call, pool);
+    /// A new release threshold may be followed by a release at the next synchronisation.
+    set_attribute(pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) =
+        then_refreshed(p, call, pool);
+    set_of_device(device: i32, pool: Pool) = then_forgotten(p, call);
+    set_of_location(location: In<CUmemLocation>, kind: CUmemAllocationType, pool: Pool) =
+        then_forgotten(p, call);
 }

@@ -4,7 +4,7 @@
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
 use crate::hooks::call::request::site;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -20,10 +20,7 @@ pub fn address_reserve(
     _addr: u64,
     _flags: u64,
 ) -> CUresult {
-    let result = call.forward();
-    if result == CUDA_SUCCESS
-        && let Some(address) = ptr.get()
-    {
+    gave(call.forward(), ptr, |address| {
         let size = size as u64;
         let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
         let stack = stack(p);
@@ -31,8 +28,7 @@ pub fn address_reserve(
         vmm.reserve(address, size, site, stack);
         let restored = false;
         p.trace_writer.record(&Event::AddressReserve { address, size, site, stack, restored });
-    }
-    result
+    })
 }
 
 /// cuMemAddressFree.

@@ -8,7 +8,7 @@ use crate::driver::cuda::{
 use crate::driver::param::{In, Out};
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
 use crate::hooks::call::request::site;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
@@ -52,35 +52,30 @@ fn begin(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUr
     result
 }
 
-pub fn begin_capture_v1(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    stream: Stream,
-) -> CUresult {
-    begin(p, call, stream)
-}
-
-pub fn begin_capture(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    stream: Stream,
-    _mode: CUstreamCaptureMode,
-) -> CUresult {
-    begin(p, call, stream)
-}
-
-#[allow(clippy::too_many_arguments)]
-pub fn begin_capture_to_graph(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    stream: Stream,
-    _graph: Graph,
-    _dependencies: In<Node>,
-    _edges: In<CUgraphEdgeData>,
-    _count: usize,
-    _mode: CUstreamCaptureMode,
-) -> CUresult {
-    begin(p, call, stream)
+hooks! { p, call:
+    begin_capture_v1(stream: Stream) = begin(p, call, stream);
+    begin_capture(stream: Stream, mode: CUstreamCaptureMode) = begin(p, call, stream);
+    begin_capture_to_graph(
+        stream: Stream,
+        graph: Graph,
+        dependencies: In<Node>,
+        edges: In<CUgraphEdgeData>,
+        count: usize,
+        mode: CUstreamCaptureMode,
+    ) = begin(p, call, stream);
+    /// cuStreamCreate.
+    create(stream: Out<Stream>, flags: u32) = made(p, call);
+    /// cuStreamCreateWithPriority.
+    create_with_priority(stream: Out<Stream>, flags: u32, priority: i32) = made(p, call);
+    /// cuGreenCtxStreamCreate.
+    create_in_green(stream: Out<Stream>, green: GreenCtx, flags: u32, priority: i32) = made(p, call);
+    /// cuEventCreate.
+    create_event(event: Out<Event>, flags: u32) = event_changes(p, call);
+    /// cuEventDestroy.
+    destroy_event(event: Event) = event_changes(p, call);
+    /// cuStreamSynchronize and cuEventSynchronize.
+    synchronize(handle: *mut c_void) = synchronized(p, call);
+    synchronize_context() = synchronized(p, call);
 }
 
 pub fn end_capture(
@@ -111,52 +106,7 @@ fn made(p: &'static Process, call: &Call<impl Function>) -> CUresult {
     watched(p, call.api, target, followed, nameless, real)
 }
 
-/// cuStreamCreate.
-pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _stream: Out<Stream>,
-    _flags: u32,
-) -> CUresult {
-    made(p, call)
-}
-
-/// cuStreamCreateWithPriority.
-pub fn create_with_priority(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _stream: Out<Stream>,
-    _flags: u32,
-    _priority: i32,
-) -> CUresult {
-    made(p, call)
-}
-
-/// cuGreenCtxStreamCreate.
-pub fn create_in_green(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _stream: Out<Stream>,
-    _green: GreenCtx,
-    _flags: u32,
-    _priority: i32,
-) -> CUresult {
-    made(p, call)
-}
-
-/// cuEventCreate.
-pub fn create_event(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _event: Out<Event>,
-    _flags: u32,
-) -> CUresult {
-    let real = || call.forward();
-    watched_seldom(p, call.api, || current_target(p), || DriverActivity::Streams, real)
-}
-
-/// cuEventDestroy.
-pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Event) -> CUresult {
+fn event_changes(p: &'static Process, call: &Call<impl Function>) -> CUresult {
     let real = || call.forward();
     watched_seldom(p, call.api, || current_target(p), || DriverActivity::Streams, real)
 }
@@ -177,18 +127,8 @@ pub fn destroy(p: &'static Process, call: &Call<impl Function>, stream: Stream) 
     watched(p, call.api, target, DriverActivity::Streams, nameless, real)
 }
 
-/// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.
-pub fn synchronize(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _handle: *mut c_void,
-) -> CUresult {
-    let result = call.forward();
-    crate::hooks::process::pool_reserves::refresh_after_frees(p);
-    result
-}
-
-pub fn synchronize_context(p: &'static Process, call: &Call<impl Function>) -> CUresult {
+/// A pool gives back what it holds above its threshold.
+fn synchronized(p: &'static Process, call: &Call<impl Function>) -> CUresult {
     let result = call.forward();
     crate::hooks::process::pool_reserves::refresh_after_frees(p);
     result

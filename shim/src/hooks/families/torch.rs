@@ -288,7 +288,7 @@ extern "C-unwind" fn reported(
     }
     after_call::after_block(process);
     if began != 0 {
-        timed::ended(process, began, 0);
+        timed::ended(process, began);
     }
     errno.set(kept);
     depth.leave();
@@ -336,7 +336,7 @@ extern "C-unwind" fn uncommon(
         memory(process, (api, caller), at, size, allocated, reserved, word);
         after_call::after_block(process);
         if began != 0 {
-            timed::ended(process, began, 0);
+            timed::ended(process, began);
         }
     }
     errno.set(kept);

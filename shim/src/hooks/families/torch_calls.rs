@@ -31,7 +31,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         hook(process);
         after_call::after_block(process);
         if began != 0 {
-            timed::ended(process, began, 0);
+            timed::ended(process, began);
         }
     });
     if let Err(payload) = outcome {

@@ -10,11 +10,11 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::{allocate, freeing_site};
+use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, freeing_site};
 use crate::hooks::call::after_call::{stop_without_host_memory, unfollowed};
 use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::{Request, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
@@ -196,8 +196,7 @@ fn enter_mapped_import(
         object.size = mapping.offset.saturating_add(mapping.size);
         let (key, time_ns) = (mapping.object, p.clock.now_ns());
         let entry = Entry { key, size: object.size, time_ns, ..entry };
-        p.ledger.insert(&p.trace_writer, &entry);
-        p.trace_writer.record_at(time_ns, &Event::Alloc(entry.alloc()));
+        enter(p, &entry);
     }
 }
 
@@ -243,22 +242,13 @@ pub fn retain(
     result
 }
 
-/// cuMemImportFromShareableHandle.
-pub fn import(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    handle: Out<u64>,
-    _os_handle: *mut c_void,
-    _kind: CUmemAllocationHandleType,
-) -> CUresult {
-    let result = sharing(p, call.api, || call.forward());
-    if result == CUDA_SUCCESS
-        && let Some(handle) = handle.get()
-    {
-        let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
-        p.vmm.lock().imported(handle, device);
-    }
-    result
+hooks! { p, call:
+    /// cuMemImportFromShareableHandle.
+    import(handle: Out<u64>, os_handle: *mut c_void, kind: CUmemAllocationHandleType) =
+        gave(sharing(p, call.api, || call.forward()), handle, |handle| {
+            let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
+            p.vmm.lock().imported(handle, device);
+        });
 }
 
 fn device_of(handle: u64) -> Option<DeviceId> {
@@ -299,13 +289,7 @@ pub(in crate::hooks) fn announce_ends(
 }
 
 fn announce_end(p: &'static Process, api: Api, number: u64) -> Option<Removed> {
-    let removed = p.ledger.remove(&p.trace_writer, Space::Vmm, number)?;
-    p.trace_writer.record(&Event::Free {
-        key: number,
-        space: Space::Vmm,
-        site: freeing_site(p, api, &removed.entry, 0),
-    });
-    Some(removed)
+    begin_free(p, api, (Space::Vmm, number), |_| true).map(|(removed, _)| removed)
 }
 
 /// After the driver's call: settles the references that were dropped before it.
@@ -326,20 +310,14 @@ pub(in crate::hooks) fn apply_settled(
 ) {
     for (number, object) in settled.ended {
         if let Some(removed) = object.parked.or_else(|| announce_end(p, api, number)) {
-            p.cap.release(removed.entry.device, removed.bytes);
+            p.cap.went(removed.entry.device, Kind::Vmm, removed.bytes);
         }
     }
     for number in settled.revived {
         let parked = vmm.object_mut(number).and_then(|object| object.parked.take());
         if let Some(removed) = parked {
             let site = freeing_site(p, api, &removed.entry, 0);
-            p.ledger.restore(&p.trace_writer, &removed);
-            p.trace_writer.record(&Event::FreeFailed {
-                key: number,
-                space: Space::Vmm,
-                site,
-                result,
-            });
+            free_failed(p, &removed, site, result);
         }
     }
     for mapping in settled.remapped {

@@ -4,10 +4,10 @@ use crate::driver::depth::{self, SAMPLED_ONE_OF};
 use crate::hooks::process::state::Process;
 use crate::runtime::clock;
 
-/// A timed call ends, which began at `began_ns`; `driver_ns`: the driver's part of it.
+/// A timed call ends, which began at `began_ns`, with the driver's part of it added.
 #[cold]
-pub fn ended(p: &Process, began_ns: u64, driver_ns: u64) {
-    add(p, clock::elapsed_ns(began_ns).saturating_sub(driver_ns));
+pub fn ended(p: &Process, began_ns: u64) {
+    add(p, clock::elapsed_ns(began_ns));
 }
 
 /// The time since `began_ns` without that of reading the clock, which other calls do not.

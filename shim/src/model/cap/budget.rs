@@ -4,9 +4,8 @@
 use super::managed::Managed;
 use super::soft::SoftLimiter;
 pub use crate::model::cap::counting::Refusal;
-use crate::model::cap::counting::{add_in_order, take_within};
+use crate::model::cap::counting::{add_saturating, take_within};
 use crate::model::cap::group_share::GroupShare;
-use crate::model::ledger::add_saturating;
 use crate::runtime::attention;
 use crate::runtime::panic_boundary::catch;
 use crate::runtime::reserve;
@@ -95,7 +94,7 @@ impl Budget {
             Some(share) => {
                 let add = || self.take_own(share.count(), bytes);
                 let take_back = || {
-                    add_in_order(share.count(), -(bytes as i64));
+                    add_saturating(share.count(), -(bytes as i64), SeqCst);
                 };
                 let taken = share.take(bytes, add, take_back);
                 if share.has_changed() {
@@ -137,45 +136,57 @@ impl Budget {
             return true;
         }
         let good = match self.share() {
-            None => add_saturating(&self.counted.0, delta),
-            Some(share) => add_in_order(share.count(), delta),
+            None => add_saturating(&self.counted.0, delta, Relaxed),
+            Some(share) => add_saturating(share.count(), delta, SeqCst),
         };
         self.soft.notice(self.counted());
         good
     }
 
-    pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
-        self.try_take(bytes)?;
-        Ok(Reservation { budget: Some(self), bytes, taken: false, managed: None })
+    /// Takes the bytes of a request. `managed`: where they are pages of managed memory, which counts in steps.
+    #[inline]
+    pub fn reserve<'a>(
+        &'a self,
+        bytes: u64,
+        managed: Option<&'a Managed>,
+    ) -> Result<Reservation<'a>, Refusal> {
+        self.reserve_by(bytes, managed, |bytes| self.try_take(bytes))
     }
 
     /// As `reserve`, whatever the limit.
-    pub fn reserve_anyway(&self, bytes: u64) -> Reservation<'_> {
-        self.take_anyway(bytes);
-        Reservation { budget: Some(self), bytes, taken: false, managed: None }
-    }
-
-    /// For managed memory, which counts in steps.
-    pub fn reserve_managed<'a>(
+    pub fn reserve_anyway<'a>(
         &'a self,
-        managed: &'a Managed,
-        pages: u64,
-    ) -> Result<Reservation<'a>, Refusal> {
-        managed.add(pages, |bytes| self.try_take(bytes))?;
-        let managed = Some(managed);
-        Ok(Reservation { budget: Some(self), bytes: pages, taken: false, managed })
-    }
-
-    pub fn reserve_managed_anyway<'a>(
-        &'a self,
-        managed: &'a Managed,
-        pages: u64,
+        bytes: u64,
+        managed: Option<&'a Managed>,
     ) -> Reservation<'a> {
-        let Ok(()) = managed.add(pages, |bytes| {
+        let Ok(reservation) = self.reserve_by(bytes, managed, |bytes| {
             self.take_anyway(bytes);
             Ok::<_, std::convert::Infallible>(())
         });
-        Reservation { budget: Some(self), bytes: pages, taken: false, managed: Some(managed) }
+        reservation
+    }
+
+    #[inline(always)]
+    fn reserve_by<'a, E>(
+        &'a self,
+        bytes: u64,
+        managed: Option<&'a Managed>,
+        take: impl FnOnce(u64) -> Result<(), E>,
+    ) -> Result<Reservation<'a>, E> {
+        match managed {
+            Some(managed) => managed.add(bytes, take)?,
+            None => take(bytes)?,
+        }
+        Ok(Reservation { budget: Some(self), bytes, taken: false, managed })
+    }
+
+    /// The driver has the bytes back, or never gave them.
+    #[inline]
+    pub fn give_back(&self, bytes: u64, managed: Option<&Managed>) {
+        match managed {
+            Some(managed) => managed.remove(bytes, |change| _ = self.charge(change)),
+            None => _ = self.charge(-i64::try_from(bytes).unwrap_or(i64::MAX)),
+        }
     }
 }
 
@@ -245,25 +256,19 @@ impl Reservation<'_> {
 }
 
 impl Drop for Reservation<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(budget) = self.budget.filter(|_| !self.taken) else { return };
-        match self.managed {
-            Some(managed) => withdraw(managed, budget, self.bytes),
-            None => {
-                budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
-            }
+        if let Some(budget) = self.budget.filter(|_| !self.taken) {
+            give_up(budget, self.bytes, self.managed);
         }
     }
 }
 
 #[cold]
-fn withdraw(managed: &Managed, budget: &Budget, bytes: u64) {
+#[inline(never)]
+fn give_up(budget: &Budget, bytes: u64, managed: Option<&Managed>) {
     // A lock that a thread has left must not unwind out of a destructor.
-    let _ = catch(|| {
-        managed.remove(bytes, |change| {
-            budget.charge(change);
-        });
-    });
+    let _ = catch(|| budget.give_back(bytes, managed));
 }
 
 #[cfg(test)]
@@ -280,10 +285,10 @@ mod tests {
     #[test]
     fn exactly_full_is_granted_and_one_byte_more_is_not() {
         let budget = capped(100);
-        budget.reserve(60).unwrap().commit(60).unwrap();
-        let rest = budget.reserve(40).unwrap();
+        budget.reserve(60, None).unwrap().commit(60).unwrap();
+        let rest = budget.reserve(40, None).unwrap();
         assert_eq!(
-            budget.reserve(1).err(),
+            budget.reserve(1, None).err(),
             Some(Refusal { counted: 100, limit: 100, of_group: false })
         );
         drop(rest);
@@ -293,12 +298,12 @@ mod tests {
     #[test]
     fn a_commit_sets_the_real_size() {
         let budget = capped(100);
-        budget.reserve(80).unwrap().commit(10).unwrap();
+        budget.reserve(80, None).unwrap().commit(10).unwrap();
         assert_eq!(budget.counted(), 10);
-        budget.reserve(10).unwrap().commit(90).unwrap();
+        budget.reserve(10, None).unwrap().commit(90).unwrap();
         assert_eq!(budget.counted(), 100);
         budget.charge(-90);
-        assert!(budget.reserve(10).unwrap().commit(91).is_err());
+        assert!(budget.reserve(10, None).unwrap().commit(91).is_err());
         assert_eq!(budget.counted(), 10);
     }
 
@@ -306,19 +311,19 @@ mod tests {
     fn what_the_driver_gave_stays_charged_when_nobody_commits() {
         let budget = capped(100);
         let panicked = std::panic::catch_unwind(|| {
-            let mut promise = budget.reserve(60).unwrap();
+            let mut promise = budget.reserve(60, None).unwrap();
             promise.taken();
             std::panic::resume_unwind(Box::new(()));
         });
         assert!(panicked.is_err());
         assert_eq!(budget.counted(), 60);
-        let mut promise = budget.reserve(40).unwrap();
+        let mut promise = budget.reserve(40, None).unwrap();
         promise.taken();
         assert!(promise.commit(41).is_err());
         assert_eq!(budget.counted(), 100, "not undone yet");
         drop(promise);
         assert_eq!(budget.counted(), 60, "undone by the caller: given back");
-        let mut promise = budget.reserve(40).unwrap();
+        let mut promise = budget.reserve(40, None).unwrap();
         assert!(promise.commit(41).is_err());
         promise.undone(30);
         assert_eq!(budget.counted(), 90, "others use a part of it");
@@ -369,7 +374,7 @@ mod tests {
                             random ^= random >> 7;
                             random ^= random << 17;
                             let bytes = random % 900 + 1;
-                            match budget.reserve(bytes) {
+                            match budget.reserve(bytes, None) {
                                 Ok(mut promise) => {
                                     // The real size differs both ways; now and then the call fails.
                                     let real = (random >> 20) % 1000;

@@ -145,21 +145,21 @@ mod tests {
     fn what_one_has_the_other_has_not() {
         let (page, words) = page();
         let (a, b) = (budget(page, 1, 100), budget(page, 2, 100));
-        a.reserve(60).unwrap().commit(60).unwrap();
-        b.reserve(40).unwrap().commit(40).unwrap();
+        a.reserve(60, None).unwrap().commit(60).unwrap();
+        b.reserve(40, None).unwrap().commit(40).unwrap();
         let refusal = Refusal { counted: 100, limit: 100, of_group: true };
-        assert_eq!(b.reserve(1).err(), Some(refusal));
+        assert_eq!(b.reserve(1, None).err(), Some(refusal));
         assert_eq!((a.counted(), b.counted()), (60, 40));
         a.charge(-10);
-        assert!(b.reserve(10).is_ok());
+        assert!(b.reserve(10, None).is_ok());
         // Its own limit holds beside the group's.
         b.set_limit(Some(45));
-        assert_eq!(b.reserve(6).err().map(|refusal| refusal.of_group), Some(false));
+        assert_eq!(b.reserve(6, None).err().map(|refusal| refusal.of_group), Some(false));
         let (at, word) = limit_order(0, Some(90));
         words[at as usize / 8].store(word, SeqCst);
-        assert!(b.reserve(1).is_err(), "lowered to what is live");
+        assert!(b.reserve(1, None).is_err(), "lowered to what is live");
         a.charge(-10);
-        assert!(b.reserve(5).is_ok());
+        assert!(b.reserve(5, None).is_ok());
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..20_000u64 {
                         let bytes = (turn * 7 + n as u64 * 13) % 400 + 1;
-                        if let Ok(promise) = budget.reserve(bytes) {
+                        if let Ok(promise) = budget.reserve(bytes, None) {
                             let all = granted.fetch_add(bytes, SeqCst) + bytes;
                             assert!(all <= LIMIT, "{all}");
                             count.fetch_add(1, Relaxed);

@@ -8,24 +8,14 @@ use crate::runtime::panic_boundary::catch;
 /// was cancelled in the driver) it counts as failed, so that the reserved growth is released.
 #[must_use]
 pub struct InFlight<'a> {
-    growth: &'a Growth,
-    budget: Option<&'a Budget>,
-    size: u64,
-    asked: Ticket,
+    pub growth: &'a Growth,
+    pub budget: Option<&'a Budget>,
+    pub size: u64,
+    /// What [`Growth::ask`] returned.
+    pub asked: Ticket,
 }
 
-impl<'a> InFlight<'a> {
-    /// `asked`: what [`Growth::ask`] returned.
-    #[inline]
-    pub fn new(
-        growth: &'a Growth,
-        budget: Option<&'a Budget>,
-        size: u64,
-        asked: Ticket,
-    ) -> InFlight<'a> {
-        InFlight { growth, budget, size, asked }
-    }
-
+impl InFlight<'_> {
     /// See [`Growth::ticket_after`].
     #[inline]
     pub fn ticket(&self) -> Ticket {
@@ -63,12 +53,16 @@ mod tests {
         let (budget, pool) = (Budget::default(), Growth::default());
         budget.set_limit(Some(32 * MIB));
         let asked = pool.ask(Some(&budget), MIB).unwrap();
-        let lost = InFlight::new(&pool, Some(&budget), MIB, asked);
+        let lost = InFlight { growth: &pool, budget: Some(&budget), size: MIB, asked };
         assert_eq!(budget.counted(), 32 * MIB);
         drop(lost);
         assert_eq!(budget.counted(), 0);
         let asked = pool.ask(Some(&budget), MIB).unwrap();
-        InFlight::new(&pool, Some(&budget), MIB, asked).finish(true, None, |_| ());
+        InFlight { growth: &pool, budget: Some(&budget), size: MIB, asked }.finish(
+            true,
+            None,
+            |_| (),
+        );
         assert_eq!(pool.known(), (32 * MIB, MIB));
     }
 }

@@ -99,7 +99,7 @@ mod tests {
         budget.set_limit(Some(cap));
         budget.charge(518 * MIB as i64);
         let mut blocks = 0;
-        while let Ok(mut promise) = budget.reserve_managed(&managed, 64 * MIB) {
+        while let Ok(mut promise) = budget.reserve(64 * MIB, Some(&managed)) {
             promise.commit(64 * MIB as i64).unwrap();
             blocks += 1;
         }

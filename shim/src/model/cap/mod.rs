@@ -34,6 +34,7 @@ mod soft;
 
 use crate::model::cap::group_share::GroupShare;
 pub use budget::{Budget, Refusal, Reservation};
+pub use counting::add_saturating;
 use group::Group;
 use managed::Managed;
 use orders::Orders;
@@ -43,7 +44,6 @@ pub use crate::model::cap::in_flight::InFlight;
 pub use growth::{Change, Growth, Reading, Ticket};
 
 use crate::config::CapRules;
-use crate::model::ledger::add_saturating;
 use crate::runtime::attention;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
@@ -83,7 +83,7 @@ pub struct Cap {
     /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
     warned: AtomicBool,
-    /// Where the number of the last order is stored; null: nowhere.
+    /// Where the number of the last order is stored.
     ordered: AtomicPtr<AtomicU64>,
     rules: CapRules,
     ask: Ask,
@@ -94,6 +94,8 @@ pub struct Cap {
 }
 
 const DEVICES: usize = 256;
+/// Where there is no live page, there are no orders.
+static NO_ORDER: AtomicU64 = AtomicU64::new(0);
 /// No driver grants a request of this size: such a request does not enter a sum.
 const ABSURD: u64 = 1 << 60;
 
@@ -137,7 +139,7 @@ impl Cap {
             group: AtomicPtr::new(null_mut()),
             joining: Lock::new(()),
             order: AtomicU64::new(0),
-            ordered: AtomicPtr::new(null_mut()),
+            ordered: AtomicPtr::new((&raw const NO_ORDER).cast_mut()),
             orders: Orders::default(),
             rules,
             ask,
@@ -299,8 +301,8 @@ impl Cap {
     /// The number of an order that was not applied yet.
     #[inline(always)]
     pub fn new_order(&self) -> Option<u64> {
-        // SAFETY: null, or there for good.
-        let last = unsafe { self.ordered.load(Acquire).as_ref()? }.load(Acquire);
+        // SAFETY: there for good.
+        let last = unsafe { &*self.ordered.load(Acquire) }.load(Acquire);
         (last != self.order.load(Relaxed)).then_some(last)
     }
 
@@ -360,46 +362,28 @@ impl Cap {
         }
     }
 
-    /// Reserves `bytes` before the driver's call. Before a refusal it calls `look_again`, which reads
-    /// pools, graphs and NVML's figure of this process again, and then tries once more.
+    /// Reserves `bytes` of `kind` before the driver's call. Before a refusal it calls `look_again`, which
+    /// reads pools, graphs and NVML's figure of this process again, and then tries once more.
     #[inline]
     pub fn reserve(
         &self,
         device: DeviceId,
+        kind: Kind,
         bytes: u64,
         look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
         let Some(budget) = self.countable(device, bytes) else { return Ok(Reservation::none()) };
-        budget.reserve(bytes).or_else(|_| {
+        let managed = self.managed(device, kind);
+        budget.reserve(bytes, managed).or_else(|_| {
             look_again();
-            budget.reserve(bytes)
+            budget.reserve(bytes, managed)
         })
     }
 
-    /// As `reserve`, for pages of managed memory.
-    pub fn reserve_managed(
-        &self,
-        device: DeviceId,
-        pages: u64,
-        look_again: impl FnOnce(),
-    ) -> Result<Reservation<'_>, Refusal> {
-        let Some(budget) = self.countable(device, pages) else { return Ok(Reservation::none()) };
-        let managed = &self.devices[device.0 as usize].managed;
-        budget.reserve_managed(managed, pages).or_else(|_| {
-            look_again();
-            budget.reserve_managed(managed, pages)
-        })
-    }
-
-    /// Counts `bytes` of `kind` whatever the limit: where the cap only warns.
+    /// As `reserve`, whatever the limit: where the cap only warns.
     pub fn reserve_anyway(&self, device: DeviceId, kind: Kind, bytes: u64) -> Reservation<'_> {
         let Some(budget) = self.countable(device, bytes) else { return Reservation::none() };
-        match kind {
-            Kind::Managed => {
-                budget.reserve_managed_anyway(&self.devices[device.0 as usize].managed, bytes)
-            }
-            _ => budget.reserve_anyway(bytes),
-        }
+        budget.reserve_anyway(bytes, self.managed(device, kind))
     }
 
     #[inline]
@@ -408,19 +392,16 @@ impl Cap {
         (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
     }
 
+    #[inline]
+    fn managed(&self, device: DeviceId, kind: Kind) -> Option<&Managed> {
+        (kind == Kind::Managed).then(|| &self.devices[device.0 as usize].managed)
+    }
+
     /// The driver has freed these physical bytes of `kind`.
     #[inline]
     pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
-        let Some(budget) = self.budget(device) else { return };
-        match kind {
-            Kind::Managed => {
-                self.devices[device.0 as usize].managed.remove(bytes, |change| {
-                    budget.charge(change);
-                });
-            }
-            _ => {
-                budget.charge(-(bytes as i64));
-            }
+        if let Some(budget) = self.budget(device) {
+            budget.give_back(bytes, self.managed(device, kind));
         }
     }
 
@@ -434,12 +415,6 @@ impl Cap {
         self.devices[device.0 as usize].managed.beside(look)
     }
 
-    /// After the driver's free returned success.
-    #[inline]
-    pub fn release(&self, device: DeviceId, bytes: u64) {
-        self.grow(device, -(bytes as i64));
-    }
-
     /// Physical bytes that changed outside a reservation.
     pub fn grow(&self, device: DeviceId, delta: i64) {
         if let Some(budget) = self.budget(device) {
@@ -450,7 +425,7 @@ impl Cap {
     /// Charges bytes that the driver took or freed for itself: contexts, kernels, unattributed bytes.
     pub fn charge(&self, device: DeviceId, delta: i64) {
         let cap = &self.devices[device.0 as usize];
-        add_saturating(&cap.outside, delta);
+        add_saturating(&cap.outside, delta, Relaxed);
         if device != DeviceId::UNKNOWN {
             // Also before the limit is known: it counts from the start.
             cap.budget.charge(delta);

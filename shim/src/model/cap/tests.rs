@@ -28,12 +28,14 @@ fn a_default_and_an_exception() {
 #[test]
 fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
     let cap = cap("1=1GiB");
-    let mut promise = cap.reserve(DeviceId(0), 100 * GIB, || panic!("no reason to look")).unwrap();
+    let mut promise =
+        cap.reserve(DeviceId(0), Kind::Device, 100 * GIB, || panic!("no reason to look")).unwrap();
     promise.commit(100 * GIB as i64).unwrap();
-    cap.release(DeviceId(0), 1);
+    cap.went(DeviceId(0), Kind::Device, 1);
     cap.charge(DeviceId(0), 5);
     assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
-    let absurd = cap.reserve(DeviceId(0), u64::MAX, || panic!("the driver's to refuse"));
+    let absurd =
+        cap.reserve(DeviceId(0), Kind::Device, u64::MAX, || panic!("the driver's to refuse"));
     assert!(absurd.is_ok());
     assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
     assert!(cap.limited(DeviceId(0)).is_none() && cap.limited(DeviceId(1)).is_some());
@@ -43,7 +45,7 @@ fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
 fn a_cap_that_only_warns_counts_on() {
     let warns = CapRules { mode: Mode::Warn, ..rules("1GiB") };
     let cap = Cap::new(warns, two_devices);
-    assert!(cap.reserve(DeviceId(0), 2 * GIB, || ()).is_err(), "it says so");
+    assert!(cap.reserve(DeviceId(0), Kind::Device, 2 * GIB, || ()).is_err(), "it says so");
     let mut promise = cap.reserve_anyway(DeviceId(0), Kind::Device, 2 * GIB);
     promise.commit(3 * GIB as i64).unwrap();
     assert_eq!(cap.counted(DeviceId(0), 0), 3 * GIB);
@@ -59,7 +61,7 @@ fn a_soft_limit_is_a_share_of_the_cap_or_of_the_device() {
     let cap = Cap::new(CapRules { soft, ..rules("0=10GiB") }, two_devices);
     let mut reported = Vec::new();
     for device in [0, 1] {
-        let mut taken = cap.reserve(DeviceId(device), 9 * GIB, || ()).unwrap();
+        let mut taken = cap.reserve(DeviceId(device), Kind::Device, 9 * GIB, || ()).unwrap();
         taken.commit(9 * GIB as i64).unwrap();
         cap.take_news(|device, news| reported.push((device.0, news)));
     }
@@ -80,9 +82,9 @@ fn the_driver_is_asked_again_before_a_refusal() {
         looks.fetch_add(1, Relaxed);
         cap.charge(DeviceId(0), -100);
     };
-    assert!(cap.reserve(DeviceId(0), 100, look).is_ok());
+    assert!(cap.reserve(DeviceId(0), Kind::Device, 100, look).is_ok());
     assert_eq!(looks.load(Relaxed), 1);
-    let refusal = cap.reserve(DeviceId(0), 101, || ()).err().unwrap();
+    let refusal = cap.reserve(DeviceId(0), Kind::Device, 101, || ()).err().unwrap();
     assert_eq!((refusal.counted, refusal.limit), (GIB - 100, GIB));
 }
 
@@ -104,5 +106,5 @@ fn a_bad_cap_is_not_no_cap() {
     assert!(Cap::new(CapRules { bad: true, ..CapRules::default() }, two_devices).is_bad());
     let none = Cap::new(CapRules::default(), two_devices);
     assert!(!none.is_bad() && !none.is_set());
-    assert!(none.reserve(DeviceId(0), u64::MAX, || ()).is_ok());
+    assert!(none.reserve(DeviceId(0), Kind::Device, u64::MAX, || ()).is_ok());
 }

@@ -161,7 +161,7 @@ impl History {
             self.over_time.add(device, ledger.live(device), sum.peak);
             // A device without room has no figures in this sample.
             let _ = self.sums.try_push(sum);
-            self.peak.begin_device(device, ledger.peak_number(device));
+            self.peak.begin_device(device, ledger.epoch(device));
         }
         let sums = &self.sums;
         self.tiers.iter_mut().for_each(|tier| tier.began(sums));
@@ -188,7 +188,7 @@ impl History {
             Walked::Void => self.step = Step::Idle,
             Walked::Done => {
                 self.sample_ns = now_ns;
-                self.peak.walked(|device| ledger.peak_number(device));
+                self.peak.walked(|device| ledger.epoch(device));
                 let sums = &self.sums;
                 self.tiers.iter_mut().for_each(|tier| tier.sampled(now_ns, sums));
                 self.step = Step::Add(0);

@@ -151,10 +151,7 @@ impl Tier {
                 of.levels[row.key.level()].others.subtract(row);
             }
         }
-        let mut devices = Vec::new();
-        for of in &self.devices {
-            devices.try_push(*of)?;
-        }
+        let devices = list_of(self.devices.len(), self.devices.iter().copied())?;
         phases::choose(&mut self.phases);
         let phases = list_of(self.phases.len(), self.phases.iter().copied())?;
         self.bins.make_room()?;

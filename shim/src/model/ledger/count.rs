@@ -1,107 +1,116 @@
 //! Counting a change of an entry in the sums: of its stack, of its kind, of its device.
 
 use super::shard::{Inner, Shard, SiteTable};
-use super::totals::{KindSum, Step, device_index};
+use super::totals::{KindSum, Step};
 use super::{Entry, Ledger};
 use crate::runtime::lock::Guard;
 use std::sync::atomic::Ordering::Relaxed;
+use vramtrace_format::Kind;
 use vramtrace_format::physical::{Physical, physical};
 use vramtrace_format::summary::is_held;
-use vramtrace_format::{DeviceId, Kind};
 
 impl Ledger {
-    /// Counts a change of an entry in the sums of its stack and its kind. `now`: the last checkpoint.
+    /// Counts a change of an entry in the sums of its stack and its kind. `BLOCK`: see [`Ledger::insert_as`]. `at`: the
+    /// index of its device. `now`: the last checkpoint.
     #[inline(always)]
-    pub(super) fn count(
+    pub(super) fn count<const BLOCK: bool>(
         &self,
         shard: &Shard,
         sites: &mut SiteTable,
         entry: &Entry,
-        device: DeviceId,
+        at: usize,
         step: Step,
         now: u32,
     ) -> Physical {
         let Entry { kind, size, .. } = *entry;
         match kind {
-            // Decided first, and compiled by itself: the kind of most programs' allocations.
+            // In no sum but its stack's.
+            _ if BLOCK => {
+                let of = entry.weighed();
+                self.add_to_site(sites, entry, (at, Kind::Block), (of, Some(of[0])), step, now);
+                Physical::None
+            }
+            // Compiled by itself: the kind of most programs' allocations.
             Kind::Pool => {
-                self.add_to_sums(shard, sites, entry, (device, Kind::Pool), Some(size), step, now);
+                self.add_to_site(
+                    sites,
+                    entry,
+                    (at, Kind::Pool),
+                    ([size, 1], Some(size)),
+                    step,
+                    now,
+                );
+                self.add_to_kind(shard, (at, Kind::Pool), size, step, now);
                 Physical::Reserved
             }
-            Kind::Block => self.count_block(sites, entry, step, now),
             _ => {
                 let physical = physical_of(kind, size);
                 let held = is_held(kind).then_some(physical.share(size));
-                self.add_to_sums(shard, sites, entry, (device, kind), held, step, now);
+                self.add_to_site(sites, entry, (at, kind), ([size, 1], held), step, now);
+                self.add_to_kind(shard, (at, kind), size, step, now);
                 physical
             }
         }
     }
 
-    /// `held`: as [`SiteSlot::add`].
-    #[allow(clippy::too_many_arguments)]
+    /// `of`, `held`: as [`super::totals::SiteSlot::add`].
     #[inline(always)]
-    fn add_to_sums(
+    fn add_to_site(
         &self,
-        shard: &Shard,
         sites: &mut SiteTable,
         entry: &Entry,
-        (device, kind): (DeviceId, Kind),
-        held: Option<u64>,
+        (at, kind): (usize, Kind),
+        (of, held): ([u64; 2], Option<u64>),
         step: Step,
         now: u32,
     ) {
-        let size = entry.size;
         if let Some(site) = sites.of(entry, now) {
-            let peak = self.totals(device).epoch_for(kind, step);
-            site.add(step, [size, 1], held, now, peak);
+            let peak = self.devices[at].epoch_for(kind, step);
+            site.add(step, of, held, now, peak);
         }
-        let sum = shard.sum(device, kind as usize);
+    }
+
+    #[inline(always)]
+    fn add_to_kind(
+        &self,
+        shard: &Shard,
+        (at, kind): (usize, Kind),
+        size: u64,
+        step: Step,
+        now: u32,
+    ) {
+        let sum = shard.sum(at, kind as usize);
         if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
-            self.first_of_kind(shard, device, kind);
+            self.first_of_kind(shard, at, kind);
         }
-        match (sum, step) {
-            (Some(sum), Step::Allocated) => sum.allocated(size, now),
-            (Some(sum), Step::Freed) => sum.freed(size, now),
-            (Some(sum), Step::Unfreed) => sum.unfreed(size, now),
-            (None, _) => {}
+        if let Some(sum) = sum {
+            sum.add(step, size, now);
         }
-    }
-
-    /// A block, which is in no sum but its stack's, and may be a sample.
-    #[cold]
-    #[inline(never)]
-    fn count_block(&self, sites: &mut SiteTable, block: &Entry, step: Step, now: u32) -> Physical {
-        if let Some(site) = sites.of(block, now) {
-            let (of, peak) =
-                (block.weighed(), self.totals(block.device).epoch_for(Kind::Block, step));
-            site.add(step, of, Some(of[0]), now, peak);
-        }
-        Physical::None
     }
 
     #[cold]
     #[inline(never)]
-    fn first_of_kind(&self, shard: &Shard, device: DeviceId, kind: Kind) {
-        let at = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
-        self.summed[device_index(device)][at].fetch_or(1 << kind as u16, Relaxed);
+    fn first_of_kind(&self, shard: &Shard, at: usize, kind: Kind) {
+        let place = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
+        self.summed[at][place].fetch_or(1 << kind as u16, Relaxed);
         if kind.is_physical() {
-            self.totals(device).seen.store(1, Relaxed);
+            self.devices[at].seen.store(1, Relaxed);
         }
     }
 
     /// Counts an entry that was put in its shard. Returns the physical bytes that the driver took.
     #[inline(always)]
-    pub(super) fn count_in(
+    pub(super) fn count_in<const BLOCK: bool>(
         &self,
         shard: &Shard,
         mut inner: Guard<'_, Inner>,
         entry: &Entry,
+        at: usize,
         step: Step,
         now: u32,
     ) -> i64 {
         let (counted, taken) =
-            match self.count(shard, &mut inner.sites, entry, entry.device, step, now) {
+            match self.count::<BLOCK>(shard, &mut inner.sites, entry, at, step, now) {
                 Physical::Reserved | Physical::None => return 0,
                 Physical::Own(bytes) => (bytes, bytes),
                 Physical::Shared(_) => {
@@ -109,7 +118,7 @@ impl Ledger {
                     self.open_pages(entry)
                 }
             };
-        self.totals(entry.device).add(entry.kind, counted as i64, entry.time_ns);
+        self.devices[at].add(entry.kind, counted as i64, entry.time_ns);
         taken as i64
     }
 }

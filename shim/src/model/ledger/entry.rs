@@ -58,25 +58,22 @@ impl Entry {
 
     /// The rate of samples in bytes; 0: it is none.
     pub fn rate(&self) -> u64 {
-        rate(self.sampled)
+        if self.sampled == 0 { 0 } else { 1 << self.sampled }
     }
 
     /// What it adds to sums by stack: bytes and number, those of the allocations that it stands for.
     #[inline]
     pub fn weighed(&self) -> [u64; 2] {
-        weighed(self.size, self.sampled)
+        match self.sampled {
+            0 => [self.size, 1],
+            sampled => weighed_sample(self.size, sampled),
+        }
     }
 
     /// Its site and stack in one word, as they lie in memory; never 0, since stacks are fewer than 2^31.
     #[inline]
     pub(super) fn maker(&self) -> u64 {
         u64::from(self.site.0) | u64::from(self.stack.0) << 32 | 1 << 63
-    }
-
-    /// Its highest bits choose the shard, lower ones the place there.
-    #[inline]
-    pub(super) fn hash(&self) -> u64 {
-        hash(self.key)
     }
 
     #[inline]
@@ -130,7 +127,7 @@ unsafe impl Slot for EntrySlot {
     }
 }
 
-/// Of the key alone: few keys are in two spaces.
+/// Of the key alone: few keys are in two spaces. Its highest bits choose the shard, lower ones the place there.
 #[inline]
 pub(super) fn hash(key: u64) -> u64 {
     spread(key)
@@ -161,18 +158,9 @@ impl EntrySlot {
     }
 }
 
-fn rate(sampled: u8) -> u64 {
-    if sampled == 0 { 0 } else { 1 << sampled }
-}
-
-#[inline]
-fn weighed(size: u64, sampled: u8) -> [u64; 2] {
-    if sampled == 0 { [size, 1] } else { weighed_sample(size, sampled) }
-}
-
 #[cold]
 fn weighed_sample(size: u64, sampled: u8) -> [u64; 2] {
-    let weight = sampling::weight(size, rate(sampled));
+    let weight = sampling::weight(size, 1 << sampled);
     [sampling::weigh(size, weight), sampling::weigh(1, weight)]
 }
 

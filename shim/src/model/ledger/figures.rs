@@ -40,11 +40,6 @@ impl Ledger {
         [&totals.refused_by_cap, &totals.refused_by_driver].map(|count| count.load(Relaxed))
     }
 
-    /// The number of the device's highest peak so far.
-    pub fn peak_number(&self, device: DeviceId) -> u32 {
-        self.totals(device).epoch()
-    }
-
     /// Physical bytes of one kind.
     pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
         self.totals(device).live_of(kind)

@@ -1,9 +1,10 @@
 //! Entering allocations.
 
-use super::entry::EntrySlot;
-use super::totals::Step;
+use super::entry::{self, EntrySlot};
+use super::totals::{Step, device_index};
 use super::{Entry, Ledger, Sink};
 use crate::runtime::hash_table::NoMemory;
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{Drift, Event, SiteId, Space};
 
@@ -16,32 +17,59 @@ impl Ledger {
 
     /// Enters a new allocation. Returns the bytes that the driver took for it (negative only if a
     /// larger one was still entered at the same key, which ends).
+    #[inline(never)]
     pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
-        self.note_allocation(entry);
-        let hash = entry.hash();
-        let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
-        let mut inner = shard.lock();
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
-        let is_there = |slot: &EntrySlot| slot.entry().is(entry.space, entry.key);
-        let Some(index) = inner.entries.vacancy(hash, is_there) else {
-            drop(inner);
-            return self.insert_crowded(sink, entry);
-        };
-        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
-        Ok(self.count_in(shard, inner, entry, Step::Allocated, epoch))
+        self.insert_as::<false>(sink, entry)
     }
 
-    /// The same, where the address is still entered, or the table must grow.
+    /// A framework's block. Without host memory it is not entered.
+    #[inline(always)]
+    pub fn insert_block(&self, sink: &impl Sink, entry: Entry) {
+        let _ = self.insert_as::<true>(sink, &entry);
+    }
+
+    /// `BLOCK`: whether it is a framework's block, of which programs make millions: compiled apart, where it is used.
+    #[inline(always)]
+    fn insert_as<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        entry: &Entry,
+    ) -> Result<i64, NoMemory> {
+        debug_assert_eq!(entry.space == Space::Block, BLOCK);
+        let at = device_index(entry.device);
+        if self.devices[at].awaits.load(Relaxed) {
+            self.note_awaited(entry.device, entry.kind);
+        }
+        let hash = entry::hash(entry.key);
+        let shard = &self.shards[Ledger::shard_at(entry.space, hash)];
+        let mut inner = shard.lock();
+        let (space, key) = (entry.space, entry.key);
+        let is_there = move |slot: &EntrySlot| slot.entry().is(space, key);
+        let Some(index) = inner.entries.vacancy(hash, is_there) else {
+            drop(inner);
+            return self.insert_crowded::<BLOCK>(sink, *entry);
+        };
+        let (epoch, _) = self.devices[at].checkpoints.now();
+        inner.entries.fill(index, EntrySlot::new(entry, epoch, 0));
+        Ok(self.count_in::<BLOCK>(shard, inner, entry, at, Step::Allocated, epoch))
+    }
+
+    /// The same, where the address is still entered, or the table must grow. `entry`: a copy, so that a block's, which nothing
+    /// refers to, is made where it is stored.
     #[cold]
     #[inline(never)]
-    fn insert_crowded(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+    fn insert_crowded<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        entry: Entry,
+    ) -> Result<i64, NoMemory> {
         let (space, key) = (entry.space, entry.key);
         let shard = self.shard(space, key);
         let mut growth = 0;
         let mut inner = shard.lock();
         while inner.entries.find((space, key)).is_some() {
             drop(inner);
-            if let Some(earlier) = self.remove(sink, space, key) {
+            if let Some(earlier) = self.remove_as::<BLOCK>(sink, space, key, |_| true) {
                 match space {
                     // The framework need not report every free.
                     Space::Block => sink.emit(&Event::Free { key, space, site: SiteId(0) }),
@@ -51,9 +79,11 @@ impl Ledger {
             }
             inner = shard.lock();
         }
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
-        inner.put(entry, epoch, 0)?;
-        Ok(growth + self.count_in(shard, inner, entry, Step::Allocated, epoch))
+        let at = device_index(entry.device);
+        let (epoch, _) = self.devices[at].checkpoints.now();
+        inner.put(&entry, epoch, 0)?;
+        shard.note_place(&inner);
+        Ok(growth + self.count_in::<BLOCK>(shard, inner, &entry, at, Step::Allocated, epoch))
     }
 
     /// Makes room for one more allocation with any address. The tables keep further room for calls in

@@ -10,7 +10,6 @@
 //! call: the driver gives an address out again only after the real free, and the program can free
 //! it only after the allocating call has returned. Locks are short and per shard.
 
-mod blocks;
 mod checkpoint;
 mod count;
 mod entry;
@@ -32,7 +31,7 @@ pub use checkpoint::Cursor;
 pub use entry::Entry;
 pub use held::{Held, HeldCursor, Walked};
 pub use remove::{ContextTotals, Removed};
-pub use totals::{DEVICES, KINDS, SiteTotals, Sums, add_saturating, device_at, device_index};
+pub use totals::{DEVICES, KINDS, SiteTotals, Sums, device_at, device_index};
 
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::lock::Lock;
@@ -103,7 +102,9 @@ impl Ledger {
     fn summed(&self, at: usize, device: DeviceId) -> impl Iterator<Item = (Kind, &KindSum)> {
         let bits = self.summed[device_index(device)][at].load(Relaxed);
         let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
-        known.filter_map(move |kind| Some((kind, self.shards[at].sum(device, kind as usize)?)))
+        known.filter_map(move |kind| {
+            Some((kind, self.shards[at].sum(device_index(device), kind as usize)?))
+        })
     }
 
     fn totals(&self, device: DeviceId) -> &DeviceTotals {

@@ -2,7 +2,7 @@
 
 use super::entry::{self, EntrySlot};
 use super::shard::Inner;
-use super::totals::Step;
+use super::totals::{Step, device_index};
 use super::{Entry, Ledger, Sink, checkpoint_alloc};
 use crate::model::sites::is_shared;
 use vramtrace_format::physical::Physical;
@@ -62,23 +62,48 @@ impl Ledger {
         key: u64,
         wanted: impl FnOnce(&Entry) -> bool,
     ) -> Option<Removed> {
+        self.remove_as::<false>(sink, space, key, wanted)
+    }
+
+    /// A framework's block. False: there is no such block.
+    #[inline(always)]
+    pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
+        self.remove_as::<true>(sink, Space::Block, key, |_| true).is_some()
+    }
+
+    /// Prefetches the cache lines that the call for this block will need.
+    #[inline]
+    pub fn prefetch_block(&self, key: u64) {
+        self.shard(Space::Block, key).prefetch(entry::hash(key));
+    }
+
+    /// `BLOCK`: as [`Ledger::insert_as`].
+    #[inline(always)]
+    pub(super) fn remove_as<const BLOCK: bool>(
+        &self,
+        sink: &impl Sink,
+        space: Space,
+        key: u64,
+        wanted: impl FnOnce(&Entry) -> bool,
+    ) -> Option<Removed> {
+        debug_assert_eq!(space == Space::Block, BLOCK);
         let hash = entry::hash(key);
         let shard = &self.shards[Ledger::shard_at(space, hash)];
         let mut inner = shard.lock();
-        let index = inner.entries.find_by(hash, |slot| slot.entry().is(space, key))?;
+        let index = inner.entries.find_by(hash, move |slot| slot.entry().is(space, key))?;
         let Inner { entries, sites, .. } = &mut *inner;
         let slot = entries.at_mut(index)?;
         if !wanted(slot.entry()) {
             return None;
         }
         let device = slot.entry().device;
-        let totals = self.totals(device);
-        let (seen, running) = totals.checkpoints.now();
+        let at = device_index(device);
+        let (seen, running) = self.devices[at].checkpoints.now();
         if running != 0 {
             write_owed(sink, slot, running);
         }
         // Counted while the slot has it: the copy is made once, for the caller.
-        let physical = self.count(shard, sites, slot.entry(), device, Step::Freed, seen);
+        let physical = self.count::<BLOCK>(shard, sites, slot.entry(), at, Step::Freed, seen);
         if let Physical::Reserved | Physical::None = physical {
             let removed = Removed::new(slot, seen);
             inner.take_at(index);
@@ -111,7 +136,8 @@ impl Ledger {
             drop(inner);
             return -(self.left(removed) as i64);
         }
-        let (epoch, _) = self.totals(entry.device).checkpoints.now();
+        let at = device_index(entry.device);
+        let (epoch, _) = self.devices[at].checkpoints.now();
         let mut written = removed.written;
         if epoch != removed.seen && written != epoch {
             // A checkpoint began meanwhile and lacks this entry.
@@ -120,7 +146,7 @@ impl Ledger {
         }
         // Without host memory its free will not be recognised, and its bytes stay counted.
         if inner.put(entry, removed.epoch, written).is_ok() {
-            self.count_in(shard, inner, entry, Step::Unfreed, epoch);
+            self.count_in::<false>(shard, inner, entry, at, Step::Unfreed, epoch);
         } else {
             drop(inner);
         }

@@ -2,7 +2,7 @@
 //! one lock that is held briefly.
 
 use super::entry::{Entry, EntrySlot};
-use super::totals::{DEVICES, KindSum, SiteSlot, device_index};
+use super::totals::{DEVICES, KindSum, SiteSlot};
 use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
@@ -121,10 +121,11 @@ impl Shard {
         }
     }
 
-    /// `None` if the kernel gave no pages at the start: then there are no sums.
+    /// `device_at`: a [`super::device_index`]. `None` if the kernel gave no pages at the start: then there are no sums.
     #[inline]
-    pub fn sum(&self, device: DeviceId, kind: usize) -> Option<&KindSum> {
-        let index = device_index(device) * STRIDE + kind;
+    pub fn sum(&self, device_at: usize, kind: usize) -> Option<&KindSum> {
+        debug_assert!(device_at < DEVICES && kind < STRIDE);
+        let index = device_at * STRIDE + kind;
         // SAFETY: the index is in range; zero bytes are a valid KindSum.
         (!self.sums.0.is_null()).then(|| unsafe { &*self.sums.0.add(index) })
     }

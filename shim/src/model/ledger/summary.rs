@@ -26,7 +26,7 @@ impl Ledger {
         }
     }
 
-    /// The number of the device's highest peak.
+    /// The number of the device's highest peak so far.
     pub fn epoch(&self, device: DeviceId) -> u32 {
         self.totals(device).epoch()
     }

@@ -2,6 +2,7 @@
 //! the values that a running checkpoint still needs.
 
 use super::peaks::{KeptEpoch, Peaks};
+use crate::model::cap::add_saturating;
 use crate::runtime::hash_table::{Slot, spread};
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
@@ -22,22 +23,6 @@ pub fn device_index(device: DeviceId) -> usize {
 
 pub fn device_at(index: usize) -> DeviceId {
     if index == DEVICES - 1 { DeviceId::UNKNOWN } else { DeviceId(index as u8) }
-}
-
-/// Adds a signed delta, stopping at both ends. False: it would have gone below zero.
-pub fn add_saturating(total: &AtomicU64, delta: i64) -> bool {
-    let mut current = total.load(Relaxed);
-    loop {
-        let next = if delta >= 0 {
-            current.saturating_add(delta as u64)
-        } else {
-            current.saturating_sub(delta.unsigned_abs())
-        };
-        match total.compare_exchange_weak(current, next, Relaxed, Relaxed) {
-            Ok(_) => return delta >= 0 || delta.unsigned_abs() <= current,
-            Err(seen) => current = seen,
-        }
-    }
 }
 
 /// The last checkpoint that began, 0 before the first, and in the upper half the one that is being written, 0: none. One word:
@@ -110,8 +95,8 @@ impl DeviceTotals {
         }
         let bytes = &self.kinds[kind as usize];
         bytes.epoch.keep(self.epoch(), &bytes.at_peak, &bytes.live);
-        let kind_ok = add_saturating(&bytes.live, delta);
-        let live_ok = add_saturating(&self.live, delta);
+        let kind_ok = add_saturating(&bytes.live, delta, Relaxed);
+        let live_ok = add_saturating(&self.live, delta, Relaxed);
         if delta > 0 {
             let live = self.live.load(Relaxed);
             if raise(&self.peak, live) {
@@ -175,27 +160,26 @@ impl Sums {
         self.frees = self.frees.saturating_add(other.frees);
         self.requested = self.requested.saturating_add(other.requested);
     }
-}
 
-fn bump(word: &AtomicU64, by: u64) {
-    word.store(word.load(Relaxed).wrapping_add(by), Relaxed);
+    fn load([allocations, frees, requested]: [&AtomicU64; 3]) -> Sums {
+        let [allocations, frees, requested] =
+            [allocations, frees, requested].map(|sum| sum.load(Relaxed));
+        Sums { allocations, frees, requested }
+    }
 }
 
 impl KindSum {
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn keep(&self, epoch: u32) {
-        if self.epoch.load(Relaxed) != epoch {
-            self.keep_now(epoch);
+        for (before, now) in self.before.iter().zip(self.words()) {
+            before.store(now.load(Relaxed), Relaxed);
         }
+        self.epoch.store(epoch, Relaxed);
     }
 
-    #[cold]
-    fn keep_now(&self, epoch: u32) {
-        let now = self.now();
-        self.before[0].store(now.allocations, Relaxed);
-        self.before[1].store(now.frees, Relaxed);
-        self.before[2].store(now.requested, Relaxed);
-        self.epoch.store(epoch, Relaxed);
+    fn words(&self) -> [&AtomicU64; 3] {
+        [&self.allocations, &self.frees, &self.requested]
     }
 
     #[inline]
@@ -203,47 +187,36 @@ impl KindSum {
         self.allocations.load(Relaxed) == 0
     }
 
-    #[inline]
-    pub fn allocated(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        bump(&self.allocations, 1);
-        bump(&self.requested, size);
-    }
-
-    /// Counts a free of `size` requested bytes.
-    #[inline]
-    pub fn freed(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        bump(&self.frees, 1);
-        let left = self.requested.load(Relaxed).saturating_sub(size);
-        self.requested.store(left, Relaxed);
-    }
-
-    /// A free that the driver refused.
-    pub fn unfreed(&self, size: u64, epoch: u32) {
-        self.keep(epoch);
-        let frees = self.frees.load(Relaxed).saturating_sub(1);
-        self.frees.store(frees, Relaxed);
-        bump(&self.requested, size);
+    /// Counts a change of an allocation of `size` requested bytes.
+    #[inline(always)]
+    pub fn add(&self, step: Step, size: u64, epoch: u32) {
+        if self.epoch.load(Relaxed) != epoch {
+            self.keep(epoch);
+        }
+        let (count, by) = match step {
+            Step::Allocated => (&self.allocations, 1),
+            Step::Freed => (&self.frees, 1),
+            Step::Unfreed => (&self.frees, u64::MAX),
+        };
+        count.store(count.load(Relaxed).wrapping_add(by), Relaxed);
+        let live = self.requested.load(Relaxed);
+        let live = match step {
+            Step::Freed => live.saturating_sub(size),
+            Step::Allocated | Step::Unfreed => live.wrapping_add(size),
+        };
+        self.requested.store(live, Relaxed);
     }
 
     pub fn now(&self) -> Sums {
-        Sums {
-            allocations: self.allocations.load(Relaxed),
-            frees: self.frees.load(Relaxed),
-            requested: self.requested.load(Relaxed),
-        }
+        Sums::load(self.words())
     }
 
     /// As the checkpoint `epoch` began.
     pub fn at(&self, epoch: u32) -> Sums {
         if self.epoch.load(Relaxed) != epoch {
-            return self.now();
-        }
-        Sums {
-            allocations: self.before[0].load(Relaxed),
-            frees: self.before[1].load(Relaxed),
-            requested: self.before[2].load(Relaxed),
+            self.now()
+        } else {
+            Sums::load(self.before.each_ref())
         }
     }
 }
@@ -392,10 +365,10 @@ mod tests {
     #[test]
     fn sums_stop_at_zero_and_say_so() {
         let total = AtomicU64::new(5);
-        assert!(add_saturating(&total, -5));
-        assert!(!add_saturating(&total, -1));
+        assert!(add_saturating(&total, -5, Relaxed));
+        assert!(!add_saturating(&total, -1, Relaxed));
         assert_eq!(total.load(Relaxed), 0);
-        assert!(add_saturating(&total, 3));
+        assert!(add_saturating(&total, 3, Relaxed));
     }
 
     #[test]
@@ -444,8 +417,8 @@ mod tests {
         assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
         assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
         let sum = KindSum::default();
-        sum.allocated(10, 3);
-        sum.freed(10, 4);
+        sum.add(Step::Allocated, 10, 3);
+        sum.add(Step::Freed, 10, 4);
         assert_eq!(sum.at(4), Sums { allocations: 1, frees: 0, requested: 10 });
         assert_eq!(sum.at(5), Sums { allocations: 1, frees: 1, requested: 0 });
     }

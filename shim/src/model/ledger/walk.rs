@@ -15,17 +15,10 @@ impl Ledger {
         !self.totals(device).awaits.load(Relaxed)
     }
 
-    /// Notes a new allocation.
-    #[inline]
-    pub(super) fn note_allocation(&self, entry: &Entry) {
-        if self.totals(entry.device).awaits.load(Relaxed) {
-            self.note_awaited(entry.device, entry.kind);
-        }
-    }
-
+    /// Notes an allocation on a device whose next one is awaited.
     #[cold]
     #[inline(never)]
-    fn note_awaited(&self, device: DeviceId, kind: Kind) {
+    pub(super) fn note_awaited(&self, device: DeviceId, kind: Kind) {
         if !kind.is_host() {
             self.totals(device).awaits.store(false, Relaxed);
         }
@@ -83,7 +76,11 @@ mod tests {
         for n in 1..2000u64 {
             let kind = if n % 2 == 0 { Kind::Block } else { Kind::Device };
             let device = DeviceId(u8::from(n % 5 == 0));
-            ledger.insert(&Nowhere, &Entry::new(kind, n << 9, n, device));
+            let entry = Entry::new(kind, n << 9, n, device);
+            match kind {
+                Kind::Block => ledger.insert_block(&Nowhere, entry),
+                _ => _ = ledger.insert(&Nowhere, &entry),
+            }
         }
         let mut seen = 0;
         ledger.visit(DeviceId(0), |entry| seen += entry.size);

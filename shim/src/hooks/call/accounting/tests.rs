@@ -26,13 +26,13 @@ fn capped(limit: u64) -> Budget {
 fn a_page_that_others_use_stays_counted_when_an_allocation_is_undone() {
     let (budget, ledger) = (capped(2 * PAGE), Ledger::new());
     let (mut straddling, mut inside) =
-        (budget.reserve(PAGE).unwrap(), budget.reserve(PAGE).unwrap());
+        (budget.reserve(PAGE, None).unwrap(), budget.reserve(PAGE, None).unwrap());
     let first = small((1 << 40) + PAGE - 512);
     let growth = ledger.insert(&Nowhere, &first);
     assert_eq!(growth, 2 * PAGE as i64);
     let second = small((1 << 40) + PAGE + MIB);
     inside.commit(ledger.insert(&Nowhere, &second)).unwrap();
-    let other = budget.reserve(1).unwrap();
+    let other = budget.reserve(1, None).unwrap();
     assert!(straddling.commit(growth).is_err());
     let promised = budget.counted();
     let undo = || assert_eq!(budget.counted(), promised, "the driver has it until then");
@@ -50,7 +50,7 @@ fn what_the_ledger_has_no_room_for_stays_counted() {
         [(small(1 << 40), PAGE), (Entry::new(Kind::Device, 2 << 40, 3 * MIB, DeviceId(0)), 4 * MIB)]
     {
         let (budget, ledger) = (capped(4 * MIB), Ledger::new());
-        let mut promise = budget.reserve(bytes).unwrap();
+        let mut promise = budget.reserve(bytes, None).unwrap();
         NO_PAGES.set(true);
         let growth = ledger.insert(&Nowhere, &entry);
         NO_PAGES.set(false);
