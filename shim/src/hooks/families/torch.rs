@@ -477,7 +477,7 @@ pub(super) fn block_allocated(
 #[cold]
 #[inline(never)]
 fn sample_allocated(p: &'static Process, entry: Entry) {
-    p.ledger.insert(&p.trace_writer, &entry);
+    p.ledger.insert_block(&p.trace_writer, entry);
     let event = Event::SampledAlloc { rate: entry.rate(), alloc: entry.alloc() };
     p.trace_writer.record_at(entry.time_ns, &event);
 }
