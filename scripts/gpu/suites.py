@@ -1,8 +1,8 @@
 """The part `suites` of the GPU check: the tests of PyTorch, CuPy and numba, without and with the preload.
 
 All suites run at the same time, each of them twice: bare and preloaded. The outcomes of each test must be
-equal. A test with different outcomes runs again alone, both ways, and counts only if it differs again:
-some tests of these suites depend on time or on free memory.
+equal. A test with different outcomes runs again, first bare and then preloaded, when nothing else runs, and counts only if it
+differs again: some tests of these suites depend on time or on free memory, and CuPy's take 70 % of the card.
 
 VRAMTRACE_SUITE_TORCH=FILE    PyTorch's test/test_cuda.py
 VRAMTRACE_SUITE_CUPY=DIR      CuPy's tests/cupy_tests, or a folder in it
@@ -72,17 +72,18 @@ def both(check, name, arguments, seconds):
         return bare.result(), ours.result()
 
 
-def suite(check, name, arguments, seconds):
-    (bare, bare_status, bare_time), (ours, status, ours_time) = both(check, name, arguments, seconds)
+def compared(check, name, arguments, results):
+    """Prints the row of a suite. Returns the tests that differ."""
+    (bare, bare_status, bare_time), (ours, status, ours_time) = results
     shared = bare.keys() & ours.keys()
     differ = sorted(test for test in shared if bare[test] != ours[test])
     again = []
     for test in differ[:20]:
         # By name with -k: the printed path is relative to the directory of the first run.
         alone = [*arguments, "-k", test.split("::")[-1]]
-        (first, _, _), (second, _, _) = both(check, name, alone, 120)
-        if first.get(test) != second.get(test):
-            again.append(f"{test}: {first.get(test)} bare, {second.get(test)} preloaded")
+        first, second = (run(check, name, mode, alone, 120)[0].get(test) for mode in ("bare", "preloaded"))
+        if first != second:
+            again.append(f"{test}: {first} bare, {second} preloaded")
     # A run that ends by a signal, or by another status than the other, is a difference too.
     crashed = status is not None and bare_status is not None and (status < 0) != (bare_status < 0)
     unseen = (bare.keys() ^ ours.keys()) if None not in (bare_status, status) else set()
@@ -124,8 +125,9 @@ def section(check):
             elif arguments[0] != "--pyargs" and not Path(arguments[0]).exists():
                 print(f"| {name} | " + check.fail(f"{arguments[0]} does not exist") + " | | | | | | | |")
             else:
-                jobs.append(pool.submit(suite, check, name, [str(Path(a).resolve()) if Path(a).exists() else a for a in arguments], seconds))
-        for job in jobs:
-            rows += job.result()
+                arguments = [str(Path(a).resolve()) if Path(a).exists() else a for a in arguments]
+                jobs.append((name, arguments, pool.submit(both, check, name, arguments, seconds)))
+    for name, arguments, job in jobs:
+        rows += compared(check, name, arguments, job.result())
     for row in rows:
         print(f"* {row}")
