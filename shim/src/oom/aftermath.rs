@@ -2,6 +2,7 @@
 //! error, or report nothing. So the next failed call and the exit status of the process are recorded.
 
 use crate::driver::api::Api;
+use crate::driver::cuda::CUDA_ERROR_DEINITIALIZED;
 use crate::oom::names::Names;
 use crate::oom::sources::Sources;
 use crate::runtime::lock::Lock;
@@ -17,8 +18,8 @@ use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
 /// Not known.
 const NO_STATUS: i32 = i32::MIN;
 /// Results that do not count as the next failed call: out of memory (recorded as a refusal), not found, not
-/// ready.
-const ANSWERS: [i32; 3] = [2, 500, 600];
+/// ready, and that of calls of destructors after the driver has ended.
+const ANSWERS: [i32; 4] = [2, 500, 600, CUDA_ERROR_DEINITIALIZED];
 
 /// What `exit` was called with, or `main` returned.
 static STATUS: AtomicI32 = AtomicI32::new(NO_STATUS);

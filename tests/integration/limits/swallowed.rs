@@ -74,6 +74,18 @@ fn a_refusal_by_our_cap_is_named_with_the_error_that_followed() {
     }
 }
 
+/// Destructors that run when the driver has ended get an error, whatever was refused before.
+#[test]
+fn an_error_of_the_drivers_end_is_not_the_one_that_followed() {
+    let setup = |code: &str| {
+        let fault = format!("once-{code}@cuMemMap:1");
+        run(Setup::simulated().cap("2GiB").env("VRAMTRACE_SIM_FAULT", fault), 4096)
+    };
+    let followed = |run: Run| run.stderr.contains("the next error was cuMemMap");
+    assert!(followed(setup("1")));
+    assert!(!followed(setup("4")));
+}
+
 #[test]
 fn the_card_and_mps_are_distinguished() {
     // More than the simulated card has.
