@@ -11,7 +11,6 @@ use crate::config::Config;
 use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Entry, Ledger};
 use crate::model::sites::{SiteKey, Sites};
-use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -180,9 +179,9 @@ impl Fake {
         self.after_call(recorder);
     }
 
-    /// As `TraceWriter::after_call`, which wants the process.
+    /// As the hooks do, which have the process.
     fn after_call(&self, recorder: &TraceWriter) {
-        if thread_slot::last_ns() >= recorder.due_ns.load(Ordering::Relaxed) {
+        if recorder.is_due() {
             recorder.maintain(self, false);
         }
     }

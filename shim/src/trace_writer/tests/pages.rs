@@ -112,6 +112,30 @@ fn a_page_from_the_first_use_to_the_end() {
     fake.free(recorder, 1 << 24);
 }
 
+/// A program that makes blocks for a long time calls no driver: what its last call changed is shown after a block.
+#[test]
+fn a_block_brings_to_the_page_what_calls_before_it_changed() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("behind")) else { return };
+    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
+    recorder.start();
+    let page = open(&own_file(&runtime.path().join("vramtrace")));
+    let (fake, site) = (Fake::default(), site(recorder, 0));
+    let shown = || page.devices().1.first().map_or(0, |device| device.live);
+    let mut live = 0;
+    // The page follows the first calls at once, later ones after a millisecond.
+    while shown() == live {
+        live += 2 << 20;
+        assert!(live < 1 << 40);
+        fake.allocate(recorder, live, 2 << 20, site);
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    recorder.record_free(recorder.now_ns(), 0x200, Space::Block, SiteId(0));
+    assert!(recorder.is_due_after_block());
+    recorder.maintain(&fake, false);
+    assert_eq!(shown(), live);
+    recorder.end(&fake);
+}
+
 #[test]
 fn pages_of_the_dead_go_and_strangers_stay() {
     let (Some(runtime), traces) = (shared(), Scratch::new("stale")) else { return };
