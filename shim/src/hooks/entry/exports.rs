@@ -11,7 +11,7 @@ use crate::driver::{depth, pointers};
 use crate::hooks::call;
 use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{launch, torch, torch_calls, torch_requests, torch_samples};
+use crate::hooks::families::{launch, torch_calls, torch_entry, torch_requests, torch_samples};
 use crate::runtime::opaque;
 use core::ffi::{c_char, c_void};
 
@@ -117,8 +117,8 @@ macro_rules! export {
             }
 
             const REPORTED: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E, usize) = match Api::$name {
-                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch::block_reported,
-                _ => torch::block_reported_signed,
+                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch_entry::block_reported,
+                _ => torch_entry::block_reported_signed,
             };
 
             #[inline(never)]

@@ -21,6 +21,7 @@ pub mod sparse;
 pub mod stream;
 pub mod torch;
 pub mod torch_calls;
+pub mod torch_entry;
 pub mod torch_nodes;
 pub mod torch_requests;
 pub mod torch_samples;

@@ -1,0 +1,336 @@
+//! Where PyTorch reports a block: the exports by whose name its call arrives, and the real function after them. What is done
+//! about a block: [`crate::hooks::families::torch`].
+
+use crate::driver::api::Api;
+use crate::driver::depth;
+use crate::hooks::call::after_call;
+use crate::hooks::families::torch::{device, memory, recorded};
+use crate::hooks::families::torch_calls::{find, index};
+use crate::hooks::families::torch_samples;
+use crate::hooks::process::state::{self, Process};
+use crate::hooks::process::timed;
+use crate::model::torch_totals::CacheTotals;
+use crate::runtime::panic_boundary;
+use crate::runtime::rare::rare;
+use crate::runtime::{clock, errno};
+use std::ffi::c_void;
+
+/// The function, by its [`index`], and the part of the device that is set, in one register: all arguments are in registers.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Words(u64);
+
+impl Words {
+    /// Without a device.
+    const fn of(api: Api) -> Words {
+        Words((index(api) as u64) << 16)
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        (self.0 >> 16) as usize
+    }
+
+    #[inline(always)]
+    fn api(self) -> Api {
+        match self.index() {
+            0 => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE,
+            _ => Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE,
+        }
+    }
+}
+
+// The code of a block is together, from the begin of a line of the cache: the program's own work lies between two calls.
+#[cfg(not(miri))]
+core::arch::global_asm!(
+    ".pushsection .text.reported,\"ax\",@progbits",
+    ".balign 64",
+    ".popsection"
+);
+
+/// The functions by which a block is reported: all that is done about nearly all calls of this family.
+macro_rules! block_reported {
+    ($($name:ident = $api:expr;)*) => {$(
+        /// Goes on to the real function, after a panic from [`landing`].
+        ///
+        /// # Safety
+        /// The program's own call, with its arguments.
+        #[unsafe(naked)]
+        #[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
+        pub unsafe extern "C-unwind" fn $name(
+            at: *mut c_void,
+            size: i64,
+            allocated: usize,
+            reserved: usize,
+            device: u64,
+            caller: usize,
+        ) {
+            body!(Words::of($api).0)
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! body {
+    ($words:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_lsda 0x1b, {landing}",
+            "push r9",
+            "push {words}",
+            "push r8",
+            "push rcx",
+            "push rdx",
+            "push rsi",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 56",
+            "movzx r8d, r8w",
+            "or r8d, {words}",
+            "call {reported}",
+            "pop rdi",
+            "pop rsi",
+            "pop rdx",
+            "pop rcx",
+            "pop r8",
+            "add rsp, 16",
+            ".cfi_adjust_cfa_offset -56",
+            "test rax, rax",
+            "je 2f",
+            "jmp rax",
+            "2:",
+            "ret",
+            // Not reached: the linker drops what only a table of the unwinder refers to.
+            "jmp {landing}",
+            ".cfi_endproc",
+            words = const $words,
+            personality = sym panic_boundary::personality,
+            landing = sym landing,
+            reported = sym reported,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! body {
+    ($words:expr) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // Relative to here, four bytes.
+            ".cfi_personality 0x1b, {personality}",
+            ".cfi_lsda 0x1b, {landing}",
+            "stp x29, x30, [sp, -80]!",
+            ".cfi_adjust_cfa_offset 80",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            "mov x29, sp",
+            "mov w9, {words}",
+            "stp x0, x1, [sp, 16]",
+            "stp x2, x3, [sp, 32]",
+            "stp x4, x5, [sp, 48]",
+            "str x9, [sp, 64]",
+            "and x4, x4, 0xffff",
+            "orr x4, x4, x9",
+            "bl {reported}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, 16]",
+            "ldp x2, x3, [sp, 32]",
+            "ldr x4, [sp, 48]",
+            "ldp x29, x30, [sp], 80",
+            ".cfi_adjust_cfa_offset -80",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 2f",
+            "br x16",
+            "2:",
+            "ret",
+            // Not reached: as above.
+            "b {landing}",
+            ".cfi_endproc",
+            words = const $words,
+            personality = sym panic_boundary::personality,
+            landing = sym landing,
+            reported = sym reported,
+        )
+    };
+}
+
+block_reported! {
+    block_reported = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE;
+    block_reported_signed = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE;
+}
+
+/// Where a panic of [`reported`] ends: in the frame of the function above after its call, with the exception in the second
+/// result register.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 64",
+        "endbr64",
+        "mov rdi, [rsp + 40]",
+        "mov rsi, rdx",
+        "mov rdx, [rsp + 48]",
+        "call {panicked}",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop r8",
+        "add rsp, 16",
+        ".cfi_def_cfa_offset 8",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        panicked = sym panicked,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 80",
+        ".cfi_offset x29, -80",
+        ".cfi_offset x30, -72",
+        // `bti j`: the unwinder gets here by a branch.
+        "hint 36",
+        "ldr x0, [sp, 64]",
+        "ldr x2, [sp, 56]",
+        "bl {panicked}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, 16]",
+        "ldp x2, x3, [sp, 32]",
+        "ldr x4, [sp, 48]",
+        "ldp x29, x30, [sp], 80",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        panicked = sym panicked,
+    )
+}
+
+/// All blocks are recorded, by calls whose function is known: nearly always. The rest is [`uncommon`].
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
+extern "C-unwind" fn reported(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) -> usize {
+    let reports = &state::hot().reports;
+    let (Some(real), Some(process)) = (reports.real(words.index(), caller), reports.recorder())
+    else {
+        return uncommon(at, size, allocated, reserved, words, caller);
+    };
+    let Some(depth) = depth::enter() else {
+        rare();
+        return real;
+    };
+    depth.settle();
+    let errno = depth.errno();
+    let kept = errno.get();
+    let began = if depth.is_sampled() { began() } else { 0 };
+    match device(words.0) {
+        Some(device) => {
+            let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+            recorded(process, words.api(), device, (at as u64, size), totals);
+        }
+        None => rare(),
+    }
+    after_call::after_block(process);
+    if began != 0 {
+        timed::ended(process, began);
+    }
+    errno.set(kept);
+    depth.leave();
+    real
+}
+
+#[cold]
+#[inline(never)]
+fn began() -> u64 {
+    clock::mono_ns()
+}
+
+/// The first call, those where samples are recorded or none, and of other libraries than the first.
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn uncommon(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) -> usize {
+    let (api, word) = (words.api(), words.0);
+    let reports = &state::hot().reports;
+    // First, since the hook may ask which libraries call.
+    let real = reports.real(index(api), caller).unwrap_or_else(|| find(api, caller));
+    let (Some(process), Some(depth)) = (state::existing(), depth::enter()) else {
+        rare();
+        return real;
+    };
+    depth.settle();
+    let errno = depth.errno();
+    let kept = errno.get();
+    let mut began = 0;
+    if torch_samples::is_timed(api, caller, word).unwrap_or_else(|| depth.is_sampled()) {
+        rare();
+        began = clock::mono_ns();
+        if torch_samples::timed_passed(api, caller, at, size, allocated, reserved, word) {
+            began = after_timed_pass(process, began);
+        }
+    }
+    if began != PASSED {
+        process.usage.test_panic(api);
+        memory(process, (api, caller), at, size, allocated, reserved, word);
+        after_call::after_block(process);
+        if began != 0 {
+            timed::ended(process, began);
+        }
+    }
+    errno.set(kept);
+    depth.leave();
+    real
+}
+
+/// When a call began that is done.
+const PASSED: u64 = u64::MAX;
+
+/// The call took as long as those that pass untimed. These do not time themselves, nor do work that is due: that is timed by
+/// itself.
+#[cold]
+#[inline(never)]
+fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
+    timed::add(process, timed::span_ns(began_ns));
+    let began_ns = clock::mono_ns();
+    if after_call::after_block(process) {
+        timed::work_ended(process, began_ns);
+    }
+    PASSED
+}
+
+/// A panic has left [`reported`]. Returns what that would have.
+#[cold]
+extern "C" fn panicked(words: Words, exception: *mut c_void, caller: usize) -> usize {
+    let (api, kept) = (words.api(), errno::get());
+    // SAFETY: the boundary has caught it.
+    depth::outermost(|| state::panicked(api, unsafe { panic_boundary::payload(exception) }));
+    errno::set(kept);
+    find(api, caller)
+}
