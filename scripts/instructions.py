@@ -114,6 +114,9 @@ OPERATIONS = [
 ]
 CACHES = ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"]
 
+# Of a Python program only the operations are counted: its start differs between runs, by some hundred instructions an operation.
+IN_OPERATIONS = ["--toggle-collect=down"]
+
 # Placeholder for the path of an output file.
 OUTPUT = "OUTPUT"
 
@@ -170,7 +173,8 @@ class Build:
             if where != "C":
                 command = [python(where), "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
             environment = self.environment(variables, f"{scratch}/t.vtrace")
-            return counted(command, environment, CACHES if is_of_lines(row) else [])
+            flags = CACHES if is_of_lines(row) else [] if where == "C" else IN_OPERATIONS
+            return counted(command, environment, flags)
 
     def check_stacks(self):
         """A compiler that makes two calls one makes fewer stacks, and the row another row."""
@@ -204,11 +208,11 @@ def is_of_lines(row):
     return row[2].startswith("cold-")
 
 
-def counted(command, environment, caches=()):
-    """Instructions of the whole process; with caches, the lines that it did not find in the first ones."""
+def counted(command, environment, flags=()):
+    """Instructions of the whole process, or what the flags select; with caches, the lines that it did not find in the first ones."""
     # A temporary file, not /dev/null: valgrind replaces the file at the path, even a device.
     with tempfile.NamedTemporaryFile() as profile:
-        run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *caches, *command]
+        run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *flags, *command]
         ended = subprocess.run(run, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         Path(f"{profile.name}.out").unlink(missing_ok=True)
     found = re.search(r"Collected : ([\d ]+)", ended.stderr)
@@ -216,7 +220,9 @@ def counted(command, environment, caches=()):
         raise SystemExit(f"instructions: {' '.join(command)}: {ended.returncode}\n{ended.stderr}")
     # Instructions, data read, data written, and what the first caches had not of each.
     figures = [int(figure) for figure in found[1].split()]
-    return sum(figures[3:6]) if caches else figures[0]
+    if not figures[0]:
+        raise SystemExit(f"instructions: {' '.join(command)}: counted nothing: it has no function of the name in {flags}")
+    return sum(figures[3:6]) if "--cache-sim=yes" in flags else figures[0]
 
 
 def each(measure, row, count):
