@@ -90,6 +90,7 @@ BIN = Path(sys.argv[1])
 SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "strangers", "aimdo", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
+LOGS.mkdir(parents=True, exist_ok=True)
 MIB = 1 << 20
 failed = False
 
