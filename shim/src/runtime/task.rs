@@ -315,6 +315,9 @@ pub const SHARED: c_int = libc::CLONE_VM
 /// Makes a task that runs `run(argument)` on this stack. Its number, which is also stored in `number`
 /// and cleared at the task's end; or a negative error.
 ///
+/// Stacks of the task end here: what lies above on its stack are no frames of this function, and an allocator that
+/// records stacks would go on through them.
+///
 /// # Safety
 /// Nobody uses the stack and what the thread pointer points to, until the task has ended. `run` may be
 /// called with `argument`.
@@ -336,11 +339,14 @@ pub unsafe fn clone_on(
             "jnz 2f",
             "xor ebp, ebp",
             "mov rdi, r12",
+            ".cfi_remember_state",
+            ".cfi_undefined rip",
             "call r13",
             "xor edi, edi",
             "mov eax, {exit}",
             "syscall",
             "ud2",
+            ".cfi_restore_state",
             "2:",
             exit = const libc::SYS_exit,
             inlateout("rax") libc::SYS_clone as isize => made,
@@ -380,11 +386,14 @@ pub unsafe fn clone_on(
             "cbnz x0, 2f",
             "mov x29, xzr",
             "mov x0, x20",
+            ".cfi_remember_state",
+            ".cfi_undefined x30",
             "blr x21",
             "mov x0, xzr",
             "mov x8, {exit}",
             "svc 0",
             "brk 1",
+            ".cfi_restore_state",
             "2:",
             exit = const libc::SYS_exit,
             in("x8") libc::SYS_clone,
@@ -421,6 +430,50 @@ mod tests {
         *ONE.lock().unwrap() += 1;
         // SAFETY: allocates and frees.
         unsafe { libc::free(libc::malloc(100)) };
+    }
+
+    /// What lies above the task's first frame is no return address: a walk that goes on reads it and faults.
+    #[test]
+    fn the_stack_of_a_task_ends_with_its_first_frame() {
+        const WORDS: usize = 1 << 15;
+        const ABOVE: usize = 1 << 10;
+        static FRAMES: AtomicUsize = AtomicUsize::new(0);
+
+        unsafe extern "C" {
+            fn _Unwind_Backtrace(
+                each: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+                data: *mut c_void,
+            ) -> c_int;
+        }
+
+        unsafe extern "C" fn each(_: *mut c_void, _: *mut c_void) -> c_int {
+            let frames = FRAMES.fetch_add(1, Ordering::Relaxed);
+            // _URC_NO_REASON, _URC_NORMAL_STOP
+            if frames < 1000 { 0 } else { 4 }
+        }
+
+        unsafe extern "C" fn walk(_: *const c_void) {
+            // SAFETY: walks this task's stack.
+            unsafe { _Unwind_Backtrace(each, null_mut()) };
+        }
+
+        let ended = testkit::in_child(|| {
+            let stack = Box::leak(vec![0x10_usize; WORDS].into_boxed_slice());
+            let (top, number) = (&raw mut stack[WORDS - ABOVE], AtomicU32::new(0));
+            let _blocked = SignalsBlocked::all_but(&[libc::SIGSEGV]);
+            // SAFETY: the stack is the task's alone; this thread waits while the task uses its storage.
+            let task = unsafe {
+                let (top, number) = (top as usize & !15, number.as_ptr());
+                let flags = SHARED | libc::CLONE_FILES;
+                clone_on(flags, top, number, thread_pointer(), walk, null_mut())
+            };
+            while number.load(Ordering::Acquire) != 0 {
+                futex::wait_for_kernel(&number, task as u32, Duration::from_millis(10));
+            }
+            let frames = FRAMES.load(Ordering::Relaxed);
+            task > 0 && (1..20).contains(&frames)
+        });
+        assert_eq!(ended, Ok(true));
     }
 
     #[test]
