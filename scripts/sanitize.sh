@@ -72,10 +72,6 @@ sanitizer() { # sanitizer NAME
     if [ "$name" = thread ]; then
         unfit=(--skip driver::nvml --skip runtime::task --skip a_forked_child_keeps_one_number --skip readable::tests::pages_that_exist)
         unfit+=(--skip a_descriptor_that_became_another_file)
-    else
-        # A panic on another stack than the thread's leaves marks of frames there that have ended, since AddressSanitizer does
-        # not know that stack; who uses it next is taken for an error.
-        unfit=(--skip tasks_nest_and_panics_come_back --skip a_panic_on_the_other_stack)
     fi
     unit_tests fast_unwind_on_malloc=1 -p vramtrace-format -p vramtrace
     # The fast unwinder, which needs frame pointers, loses the functions that the list of intended leaks

@@ -454,6 +454,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(sanitized, ignore = "AddressSanitizer does not follow a change of the stack")]
     fn tasks_nest_and_panics_come_back() {
         let inner = run(|_| (run(|_| is_inside()), first_file().0)).unwrap();
         assert_eq!(inner, (Ok(true), 0), "in the same task");

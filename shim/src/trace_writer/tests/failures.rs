@@ -6,7 +6,7 @@ use crate::driver::api::Api;
 use std::os::unix::fs::PermissionsExt;
 
 /// Two events each. Under a sanitizer some windows must do: it takes minutes for more.
-const EACH: u64 = if cfg!(sanitized) { 30_000 } else { 100_000 };
+const EACH: u64 = if cfg!(sanitized) { 60_000 } else { 100_000 };
 
 /// A fifth of a million events, and what a program would notice: nothing.
 fn work(recorder: &'static TraceWriter, from: u64) {
