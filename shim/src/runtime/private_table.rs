@@ -42,6 +42,7 @@ use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use core::time::Duration;
+use std::io::Write;
 
 /// The table of a task. A reference to it proves that the code runs in a task.
 pub struct Table(PhantomData<*mut ()>);
@@ -113,17 +114,8 @@ impl Table {
 
     /// Opens the same file again, with other flags. Needs /proc.
     pub fn open_again(&self, opened: &Opened, flags: i32) -> Result<Opened<'_>, i32> {
-        const BEGIN: &[u8] = b"/proc/thread-self/fd/";
-        let (mut name, mut digits) = ([0u8; BEGIN.len() + 12], [0u8; 11]);
-        let mut first = digits.len();
-        let mut rest = opened.number.unsigned_abs();
-        while first > 0 && (rest > 0 || first == digits.len()) {
-            first -= 1;
-            digits[first] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-        name[..BEGIN.len()].copy_from_slice(BEGIN);
-        name[BEGIN.len()..][..digits.len() - first].copy_from_slice(&digits[first..]);
+        let mut name = [0u8; 32];
+        let _ = write!(&mut name[..], "/proc/thread-self/fd/{}", opened.number);
         let name = CStr::from_bytes_until_nul(&name).map_err(|_| libc::EINVAL)?;
         self.open_from(libc::AT_FDCWD, name, flags, 0)
     }
@@ -243,7 +235,7 @@ fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask>
     }
     let files = if task.way == COPY { 0 } else { libc::CLONE_FILES };
     let stack = Stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
-    let _blocked = SignalsBlocked::all_but(&FAULTS);
+    let _blocked = SignalsBlocked::new();
     // SAFETY: `enter` gets the task that it expects, which outlives the call.
     unsafe { clone_and_wait(files, stack.top(), enter::<F, R>, (&raw mut *task).cast()) }
 }
@@ -327,10 +319,6 @@ fn close_copies() {
         }
     }
 }
-
-/// Signals that a fault raises. A filter of system calls may raise SIGSYS, which a handler of the
-/// program's then answers.
-const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGSYS];
 
 /// How often a task is tried to be made: the limits on tasks may be reached for a moment.
 const TRIES: u32 = 3;

@@ -265,41 +265,44 @@ pub fn wait_for_end(task: u32) {
     }
 }
 
-fn thread_number() -> u32 {
+pub fn thread_number() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// While it lives, this thread takes no signal, and its tasks none. Not by `sigprocmask`, which lets the
-/// C library's own pass: cancellation, for example.
-pub struct SignalsBlocked(u64);
+/// While it lives, this thread takes no signal but SIGSYS, and its tasks neither: a handler of the program's would run
+/// in the task, or leave a call of the library's that the task still uses. Every mask that this library sets is added to
+/// the program's: for what the program has blocked it may wait (`sigwait`, `signalfd`), also for a SIGSEGV that another
+/// process sends. A filter of system calls raises SIGSYS (SECCOMP_RET_TRAP), for a handler that answers the call, and
+/// ends the process where it is blocked.
+///
+/// Not by `sigprocmask`, which lets the C library's own signals pass: cancellation, for example.
+pub struct SignalsBlocked {
+    /// `None`: the mask could not be changed, and is the program's.
+    before: Option<u64>,
+}
 
 impl SignalsBlocked {
     #[expect(clippy::new_without_default, reason = "it acts")]
     pub fn new() -> SignalsBlocked {
-        SignalsBlocked::all_but(&[])
-    }
-
-    /// These still come.
-    pub fn all_but(signals: &[c_int]) -> SignalsBlocked {
-        let mut before = 0;
-        set_mask(signals.iter().fold(!0, |mask, signal| mask & !(1 << (signal - 1))), &mut before);
-        SignalsBlocked(before)
+        let (blocked, mut before) = (!(1 << (libc::SIGSYS - 1)), 0);
+        let is_changed = change_mask(libc::SIG_BLOCK, blocked, &mut before);
+        SignalsBlocked { before: is_changed.then_some(before) }
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
-        set_mask(self.0, null_mut());
+        if let Some(before) = self.before {
+            change_mask(libc::SIG_SETMASK, before, null_mut());
+        }
     }
 }
 
-fn set_mask(mask: u64, before: *mut u64) {
-    let how = libc::SIG_SETMASK;
+fn change_mask(how: c_int, mask: u64, before: *mut u64) -> bool {
+    let size = size_of::<u64>();
     // SAFETY: masks of the kernel's size.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, before, size_of::<u64>())
-    };
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, before, size) == 0 }
 }
 
 /// What a task shares with the process, apart from the table of descriptors (`CLONE_FILES`).
@@ -321,7 +324,6 @@ pub const SHARED: c_int = libc::CLONE_VM
 /// # Safety
 /// Nobody uses the stack and what the thread pointer points to, until the task has ended. `run` may be
 /// called with `argument`.
-#[cfg(target_arch = "x86_64")]
 pub unsafe fn clone_on(
     flags: c_int,
     stack: usize,
@@ -332,6 +334,7 @@ pub unsafe fn clone_on(
 ) -> isize {
     let made;
     // SAFETY: as the caller states. The task begins at `syscall`, on its own stack, and ends here.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -362,24 +365,8 @@ pub unsafe fn clone_on(
             options(nostack),
         );
     }
-    made
-}
-
-/// As above.
-///
-/// # Safety
-/// As above.
-#[cfg(target_arch = "aarch64")]
-pub unsafe fn clone_on(
-    flags: c_int,
-    stack: usize,
-    number: *mut u32,
-    tls: usize,
-    run: unsafe extern "C" fn(*const c_void),
-    argument: *const c_void,
-) -> isize {
-    let made;
-    // SAFETY: as the caller states. The task begins after `svc`, on its own stack, and ends here.
+    // SAFETY: as above; the task begins after `svc`.
+    #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!(
             "svc 0",
@@ -460,7 +447,7 @@ mod tests {
         let ended = testkit::in_child(|| {
             let stack = Box::leak(vec![0x10_usize; WORDS].into_boxed_slice());
             let (top, number) = (&raw mut stack[WORDS - ABOVE], AtomicU32::new(0));
-            let _blocked = SignalsBlocked::all_but(&[libc::SIGSEGV]);
+            let _blocked = SignalsBlocked::new();
             // SAFETY: the stack is the task's alone; this thread waits while the task uses its storage.
             let task = unsafe {
                 let (top, number) = (top as usize & !15, number.as_ptr());

@@ -25,6 +25,7 @@ mod recorder_cost;
 mod sanitizers;
 mod shared_memory;
 mod sick_driver;
+mod signals_kept;
 mod small_stacks;
 mod stopped_threads;
 mod symbol_lookup;
