@@ -423,6 +423,14 @@ impl Sink for TraceWriter {
     fn emit(&self, event: &Event) {
         self.record(event);
     }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
+    fn emit_at(&self, time_ns: u64, event: &Event) {
+        self.record_at(time_ns, event);
+    }
 }
 
 impl DefinitionSink for TraceWriter {

@@ -53,6 +53,10 @@ impl Checkpoints {
         threads: &Threads,
     ) -> FollowedCheckpoint {
         let mut followed = FollowedCheckpoint::default();
+        if matches!(state.certainty, Certainty::Lost | Certainty::Resuming { .. }) {
+            // The event that explains them may be missing.
+            self.late.clear();
+        }
         self.explain(at, &mut followed.violations);
         if state.certainty == Certainty::Lost {
             self.sums.of = None;

@@ -12,6 +12,7 @@ mod graph_growth;
 mod graphs;
 mod history;
 mod host_functions;
+mod interrupted_threads;
 mod kill;
 mod longjmp;
 mod neighbours;

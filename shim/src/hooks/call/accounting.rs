@@ -246,9 +246,10 @@ fn undo_allocation(
     reservation: Reservation<'_>,
 ) {
     let Entry { key, space, .. } = *entry;
+    let now_ns = sink.now_ns();
     let taken = ledger.remove(sink, space, key);
     if taken.as_ref().is_some_and(Removed::is_in_checkpoint) {
-        sink.emit(&Event::Free { key, space, site: SiteId(0) });
+        sink.emit_at(now_ns, &Event::Free { key, space, site: SiteId(0) });
     }
     undo();
     let still = taken.map_or(0, |removed| {
@@ -278,6 +279,7 @@ pub fn free(
     (space, key): (Space, u64),
     stream: u64,
 ) -> CUresult {
+    let now = call.now_ns(p);
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
@@ -285,7 +287,6 @@ pub fn free(
         return free_unknown(p, key, || call.forward());
     };
     let site = freeing_site(p, api, &removed.entry, stream);
-    let now = call.now_ns(p);
     p.trace_writer.record_driver_free(now, key, space, site);
     let result = call.forward();
     if result == 0 {
@@ -303,9 +304,10 @@ pub(in crate::hooks) fn begin_free(
     (space, key): (Space, u64),
     wanted: impl FnOnce(&Entry) -> bool,
 ) -> Option<(Removed, SiteId)> {
+    let now = p.clock.now_ns();
     let removed = p.ledger.remove_if(&p.trace_writer, space, key, wanted)?;
     let site = freeing_site(p, api, &removed.entry, 0);
-    p.trace_writer.record(&Event::Free { key, space, site });
+    p.trace_writer.record_at(now, &Event::Free { key, space, site });
     Some((removed, site))
 }
 
@@ -318,8 +320,9 @@ pub(in crate::hooks) fn free_failed(
     result: CUresult,
 ) {
     let Entry { key, space, device, .. } = removed.entry;
+    let now = p.clock.now_ns();
     p.cap.grow(device, p.ledger.restore(&p.trace_writer, removed));
-    p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
+    p.trace_writer.record_at(now, &Event::FreeFailed { key, space, site, result });
 }
 
 /// Enters what no cap limits in the ledger and the trace.

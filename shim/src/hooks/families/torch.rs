@@ -179,10 +179,11 @@ fn block_site(
 #[inline(never)]
 #[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
 pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
+    let now = p.trace_writer.now_ns();
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return false;
     }
-    p.trace_writer.record_free(p.trace_writer.now_ns(), key, Space::Block, SiteId(0));
+    p.trace_writer.record_free(now, key, Space::Block, SiteId(0));
     true
 }
 

@@ -72,7 +72,10 @@ impl Ledger {
             if let Some(earlier) = self.remove_as::<BLOCK>(sink, space, key, |_| true) {
                 match space {
                     // The framework need not report every free.
-                    Space::Block => sink.emit(&Event::Free { key, space, site: SiteId(0) }),
+                    Space::Block => {
+                        let freed = Event::Free { key, space, site: SiteId(0) };
+                        sink.emit_at(entry.time_ns, &freed);
+                    }
                     _ => self.drift(sink, Drift::StillLive, key),
                 }
                 growth -= self.left(&earlier) as i64;

@@ -9,6 +9,10 @@
 //! So the order of the file is the true order for each address, with no lock held across a driver
 //! call: the driver gives an address out again only after the real free, and the program can free
 //! it only after the allocating call has returned. Locks are short and per shard.
+//!
+//! The time of an event is read before its entry is inserted, removed or restored. A thread may be
+//! interrupted in between for as long as a checkpoint takes: what the checkpoint has or lacks is then
+//! explained by an event that is older than the checkpoint's end.
 
 mod checkpoint;
 mod count;
@@ -49,6 +53,15 @@ const BLOCK_SHARDS: usize = 4;
 /// Called with a shard's lock held; it must not come back into the ledger.
 pub trait Sink {
     fn emit(&self, event: &Event);
+
+    /// The time for [`Sink::emit_at`], read before the ledger changes.
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn emit_at(&self, _time_ns: u64, event: &Event) {
+        self.emit(event);
+    }
 }
 
 pub struct Ledger {

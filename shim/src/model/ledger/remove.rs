@@ -181,6 +181,7 @@ impl Ledger {
                 let Some((index, entry)) = found else { break };
                 // A removal moves later entries back, to this index at the lowest.
                 from = index;
+                let now_ns = sink.now_ns();
                 let removed = self.remove_if(sink, entry.space, entry.key, |now| {
                     now.context == context && now.time_ns == entry.time_ns
                 });
@@ -189,7 +190,7 @@ impl Ledger {
                         // A reader ends by the context what it has by the site.
                         if is_shared(entry.site) {
                             let Entry { key, space, .. } = entry;
-                            sink.emit(&Event::Free { key, space, site: SiteId(0) });
+                            sink.emit_at(now_ns, &Event::Free { key, space, site: SiteId(0) });
                         }
                         let bytes = self.left(&removed);
                         all.allocations += 1;

@@ -1,0 +1,108 @@
+/* interrupted.c LIBC10_CUDA: a thread whose calls are interrupted, each time it reads the clock, for as long as another one
+   takes to write some checkpoints into a trace with a limit of 4 MiB. (VRAMTRACE_TEST_CLOCK=1: the recorder reads this
+   clock each time.) LIBC10_CUDA: a stand-in for PyTorch's allocator, for blocks. */
+#define _GNU_SOURCE
+#include "c10.h"
+#include "driver.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Event records of two checkpoints, and more. */
+#define PAIRS 12000
+
+static _Atomic int wanted, done, pairs, ended;
+static int whole;
+static __thread int is_interrupted;
+
+/* Where the thread holds a lock the other one cannot go on: then it is not interrupted. */
+static void interrupt(void) {
+    if (!is_interrupted) return;
+    int turn = ++wanted, before = -1;
+    for (int looks = 0; done < turn && looks < 100; looks++) {
+        if (pairs != before) looks = 0;
+        before = pairs;
+        usleep(1000);
+    }
+    whole += done >= turn;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    interrupt();
+    int result = syscall(SYS_clock_gettime, clock, time);
+    interrupt();
+    return result;
+}
+
+static CUcontext context;
+static void *library;
+static void (*block)(int, void *, int64_t);
+
+#define HELD(expression)            \
+    do {                            \
+        is_interrupted = 1;         \
+        CUresult r_ = (expression); \
+        is_interrupted = 0;         \
+        MUST(r_);                   \
+    } while (0)
+
+static void *work(void *unused) {
+    CUdeviceptr p;
+    void *host;
+    CUhandle object;
+    CUarray array;
+    CUcontext own;
+    CUmemAllocationProp props = {.type = 1, .location = {1, 0}};
+    CUarrayDesc flat = {1024, 1024, 0x20, 1};
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 * MIB));
+    HELD(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+    HELD(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 * MIB));
+    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+    MUST(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&p, 4 * MIB, NULL));
+    HELD(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(p, NULL));
+    MUST(CALL(cuMemAllocHost_v2, (void **, size_t))(&host, 4 * MIB));
+    HELD(CALL(cuMemFreeHost, (void *))(host));
+    MUST(CALL(cuArrayCreate_v2, (CUarray *, const CUarrayDesc *))(&array, &flat));
+    HELD(CALL(cuArrayDestroy, (CUarray))(array));
+    MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&object, 4 * MIB, &props, 0));
+    HELD(CALL(cuMemRelease, (CUhandle))(object));
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 20 * MIB));
+    block(0, (char *)p, 4096);
+    is_interrupted = 1;
+    block(0, (char *)p, -4096);
+    is_interrupted = 0;
+    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+    MUST(CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))(&own, 0, 0));
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 * MIB));
+    HELD(CALL(cuCtxDestroy_v2, (CUcontext))(own));
+    ended = 1;
+    return unused;
+}
+
+int main(int count, char **arguments) {
+    pthread_t thread;
+    CUdeviceptr p;
+    if (count < 2) return 97;
+    context = begin(0);
+    library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+    block = library ? (void (*)(int, void *, int64_t))dlsym(library, "cache_block") : NULL;
+    if (!block) return 96;
+    pthread_create(&thread, NULL, work, NULL);
+    while (!ended) {
+        if (wanted == done) {
+            usleep(100);
+            continue;
+        }
+        int turn = wanted;
+        for (int k = 0; k < PAIRS; k++, pairs++) {
+            MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 * MIB));
+            MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+        }
+        done = turn;
+    }
+    pthread_join(thread, NULL);
+    return whole > 20 ? 0 : 95;
+}
