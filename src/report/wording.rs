@@ -35,12 +35,12 @@ pub fn stop_text(stop: &Stop) -> String {
     }
 }
 
-/// What switched the recording off.
+/// What switched the recording off. The end of a process never does: it stands for a pause of the recorder.
 pub fn switched_by(by: SwitchedBy) -> &'static str {
     match by {
         SwitchedBy::Order => "vramtrace record",
         SwitchedBy::HostFile => "the file that switches it off on the host",
-        SwitchedBy::End => "the end of the process",
+        SwitchedBy::End => "no thread could write the trace",
     }
 }
 

@@ -110,7 +110,7 @@ static int child(const char *variable, int number, const char *later, char *text
     static char messages[1 << 14];
     got = pread(err, messages, sizeof messages - 1, 0);
     messages[got > 0 ? got : 0] = 0;
-    *failed = strstr(messages, "no more memory") || strstr(messages, "recording ends") || strstr(messages, "without a trace");
+    *failed = strstr(messages, "no more memory") || strstr(messages, "recording ends") || strstr(messages, "recording pauses") || strstr(messages, "without a trace");
     for (char *line = strtok(messages, "\n"); line; line = strtok(NULL, "\n"))
         if (strncmp(line, "vramtrace: ", 11)) printf("%d%s: stderr: %s\n", number, later, line);
     close(out);

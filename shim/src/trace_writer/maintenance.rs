@@ -4,7 +4,7 @@
 use super::history_state::HistoryKeeper;
 use super::live::PublishedPage;
 use super::switch_state::Switch;
-use super::{BEHIND, LEFT_TO_ASK, PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
+use super::{BEHIND, HELD, LEFT_TO_ASK, PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::runtime::private_table::{self, NoTask, Table};
@@ -219,6 +219,7 @@ impl TraceWriter {
         let mut copied = false;
         let now_ns = self.clock.now_ns();
         self.follow_switch(maintenance, view, now_ns, end);
+        maintenance.cut |= self.catch_up(now_ns);
         let state = self.state.load(Ordering::Acquire);
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
         let sequence = trace.map(|trace| trace.sequence());
@@ -241,7 +242,7 @@ impl TraceWriter {
             (maintenance.noted, maintenance.figures_due_ns) =
                 (sequence, maintenance.next_figures(now_ns));
         }
-        let kept = trace.or(self.trace().filter(|_| state == PAUSED));
+        let kept = trace.or(self.trace().filter(|_| matches!(state, PAUSED | HELD)));
         let written = kept.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
         if written.is_some() {
             self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
@@ -284,6 +285,7 @@ impl TraceWriter {
     /// Writes the last figures and the record of an orderly end. Other threads may still append after
     /// it.
     pub fn end(&self, view: &impl ProcessView) {
+        self.trace().into_iter().for_each(|trace| trace.attempts.forget());
         // A truncation is found here, and followed by a checkpoint.
         self.write_now(view);
         self.maintain(view, true);

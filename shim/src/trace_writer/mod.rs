@@ -2,12 +2,15 @@
 //!
 //! `record` is the hot path: it reads the clock and stores into the current window of the open
 //! `trace::Trace`. The file opens at the first event that concerns memory or a context; definitions
-//! before that are kept and written then. Any failure ends recording, and affects nothing else.
+//! before that are kept and written then. A failure pauses recording ([`held`]) or ends it, and affects
+//! nothing else.
 
+mod attempts;
 mod failure;
 mod file;
 mod forked_child;
 mod grid;
+mod held;
 mod history;
 mod history_state;
 mod identity;
@@ -49,6 +52,7 @@ use crate::runtime::reserve;
 use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::Maintenance;
 use failure::Failure;
+use held::Held;
 use identity::Identity;
 use live::{Directories, PublishedPage};
 use means::Means;
@@ -66,10 +70,12 @@ const UNOPENED: u32 = 0;
 const RUNNING: u32 = 1;
 /// The limit is reached and nothing can be punched: checkpoints, totals and refusals only.
 const TOTALS: u32 = 2;
+/// Events are lost until a thread can make room for them. See [`held`].
+const HELD: u32 = 3;
 /// Off from the start, or stopped by a failure.
-const SILENT: u32 = 3;
+const SILENT: u32 = 4;
 /// Switched off: events are not appended, the ledger goes on. See [`switch`].
-const PAUSED: u32 = 4;
+const PAUSED: u32 = 5;
 
 /// A call has ended since the live page's figures were last stored.
 const BEHIND: u8 = 1;
@@ -91,6 +97,7 @@ pub struct TraceWriter {
     /// [`BEHIND`] after nearly all calls, and [`LEFT_TO_ASK`].
     noted: AtomicU8,
     trace: AtomicPtr<Trace>,
+    held: Held,
     clock: ProcessClock,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
     due_ns: AtomicU64,
@@ -135,6 +142,7 @@ impl TraceWriter {
             short: ShortWindow::default(),
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
             trace: AtomicPtr::new(null_mut()),
+            held: Held::default(),
             clock: ProcessClock::start(),
             start_unix_ns: clock::unix_ns(),
             stale: AtomicBool::new(false),
@@ -240,6 +248,7 @@ impl TraceWriter {
         match self.trace().map(|trace| trace.event(thread, time_ns, event)) {
             Some(Ok(false)) | None => {}
             Some(Ok(true)) => self.due_ns.store(0, Ordering::Relaxed),
+            Some(Err(failure)) if failure.may_pass() => self.hold(failure),
             Some(Err(failure)) => self.fail(failure, time_ns),
         }
     }
@@ -296,9 +305,12 @@ impl TraceWriter {
         true
     }
 
-    /// A failure of the file: recording ends, with one line on stderr.
+    /// A failure of the file: recording ends, with one line on stderr; unless another thread may go on.
     #[cold]
     fn fail(&self, failure: Failure, now_ns: u64) {
+        if failure.may_pass() {
+            return;
+        }
         if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
             return;
         }
@@ -344,7 +356,7 @@ impl TraceWriter {
     /// Determines this process's identity again.
     fn identify(&self, table: Option<&Table>) -> &'static Identity {
         let fresh = Box::into_raw(Box::new(Identity::of_this_process(table)));
-        // The previous one is leaked, since it may be in use; there are two at most.
+        // The previous one is leaked, since it may be in use; there are few.
         self.identity.store(fresh, Ordering::Release);
         // SAFETY: just made, and never freed.
         unsafe { &*fresh }

@@ -16,6 +16,8 @@ pub struct NamedFile {
     device: u64,
     inode: u64,
     path: PathBuf,
+    /// Device and inode of its directory.
+    directory: (u64, u64),
     /// Where it was found last, if not at its path.
     moved_to: Lock<Option<CString>>,
     mode: libc::mode_t,
@@ -28,7 +30,10 @@ struct About {
     length: u64,
 }
 
+/// It is gone from its directory.
 const LOST: Failure = Failure { reason: StopReason::DescriptorLost, errno: libc::ENOENT };
+/// Its directory is not there for this thread, which may have another root.
+const UNSEEN: Failure = Failure { reason: StopReason::WriteFailed, errno: libc::ENOENT };
 
 impl NamedFile {
     /// Creates a file of this name. The failure has errno EEXIST if the name is taken.
@@ -43,7 +48,8 @@ impl NamedFile {
         let Some(About { device, inode, .. }) = about(&opened) else {
             return Err(Failure::last(StopReason::WriteFailed));
         };
-        Ok((NamedFile { device, inode, path, moved_to: Lock::new(None), mode }, opened))
+        let directory = identity(&c_string(&of_directory(parent(&path)))?).unwrap_or_default();
+        Ok((NamedFile { device, inode, path, directory, moved_to: Lock::new(None), mode }, opened))
     }
 
     pub fn path(&self) -> &Path {
@@ -109,28 +115,32 @@ impl NamedFile {
             return Ok(found);
         }
         let name = self.path.file_name().unwrap_or_default().as_bytes();
-        let parent = self.path.parent().unwrap_or(Path::new("/")).as_os_str().as_bytes();
-        for directory in [parent, b"."] {
+        let mut failure = UNSEEN;
+        for directory in [parent(&self.path), b"."] {
             let beside = c_string(&[directory, b"/", name].concat())?;
             let found = match self.open_at(table, &beside) {
                 Ok(found) => Some((beside, found)),
-                Err(_) => self.search_in(table, directory),
+                Err(_) => self.search_in(table, directory, &mut failure),
             };
             if let Some((name, found)) = found {
                 *moved_to = Some(name);
                 return Ok(found);
             }
         }
-        Err(LOST)
+        Err(failure)
     }
 
     fn search_in<'t>(
         &self,
         table: &'t Table,
         directory: &[u8],
+        failure: &mut Failure,
     ) -> Option<(CString, (Opened<'t>, u64))> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let entries = table.open(&c_string(directory).ok()?, flags, 0).ok()?;
+        let entries = table.open(&c_string(&of_directory(directory)).ok()?, flags, 0).ok()?;
+        if about(&entries).is_some_and(|here| (here.device, here.inode) == self.directory) {
+            *failure = LOST;
+        }
         let mut found = None;
         directory::each_name(entries.number(), |name, inode| {
             if found.is_none() && inode == self.inode {
@@ -154,13 +164,25 @@ impl NamedFile {
 
     /// Whether the name leads to the file.
     fn is_at(&self, name: &CStr) -> bool {
-        // SAFETY: a C string; fills the struct.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            system::stat_of_name(libc::AT_FDCWD, name, &mut stat) == 0
-                && (stat.st_dev, stat.st_ino) == (self.device, self.inode)
-        }
+        identity(name) == Some((self.device, self.inode))
     }
+}
+
+/// Device and inode of what has this name.
+fn identity(name: &CStr) -> Option<(u64, u64)> {
+    // SAFETY: a struct for which zeros are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    (system::stat_of_name(libc::AT_FDCWD, name, &mut stat) == 0)
+        .then_some((stat.st_dev, stat.st_ino))
+}
+
+fn parent(path: &Path) -> &[u8] {
+    path.parent().unwrap_or(Path::new("/")).as_os_str().as_bytes()
+}
+
+/// Names the directory itself, also behind a link.
+fn of_directory(path: &[u8]) -> Vec<u8> {
+    [path, b"/."].concat()
 }
 
 fn c_string(name: &[u8]) -> Result<CString, Failure> {

@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::identity::Identity;
 use super::trace::Trace;
-use super::{PENDING_MOST, Pending, RUNNING, SILENT, TOTALS, TraceWriter, UNOPENED, name};
+use super::{HELD, PENDING_MOST, Pending, RUNNING, SILENT, TOTALS, TraceWriter, UNOPENED, name};
 use crate::config::Out;
 use crate::driver::api::Api;
 use crate::runtime::clock;
@@ -26,26 +26,35 @@ impl TraceWriter {
             UNOPENED => self.early(time_ns, event),
             RUNNING => true,
             TOTALS => event.is_total(),
+            HELD => {
+                self.resume_held(time_ns);
+                let is_held = self.state.load(Ordering::Acquire) == HELD;
+                if is_held {
+                    self.lose();
+                }
+                !is_held && self.admits(time_ns, event)
+            }
             _ => false,
         }
     }
 
     /// Before the file is open. True: it is open now, and the event is still to be written.
     fn early(&self, time_ns: u64, event: &Event) -> bool {
-        if !event.opens_file() && !self.is_pending_full() {
-            let thread = self.thread(time_ns);
-            let mut pending = self.pending.lock();
-            if self.state.load(Ordering::Acquire) != UNOPENED {
-                drop(pending);
-                return self.state.load(Ordering::Acquire) == RUNNING;
-            }
-            if pending.events.try_push((time_ns, thread, *event)).is_err() {
-                reserve::ran_out();
-            }
-            return false;
+        if event.opens_file() || self.is_pending_full() {
+            self.open_now(time_ns);
         }
-        self.open_now(time_ns);
-        self.state.load(Ordering::Acquire) == RUNNING
+        let thread = self.thread(time_ns);
+        let mut pending = self.pending.lock();
+        if self.state.load(Ordering::Acquire) != UNOPENED {
+            drop(pending);
+            return self.state.load(Ordering::Acquire) == RUNNING;
+        }
+        if pending.events.len() >= PENDING_MOST {
+            self.lose();
+        } else if pending.events.try_push((time_ns, thread, *event)).is_err() {
+            reserve::ran_out();
+        }
+        false
     }
 
     /// Opens the file, unless it is open.
@@ -64,14 +73,18 @@ impl TraceWriter {
     /// Creates the trace file, and writes the definitions and events that were kept until then.
     fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
         let started = clock::compact_utc(self.start_unix_ns);
-        let created = private_table::run(|table| self.create(self.identify(Some(table)), &started));
-        let created = created.unwrap_or_else(|NoTask { errno }| {
-            Err((self.wanted(), Failure { reason: StopReason::NoTask, errno }))
+        let mut path = self.wanted();
+        let created = self.held.opening.run(|| {
+            let create = |table: &_| self.create(self.identify(Some(table)), &started, &mut path);
+            private_table::run(create).unwrap_or_else(|NoTask { errno }| {
+                Err(Failure { reason: StopReason::NoTask, errno })
+            })
         });
         let trace = match created {
             Ok(Some(trace)) => trace,
             Ok(None) => return self.state.store(SILENT, Ordering::Release),
-            Err((path, failure)) => {
+            Err(failure) if failure.may_pass() => return self.say_held(failure),
+            Err(failure) => {
                 self.state.store(SILENT, Ordering::Release);
                 if let Some(live) = self.live() {
                     live.recording(false);
@@ -88,6 +101,7 @@ impl TraceWriter {
         // SAFETY: just made, and never freed.
         let trace: &Trace = unsafe { &*trace };
         let kept = std::mem::take(&mut *pending);
+        let last = kept.events.last().copied();
         let names =
             Api::ALL.iter().map(|&api| Definition::Api { id: api as u16, name: api.name().into() });
         let outcome = names
@@ -100,15 +114,20 @@ impl TraceWriter {
         if let Some(live) = self.live() {
             live.set_trace(trace.path());
         }
+        if let (true, Some((last_ns, ..))) = (self.held.is_losing(), last) {
+            trace.leave_gap(last_ns);
+        }
         self.write_due_ns.store(0, Ordering::Relaxed);
         self.state.store(RUNNING, Ordering::Release);
+        drop(pending);
+        self.went_on();
         if let Err(failure) = outcome {
             self.fail(failure, now_ns);
         }
     }
 
     /// Where the trace was to be, for a message.
-    fn wanted(&self) -> PathBuf {
+    pub(super) fn wanted(&self) -> PathBuf {
         match &self.out {
             Out::Pattern(pattern) => pattern.into(),
             _ => PathBuf::from("the working directory"),
@@ -119,12 +138,14 @@ impl TraceWriter {
         &self,
         identity: &Identity,
         started: &str,
-    ) -> Result<Option<Trace>, (PathBuf, Failure)> {
+        wanted: &mut PathBuf,
+    ) -> Result<Option<Trace>, Failure> {
         let path = name::place(&self.out, identity, started).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
-            (self.wanted(), Failure { reason: StopReason::WriteFailed, errno })
+            Failure { reason: StopReason::WriteFailed, errno }
         })?;
         let Some(path) = path else { return Ok(None) };
+        wanted.clone_from(&path);
         let header = Header {
             start_unix_ns: self.start_unix_ns,
             start_mono_ns: self.clock.start_ns(),
@@ -132,9 +153,6 @@ impl TraceWriter {
             max_bytes: self.max,
             ..identity.header()
         };
-        match Trace::create(&path, &header, self.max, self.means) {
-            Ok(trace) => Ok(Some(trace)),
-            Err(failure) => Err((path, failure)),
-        }
+        Trace::create(&path, &header, self.max, self.means).map(Some)
     }
 }

@@ -7,6 +7,7 @@
 //! for several new ones. Without a tail (where there is no place for one, and after the end), records
 //! are written to the file at once, within a share of the time.
 
+use super::attempts::Attempts;
 use super::failure::Failure;
 use super::file::{File, OpenFile};
 use super::grid::{Grid, NO_MEMORY, make_room, new_window};
@@ -26,8 +27,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
-    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, TailPlace,
-    ThreadId, WindowKind, WindowWriter, slot_offset,
+    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason,
+    SwitchedBy, TailPlace, ThreadId, WindowKind, WindowWriter, slot_offset,
 };
 
 /// Event windows of one slot at the start, so that a short run leaves a small file.
@@ -45,6 +46,8 @@ pub struct Trace {
     at_once: AtomicBool,
     definitions: Lane,
     file: File,
+    /// To write to it and to make room.
+    pub(super) attempts: Attempts,
     header: Header,
     grid: Lock<Grid>,
     /// Whether the file was truncated since this was last read.
@@ -101,6 +104,7 @@ impl Trace {
         match begun {
             Ok((events, definitions)) => Ok(Trace {
                 file,
+                attempts: Attempts::default(),
                 header,
                 events,
                 definitions,
@@ -189,6 +193,7 @@ impl Trace {
         now_ns: u64,
         definition: &Definition,
     ) -> Result<u64, Failure> {
+        self.go_on(&self.definitions, now_ns)?;
         let mut define = Define::new(definition);
         let mut place = 0;
         self.append(&self.definitions, now_ns, |writer| {
@@ -218,6 +223,36 @@ impl Trace {
             work(&mut Lookup::new(&slots, &mut read));
             Ok(())
         });
+    }
+
+    /// Begins the next event window, if records are lost without it.
+    pub fn resume(&self, now_ns: u64) -> Result<(), Failure> {
+        self.go_on(&self.events, now_ns)
+    }
+
+    fn go_on(&self, lane: &Lane, now_ns: u64) -> Result<(), Failure> {
+        if lane.held_ns().is_none() {
+            return Ok(());
+        }
+        let mut grid = self.grid.lock();
+        lane.held_ns().map_or(Ok(()), |_| self.advance(&mut grid, lane, now_ns))
+    }
+
+    /// Events are missing from this time on, until the next event window.
+    pub fn leave_gap(&self, from_ns: u64) {
+        let _grid = self.grid.lock();
+        self.events.current().writer.close();
+        self.events.hold(from_ns);
+    }
+
+    /// Prepares the next windows that another thread could not.
+    pub fn catch_up(&self, now_ns: u64) -> Result<(), Failure> {
+        let lanes = [&self.events, &self.definitions].into_iter();
+        let mut lacking = lanes.filter(|lane| lane.lacks_next());
+        match self.at_once.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => lacking.try_for_each(|lane| self.ready(lane, lane.current(), now_ns)),
+        }
     }
 
     /// Runs `work` in a task, in which the file is open.
@@ -319,10 +354,13 @@ impl Trace {
         }
         let began_ns = clock::mono_ns();
         if grid.credit.may_write(began_ns) {
-            self.with_file(|file| {
-                self.retire(file, &mut grid)?;
-                self.store_open(file, &mut grid)
-            })?;
+            let written = self.attempts.run(|| {
+                self.with_file(|file| {
+                    self.retire(file, &mut grid)?;
+                    self.store_open(file, &mut grid)
+                })
+            });
+            unless_later(written)?;
             grid.credit.spent(clock::elapsed_ns(began_ns));
         }
         Ok(rolled)
@@ -392,9 +430,8 @@ impl Trace {
         if overtaken || !lane.next.load(Ordering::Relaxed).is_null() {
             return Ok(());
         }
-        let next = self.prepare(&mut grid, lane, now_ns)?;
-        lane.next.store(next, Ordering::Relaxed);
-        Ok(())
+        let next = self.prepare(&mut grid, lane, now_ns);
+        unless_later(next.map(|next| lane.next.store(next, Ordering::Relaxed)))
     }
 
     /// True: this call began a new event window.
@@ -411,9 +448,10 @@ impl Trace {
     fn advance(&self, grid: &mut Guard<'_, Grid>, lane: &Lane, now_ns: u64) -> Result<(), Failure> {
         let mut next = lane.next.swap(null_mut(), Ordering::Relaxed);
         if next.is_null() {
-            next = self.prepare(grid, lane, now_ns)?;
+            let prepared = self.prepare(grid, lane, now_ns);
+            next = prepared.inspect_err(|_| lane.hold(now_ns))?;
         }
-        lane.current.store(next, Ordering::Release);
+        lane.begin(next);
         Ok(())
     }
 
@@ -456,10 +494,20 @@ impl Trace {
             _ => 1,
         };
         if !grid.has_room(slots) {
-            self.with_file(|file| self.provide(file, grid, slots))?;
+            self.attempts.run(|| self.with_file(|file| self.provide(file, grid, slots)))?;
         }
-        let window = new_window(self.header.file_tag(), grid, lane.kind, slots, now_ns)?;
+        let held_ns = lane.held_ns();
+        let from_ns = held_ns.unwrap_or(now_ns);
+        let window = new_window(self.header.file_tag(), grid, lane.kind, slots, from_ns)?;
         if lane.kind == WindowKind::Events {
+            // First of all, so that readers know what is missing before they find something that needs it.
+            for (at_ns, on) in held_ns.into_iter().flat_map(|from| [(from, false), (now_ns, true)])
+            {
+                let by = if on { SwitchedBy::Order } else { SwitchedBy::End };
+                let event = Event::Recording { on, by };
+                // SAFETY: just made, and never freed.
+                let _ = unsafe { &*window }.writer.append(ThreadId(0), at_ns, &event);
+            }
             self.event_bytes.fetch_add(slots as u64 * SLOT as u64, Ordering::Relaxed);
         }
         Ok(window)
@@ -479,6 +527,11 @@ impl Trace {
         })?;
         make_room(file, grid, windows, slots)
     }
+}
+
+/// What another thread may do, or this one later, is no failure where nothing is lost.
+fn unless_later(done: Result<(), Failure>) -> Result<(), Failure> {
+    if done.is_err_and(|failure| failure.may_pass()) { Ok(()) } else { done }
 }
 
 /// Runs `work` in a task.

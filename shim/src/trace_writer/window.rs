@@ -3,7 +3,7 @@
 use super::tail::Tail;
 use crate::runtime::hash_table;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
 
@@ -68,11 +68,34 @@ pub(super) struct Lane {
     pub(super) current: AtomicPtr<Window>,
     /// Prepared by the thread that passed the middle of the current one.
     pub(super) next: AtomicPtr<Window>,
+    /// When the current one was full and there was no next one: since then records are lost. `u64::MAX`: none are.
+    /// Changed under the lock of the grid.
+    held_ns: AtomicU64,
 }
 
 impl Lane {
     pub(super) fn new(kind: WindowKind) -> Lane {
-        Lane { kind, current: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
+        let none = || AtomicPtr::new(null_mut());
+        Lane { kind, current: none(), next: none(), held_ns: AtomicU64::new(u64::MAX) }
+    }
+
+    pub(super) fn held_ns(&self) -> Option<u64> {
+        Some(self.held_ns.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX)
+    }
+
+    pub(super) fn hold(&self, now_ns: u64) {
+        self.held_ns.fetch_min(now_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin(&self, window: *mut Window) {
+        self.current.store(window, Ordering::Release);
+        self.held_ns.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether the next one is missing, though the middle of the current one was passed.
+    pub(super) fn lacks_next(&self) -> bool {
+        let window = self.current();
+        window.writer.reserved() >= window.bytes / 2 && self.next.load(Ordering::Relaxed).is_null()
     }
 
     #[inline]

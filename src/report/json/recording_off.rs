@@ -11,7 +11,8 @@ pub struct OffFacts {
     pub from_s: f64,
     /// Null: to the end of the trace.
     pub until_s: Option<f64>,
-    /// `record`: by `vramtrace record`; `host_file`: by the file of the host or of the user.
+    /// `record`: by `vramtrace record`; `host_file`: by the file of the host or of the user; `unwritable`: no thread could
+    /// write the trace.
     pub by: &'static str,
 }
 
@@ -33,6 +34,6 @@ pub fn name(by: SwitchedBy) -> &'static str {
     match by {
         SwitchedBy::Order => "record",
         SwitchedBy::HostFile => "host_file",
-        SwitchedBy::End => "end",
+        SwitchedBy::End => "unwritable",
     }
 }

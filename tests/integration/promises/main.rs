@@ -23,6 +23,7 @@ mod old_c_library;
 mod patched_functions;
 mod process_exit;
 mod recorder_cost;
+mod rights;
 mod sanitizers;
 mod shared_memory;
 mod sick_driver;

@@ -1,0 +1,61 @@
+//! Which threads could not do a piece of work on files, and when it is tried again.
+//!
+//! A task has the rights of the thread that makes it, and a thread may give up some of its own: its user (`setfsuid`), its
+//! root directory, files (Landlock), system calls (a filter), tasks (SCHED_DEADLINE). So a failure that may be due to the
+//! thread ends nothing ([`Failure::may_pass`]): every other thread tries once, at its next call, and all of them at
+//! growing intervals.
+
+use super::failure::Failure;
+use crate::runtime::clock;
+use crate::runtime::fallible::TryPush;
+use crate::runtime::lock::Lock;
+use crate::runtime::task::thread_number;
+
+const FIRST_NS: u64 = 100_000_000;
+const MOST_NS: u64 = 60_000_000_000;
+/// Threads that are remembered. With more, only the time counts.
+const THREADS: usize = 64;
+
+#[derive(Default)]
+pub struct Attempts(Lock<Failed>);
+
+/// The attempts since the last one that did not fail.
+#[derive(Default)]
+struct Failed {
+    last: Option<Failure>,
+    threads: Vec<u32>,
+    pause_ns: u64,
+    due_ns: u64,
+}
+
+impl Attempts {
+    /// Runs `work`, unless this thread has failed a moment ago: then the last failure.
+    pub fn run<R>(&self, work: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+        let mut failed = self.0.lock();
+        if let Some(last) = failed.last
+            && clock::mono_ns() < failed.due_ns
+            && (failed.threads.len() == THREADS || failed.threads.contains(&thread_number()))
+        {
+            return Err(last);
+        }
+        drop(failed);
+        let done = work();
+        failed = self.0.lock();
+        match done {
+            Err(failure) if failure.may_pass() => {
+                failed.last = Some(failure);
+                failed.pause_ns = (2 * failed.pause_ns).clamp(FIRST_NS, MOST_NS);
+                failed.due_ns = clock::mono_ns() + failed.pause_ns;
+                let _ = failed.threads.try_push(thread_number());
+            }
+            _ if failed.last.is_some() => *failed = Failed::default(),
+            _ => {}
+        }
+        done
+    }
+
+    /// The next one tries, whoever it is.
+    pub fn forget(&self) {
+        *self.0.lock() = Failed::default();
+    }
+}

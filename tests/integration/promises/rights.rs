@@ -1,0 +1,60 @@
+//! A thread that gives up rights of its own does not end the recording of the others.
+
+use testkit::{Program, Setup, report};
+use vramtrace_format::{Event, TraceReader};
+
+const MIB: u64 = 1 << 20;
+
+/// It fills all windows, and loses events; the first thread goes on with its next call.
+#[test]
+fn recording_pauses_until_a_thread_comes_that_can_write() {
+    let program = Program::c("rights");
+    let ways = [
+        "user",
+        "real",
+        "root",
+        "landlock",
+        "deadline",
+        "openat",
+        "clone",
+        "pwrite64",
+        "fallocate",
+    ];
+    for how in ways {
+        for when in ["before", "after"] {
+            let run = program.run(Setup::simulated().preload().arg(how).arg(when));
+            if run.status == 77 {
+                testkit::skip(&format!("rights: {}", run.stdout.trim()));
+                continue;
+            }
+            assert_eq!(
+                (run.status, run.stdout.as_str()),
+                (0, "refused: 0\n"),
+                "{how}: {}",
+                run.stderr
+            );
+            let lines = |text: &str| run.stderr.lines().filter(|line| line.contains(text)).count();
+            assert_eq!((lines("recording pauses"), lines("it goes on")), (1, 1), "{}", run.stderr);
+            assert!(
+                run.stderr.lines().all(|line| line.starts_with("vramtrace: ")),
+                "{}",
+                run.stderr
+            );
+            let trace = run.only_trace();
+            let process = report(&[trace.clone()])["processes"][0].clone();
+            assert_eq!(process["ended_in_order"], true, "{how} {when}");
+            assert_eq!(process["damage"]["places"], 0, "{how} {when}");
+            assert_eq!(process["recording_off"][0]["by"], "unwritable", "{how} {when}");
+            let device = &process["devices"][0];
+            assert_eq!(device["live_bytes"], 68 * MIB, "{how} {when}");
+            let before = if when == "before" { 0 } else { 10 };
+            assert_eq!(device["allocations"], 200_014 + before, "{how} {when}");
+            // The first call that can be recorded is.
+            let bytes = testkit::trace_bytes(&trace);
+            let reader = TraceReader::new(&bytes).unwrap();
+            let is_first =
+                |event: &Event| matches!(event, Event::Alloc(one) if one.size == 8 * MIB);
+            assert!(reader.events().any(|one| is_first(&one.event)), "{how} {when}");
+        }
+    }
+}
