@@ -25,9 +25,9 @@
 //! until then NVML is not called there.
 
 use crate::driver::depth::inside;
+use crate::runtime::lock::Lock;
 use crate::runtime::task::{SignalsBlocked, Storage};
 use crate::runtime::{futex, log};
-use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -47,7 +47,6 @@ struct Desk {
     process: u32,
     /// FREE, TAKEN or LEFT.
     state: AtomicU32,
-    question: UnsafeCell<Option<Question>>,
     /// `None`: the system permits no thread, so there are no answers.
     storage: Option<Storage>,
 }
@@ -56,9 +55,6 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// The task of the last query did not end in time.
 const LEFT: u32 = 2;
-
-// SAFETY: the query is accessed by the thread that took the slot, and by the task that it started.
-unsafe impl Sync for Desk {}
 
 static DESK: AtomicPtr<Desk> = AtomicPtr::new(null_mut());
 
@@ -75,25 +71,26 @@ pub fn ask<T: Send + 'static>(
     if !desk.take(storage, until) {
         return None;
     }
-    let answer = Arc::new(UnsafeCell::new(None));
-    let back = Answer(Arc::clone(&answer));
-    let asked: Question = Box::new(move || back.set(question()));
-    // SAFETY: this thread has taken the slot, and there is no task.
-    unsafe { *desk.question.get() = Some(asked) };
-    // SAFETY: the slot is never freed.
-    let task = unsafe { storage.start(serve, (&raw const *desk).cast_mut().cast()) };
+    let answer = Arc::new(Lock::new(None));
+    let back = Arc::clone(&answer);
+    let asked: Question = Box::new(move || {
+        let found = question();
+        *back.lock() = Some(found);
+    });
+    let asked = Box::into_raw(Box::new(asked));
+    // SAFETY: this thread has taken the slot, and there is no task. `serve` may run anywhere.
+    let task = unsafe { storage.start(serve, asked.cast()) };
     if task.is_some_and(|task| !storage.wait(task, until)) {
         desk.give_up();
         return None;
     }
     if task.is_none() {
-        // SAFETY: there is no task.
-        unsafe { *desk.question.get() = None };
+        // SAFETY: made above, and nobody took it.
+        drop(unsafe { Box::from_raw(asked) });
         no_task();
     }
     desk.give_back();
-    // SAFETY: the task has ended.
-    unsafe { (*answer.get()).take() }
+    answer.lock().take()
 }
 
 /// A filter of system calls, or a limit of tasks.
@@ -108,30 +105,14 @@ fn no_task() {
     }
 }
 
-struct Answer<T>(Arc<UnsafeCell<Option<T>>>);
-
-// SAFETY: the asking thread accesses it after the task's end only.
-unsafe impl<T: Send> Send for Answer<T> {}
-
-impl<T> Answer<T> {
-    fn set(&self, value: T) {
-        // SAFETY: the asking thread accesses it after the task's end only.
-        unsafe { *self.0.get() = Some(value) };
-    }
-}
-
 /// The work of a task.
-fn serve(desk: *mut c_void) {
-    // SAFETY: the slot that `ask` passes, which is never freed.
-    let desk = unsafe { &*desk.cast::<Desk>() };
+fn serve(question: *mut c_void) {
+    // SAFETY: the box that `ask` passes.
+    let question = unsafe { Box::from_raw(question.cast::<Question>()) };
     // SAFETY: a name that ends.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"vramtrace-nvml".as_ptr()) };
-    // SAFETY: the asking thread stored it before it started the task.
-    let question = unsafe { (*desk.question.get()).take() };
-    if let Some(question) = question {
-        // After a panic there is no answer.
-        let _ = inside(|| catch_unwind(AssertUnwindSafe(question)));
-    }
+    // After a panic there is no answer.
+    let _ = inside(|| catch_unwind(AssertUnwindSafe(question)));
 }
 
 impl Desk {
@@ -197,7 +178,6 @@ fn open_desk(known: *mut Desk) {
     let fresh = Box::into_raw(Box::new(Desk {
         process: std::process::id(),
         state: AtomicU32::new(FREE),
-        question: UnsafeCell::new(None),
         storage: inside(Storage::make),
     }));
     // SAFETY: never freed once it is known.

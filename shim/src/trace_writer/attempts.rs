@@ -59,3 +59,38 @@ impl Attempts {
         *self.0.lock() = Failed::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::StopReason;
+
+    #[test]
+    fn every_other_thread_tries_once_and_a_success_ends_that() {
+        let attempts = Attempts::default();
+        let failure = Failure { reason: StopReason::WriteFailed, errno: libc::EACCES };
+        let tried = |outcome: Result<(), Failure>| {
+            let mut tried = false;
+            let result = attempts.run(|| {
+                tried = true;
+                outcome
+            });
+            (tried, result.is_ok())
+        };
+        let elsewhere =
+            |outcome| std::thread::scope(|scope| scope.spawn(|| tried(outcome)).join().unwrap());
+        assert_eq!(tried(Err(failure)), (true, false));
+        assert_eq!(elsewhere(Err(failure)), (true, false));
+        // So long that the time between two attempts is not over.
+        attempts.0.lock().due_ns = u64::MAX;
+        assert_eq!(tried(Ok(())), (false, false));
+        attempts.0.lock().due_ns = 0;
+        assert_eq!(tried(Err(failure)), (true, false), "the time is over");
+        attempts.0.lock().due_ns = u64::MAX;
+        assert_eq!(elsewhere(Ok(())), (true, true));
+        assert_eq!(tried(Ok(())), (true, true));
+        let full = Failure { reason: StopReason::DiskFull, errno: libc::ENOSPC };
+        assert_eq!(tried(Err(full)), (true, false));
+        assert_eq!(tried(Ok(())), (true, true), "no fault of a thread's");
+    }
+}

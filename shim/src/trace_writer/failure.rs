@@ -13,20 +13,12 @@ impl Failure {
     /// Whether another thread may have the rights that this one lacks, or this one later. Not so of a full disk, of the
     /// limits of the process, and of a file that is gone.
     pub fn may_pass(&self) -> bool {
-        const OF_THREAD: [i32; 9] = [
-            libc::EPERM,
-            libc::EACCES,
-            libc::ENOENT,
-            libc::ENOTDIR,
-            libc::ELOOP,
-            libc::ENOSYS,
-            libc::EMFILE,
-            libc::ENFILE,
-            libc::ENOMEM,
-        ];
+        use libc::{EACCES, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, ENOTDIR, EPERM};
+        let of_thread =
+            [EACCES, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSYS, ENOTDIR, EPERM, libc::ELOOP];
         match self.reason {
             StopReason::NoTask => true,
-            StopReason::WriteFailed => OF_THREAD.contains(&self.errno),
+            StopReason::WriteFailed => of_thread.contains(&self.errno),
             _ => false,
         }
     }

@@ -16,7 +16,8 @@ use vramtrace_format::Definition;
 pub struct Held {
     /// To open the file.
     pub opening: Attempts,
-    lost: AtomicU64,
+    /// Events that were lost since the last time it went on.
+    pub lost: AtomicU64,
     /// Events are missing, and no checkpoint follows yet.
     owes_checkpoint: AtomicBool,
     /// The lines about the pause and its end were printed.
@@ -24,27 +25,17 @@ pub struct Held {
     said_end: AtomicBool,
 }
 
-impl Held {
-    pub fn is_losing(&self) -> bool {
-        self.lost.load(Ordering::Relaxed) > 0
-    }
-}
-
 impl TraceWriter {
     /// This thread cannot make room for an event, which is lost.
     #[cold]
     pub(super) fn hold(&self, failure: Failure) {
-        self.lose();
+        self.held.lost.fetch_add(1, Ordering::Relaxed);
         // With totals alone little is lost, and a later checkpoint has it.
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         if self.state.compare_exchange(RUNNING, HELD, order.0, order.1).is_ok() {
             self.short.end();
             self.say_held(failure);
         }
-    }
-
-    pub(super) fn lose(&self) {
-        self.held.lost.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn say_held(&self, failure: Failure) {

@@ -29,9 +29,7 @@ impl TraceWriter {
             HELD => {
                 self.resume_held(time_ns);
                 let is_held = self.state.load(Ordering::Acquire) == HELD;
-                if is_held {
-                    self.lose();
-                }
+                self.held.lost.fetch_add(is_held.into(), Ordering::Relaxed);
                 !is_held && self.admits(time_ns, event)
             }
             _ => false,
@@ -50,7 +48,7 @@ impl TraceWriter {
             return self.state.load(Ordering::Acquire) == RUNNING;
         }
         if pending.events.len() >= PENDING_MOST {
-            self.lose();
+            self.held.lost.fetch_add(1, Ordering::Relaxed);
         } else if pending.events.try_push((time_ns, thread, *event)).is_err() {
             reserve::ran_out();
         }
@@ -114,7 +112,7 @@ impl TraceWriter {
         if let Some(live) = self.live() {
             live.set_trace(trace.path());
         }
-        if let (true, Some((last_ns, ..))) = (self.held.is_losing(), last) {
+        if let (true, Some((last_ns, ..))) = (self.held.lost.load(Ordering::Relaxed) > 0, last) {
             trace.leave_gap(last_ns);
         }
         self.write_due_ns.store(0, Ordering::Relaxed);

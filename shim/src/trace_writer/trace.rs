@@ -242,17 +242,22 @@ impl Trace {
     pub fn leave_gap(&self, from_ns: u64) {
         let _grid = self.grid.lock();
         self.events.current().writer.close();
-        self.events.hold(from_ns);
+        self.events.held.store(from_ns, Ordering::Relaxed);
     }
 
     /// Prepares the next windows that another thread could not.
     pub fn catch_up(&self, now_ns: u64) -> Result<(), Failure> {
-        let lanes = [&self.events, &self.definitions].into_iter();
-        let mut lacking = lanes.filter(|lane| lane.lacks_next());
+        let mut lacking =
+            [&self.events, &self.definitions].into_iter().filter(|lane| lane.lacks_next());
         match self.at_once.load(Ordering::Relaxed) {
             true => Ok(()),
             false => lacking.try_for_each(|lane| self.ready(lane, lane.current(), now_ns)),
         }
+    }
+
+    #[cfg(test)]
+    pub fn lacks_room(&self) -> bool {
+        self.events.lacks_next()
     }
 
     /// Runs `work` in a task, in which the file is open.
@@ -449,9 +454,11 @@ impl Trace {
         let mut next = lane.next.swap(null_mut(), Ordering::Relaxed);
         if next.is_null() {
             let prepared = self.prepare(grid, lane, now_ns);
-            next = prepared.inspect_err(|_| lane.hold(now_ns))?;
+            next =
+                prepared.inspect_err(|_| drop(lane.held.fetch_min(now_ns, Ordering::Relaxed)))?;
         }
-        lane.begin(next);
+        lane.current.store(next, Ordering::Release);
+        lane.held.store(u64::MAX, Ordering::Relaxed);
         Ok(())
     }
 

@@ -70,26 +70,17 @@ pub(super) struct Lane {
     pub(super) next: AtomicPtr<Window>,
     /// When the current one was full and there was no next one: since then records are lost. `u64::MAX`: none are.
     /// Changed under the lock of the grid.
-    held_ns: AtomicU64,
+    pub(super) held: AtomicU64,
 }
 
 impl Lane {
     pub(super) fn new(kind: WindowKind) -> Lane {
         let none = || AtomicPtr::new(null_mut());
-        Lane { kind, current: none(), next: none(), held_ns: AtomicU64::new(u64::MAX) }
+        Lane { kind, current: none(), next: none(), held: AtomicU64::new(u64::MAX) }
     }
 
     pub(super) fn held_ns(&self) -> Option<u64> {
-        Some(self.held_ns.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX)
-    }
-
-    pub(super) fn hold(&self, now_ns: u64) {
-        self.held_ns.fetch_min(now_ns, Ordering::Relaxed);
-    }
-
-    pub(super) fn begin(&self, window: *mut Window) {
-        self.current.store(window, Ordering::Release);
-        self.held_ns.store(u64::MAX, Ordering::Relaxed);
+        Some(self.held.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX)
     }
 
     /// Whether the next one is missing, though the middle of the current one was passed.

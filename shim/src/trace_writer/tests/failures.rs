@@ -191,6 +191,61 @@ fn without_tasks_or_permission_recording_pauses_and_what_was_recorded_stays() {
     }
 }
 
+/// From now on this thread makes no tasks.
+fn give_up_tasks() {
+    let step = |code, k, jf| libc::sock_filter { code, jt: 0, jf, k };
+    let mut filter = [
+        // The number; other than clone: to the last step.
+        step(0x20, 0, 0),
+        step(0x15, libc::SYS_clone as u32, 1),
+        step(0x06, 0x0005_0000 | libc::EPERM as u32, 0),
+        step(0x06, 0x7fff_0000, 0),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter of this thread alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program), 0);
+    }
+}
+
+/// The other one makes room for it in time.
+#[test]
+fn what_a_thread_cannot_write_another_one_does_and_nothing_is_lost() {
+    let scratch = Scratch::new("rights");
+    let path = scratch.path().to_path_buf();
+    let (result, stderr) = stderr_of(|| {
+        let (recorder, fake) = (recorder(&path, "unlimited", |_| ()), Fake::default());
+        recorder.record(&alloc(1 << 9, SiteId(0)));
+        let (mine, its) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                give_up_tasks();
+                for _ in 0..20 {
+                    // Until the next window is missing.
+                    while !recorder.trace().unwrap().lacks_room() {
+                        recorder.record(&alloc(2 << 9, SiteId(0)));
+                        recorder.record(&free(2 << 9));
+                    }
+                    mine.wait();
+                    its.wait();
+                }
+            });
+            for _ in 0..20 {
+                mine.wait();
+                recorder.maintain(&fake, false);
+                its.wait();
+            }
+        });
+        recorder.end(&fake);
+        recorder.held.lost.load(Ordering::Relaxed) == 0
+    });
+    assert_eq!((result, stderr.as_str()), (Ok(true), ""));
+    let found = events(&scratch.path().join("trace.vtrace"));
+    assert!(found.len() > 100_000, "{}", found.len());
+    assert!(!found.iter().any(|event| matches!(event, Event::Recording { .. })));
+}
+
 /// Closes all descriptors, as a daemon does at its start.
 fn close_all() {
     // SAFETY: what a daemon does is what the recorder must stand; in a child of the test.
