@@ -177,7 +177,7 @@ impl Capture {
     fn take(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
         let from = Registers::here();
         let Some(high) = stack_bounds::high(from.sp) else { return StackId(0) };
-        own_stack::run(|| self.take_from(from, high, sink, enough))
+        own_stack::run(|| self.take_from(from, high, sink, enough)).unwrap_or(StackId(0))
     }
 
     #[inline(always)]

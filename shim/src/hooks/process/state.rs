@@ -213,7 +213,16 @@ pub fn existing() -> Option<&'static Process> {
 
 #[cold]
 fn make() -> &'static Process {
-    own_stack::run(|| uncancelled(make_now))
+    /// So often another thread may have the only stack that there is memory for.
+    const TRIES: u32 = 10_000;
+    let made = (0..TRIES).find_map(|_| {
+        existing().or_else(|| own_stack::run(|| uncancelled(make_now))).or_else(|| {
+            // SAFETY: plain call.
+            unsafe { libc::sched_yield() };
+            None
+        })
+    });
+    made.unwrap_or_else(|| uncancelled(make_now))
 }
 
 fn make_now() -> &'static Process {
