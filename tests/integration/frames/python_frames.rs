@@ -178,9 +178,20 @@ fn python_frames_without_native_ones_are_those_that_python_shows() {
 
 /// With each Python: the stacks that a program printed are ours. `check` takes out what is no allocation.
 fn compare_all(script: &str, setup: impl Fn() -> Setup, check: impl Fn(u32, &mut Vec<Value>)) {
-    let pythons = pythons();
+    compare_from(8, script, setup, check);
+}
+
+/// The same from this minor version on.
+fn compare_from(
+    first: u32,
+    script: &str,
+    setup: impl Fn() -> Setup,
+    check: impl Fn(u32, &mut Vec<Value>),
+) {
+    let mut pythons = pythons();
+    pythons.retain(|(minor, _)| *minor >= first);
     if pythons.is_empty() {
-        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+        testkit::skip(&format!("frames: no Python from 3.{first} on"));
     }
     for (minor, home) in pythons {
         let run = Program(home.join("bin/python3")).run(setup().arg(file(script).display()));
@@ -209,6 +220,15 @@ fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
         let again = reported.pop().unwrap()["again"].as_u64().unwrap();
         assert!(again >= 100, "3.{minor}: {again} addresses were used again");
         assert_eq!(reported.len(), 4 * (60 + 15));
+    });
+}
+
+/// More frames than a walk visits are no sign of another layout, nor at the first walk.
+#[test]
+fn stacks_that_are_deeper_than_a_walk_are_cut_and_later_ones_are_whole() {
+    compare_from(11, "too_deep.py", setup, |_, reported| {
+        let depths: Vec<_> = reported.iter().map(|one| one["depth"].as_u64().unwrap()).collect();
+        assert!(depths[0] > 1 << 16 && depths[1] == depths[0] && depths[2] < 100, "{depths:?}");
     });
 }
 
