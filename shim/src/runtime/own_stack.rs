@@ -3,16 +3,16 @@
 //! work alone. If none can be mapped, the work is left out: it is the recording's, which then ends as without host
 //! memory ([`reserve::ran_out`]).
 //!
-//! Asynchronous signals are blocked meanwhile: a handler would find less stack than the program
+//! Signals are blocked meanwhile: a handler would find less stack than the program
 //! provided, or jump away. Such work must not call the driver, the loader, or other code outside this
 //! library. A panic is caught at the switch and resumed on the original stack.
 
 use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::task::SignalsBlocked;
 use crate::runtime::tls::thread_block;
 use crate::runtime::{hash_table, panic_boundary, reserve, stack_bounds};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Unoptimised code keeps every copy.
@@ -157,9 +157,10 @@ pub fn run_elsewhere<R>(work: impl FnOnce() -> R) -> Option<R> {
     if is_ours(stack_pointer()) {
         return Some(work());
     }
-    let before = signals_wait();
-    let result = take().map(|stack| on(&stack, work));
-    signals_come(&before);
+    let result = {
+        let _blocked = SignalsBlocked::new();
+        take().map(|stack| on(&stack, work))
+    };
     if result.is_none() {
         reserve::ran_out();
     }
@@ -245,35 +246,6 @@ unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void,
         "ret",
         ".cfi_endproc",
     )
-}
-
-/// Blocks all signals but those that a fault raises. Returns the previous mask.
-fn signals_wait() -> libc::sigset_t {
-    const FAULTS: [i32; 7] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ];
-    // SAFETY: sets of our own; this thread's mask.
-    unsafe {
-        let mut all: libc::sigset_t = core::mem::zeroed();
-        let mut before: libc::sigset_t = core::mem::zeroed();
-        libc::sigfillset(&mut all);
-        for fault in FAULTS {
-            libc::sigdelset(&mut all, fault);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, &all, &mut before);
-        before
-    }
-}
-
-fn signals_come(before: &libc::sigset_t) {
-    // SAFETY: the mask as it was.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, before, null_mut()) };
 }
 
 #[cfg(test)]
