@@ -269,6 +269,59 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
     }
 }
 
+/// The libraries of all Pythons, one after the other, and each again at once and at last.
+fn each_twice_and_again() -> Vec<(u32, String)> {
+    let library = |(minor, home): (u32, PathBuf)| {
+        (minor, home.join(format!("lib/libpython3.{minor}.so.1.0")))
+    };
+    let there: Vec<_> = pythons().into_iter().map(library).filter(|(_, at)| at.exists()).collect();
+    let shown = |(minor, at): &(u32, PathBuf)| (*minor, at.display().to_string());
+    let twice = there.iter().flat_map(|one| [shown(one), shown(one)]);
+    twice.chain(there.iter().map(shown)).collect()
+}
+
+/// The interpreters come and go as without us; each one's stacks are read, and nothing of one that is gone.
+fn unload_each(beside: u32, words: &[&str]) {
+    let libraries = each_twice_and_again();
+    if libraries.is_empty() {
+        return testkit::skip_here("frames: no libpython");
+    }
+    let program = Program::c("unloaded");
+    let with = |setup: Setup| {
+        let setup = setup.arg(file("embedded.py").display()).arg(beside);
+        let setup = words.iter().fold(setup, |setup, word| setup.arg(word));
+        libraries.iter().fold(setup, |setup, (_, library)| setup.arg(library))
+    };
+    let bare = program.run(with(Setup::simulated().timeout(Duration::from_secs(120)))).ok();
+    let run = program.run(with(setup())).ok();
+    assert_eq!(run.stdout, bare.stdout);
+    let (reported, stacks) = result(&run);
+    assert_eq!(reported.len(), 10 * libraries.len());
+    for (one, (minor, _)) in reported.chunks(10).zip(&libraries) {
+        assert_eq!(one[9], "gone");
+        for one in &one[..9] {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}
+
+#[test]
+fn interpreters_that_are_unloaded_and_others_in_their_place_are_read() {
+    unload_each(0, &[]);
+}
+
+#[test]
+fn threads_allocate_while_an_interpreter_is_unloaded() {
+    unload_each(4, &[]);
+}
+
+/// The recorder does not see that call.
+#[test]
+fn an_interpreter_that_is_unloaded_unseen_is_not_read() {
+    unload_each(0, &["close"]);
+}
+
 /// The interpreter frees its threads' states while they still run, and stops them one by one.
 #[test]
 fn threads_that_outlive_the_interpreter_end_as_without_us() {

@@ -40,6 +40,7 @@ use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
 use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::found;
 use crate::runtime::loader;
 use crate::runtime::lock::Left;
 use crate::runtime::log;
@@ -215,18 +216,19 @@ pub fn existing() -> Option<&'static Process> {
 fn make() -> &'static Process {
     /// So often another thread may have the only stack that there is memory for.
     const TRIES: u32 = 10_000;
-    let made = (0..TRIES).find_map(|_| {
-        existing().or_else(|| own_stack::run(|| uncancelled(make_now))).or_else(|| {
-            // SAFETY: plain call.
-            unsafe { libc::sched_yield() };
-            None
-        })
-    });
-    made.unwrap_or_else(|| uncancelled(make_now))
+    for _ in 0..TRIES {
+        if let Some(made) = existing().or_else(|| own_stack::run(|| uncancelled(make_now))) {
+            return made;
+        }
+        // SAFETY: plain call.
+        unsafe { libc::sched_yield() };
+    }
+    uncancelled(make_now)
 }
 
 fn make_now() -> &'static Process {
     silence_panics();
+    found::begin(|| PAGE.forget_libraries());
     hot_page::empty_in_children(&PAGE, forget_in_child);
     let fresh = Box::into_raw(Process::boxed());
     match PAGE.allocator.state.compare_exchange(
