@@ -152,7 +152,7 @@ struct Holders(AtomicU32);
 /// Runs `work`, which does not wait, while no library is unloaded. `None`: a thread is in `dlclose`.
 #[inline(never)]
 pub fn hold<R>(work: impl FnOnce() -> R) -> Option<R> {
-    let here = hash_table::spread(thread_pointer() as u64) as usize % HOLDERS.len();
+    let here = (hash_table::spread(thread_pointer() as u64) >> 32) as usize % HOLDERS.len();
     HOLDERS[here].0.fetch_add(1, SeqCst);
     let result = (!is_closing()).then(work);
     leave(&HOLDERS[here].0);
