@@ -26,8 +26,8 @@ use core::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Library {
     loaded: Loaded,
-    /// Words that another library at its addresses does not have: of its build-id, without which it cannot be known again; and
-    /// one that is not the same where it was loaded anew.
+    /// Words that another library at its addresses does not have: of its build-id, without which it cannot be known again (but
+    /// where it is not known that something was unloaded); and one that is not the same where it was loaded anew.
     marks: [Option<Mark>; 2],
 }
 
@@ -48,7 +48,7 @@ impl Library {
 
     fn is_there(&self) -> bool {
         mapped_modules::holding(self.loaded.start) == Some(self.loaded)
-            && self.marks[0].is_some()
+            && (self.marks[0].is_some() || mapped_modules::unloaded().is_none())
             && self.marks.iter().flatten().all(Mark::is_read)
     }
 }
@@ -62,13 +62,16 @@ pub struct Fact<T> {
     libraries: [Library; 2],
 }
 
-/// No such number, nor one less than none.
+/// No such number, as the one before it.
 const ALWAYS: u64 = 1 << 48;
 
 impl<T> Fact<T> {
+    /// They are loaded, and stay so for the call.
     fn new(libraries: [Library; 2], value: T) -> Fact<T> {
         let always = libraries.iter().all(|library| library.loaded.is_of_the_start());
-        Fact { checked: AtomicU64::new(if always { ALWAYS } else { 0 }), value, libraries }
+        let checked =
+            if always { ALWAYS } else { mapped_modules::unloaded().unwrap_or(ALWAYS - 1) };
+        Fact { checked: AtomicU64::new(checked), value, libraries }
     }
 
     /// Its libraries are never unloaded.
