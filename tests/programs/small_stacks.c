@@ -1,5 +1,6 @@
-/* small_stacks thread|fiber KIB: the first and all later calls of the driver are made on a stack of
-   so many KiB, with a page below it that faults. */
+/* small_stacks thread|fiber KIB [THREADS]: the first and all later calls of the driver are made on stacks of
+   so many KiB, with a page below each that faults. Several threads make theirs at the same time; then the main thread says
+   how many pieces of 64 MiB it gets, of 100. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <pthread.h>
@@ -13,6 +14,7 @@ static CUresult (*current)(CUcontext);
 static CUresult (*allocate)(CUdeviceptr *, size_t);
 static CUresult (*release)(CUdeviceptr);
 static int failed, granted;
+static pthread_barrier_t all_here;
 static ucontext_t outside, inside;
 
 __attribute__((noinline)) static void pair(int path) {
@@ -21,19 +23,21 @@ __attribute__((noinline)) static void pair(int path) {
         if (path & 1) pair(path / 2);
         else pair(path / 2);
     } else {
-        granted += allocate(&at, 4096) == 0;
-        failed += release(at) != 0;
+        __atomic_add_fetch(&granted, allocate(&at, 4096) == 0, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&failed, release(at) != 0, __ATOMIC_RELAXED);
     }
     __asm__ volatile("" ::: "memory");
 }
 
 static void *work(void *nothing) {
     CUcontext context;
-    failed += init(0) != 0;
-    failed += retain(&context, 0) != 0;
-    failed += current(context) != 0;
+    int wrong = init(0) != 0;
+    wrong += retain(&context, 0) != 0;
+    wrong += current(context) != 0;
+    if (nothing) pthread_barrier_wait(&all_here);
     for (int k = 0; k < 5000; k++) pair(1 + k % 63);
-    failed += allocate((CUdeviceptr *)&context, 0) == 0;
+    wrong += allocate((CUdeviceptr *)&context, 0) == 0;
+    __atomic_add_fetch(&failed, wrong, __ATOMIC_RELAXED);
     return nothing;
 }
 
@@ -49,11 +53,13 @@ int main(int count, char **arguments) {
     release = CALL(cuMemFree_v2, (CUdeviceptr));
     if (!strcmp(arguments[1], "thread")) {
         pthread_attr_t attributes;
-        pthread_t thread;
+        pthread_t threads[100];
+        int several = count > 3 ? atoi(arguments[3]) : 1;
         MUST(pthread_attr_init(&attributes));
         MUST(pthread_attr_setstacksize(&attributes, size));
-        MUST(pthread_create(&thread, &attributes, work, NULL));
-        pthread_join(thread, NULL);
+        pthread_barrier_init(&all_here, NULL, several);
+        for (int k = 0; k < several; k++) MUST(pthread_create(&threads[k], &attributes, work, &all_here));
+        for (int k = 0; k < several; k++) pthread_join(threads[k], NULL);
     } else {
         char *room = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         mprotect(room, 4096, PROT_NONE);
@@ -65,5 +71,12 @@ int main(int count, char **arguments) {
         swapcontext(&outside, &inside);
     }
     printf("granted %d failed %d\n", granted, failed);
+    if (count < 4) return 0;
+    CUcontext context;
+    CUdeviceptr at;
+    int pieces = 0;
+    failed = init(0) || retain(&context, 0) || current(context);
+    while (pieces < 100 && allocate(&at, 64ul << 20) == 0) pieces++;
+    printf("pieces %d failed %d\n", pieces, failed);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "c10.h"
 #include "driver.h"
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -285,6 +286,27 @@ static void keeps_errno(int number) {
     printf("errno changed %d times\n", changed);
 }
 
+/* Two libraries in turn, at the same addresses. */
+static void in_turn(const char *one, const char *other, int count) {
+    void *before = NULL;
+    for (int turn = 0; turn < count; turn++) {
+        dlclose(library);
+        open_library(turn % 3 ? one : other);
+        request = TORCH(size_t, cache_request, (int, void *, size_t, int64_t));
+        const struct reported *reported = TORCH(const struct reported *, cache_reported, (void))();
+        void *place = (void *)((struct link_map *)library)->l_addr;
+        char *base = segment(0);
+        block(0, base, 512);
+        if (request) request(0, base + 4096, 1000, 1024);
+        block(0, base, -512);
+        TORCH(void, cache_refuse, (int, int64_t))(0, 1ll << 40);
+        printf("%s place: %llu blocks %llu refusals\n", place == before ? "same" : "new", (unsigned long long)reported->calls,
+               (unsigned long long)reported->refused);
+        fflush(stdout);
+        before = place;
+    }
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
@@ -309,7 +331,8 @@ int main(int count, char **words) {
         open_library(words[3]);
         block(0, segment(0), 1024);
         show("other");
-    } else if (!strcmp(mode, "churn")) churn(number);
+    } else if (!strcmp(mode, "turns") && count > 4) in_turn(words[1], words[4], number);
+    else if (!strcmp(mode, "churn")) churn(number);
     else if (!strcmp(mode, "errno")) keeps_errno(number);
     else if (!strcmp(mode, "streams")) streams();
     else if (!strncmp(mode, "requests", 8)) {

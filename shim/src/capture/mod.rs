@@ -177,7 +177,7 @@ impl Capture {
     fn take(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
         let from = Registers::here();
         let Some(high) = stack_bounds::high(from.sp) else { return StackId(0) };
-        own_stack::run(|| self.take_from(from, high, sink, enough))
+        own_stack::run(|| self.take_from(from, high, sink, enough)).unwrap_or(StackId(0))
     }
 
     #[inline(always)]
@@ -207,6 +207,7 @@ impl Capture {
         let now = (self.replaced.load(Ordering::Acquire), opened());
         if *changes != now {
             walker.forget();
+            self.looked.store(0, Ordering::Relaxed);
             *changes = now;
         }
         let seen = |seen: Seen| self.define_found(sink, seen);
@@ -375,8 +376,13 @@ impl Capture {
             Seen::Library(loaded, headers) => {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
+                // Another interpreter's numbers of code objects may be the same.
+                let replaces = || {
+                    self.interner.lock().forget_codes();
+                    self.replaced.fetch_add(1, Ordering::Release);
+                };
                 if self.wants.python
-                    && let Err(why) = self.python.register(&object)
+                    && let Err(why) = self.python.register(&object, (loaded, headers), replaces)
                 {
                     self.give_up(sink, &why.to_string());
                 }

@@ -97,6 +97,11 @@ impl StackInterner {
         self.modules.iter().find(holds)
     }
 
+    /// From now on code is defined again.
+    pub fn forget_codes(&mut self) {
+        self.codes = Table::default();
+    }
+
     /// The library at this address: its path, and the address relative to it.
     pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
         let known = self.known_at(address)?;

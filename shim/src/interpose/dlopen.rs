@@ -1,12 +1,12 @@
-//! `dlopen` and `dlmopen`. They are interposed to notice libraries whose calls cannot be hooked, and
+//! `dlopen`, `dlmopen` and `dlclose`. The first two are interposed to notice libraries whose calls cannot be hooked, and
 //! that addresses may belong to new libraries. A library opened with RTLD_DEEPBIND prefers its own
 //! dependencies to our exports, and one in another namespace does not see our exports at all. Both
 //! functions jump to the real one, so that search paths and namespace are those of the program's
-//! caller.
+//! caller. `dlclose` does not depend on its caller: it waits for those who read a library ([`found`]).
 
 use crate::interpose::trampoline::{Verdict, trampoline};
 use crate::runtime::escapes::{Escape, escaped};
-use crate::runtime::loader;
+use crate::runtime::{found, loader};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +24,7 @@ extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
     if flags & libc::RTLD_DEEPBIND != 0 {
         escaped(Escape::DeepBind);
     }
+    found::before_change();
     Verdict { jump: loader::real_dlopen(), answer: null_mut() }
 }
 
@@ -34,6 +35,7 @@ extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Ve
     } else if flags & libc::RTLD_DEEPBIND != 0 {
         escaped(Escape::DeepBind);
     }
+    found::before_change();
     Verdict { jump: loader::real_dlmopen(), answer: null_mut() }
 }
 
@@ -51,4 +53,12 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {
     trampoline!(opening_apart)
+}
+
+/// # Safety
+/// The contract of the C library's function of this name.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
+    // SAFETY: the program's own call.
+    found::close(|| unsafe { loader::dlclose(handle) })
 }

@@ -7,42 +7,31 @@
 //! each gets its own calls.
 
 use crate::runtime::elf::Object;
+use crate::runtime::found::{Fact, Found, Library};
 use crate::runtime::mapped_modules::{Loaded, holding};
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// The functions of one library that are exported in front of it: `N` names, and the callers seen.
 pub struct LinkedFunctions<const N: usize> {
     names: [&'static str; N],
-    callers: [Caller<N>; CALLERS],
-    used: AtomicUsize,
+    /// The first ones are used.
+    callers: [Found<Caller<N>>; CALLERS],
 }
 
-/// For PyTorch libc10, libc10_cuda and libtorch_cpu call, for streams extensions too; there is room for a second copy.
+/// For PyTorch libc10, libc10_cuda and libtorch_cpu call, for streams extensions too; there is room for a second copy, and
+/// for others that are unloaded.
 const CALLERS: usize = 24;
 
 /// A calling library, and the functions that it is linked to.
 struct Caller<const N: usize> {
-    /// 0: unused, or being filled in.
-    start: AtomicUsize,
-    end: AtomicUsize,
+    library: Range<usize>,
     /// In the order of the names; 0: it has none.
-    real: [AtomicUsize; N],
+    real: [usize; N],
 }
 
 impl<const N: usize> LinkedFunctions<N> {
     pub const fn new(names: [&'static str; N]) -> LinkedFunctions<N> {
-        LinkedFunctions {
-            names,
-            callers: [const {
-                Caller {
-                    start: AtomicUsize::new(0),
-                    end: AtomicUsize::new(0),
-                    real: [const { AtomicUsize::new(0) }; N],
-                }
-            }; CALLERS],
-            used: AtomicUsize::new(0),
-        }
+        LinkedFunctions { names, callers: [const { Found::none() }; CALLERS] }
     }
 
     /// The function that the code at `caller` would have called by this name without the export.
@@ -63,26 +52,19 @@ impl<const N: usize> LinkedFunctions<N> {
     /// The same for a library that has called before. 0: it is linked to no function of this name.
     #[inline(always)]
     pub fn known(&self, index: usize, caller: usize) -> Option<usize> {
-        for known in &self.callers {
-            let start = known.start.load(Ordering::Acquire);
-            if start == 0 {
-                break;
-            }
-            if (start..known.end.load(Ordering::Relaxed)).contains(&caller) {
-                return Some(known.real[index].load(Ordering::Relaxed));
-            }
-        }
-        None
+        self.of(caller).map(|known| known.real[index])
+    }
+
+    #[inline(always)]
+    fn of(&self, caller: usize) -> Option<&'static Caller<N>> {
+        let mut all = self.callers.iter().map_while(Found::last);
+        let holds = |fact: &&Fact<Caller<N>>| fact.value.library.contains(&caller) && fact.holds();
+        all.find(holds).map(|fact| &fact.value)
     }
 
     /// Where this library is, if it has called before, and its functions.
     pub fn known_caller(&self, caller: usize) -> Option<(Range<usize>, [usize; N])> {
-        self.callers.iter().find_map(|known| {
-            let start = known.start.load(Ordering::Acquire);
-            let library = start..known.end.load(Ordering::Relaxed);
-            let real = || known.real.each_ref().map(|real| real.load(Ordering::Relaxed));
-            (start != 0 && library.contains(&caller)).then(|| (library, real()))
-        })
+        self.of(caller).map(|known| (known.library.clone(), known.real))
     }
 
     #[cold]
@@ -101,8 +83,7 @@ impl<const N: usize> LinkedFunctions<N> {
 
     /// An address in each library that has called.
     pub fn callers(&self) -> impl Iterator<Item = usize> {
-        let starts = self.callers.iter().map(|known| known.start.load(Ordering::Acquire));
-        starts.take_while(|start| *start != 0)
+        self.callers.iter().filter_map(Found::get).map(|known| known.library.start)
     }
 
     #[cold]
@@ -116,25 +97,23 @@ impl<const N: usize> LinkedFunctions<N> {
         let name = self.names[index].as_bytes();
         // SAFETY: it has just called this function, so it is loaded.
         let object = unsafe { library.object() };
-        let found = defining(&object, name);
-        let at = self.used.fetch_add(1, Ordering::Relaxed);
-        if let (Some(target), Some(slot)) = (found.as_ref(), self.callers.get(at)) {
-            for (real, name) in slot.real.iter().zip(self.names) {
-                real.store(target.function(name.as_bytes()).unwrap_or(0), Ordering::Relaxed);
-            }
-            slot.end.store(library.end, Ordering::Relaxed);
-            slot.start.store(library.start, Ordering::Release);
+        let Some(target) = defining(&object, name) else { return by_name() };
+        let real = self.names.map(|name| target.function(name.as_bytes()).unwrap_or(0));
+        // SAFETY: the caller, and a library that it is linked to.
+        let libraries = unsafe { [Library::holding(caller), Library::holding(real[index])] };
+        if let [Some(caller), Some(target)] = libraries {
+            // Those that were unloaded may come back: first the places that nobody has.
+            let unused = self.callers.iter().filter(|place| place.last().is_none());
+            let known = || Caller { library: library.start..library.end, real };
+            unused.chain(&self.callers).any(|place| place.put([caller, target], known()));
         }
-        match found {
-            Some(target) => target.function(name),
-            None => by_name(),
-        }
+        Some(real[index])
     }
 
     /// The function that another caller is linked to: where there is one copy of the library, the same.
     fn of_another(&self, index: usize) -> Option<usize> {
-        let real = |known: &Caller<N>| known.real[index].load(Ordering::Relaxed);
-        self.callers.iter().map(real).find(|real| *real != 0)
+        let known = self.callers.iter().filter_map(Found::get);
+        known.map(|known| known.real[index]).find(|real| *real != 0)
     }
 }
 

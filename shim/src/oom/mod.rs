@@ -280,8 +280,8 @@ impl OomReporter {
                 return;
             }
         }
-        let held =
-            own_stack::run(|| held::look(p, device).add_up(p, |_| false, held::OF_BLOCKS_MOST));
+        let look = || held::look(p, device).add_up(p, |_| false, held::OF_BLOCKS_MOST);
+        let Some(held) = own_stack::run(look) else { return };
         let now_ns = p.clock.now_ns();
         let kept = Kept { time_ns: refusal.time_ns, held };
         let _before = {

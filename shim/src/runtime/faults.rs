@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 pub enum Site {
     /// Tables, heap, stacks.
     Pages,
+    /// A separate stack.
+    Stack,
     /// The page with the pointer to the process's state.
     State,
     /// A window in the tail file.
@@ -33,6 +35,7 @@ impl Site {
     const fn name(self) -> &'static [u8] {
         match self {
             Site::Pages => b"pages",
+            Site::Stack => b"stack",
             Site::State => b"state",
             Site::Tail => b"tail",
             Site::Live => b"live",

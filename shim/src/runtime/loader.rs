@@ -16,6 +16,7 @@ static DLOPEN: OnceNonZeroUsize = OnceNonZeroUsize::new();
 /// Read for each native stack: an atomic with a relaxed load.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: OnceNonZeroUsize = OnceNonZeroUsize::new();
+static DLCLOSE: OnceNonZeroUsize = OnceNonZeroUsize::new();
 
 /// Resolved by the first caller; 0 if the process has none, which a later call looks up again. Racing
 /// threads find the same address.
@@ -104,6 +105,19 @@ pub fn real_dlmopen() -> usize {
     cached(&DLMOPEN, b"dlmopen")
 }
 
+/// The real `dlclose`. -1: the process has none.
+///
+/// # Safety
+/// The contract of `dlclose`.
+pub unsafe fn dlclose(handle: *mut c_void) -> c_int {
+    type Dlclose = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+    match cached(&DLCLOSE, b"dlclose") {
+        0 => -1,
+        // SAFETY: the C library's function of that name; the caller fulfils its contract.
+        real => unsafe { core::mem::transmute::<usize, Dlclose>(real)(handle) },
+    }
+}
+
 /// The real `dlopen`. A failure leaves no text for the program's `dlerror`.
 pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
     let handle = match real_dlopen() {
@@ -172,8 +186,8 @@ pub fn thread_end(which: ThreadEnd) -> usize {
 
 /// Resolves all of them in advance, as far as they are there.
 pub fn warm() {
-    let names: [&[u8]; 4] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen"];
-    let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN];
+    let names: [&[u8]; 5] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen", b"dlclose"];
+    let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN, &DLCLOSE];
     let found = elf::functions_after_us(names).into_iter();
     let ends = elf::functions_after_us(THREAD_ENDS).into_iter();
     for (cache, found) in caches.into_iter().zip(found).chain(ENDS.iter().zip(ends)) {

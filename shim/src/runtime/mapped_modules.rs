@@ -5,7 +5,7 @@
 //! anywhere; `dl_iterate_phdr` and `dladdr` cannot. Where the C library lacks it (glibc below 2.35),
 //! [`loaded_objects`] takes its place.
 
-use crate::runtime::elf::Object;
+use crate::runtime::elf::{self, Object};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
@@ -74,6 +74,13 @@ pub fn generation() -> Option<u64> {
     loaded_objects::generation()
 }
 
+/// A number that changes when an object is unloaded, and does not come back to a value. `None`: not known.
+#[inline]
+pub fn unloaded() -> Option<u64> {
+    // An object that is being loaded may be counted as one less for a moment.
+    generation().map(|counts| (counts >> 32).wrapping_sub(counts & u64::from(u32::MAX)))
+}
+
 /// Whether objects can be looked up with this C library.
 pub fn can_ask() -> bool {
     loader::find_object().is_some() || loaded_objects::can_ask()
@@ -109,6 +116,11 @@ impl Loaded {
     pub unsafe fn object(&self) -> Object {
         // SAFETY: the loader's record of a library that is still loaded (see above).
         unsafe { Object::of_handle(self.link_map) }
+    }
+
+    /// Whether it was loaded at the start: it is never unloaded.
+    pub fn is_of_the_start(&self) -> bool {
+        elf::is_of_the_start(self.link_map)
     }
 
     /// The path as it was loaded, of an object that another thread may be unloading: the loader's record is read as memory
@@ -201,14 +213,19 @@ impl Loaded {
     }
 }
 
-/// The beginning of a library's build-id.
+/// A word of a library, such as the beginning of its build-id, by which it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    at: usize,
-    value: u64,
+    pub at: usize,
+    pub value: u64,
 }
 
 impl Mark {
+    /// As [`Mark::is_there`] at addresses that may be unmapped now. A system call.
+    pub fn is_read(&self) -> bool {
+        read_word(self.at) == Some(self.value)
+    }
+
     /// # Safety
     /// A library is loaded at the addresses of the one that the mark was made of.
     pub unsafe fn is_there(&self) -> bool {

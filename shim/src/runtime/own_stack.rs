@@ -1,16 +1,18 @@
 //! Runs work on a separate stack if the program's may be too small: threads and fibers may have 16 KiB,
-//! and the main thread's stack may not be able to grow.
+//! and the main thread's stack may not be able to grow. Where all that are kept are in use, one is mapped for the
+//! work alone. If none can be mapped, the work is left out: it is the recording's, which then ends as without host
+//! memory ([`reserve::ran_out`]).
 //!
-//! Asynchronous signals are blocked meanwhile: a handler would find less stack than the program
+//! Signals are blocked meanwhile: a handler would find less stack than the program
 //! provided, or jump away. Such work must not call the driver, the loader, or other code outside this
 //! library. A panic is caught at the switch and resumed on the original stack.
 
-use crate::runtime::hash_table;
-use crate::runtime::panic_boundary;
-use crate::runtime::stack_bounds;
+use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::task::SignalsBlocked;
+use crate::runtime::tls::thread_block;
+use crate::runtime::{hash_table, panic_boundary, reserve, stack_bounds};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Unoptimised code keeps every copy.
@@ -26,7 +28,12 @@ struct Stack {
     low: AtomicUsize,
 }
 
-static STACKS: [Stack; 8] = [const { Stack::new() }; 8];
+static STACKS: [Stack; 32] = [const { Stack::new() }; 32];
+
+thread_block! {
+    /// The lowest address of the separate stack that this thread is on; 0: none.
+    fn elsewhere() -> *mut usize = "vramtrace_elsewhere", 8, align 8
+}
 
 /// Used if the kernel gives no pages. It is part of the library's image, and takes no memory until
 /// then.
@@ -54,53 +61,62 @@ impl Stack {
         if known != 0 {
             return Some(known);
         }
-        let low = map()? as usize;
+        let low = map()?;
         self.low.store(low, Ordering::Relaxed);
         Some(low)
     }
 }
 
 /// Maps a stack of [`BYTES`]. Returns its lowest address; its lowest page is a guard.
-pub fn map() -> Option<*mut u8> {
-    let low = hash_table::pages(BYTES).ok()?;
+fn map() -> Option<usize> {
+    let low = pages_granted(Site::Stack).then(|| hash_table::pages(BYTES).ok())??;
     // SAFETY: pages that were mapped here a moment ago.
     unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
-    Some(low)
+    Some(low as usize)
 }
 
 /// A stack while it is used.
-pub struct Taken(&'static Stack, usize);
+pub struct Taken {
+    low: usize,
+    /// `None`: mapped for this use.
+    kept: Option<&'static Stack>,
+}
 
 impl Taken {
     /// Its upper end.
     pub fn top(&self) -> usize {
-        self.1 + BYTES
+        self.low + BYTES
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
+        match self.kept {
+            Some(stack) => stack.taken.store(false, Ordering::Release),
+            None => hash_table::unmap(self.low as *mut u8, BYTES),
+        }
     }
 }
 
 /// A stack that nobody uses.
 pub fn take() -> Option<Taken> {
-    for stack in &STACKS {
-        if stack.take() {
-            if let Some(low) = stack.make() {
-                return Some(Taken(stack, low));
-            }
-            stack.taken.store(false, Ordering::Release);
-            break;
+    if let Some(stack) = STACKS.iter().find(|stack| stack.take()) {
+        if let Some(low) = stack.make() {
+            return Some(Taken { low, kept: Some(stack) });
         }
+        stack.taken.store(false, Ordering::Release);
+    } else if let Some(low) = map() {
+        return Some(Taken { low, kept: None });
     }
-    LAST.take().then(|| Taken(&LAST, LAST_BYTES.0.get() as usize))
+    LAST.take().then(|| Taken { low: LAST_BYTES.0.get() as usize, kept: Some(&LAST) })
 }
 
+/// Whether this thread is on a separate stack: its own, or as a task.
 fn is_ours(sp: usize) -> bool {
     let within = |low: usize| low != 0 && sp.wrapping_sub(low) < BYTES;
-    within(LAST_BYTES.0.get() as usize)
+    // SAFETY: this thread's own.
+    within(unsafe { *elsewhere() })
+        || within(LAST_BYTES.0.get() as usize)
         || STACKS.iter().any(|stack| within(stack.low.load(Ordering::Relaxed)))
 }
 
@@ -125,30 +141,30 @@ pub fn is_short_here() -> bool {
     stack_bounds::is_short(stack_pointer(), 48 << 10)
 }
 
-/// Runs `work` on this stack, or on a separate one if little of this one is left.
+/// Runs `work` on this stack, or on a separate one if little of this one is left. `None`: there is none, and the
+/// recording ends.
 #[inline]
-pub fn run<R>(work: impl FnOnce() -> R) -> R {
+pub fn run<R>(work: impl FnOnce() -> R) -> Option<R> {
     match stack_bounds::has_room(stack_pointer(), ROOM) {
-        true => work(),
+        true => Some(work()),
         false => run_elsewhere(work),
     }
 }
 
 #[cold]
 #[inline(never)]
-pub fn run_elsewhere<R>(work: impl FnOnce() -> R) -> R {
+pub fn run_elsewhere<R>(work: impl FnOnce() -> R) -> Option<R> {
     if is_ours(stack_pointer()) {
-        return work();
+        return Some(work());
     }
-    let before = signals_wait();
-    let Some(stack) = take() else {
-        signals_come(&before);
-        return work();
+    let result = {
+        let _blocked = SignalsBlocked::new();
+        take().map(|stack| on(&stack, work))
     };
-    let result = on(&stack, work);
-    drop(stack);
-    signals_come(&before);
-    result.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+    if result.is_none() {
+        reserve::ran_out();
+    }
+    result.map(|result| result.unwrap_or_else(|payload| std::panic::resume_unwind(payload)))
 }
 
 type Outcome<R> = Result<R, Box<dyn std::any::Any + Send>>;
@@ -172,7 +188,11 @@ fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
     let enter = entry_of(&task);
     // SAFETY: this thread has taken the stack until the switch returns; `enter` gets the task that it
     // expects.
-    unsafe { switch(enter, (&raw mut task).cast(), stack.top()) };
+    unsafe {
+        let before = elsewhere().replace(stack.low);
+        switch(enter, (&raw mut task).cast(), stack.top());
+        *elsewhere() = before;
+    }
     task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
 
@@ -228,38 +248,10 @@ unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void,
     )
 }
 
-/// Blocks all signals but those that a fault raises. Returns the previous mask.
-fn signals_wait() -> libc::sigset_t {
-    const FAULTS: [i32; 7] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ];
-    // SAFETY: sets of our own; this thread's mask.
-    unsafe {
-        let mut all: libc::sigset_t = core::mem::zeroed();
-        let mut before: libc::sigset_t = core::mem::zeroed();
-        libc::sigfillset(&mut all);
-        for fault in FAULTS {
-            libc::sigdelset(&mut all, fault);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, &all, &mut before);
-        before
-    }
-}
-
-fn signals_come(before: &libc::sigset_t) {
-    // SAFETY: the mask as it was.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, before, null_mut()) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::faults::tests::NO_PAGES;
 
     fn none_is_taken() -> bool {
         STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed))
@@ -280,12 +272,40 @@ mod tests {
             let here = stack_pointer();
             let there = run_elsewhere(|| {
                 assert!(is_ours(stack_pointer()));
-                assert_eq!(run_elsewhere(|| 5), 5, "and stays there");
+                assert_eq!(run_elsewhere(|| 5), Some(5), "and stays there");
                 let mut deep = [1u8; 40 << 10];
                 core::hint::black_box(&mut deep);
                 stack_pointer()
             });
+            let there = there.unwrap();
             there.abs_diff(here) > PAGE && is_ours(there) && !is_ours(here)
+        });
+    }
+
+    #[test]
+    fn a_stack_is_mapped_where_all_are_in_use_and_work_is_left_out_where_none_can_be() {
+        alone(|| {
+            STACKS.iter().for_each(|stack| assert!(stack.take()));
+            let there = run_elsewhere(|| {
+                assert!(is_ours(stack_pointer()));
+                assert_eq!(
+                    run_elsewhere(stack_pointer).unwrap().abs_diff(stack_pointer()) >> 16,
+                    0
+                );
+                stack_pointer()
+            });
+            assert!(!is_ours(there.unwrap()), "it is unmapped");
+            NO_PAGES.set(true);
+            let last = run_elsewhere(|| {
+                assert!(!LAST.take(), "the last one is in use");
+                stack_pointer()
+            });
+            assert!(last.is_some_and(is_ours) && !reserve::is_used());
+            assert!(LAST.take());
+            assert_eq!(run_elsewhere(stack_pointer), None);
+            assert!(reserve::is_used());
+            STACKS.iter().for_each(|stack| stack.taken.store(false, Ordering::Relaxed));
+            true
         });
     }
 
@@ -294,7 +314,7 @@ mod tests {
     fn a_panic_on_the_other_stack_comes_back() {
         alone(|| {
             let panics = || run_elsewhere(|| std::panic::resume_unwind(Box::new(7u8)));
-            let panicked: Result<(), _> = std::panic::catch_unwind(panics);
+            let panicked: Result<Option<()>, _> = std::panic::catch_unwind(panics);
             panicked.unwrap_err().downcast_ref::<u8>() == Some(&7)
         });
     }
@@ -302,10 +322,10 @@ mod tests {
     #[test]
     fn where_there_is_room_nothing_is_switched() {
         let far = std::thread::Builder::new().stack_size(2 << 20);
-        let here = far.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
+        let here = far.spawn(|| run(stack_pointer)).unwrap().join().unwrap().unwrap();
         assert!(!is_ours(here));
         let small = std::thread::Builder::new().stack_size(64 << 10);
-        let here = small.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
+        let here = small.spawn(|| run(stack_pointer)).unwrap().join().unwrap().unwrap();
         assert!(is_ours(here));
     }
 }

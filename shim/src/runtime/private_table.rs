@@ -30,7 +30,6 @@
 #![allow(clippy::disallowed_methods)] // the one place that opens and closes
 
 use crate::runtime::faults::task_step_granted;
-use crate::runtime::hash_table;
 use crate::runtime::panic_boundary;
 use crate::runtime::system;
 use crate::runtime::task::{self, SignalsBlocked, clone_on};
@@ -234,41 +233,12 @@ fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask>
         }
     }
     let files = if task.way == COPY { 0 } else { libc::CLONE_FILES };
-    let stack = Stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
+    let stack = own_stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
+    // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
+    let top = stack.top() - 64;
     let _blocked = SignalsBlocked::new();
     // SAFETY: `enter` gets the task that it expects, which outlives the call.
-    unsafe { clone_and_wait(files, stack.top(), enter::<F, R>, (&raw mut *task).cast()) }
-}
-
-/// A stack for a task.
-enum Stack {
-    Kept(own_stack::Taken),
-    /// All kept ones are in use.
-    Fresh(*mut u8),
-}
-
-impl Stack {
-    fn take() -> Option<Stack> {
-        own_stack::take().map(Stack::Kept).or_else(|| own_stack::map().map(Stack::Fresh))
-    }
-
-    /// Where the task's first frame begins.
-    fn top(&self) -> usize {
-        let top = match self {
-            Stack::Kept(taken) => taken.top(),
-            Stack::Fresh(low) => *low as usize + own_stack::BYTES,
-        };
-        // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
-        top - 64
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        if let Stack::Fresh(low) = self {
-            hash_table::unmap(*low, own_stack::BYTES);
-        }
-    }
+    unsafe { clone_and_wait(files, top, enter::<F, R>, (&raw mut *task).cast()) }
 }
 
 /// Leaves the table of the process for one of the task's own. False: refused.

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 /// page without access does too. Valgrind answers the calls that other libraries use for this itself, with a crash or a
 /// warning.
 pub fn can_read_word(address: usize) -> bool {
-    match copied(address) {
+    match copied::<{ size_of::<u64>() }>(address) {
         Ok(word) => word.is_some(),
         Err(Forbidden) => exists(address & !4095),
     }
@@ -19,7 +19,7 @@ pub fn can_read_word(address: usize) -> bool {
 /// data of the loader: where the kernel copies nothing for this process, a page that exists is read directly.
 pub fn read_word(address: usize) -> Option<u64> {
     match copied(address) {
-        Ok(word) => word,
+        Ok(word) => word.map(u64::from_ne_bytes),
         Err(Forbidden) => {
             let last = address.checked_add(size_of::<u64>() - 1)?;
             let there = exists(address & !4095) && exists(last & !4095);
@@ -32,15 +32,14 @@ pub fn read_word(address: usize) -> Option<u64> {
 }
 
 /// The kernel copies no memory for this process.
-struct Forbidden;
+pub struct Forbidden;
 
-/// The word as the kernel copies it. `Ok(None)`: not all of it can be read.
-fn copied(address: usize) -> Result<Option<u64>, Forbidden> {
-    const WORD: usize = size_of::<u64>();
+/// These bytes as the kernel copies them. `Ok(None)`: not all of them can be read.
+pub fn copied<const N: usize>(address: usize) -> Result<Option<[u8; N]>, Forbidden> {
     let kept = errno::get();
-    let mut word = 0u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: WORD };
-    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: WORD };
+    let mut bytes = [0u8; N];
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
+    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: N };
     let one = 1usize;
     // SAFETY: there is room for what the kernel copies; it reads what it can. Made directly: a sanitizer's runtime has its
     // own version of the C library's function, which does not work before it is initialized.
@@ -58,7 +57,7 @@ fn copied(address: usize) -> Result<Option<u64>, Forbidden> {
     };
     let copied = match read {
         -1 if errno::get() != libc::EFAULT => Err(Forbidden),
-        read => Ok((read == WORD as i64).then_some(word)),
+        read => Ok((read == N as i64).then_some(bytes)),
     };
     errno::set(kept);
     copied

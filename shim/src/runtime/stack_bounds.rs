@@ -82,10 +82,10 @@ fn can_grow_to(address: usize) -> bool {
 }
 
 fn is_mapped(address: usize) -> bool {
-    mapped_pages::<1>(address & !(PAGE - 1)) == 1
+    mapped_pages::<1>(address & !(PAGE - 1), 1) == 1
 }
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// The upper end of the stack on which `sp` lies; all memory in between can be read.
 #[inline]
@@ -203,11 +203,11 @@ fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
 fn mapped_from(sp: usize) -> Option<usize> {
     let first = sp & !(PAGE - 1);
     // The page of `sp` is certainly mapped.
-    Some(first + PAGE * mapped_pages::<32>(first).max(1))
+    Some(first + PAGE * mapped_pages::<32>(first, 32).max(1))
 }
 
-/// How many of the `PAGES` pages from `first` on can be read.
-fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
+/// How many of `count` pages from `first` on can be read; at most `PAGES`.
+pub(super) fn mapped_pages<const PAGES: usize>(first: usize, count: usize) -> usize {
     let mut byte = [0u8; PAGES];
     let remote: [libc::iovec; PAGES] = std::array::from_fn(|n| libc::iovec {
         iov_base: (first + n * PAGE) as *mut c_void,
@@ -216,7 +216,7 @@ fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: PAGES };
     // SAFETY: the kernel copies a byte of each readable page into `byte`, and returns their number.
     let read = unsafe {
-        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), PAGES as u64, 0)
+        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0)
     };
     usize::try_from(read).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
 //! Finds the stack that an address lies on, without the C library: the kernel knows the signal stack,
 //! and the gap between two stacks cannot be read.
 
-use core::ffi::c_void;
+use crate::runtime::stack_bounds::{PAGE, mapped_pages};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
@@ -45,44 +45,21 @@ pub unsafe fn word_of_ended_frame(at: usize) -> usize {
 
 /// Whether every page from `low` to `high` can be read, and is not too far away.
 pub fn are_joined(low: usize, high: usize) -> bool {
-    const PAGE: usize = 4096;
     /// Most pages of one system call.
     const PAGES: usize = 64;
     const MOST: usize = 32 << 20;
-    if high - low > MOST {
-        return false;
-    }
-    let (mut page, end) = (low & !(PAGE - 1), high & !(PAGE - 1));
-    while page <= end {
-        let count = ((end - page) / PAGE + 1).min(PAGES);
-        if !can_read(page, count) {
-            return false;
-        }
-        page += count * PAGE;
-    }
-    true
-}
-
-/// Lets the kernel read a byte of each page; it returns how many it could read.
-fn can_read(first: usize, count: usize) -> bool {
-    const PAGE: usize = 4096;
-    const PAGES: usize = 64;
-    let mut bytes = [0u8; PAGES];
-    let remote: [libc::iovec; PAGES] = core::array::from_fn(|n| libc::iovec {
-        iov_base: (first + n * PAGE) as *mut c_void,
-        iov_len: 1,
-    });
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: PAGES };
-    // SAFETY: the kernel reads what it can into room for a byte of each.
-    let read = unsafe {
-        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0)
-    };
-    read == count as isize
+    let (first, end) = (low & !(PAGE - 1), high & !(PAGE - 1));
+    high - low <= MOST
+        && (first..=end).step_by(PAGES * PAGE).all(|page| {
+            let count = ((end - page) / PAGE + 1).min(PAGES);
+            mapped_pages::<PAGES>(page, count) == count
+        })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ffi::c_void;
 
     #[test]
     fn a_gap_parts_two_stacks() {

@@ -260,7 +260,7 @@ impl TraceWriter {
 
     /// As [`TraceWriter::define`]. False: nothing is recorded.
     pub fn try_define(&self, definition: &Definition) -> bool {
-        own_stack::run(|| self.define_located(definition)).is_some()
+        own_stack::run(|| self.define_located(definition)).flatten().is_some()
     }
 
     /// Reads definitions of the trace again while `work` runs; it asks for them by their place, the

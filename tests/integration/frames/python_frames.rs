@@ -178,9 +178,20 @@ fn python_frames_without_native_ones_are_those_that_python_shows() {
 
 /// With each Python: the stacks that a program printed are ours. `check` takes out what is no allocation.
 fn compare_all(script: &str, setup: impl Fn() -> Setup, check: impl Fn(u32, &mut Vec<Value>)) {
-    let pythons = pythons();
+    compare_from(8, script, setup, check);
+}
+
+/// The same from this minor version on.
+fn compare_from(
+    first: u32,
+    script: &str,
+    setup: impl Fn() -> Setup,
+    check: impl Fn(u32, &mut Vec<Value>),
+) {
+    let mut pythons = pythons();
+    pythons.retain(|(minor, _)| *minor >= first);
     if pythons.is_empty() {
-        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+        testkit::skip(&format!("frames: no Python from 3.{first} on"));
     }
     for (minor, home) in pythons {
         let run = Program(home.join("bin/python3")).run(setup().arg(file(script).display()));
@@ -209,6 +220,15 @@ fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
         let again = reported.pop().unwrap()["again"].as_u64().unwrap();
         assert!(again >= 100, "3.{minor}: {again} addresses were used again");
         assert_eq!(reported.len(), 4 * (60 + 15));
+    });
+}
+
+/// More frames than a walk visits are no sign of another layout, nor at the first walk.
+#[test]
+fn stacks_that_are_deeper_than_a_walk_are_cut_and_later_ones_are_whole() {
+    compare_from(11, "too_deep.py", setup, |_, reported| {
+        let depths: Vec<_> = reported.iter().map(|one| one["depth"].as_u64().unwrap()).collect();
+        assert!(depths[0] > 1 << 16 && depths[1] == depths[0] && depths[2] < 100, "{depths:?}");
     });
 }
 
@@ -247,6 +267,59 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
     if compared == 0 {
         testkit::skip_here("frames: no libpython");
     }
+}
+
+/// The libraries of all Pythons, one after the other, and each again at once and at last.
+fn each_twice_and_again() -> Vec<(u32, String)> {
+    let library = |(minor, home): (u32, PathBuf)| {
+        (minor, home.join(format!("lib/libpython3.{minor}.so.1.0")))
+    };
+    let there: Vec<_> = pythons().into_iter().map(library).filter(|(_, at)| at.exists()).collect();
+    let shown = |(minor, at): &(u32, PathBuf)| (*minor, at.display().to_string());
+    let twice = there.iter().flat_map(|one| [shown(one), shown(one)]);
+    twice.chain(there.iter().map(shown)).collect()
+}
+
+/// The interpreters come and go as without us; each one's stacks are read, and nothing of one that is gone.
+fn unload_each(beside: u32, words: &[&str]) {
+    let libraries = each_twice_and_again();
+    if libraries.is_empty() {
+        return testkit::skip_here("frames: no libpython");
+    }
+    let program = Program::c("unloaded");
+    let with = |setup: Setup| {
+        let setup = setup.arg(file("embedded.py").display()).arg(beside);
+        let setup = words.iter().fold(setup, |setup, word| setup.arg(word));
+        libraries.iter().fold(setup, |setup, (_, library)| setup.arg(library))
+    };
+    let bare = program.run(with(Setup::simulated().timeout(Duration::from_secs(120)))).ok();
+    let run = program.run(with(setup())).ok();
+    assert_eq!(run.stdout, bare.stdout);
+    let (reported, stacks) = result(&run);
+    assert_eq!(reported.len(), 10 * libraries.len());
+    for (one, (minor, _)) in reported.chunks(10).zip(&libraries) {
+        assert_eq!(one[9], "gone");
+        for one in &one[..9] {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}
+
+#[test]
+fn interpreters_that_are_unloaded_and_others_in_their_place_are_read() {
+    unload_each(0, &[]);
+}
+
+#[test]
+fn threads_allocate_while_an_interpreter_is_unloaded() {
+    unload_each(4, &[]);
+}
+
+/// The recorder does not see that call.
+#[test]
+fn an_interpreter_that_is_unloaded_unseen_is_not_read() {
+    unload_each(0, &["close"]);
 }
 
 /// The interpreter frees its threads' states while they still run, and stops them one by one.

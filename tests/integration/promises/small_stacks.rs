@@ -25,6 +25,34 @@ fn calls_on_small_stacks_are_as_without_us() {
     }
 }
 
+/// So many threads at the same time that each separate stack is in use, and where no more can be mapped: nothing is counted
+/// wrong, and no call faults.
+#[test]
+fn calls_of_many_threads_on_small_stacks_are_as_without_us() {
+    const THREADS: u64 = 64;
+    let program = Program::c("small_stacks");
+    let setup = |preload: fn(Setup) -> Setup| {
+        let driver = crate::sanitizers::plain_driver();
+        let setup = Setup::simulated().env("LD_LIBRARY_PATH", driver).arg("thread").arg(16);
+        preload(setup.arg(THREADS).timeout(std::time::Duration::from_secs(120)))
+    };
+    let bare = program.run(setup(|setup| setup)).ok();
+    let ours = program.run(setup(Setup::preload)).ok();
+    assert_eq!((&*ours.stdout, &*ours.stderr), (&*bare.stdout, ""));
+    let process = ours.only_report();
+    assert_eq!(process["devices"][0]["allocations"], 5000 * THREADS + 100);
+    // Without the context, which is measured in time.
+    let none = |setup: Setup| {
+        let setup = setup.cap("1GiB").env("VRAMTRACE_SIM_NVML", "absent");
+        setup.env("VRAMTRACE_TEST_NO_PAGES", "stack")
+    };
+    let without = program.run(setup(none)).ok();
+    assert_eq!(without.stdout, bare.stdout.replace("pieces 100", "pieces 16"));
+    let lines: Vec<&str> =
+        without.stderr.lines().filter(|line| line.contains("host memory")).collect();
+    assert!(lines.len() <= 1, "{}", without.stderr);
+}
+
 /// A main thread's stack grows as it is touched. How far it reaches is asked once for a stretch of it, not
 /// at each call: no call costs a call of the system.
 #[test]

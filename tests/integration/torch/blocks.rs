@@ -143,6 +143,30 @@ fn every_sort_of_block_is_recorded_and_handed_on() {
     assert!(states.contains(&&last), "{states:?}");
 }
 
+/// Plugins with the allocator inside or beside them are loaded at the addresses of others that were unloaded.
+#[test]
+fn calls_of_a_library_in_the_place_of_another_reach_their_own_functions() {
+    let program = Program::c("torch");
+    for (one, other, are_at_one_place) in [
+        ("plugin-one.so", "plugin-other.so", true),
+        ("libc10_cuda.so", "libc10_cuda-4711.so", false),
+        ("plugin-one.so", "libc10_cuda.so", false),
+    ] {
+        let library = |name: &str| libraries().join(name).display().to_string();
+        let setup = || {
+            let setup = Setup::simulated().arg(library(one)).arg("turns").arg(60);
+            setup.arg(library(other)).contradicts()
+        };
+        let bare = program.run(setup()).ok();
+        assert!(!are_at_one_place || bare.stdout.contains("same place"), "{}", bare.stdout);
+        for recording in ["full", "sampled"] {
+            let setup = setup().preload().env("VRAMTRACE_OOM_REPORT", "off");
+            let ours = program.run(setup.env("VRAMTRACE_RECORD", recording)).ok();
+            assert_eq!((&*ours.stdout, &*ours.stderr), (&*bare.stdout, ""), "{one} {recording}");
+        }
+    }
+}
+
 #[test]
 fn blocks_before_any_driver_call_open_no_trace() {
     let run = chained("first", "");

@@ -50,6 +50,10 @@ pub fn libraries() -> &'static Path {
         build("libc10-4711.so", &["libc10"], &[]);
         build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);
         build("libtorch_static.so", &["libc10", "libc10_cuda"], &[]);
+        // Plugins with the whole allocator inside, of the same length, whose functions lie elsewhere.
+        let inside = ["-DDIVISIONS", OF_ALL];
+        build("plugin-one.so", &["libc10", "libc10_cuda"], &inside);
+        build("plugin-other.so", &["libc10_cuda", "libc10"], &inside);
         build("libslow.so", &["slow"], &[]);
         for (name, flags) in [
             ("libtorch_cpu.so", &[][..]),

@@ -14,9 +14,9 @@
 pub mod node;
 pub mod table;
 
+use crate::runtime::found::{Found, Library};
 use crate::runtime::mapped_modules::holding;
 use node::Layout;
-use once_cell::race::OnceRef;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -25,8 +25,7 @@ use vramtrace_format::StackId;
 
 #[derive(Default)]
 pub struct Autograd {
-    functions: OnceRef<'static, Functions>,
-    layout: Layout,
+    functions: Found<Functions>,
     nodes: NodeTable,
 }
 
@@ -35,6 +34,7 @@ pub struct Autograd {
 struct Functions {
     /// `None`: a function is missing, or nodes are not held by `std::shared_ptr`: nothing is read.
     calls: Option<Calls>,
+    layout: Layout,
 }
 
 struct Calls {
@@ -87,7 +87,7 @@ impl Functions {
                 )?,
             })
         };
-        Functions { calls: calls() }
+        Functions { calls: calls(), layout: Layout::default() }
     }
 }
 
@@ -126,12 +126,9 @@ impl Autograd {
         get_and_increment: usize,
         stack: impl FnOnce() -> StackId,
     ) {
-        let functions = match self.functions.get() {
-            Some(functions) => functions,
-            None => self.find_functions(get_and_increment),
-        };
-        let Some(calls) = &functions.calls else { return };
-        if self.layout.is_off() {
+        let known = self.functions.get().or_else(|| self.find_functions(get_and_increment));
+        let Some(Functions { calls: Some(calls), layout }) = known else { return };
+        if layout.is_off() {
             return;
         }
         let stack = stack();
@@ -141,25 +138,25 @@ impl Autograd {
     }
 
     #[cold]
-    fn find_functions(&self, get_and_increment: usize) -> &'static Functions {
-        // Of racing threads one result is used; the others are leaked, since they may be in use.
-        let found = Box::leak(Box::new(Functions::beside(get_and_increment)));
-        let _ = self.functions.set(found);
-        found
+    fn find_functions(&self, get_and_increment: usize) -> Option<&'static Functions> {
+        // SAFETY: the function was called just now.
+        let library = unsafe { Library::holding(get_and_increment) }?;
+        self.functions.put([library; 2], Functions::beside(get_and_increment));
+        self.functions.get()
     }
 
     /// The stack of the forward operation whose node runs on this thread; 0: none runs, or it is not known.
     /// `addresses`: of the thread's native frames, from the innermost out.
     pub fn forward_of(&self, addresses: impl Iterator<Item = usize>) -> StackId {
-        let Some(Functions { calls: Some(calls) }) = self.functions.get() else {
+        let Some(Functions { calls: Some(calls), layout }) = self.functions.get() else {
             return StackId(0);
         };
-        if self.layout.is_off() || !calls.runs_node(addresses) {
+        if layout.is_off() || !calls.runs_node(addresses) {
             return StackId(0);
         }
         let stack = calls.with_current(|node, owners| {
             let known = |thread, number| self.nodes.get(thread, number);
-            self.layout.read(node, owners, known)
+            layout.read(node, owners, known)
         });
         stack.flatten().unwrap_or(StackId(0))
     }

@@ -7,7 +7,7 @@
 //! | that row as a rule of 16 bytes, computed once | [`rules`] |
 //! | the steps of a stack that was walked before | [`walk_log`] |
 //!
-//! Libraries may be unloaded at any time (`dlclose` is not hooked). The loader counts the objects that it ever
+//! Libraries may be unloaded at any time, by calls that are not seen. The loader counts the objects that it ever
 //! loaded, and those that are loaded now: where one of the counts has changed, or where they are not known, a walk
 //! queries the loader for each library that it passes, by `_dl_find_object`, which takes no lock.
 //! (`dl_iterate_phdr` takes one, which a thread that no longer exists may hold in a forked child.) If a library

@@ -9,6 +9,7 @@
 
 use crate::runtime::each_call::EACH_CALL;
 use crate::runtime::elf::Object;
+use crate::runtime::mapped_modules::Mark;
 use std::ffi::c_void;
 use std::mem::transmute;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -22,6 +23,8 @@ struct Numbers([AtomicU32; PLACES]);
 static FREED: Numbers = Numbers([const { AtomicU32::new(0) }; PLACES]);
 /// One more than the number of all that were freed; 0: they are not counted.
 static ALL: &AtomicU64 = &EACH_CALL.codes_freed;
+/// [`ALL`] of earlier interpreters, which is no less than each number of theirs.
+static BEFORE: AtomicU64 = AtomicU64::new(0);
 
 impl Numbers {
     #[inline(always)]
@@ -35,12 +38,10 @@ impl Numbers {
         let _ = self.of(code).fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
 
-    /// From now on frees are counted.
-    fn begin(&self) {
-        for number in &self.0 {
-            // Released after the function was replaced: see `count_frees`.
-            let _ = number.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed);
-        }
+    /// Counts from this number on; 0: frees are not counted.
+    fn begin(&self, from: u32) {
+        // Released after the function was replaced: see `count_frees`.
+        self.0.iter().for_each(|number| number.store(from, Ordering::Release));
     }
 }
 
@@ -62,10 +63,17 @@ fn freed(code: usize) {
     ALL.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on frees are counted.
+/// From now on frees are counted, by numbers that no earlier interpreter's code had.
 fn begin() {
-    FREED.begin();
-    let _ = ALL.compare_exchange(0, 1, Ordering::Release, Ordering::Relaxed);
+    let from = BEFORE.load(Ordering::Relaxed) + 1;
+    FREED.begin(from as u32);
+    ALL.store(from, Ordering::Release);
+}
+
+/// Another interpreter's code is read from now on.
+pub fn end() {
+    BEFORE.fetch_max(ALL.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    FREED.begin(0);
 }
 
 type Deallocate = unsafe extern "C-unwind" fn(*mut c_void);
@@ -83,48 +91,46 @@ unsafe extern "C-unwind" fn code_freed(code: *mut c_void) {
     unsafe { transmute::<usize, Deallocate>(REPLACED.load(Ordering::Relaxed))(code) }
 }
 
-/// Counts the code objects that are freed from now on. Does nothing if the type object is not as expected; frames are then
-/// compared by the contents of their code objects.
+/// Counts the code objects that are freed from now on; returns the word that was replaced, by which an interpreter is known that
+/// was unloaded and loaded again. `None`: the type object is not as expected; frames are then compared by the contents of their
+/// code objects.
 ///
 /// Another thread that is about to free an object may have read the interpreter's function before. That object is on no
 /// stack any more, and a number is kept, after it was set in [`Numbers::begin`], for objects on the reader's stack alone.
 ///
 /// # Safety
-/// `code_type` is the address of a variable of `interpreter`, which stays loaded: `PyCode_Type` of CPython up to 3.13.
-pub unsafe fn count_frees(interpreter: &Object, code_type: usize) {
+/// `code_type` is the address of a variable of `interpreter`, which is loaded: `PyCode_Type` of CPython up to 3.13. No other
+/// interpreter of which frees were counted is loaded.
+pub unsafe fn count_frees(interpreter: &Object, code_type: usize) -> Option<Mark> {
     let place = code_type + DEALLOCATE;
     if !place.is_multiple_of(align_of::<AtomicUsize>())
         || !interpreter.is_data(place, size_of::<AtomicUsize>())
     {
-        return;
+        return None;
     }
-    // SAFETY: an aligned word of the object's data, which may be written to, and which stays loaded.
+    let own = code_freed as *const () as usize;
+    let mark = Mark { at: place, value: own as u64 };
+    // SAFETY: an aligned word of the object's data, which may be written to, and which is loaded.
     let place = unsafe { &*(place as *const AtomicUsize) };
-    let (own, found) = (code_freed as *const () as usize, place.load(Ordering::Acquire));
+    let found = place.load(Ordering::Acquire);
     if found != own {
         // In a debug build another field is there. Of another library's function it is not known what it calls.
-        if !interpreter.contains(found) || !keep(found) {
-            return;
+        if !interpreter.contains(found) {
+            return None;
         }
-        let replaced = place.compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed);
-        if replaced.is_err_and(|now| now != own) {
-            return;
-        }
+        REPLACED.store(found, Ordering::Release);
+        place.compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     }
     begin();
-}
-
-/// False: the function of another interpreter is kept already.
-fn keep(function: usize) -> bool {
-    let kept = REPLACED.compare_exchange(0, function, Ordering::AcqRel, Ordering::Acquire);
-    kept.unwrap_or_else(|kept| kept) == function || kept == Ok(0)
+    Some(mark)
 }
 
 #[cfg(test)]
 pub mod for_tests {
     /// As if the interpreter had been found.
     pub fn begin() {
-        super::begin();
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(super::begin);
     }
 
     /// As if the interpreter had freed it.
@@ -150,7 +156,7 @@ mod tests {
         let (code, other) = (0x7f12_3456_7010, 0x7f12_3456_7080);
         freed.count(code);
         assert_eq!(number(code), 0);
-        freed.begin();
+        freed.begin(1);
         freed.count(code);
         freed.count(code);
         assert_eq!((number(code), number(other)), (3, 1));
@@ -178,7 +184,7 @@ mod tests {
         for at in [&raw const DATA as usize, &raw const *heap as usize, constant.as_ptr() as usize]
         {
             // SAFETY: words that can be read; none of them is a function in data of this program's.
-            unsafe { count_frees(&here, at) };
+            assert_eq!(unsafe { count_frees(&here, at) }, None);
         }
         assert!(DATA.iter().all(|word| word.load(Ordering::Relaxed) == 16));
         assert_eq!((heap[6], constant[6]), (code, 16));

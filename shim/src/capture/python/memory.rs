@@ -3,8 +3,8 @@
 
 use crate::runtime::fallible::list_of;
 use crate::runtime::private_table::{self, Opened, Table};
+use crate::runtime::readable::copied;
 use crate::runtime::system;
-use std::ffi::c_void;
 
 pub trait Memory {
     /// `out.len()` bytes at this address.
@@ -87,17 +87,10 @@ impl Careful<'_> {
 
 impl Memory for Careful<'_> {
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
         match self {
-            Careful::Call => {
-                let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
-                let remote = libc::iovec { iov_base: at as *mut c_void, iov_len: N };
-                // SAFETY: the kernel writes into `bytes` alone, and only what it could read.
-                let read =
-                    unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-                (read == N as isize).then_some(bytes)
-            }
+            Careful::Call => copied(at).ok().flatten(),
             Careful::File(file) => {
+                let mut bytes = [0; N];
                 // SAFETY: the kernel writes into `bytes` alone, and only what it could read.
                 let read = unsafe {
                     system::pread(file.number(), bytes.as_mut_ptr().cast(), N, at as i64)

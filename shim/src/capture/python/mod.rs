@@ -17,21 +17,25 @@ pub mod walk;
 
 use crate::capture::python::frame_cache::FrameCache;
 use crate::runtime::elf::Object;
+use crate::runtime::found::{self, Fact, Library, hold};
+use crate::runtime::lock::Lock;
+use crate::runtime::mapped_modules::{Headers, Loaded};
 use layout::{Chain, Layout, LayoutError};
 use memory::{Careful, Memory, Plain};
 use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use walk::{Frames, Walked};
 
-/// The interpreter of this process, once it was found.
+/// The interpreter of this process, once it was found. It may be unloaded, and another one be found later.
 #[derive(Default)]
 #[repr(C)]
 pub struct Python {
-    interpreter: AtomicPtr<Interpreter>,
-    state: AtomicU8,
+    interpreter: found::Found<Interpreter>,
+    /// One whose frames cannot be read.
+    unreadable: found::Found<()>,
+    finding: Lock<()>,
 }
 
 /// Not tested yet: read through the kernel.
@@ -40,12 +44,14 @@ const TRUSTED: u8 = 1;
 /// Not the expected layout: never read again.
 const OFF: u8 = 2;
 
-/// What each capture reads comes first, on two lines of the cache.
-#[repr(C, align(64))]
+/// What each capture reads comes first, on two lines of the cache with what precedes it in a [`Fact`].
+#[repr(C)]
 pub struct Interpreter {
     /// See [`FrameCache::fingerprint`].
     has_frames_for_cache: bool,
-    finalizing: &'static AtomicUsize,
+    state: AtomicU8,
+    /// Where the interpreter's variable is.
+    finalizing: usize,
     /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one.
     this_thread: extern "C" fn() -> *mut c_void,
     /// For sub-interpreters up to 3.11.
@@ -67,78 +73,93 @@ pub enum Found {
 }
 
 impl Python {
-    /// Whether the interpreter is known, or Python stacks are off.
+    /// Whether an interpreter is known, or Python stacks are off.
     pub fn is_seen(&self) -> bool {
-        !self.interpreter.load(Ordering::Relaxed).is_null()
-            || self.state.load(Ordering::Relaxed) == OFF
+        self.interpreter.get().is_some() || self.unreadable.get().is_some()
     }
 
     /// Whether the interpreter is known, and its frames can be read.
     #[inline]
     pub fn is_readable(&self) -> bool {
-        !self.interpreter.load(Ordering::Relaxed).is_null()
-            && self.state.load(Ordering::Relaxed) != OFF
+        self.interpreter.get().is_some_and(|found| found.state.load(Ordering::Relaxed) != OFF)
     }
 
-    pub fn interpreter(&self) -> Option<&Interpreter> {
-        // SAFETY: never freed.
-        unsafe { self.interpreter.load(Ordering::Acquire).as_ref() }
+    /// The interpreter that was found last. What it has of its library's addresses may be read only if that is loaded.
+    pub fn interpreter(&self) -> Option<&'static Interpreter> {
+        self.interpreter.last().map(|found| &found.value)
     }
 
     /// Looks for the interpreter in a library that was found on a stack. `Err`: it is an interpreter
-    /// whose frames cannot be read; Python stacks are then off.
+    /// whose frames cannot be read; Python stacks are then off. `replaces`: it takes the place of one that was unloaded.
     #[cold]
-    pub fn register(&self, object: &Object) -> Result<(), LayoutError> {
+    pub fn register(
+        &self,
+        object: &Object,
+        (loaded, headers): (&Loaded, &Headers),
+        replaces: impl FnOnce(),
+    ) -> Result<(), LayoutError> {
         if self.is_seen() {
             return Ok(());
         }
-        match Interpreter::of(object) {
-            None => Ok(()),
-            Some(Ok(interpreter)) => {
-                let fresh = Box::into_raw(Box::new(interpreter));
-                let order = (Ordering::AcqRel, Ordering::Acquire);
-                let place = &self.interpreter;
-                if place.compare_exchange(null_mut(), fresh, order.0, order.1).is_err() {
-                    // SAFETY: nobody has seen it.
-                    drop(unsafe { Box::from_raw(fresh) });
-                    return Ok(());
-                }
-                // SAFETY: never freed.
-                let Interpreter { layout, code_type, .. } = unsafe { &*fresh };
-                if layout.minor <= 13 && !layout.is_free_threaded() {
-                    // SAFETY: its variable of this name; an interpreter whose frames are read stays loaded.
-                    unsafe { freed_codes::count_frees(object, *code_type) };
-                }
-                Ok(())
-            }
-            Some(Err(why)) => {
-                self.state.store(OFF, Ordering::Relaxed);
-                Err(why)
-            }
+        let Some(found) = Interpreter::of(object) else { return Ok(()) };
+        let _one_at_a_time = self.finding.lock();
+        if self.is_seen() {
+            return Ok(());
         }
+        let library = |mark| [Library::new(loaded, headers, mark); 2];
+        let interpreter = match found {
+            Ok(interpreter) => interpreter,
+            Err(why) => {
+                self.unreadable.put(library(None), ());
+                return Err(why);
+            }
+        };
+        if self.interpreter.last().is_some() {
+            replaces();
+        }
+        freed_codes::end();
+        let layout = &interpreter.layout;
+        let mark = (layout.minor <= 13 && !layout.is_free_threaded())
+            // SAFETY: its variable of this name. A function of it is on this thread's stack, and the one found before is gone.
+            .then(|| unsafe { freed_codes::count_frees(object, interpreter.code_type) })
+            .flatten();
+        self.interpreter.put(library(mark), interpreter);
+        Ok(())
     }
 
     /// The fingerprint of this thread's Python stack, if it has one that can be computed from the cached frames. `most`: frames
     /// that are kept.
     #[inline(always)]
     pub fn fingerprint(&self, quick: &mut FrameCache, most: usize) -> Option<u64> {
-        if self.state.load(Ordering::Acquire) != TRUSTED {
+        let found = self.interpreter.last()?;
+        let interpreter = &found.value;
+        if interpreter.state.load(Ordering::Acquire) != TRUSTED || !interpreter.has_frames_for_cache
+        {
             return None;
         }
-        let interpreter = self.interpreter().filter(|found| found.has_frames_for_cache)?;
-        let thread = interpreter.thread()?;
+        let thread = thread_of(found)??;
         quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
     }
 
     /// `Err`: the self-test failed (returned once).
     #[inline]
     pub fn walk(&self, out: Frames<'_>) -> Result<Found, &'static str> {
-        let state = self.state.load(Ordering::Acquire);
+        let Some(found) = self.interpreter.last() else {
+            return Ok(match self.unreadable.get() {
+                Some(()) => Found::Off,
+                None => Found::NoThread,
+            });
+        };
+        let interpreter = &found.value;
+        let state = interpreter.state.load(Ordering::Acquire);
         if state == OFF {
             return Ok(Found::Off);
         }
-        let Some(interpreter) = self.interpreter() else { return Ok(Found::NoThread) };
-        let Some(thread) = interpreter.thread() else { return Ok(Found::NoThread) };
+        let thread = match thread_of(found) {
+            None => return Ok(Found::Off),
+            Some(None) => return Ok(Found::NoThread),
+            Some(Some(thread)) => thread,
+        };
         if state == UNTRIED {
             return self.try_out(interpreter, thread, out);
         }
@@ -155,7 +176,7 @@ impl Python {
         thread: usize,
         out: Frames<'_>,
     ) -> Result<Found, &'static str> {
-        let off = |why| match self.state.swap(OFF, Ordering::AcqRel) {
+        let off = |why| match interpreter.state.swap(OFF, Ordering::AcqRel) {
             OFF => Ok(Found::Off),
             _ => Err(why),
         };
@@ -191,7 +212,8 @@ impl Python {
                 return off("its code objects have no names");
             }
         }
-        let _ = self.state.compare_exchange(UNTRIED, TRUSTED, Ordering::AcqRel, Ordering::Relaxed);
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = interpreter.state.compare_exchange(UNTRIED, TRUSTED, order.0, order.1);
         Ok(Found::Frames(walked))
     }
 }
@@ -232,17 +254,16 @@ impl Interpreter {
                 Some(Interpreters { newest, current: function("_PyThreadState_UncheckedGet")? })
             })
             .flatten();
-        let finalizing = (runtime + layout.finalizing) as *const AtomicUsize;
-        if !finalizing.is_aligned() {
+        let finalizing = runtime + layout.finalizing;
+        if !finalizing.is_multiple_of(align_of::<AtomicUsize>()) {
             return Some(Err(LayoutError::UnknownRuntime));
         }
-        // SAFETY: a word of the interpreter's variable; an interpreter whose frames are read stays loaded.
-        let finalizing = unsafe { &*finalizing };
         let ask = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
         // SAFETY: the interpreter's function of this name and type, which reads a variable.
         let ask = ask
             .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
-        let is_finalizing = finalizing.load(Ordering::Relaxed) != 0;
+        // SAFETY: a word of the interpreter's variable.
+        let is_finalizing = unsafe { is_set(finalizing) };
         if ask.is_some_and(|ask| (ask() != 0) != is_finalizing) {
             return Some(Err(LayoutError::UnknownRuntime));
         }
@@ -251,6 +272,7 @@ impl Interpreter {
             .map(|(at, size)| at..at + size);
         Some(Ok(Interpreter {
             has_frames_for_cache: !layout.is_free_threaded(),
+            state: AtomicU8::new(UNTRIED),
             layout,
             code_type,
             this_thread,
@@ -262,9 +284,13 @@ impl Interpreter {
 
     /// This thread's state, if it has one. `None` while Python finalizes: then the states of other
     /// threads are freed while they run.
+    ///
+    /// # Safety
+    /// The library is loaded, and stays so for the call.
     #[inline]
-    fn thread(&self) -> Option<usize> {
-        if self.finalizing.load(Ordering::Acquire) != 0 {
+    unsafe fn thread(&self) -> Option<usize> {
+        // SAFETY: a word of the interpreter's variable.
+        if unsafe { is_set(self.finalizing) } {
             return None;
         }
         let thread = (self.this_thread)();
@@ -282,6 +308,26 @@ impl Interpreter {
     }
 }
 
+/// # Safety
+/// A word is there, and stays there for the call.
+#[inline(always)]
+unsafe fn is_set(word: usize) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { &*(word as *const AtomicUsize) }.load(Ordering::Acquire) != 0
+}
+
+/// This thread's state; inner `None`: it has none, or the interpreter was unloaded. `None`: something is being unloaded. A
+/// thread that runs Python keeps the library loaded; of others it is not known.
+#[inline(always)]
+fn thread_of(found: &Fact<Interpreter>) -> Option<Option<usize>> {
+    match found.is_for_good() {
+        // SAFETY: it is never unloaded.
+        true => Some(unsafe { found.value.thread() }),
+        // SAFETY: it is loaded, and held.
+        false => hold(|| found.holds().then(|| unsafe { found.value.thread() }).flatten()),
+    }
+}
+
 /// `PY_VERSION_HEX` of "3.8.18 (default, ...)"; only the first two numbers matter.
 fn version(text: &str) -> Option<u32> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
@@ -293,11 +339,13 @@ fn version(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::mapped_modules;
 
     #[test]
     fn a_capture_reads_two_lines_of_the_interpreter() {
         let last = std::mem::offset_of!(Interpreter, layout) + std::mem::offset_of!(Layout, code);
-        assert!(last + size_of::<usize>() <= 2 * 64);
+        let place = std::mem::offset_of!(Fact<Interpreter>, value);
+        assert!(place + last + size_of::<usize>() <= 2 * 64);
     }
 
     #[test]
@@ -309,9 +357,11 @@ mod tests {
 
     #[test]
     fn the_c_library_is_no_interpreter() {
-        let object = crate::runtime::elf::object_at(libc::getppid as *const () as usize).unwrap();
+        let loaded = mapped_modules::holding(libc::getppid as *const () as usize).unwrap();
+        // SAFETY: the C library stays.
+        let (object, headers) = unsafe { (loaded.object(), loaded.headers()) };
         let python = Python::default();
-        assert_eq!(python.register(&object), Ok(()));
+        assert_eq!(python.register(&object, (&loaded, &headers), || unreachable!()), Ok(()));
         assert!(!python.is_seen());
         let out = Frames { frames: &mut [], groups: &mut [] };
         assert_eq!(python.walk(out), Ok(Found::NoThread));

@@ -25,7 +25,7 @@ pub struct Group {
     pub entry: usize,
 }
 
-/// Most frames that a walk visits, kept or not.
+/// Most frames that a walk visits, kept or not. Outer ones are not recorded.
 const MOST: usize = 1 << 16;
 const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_C: u8 = 3;
@@ -141,7 +141,7 @@ impl<M: Memory> State<'_, M> {
             }
             frame = self.memory.word(frame + self.layout.previous)?;
         }
-        None
+        self.stop()
     }
 
     fn entries(&mut self, thread: usize) -> Option<()> {
@@ -161,7 +161,7 @@ impl<M: Memory> State<'_, M> {
             }
             frame = self.memory.word(frame + self.layout.previous)?;
         }
-        None
+        self.stop()
     }
 
     fn markers(&mut self, thread: usize) -> Option<()> {
@@ -182,7 +182,14 @@ impl<M: Memory> State<'_, M> {
             }
             frame = self.memory.word(frame + self.layout.previous)?;
         }
-        None
+        self.stop()
+    }
+
+    /// There are more frames: those that were kept are the innermost, and the last group has no entry.
+    #[cold]
+    fn stop(&mut self) -> Option<()> {
+        self.walked.cut = true;
+        Some(())
     }
 
     /// An interpreter's frame (3.11 on).

@@ -50,7 +50,7 @@ fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
     depth.settle();
     let kept = errno::get();
     let outcome = panic_boundary::catch(|| {
-        let result = own_stack::run(|| work(state::existing()));
+        let result = own_stack::run(|| work(state::existing())).unwrap_or_default();
         if let Some(process) = state::existing() {
             after_call::after_block(process);
         }

@@ -12,9 +12,11 @@ use crate::hooks::call::after_call;
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
 use crate::interpose::linked::LinkedFunctions;
+use crate::runtime::found::copied;
 use crate::runtime::mapped_modules::{Loaded, holding};
 use crate::runtime::{clock, elf::Object, errno, loader, panic_boundary};
 use core::ffi::CStr;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
@@ -69,7 +71,7 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
 pub(super) fn find(api: Api, caller: usize) -> usize {
     let found = real(api, caller);
     if let Some((library, [first, second, _])) = FUNCTIONS.known_caller(caller) {
-        state::hot().reports.set(library, [first, second]);
+        copied(|| state::hot().reports.set(library, [first, second]));
     }
     found.unwrap_or(0)
 }
@@ -80,8 +82,13 @@ pub fn may_pass(api: Api, caller: usize) {
     if !allocator.is_known(index(api))
         && let Some((library, real)) = FUNCTIONS.known_caller(caller)
     {
-        allocator.set(index(api), library, real[index(api)]);
+        pass(index(api), library, real[index(api)]);
     }
+}
+
+/// From now on calls of this function of the allocator's by this library may pass.
+pub(super) fn pass(function: usize, library: Range<usize>, real: usize) {
+    copied(|| state::hot().allocator.set(function, library, real));
 }
 
 /// The libraries that have called these functions.

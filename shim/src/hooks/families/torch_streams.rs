@@ -11,6 +11,7 @@ use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::Process;
 use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_lanes;
+use crate::runtime::found::hold;
 use crate::runtime::log;
 use crate::runtime::mapped_modules::Loaded;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,11 +65,11 @@ pub fn note_recorded(p: &'static Process) {
         return;
     }
     let has_function = |library: Loaded| {
-        // SAFETY: it has called a hook, and PyTorch is never unloaded.
+        // SAFETY: it is loaded, and held.
         let object = unsafe { library.object() };
         object.function(SET_CURRENT.as_bytes()).is_some()
     };
-    if torch_calls::callers().any(has_function) {
+    if hold(|| torch_calls::callers().any(has_function)) == Some(true) {
         let value = "current".into();
         let noted =
             p.trace_writer.try_define(&Definition::Setting { name: BLOCK_STREAMS.into(), value });

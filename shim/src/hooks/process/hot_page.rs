@@ -88,11 +88,16 @@ impl<S> HotPage<S> {
     /// In a forked child, which has this one thread.
     pub fn forget(&self) {
         self.allocator.state.store(std::ptr::null_mut(), Release);
-        self.allocator.bytes.iter().for_each(|bytes| bytes.store(0, Release));
+        self.forget_libraries();
         self.launches.forget();
         self.figures.forget();
-        self.reports.bytes.store(0, Release);
         self.reports.recorder.store(std::ptr::null_mut(), Release);
+    }
+
+    /// The next call of each library comes by the slow path.
+    pub fn forget_libraries(&self) {
+        self.allocator.bytes.iter().for_each(|bytes| bytes.store(0, SeqCst));
+        self.reports.bytes.store(0, SeqCst);
     }
 }
 

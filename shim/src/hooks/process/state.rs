@@ -40,6 +40,7 @@ use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
 use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::found;
 use crate::runtime::loader;
 use crate::runtime::lock::Left;
 use crate::runtime::log;
@@ -213,11 +214,21 @@ pub fn existing() -> Option<&'static Process> {
 
 #[cold]
 fn make() -> &'static Process {
-    own_stack::run(|| uncancelled(make_now))
+    /// So often another thread may have the only stack that there is memory for.
+    const TRIES: u32 = 10_000;
+    for _ in 0..TRIES {
+        if let Some(made) = existing().or_else(|| own_stack::run(|| uncancelled(make_now))) {
+            return made;
+        }
+        // SAFETY: plain call.
+        unsafe { libc::sched_yield() };
+    }
+    uncancelled(make_now)
 }
 
 fn make_now() -> &'static Process {
     silence_panics();
+    found::begin(|| PAGE.forget_libraries());
     hot_page::empty_in_children(&PAGE, forget_in_child);
     let fresh = Box::into_raw(Process::boxed());
     match PAGE.allocator.state.compare_exchange(

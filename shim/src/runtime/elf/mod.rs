@@ -238,6 +238,15 @@ pub fn functions_after_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<
     first_in(objects_after(&own).chain(before), names)
 }
 
+/// Whether the object with this handle was loaded at start, so that it is never unloaded.
+pub fn is_of_the_start(handle: *const c_void) -> bool {
+    // SAFETY: the program's own record, which stays.
+    let program = unsafe { Object::linked(first()) };
+    let mut all =
+        program.into_iter().flat_map(|one| core::iter::once(one).chain(objects_after(&one)));
+    all.any(|one| one.map.cast() == handle)
+}
+
 /// The functions of these names, each in the first of the objects that has it.
 fn first_in<const NAMES: usize>(
     objects: impl Iterator<Item = Object>,
