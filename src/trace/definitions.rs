@@ -161,9 +161,14 @@ impl Definitions {
         self.texts.get(&id).map(String::as_str)
     }
 
-    /// The highest id of a text; 0: there is none.
-    pub fn last_text(&self) -> u32 {
-        self.texts.keys().copied().max().unwrap_or(0)
+    /// In no order.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.values().map(String::as_str)
+    }
+
+    /// Ids that no text has, in ascending order.
+    pub fn free_texts(&self) -> impl Iterator<Item = u32> {
+        (1..=u32::MAX).filter(|id| !self.texts.contains_key(id))
     }
 
     /// The lines that the recorder also put on the program's stderr.
