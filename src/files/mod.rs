@@ -9,6 +9,7 @@
 
 pub mod append;
 mod directory;
+mod gzip;
 mod map;
 
 use std::fs::{File, OpenOptions};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use directory::Directory;
+pub use gzip::{GZIP, unpack};
 pub use map::Map;
 
 /// Most bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
