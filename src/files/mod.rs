@@ -44,6 +44,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Opens a regular file of this user for reading. A link as the last part of the path is an error.
+pub fn open_of(owner: u32, path: &Path) -> io::Result<File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let file =
+        reopen(&OpenOptions::new().read(true).custom_flags(flags).open(path)?, Access::Read)?;
+    match file.metadata()?.uid() == owner {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "belongs to another user")),
+    }
+}
+
 /// Where /proc is not mounted: opens the path again, if it still leads to this file.
 fn open_same(found: &File, path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;

@@ -47,6 +47,7 @@ pub(super) fn unpacked(mut file: &File) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Trace;
     use super::*;
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -81,5 +82,27 @@ mod tests {
         file.as_file().write_all_at(&MAGIC, 0).unwrap();
         assert!(unpacked(file.as_file()).unwrap().is_none());
         assert!(!is_compressed_trace(file.path()));
+    }
+
+    #[test]
+    fn the_trace_of_a_user_is_neither_compressed_nor_of_another_nor_reached_through_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        // SAFETY: has no arguments and always succeeds.
+        let me = unsafe { libc::geteuid() };
+        crate::testing::training().write(&at("trace"));
+        let plain = std::fs::read(at("trace")).unwrap();
+        std::fs::copy(packed(&plain).path(), at("packed")).unwrap();
+        std::os::unix::fs::symlink("trace", at("link")).unwrap();
+        for name in ["trace", "packed", "link"] {
+            assert!(Trace::open(&at(name)).is_ok(), "{name}");
+        }
+        assert!(Trace::open_of(me, &at("trace")).is_ok());
+        let why = |user, name| Trace::open_of(user, &at(name)).unwrap_err().to_string();
+        assert!(why(me + 1, "trace").contains("another user"), "{}", why(me + 1, "trace"));
+        assert!(why(me, "packed").contains("not a vramtrace trace"), "{}", why(me, "packed"));
+        assert!(why(me, "link").contains("symbolic links"), "{}", why(me, "link"));
+        assert!(why(me, "no\0name").contains("NUL"), "{}", why(me, "no\0name"));
+        assert!(why(me, "/proc/self/maps").contains("of the kernel"));
     }
 }

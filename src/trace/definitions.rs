@@ -72,9 +72,21 @@ pub struct Definitions {
     settings: BTreeMap<String, String>,
     patched_by: Vec<String>,
     stacks: Stacks,
+    by_other_user: bool,
 }
 
 impl Definitions {
+    /// None so far.
+    pub(crate) fn of(by_other_user: bool) -> Definitions {
+        Definitions { by_other_user, ..Definitions::default() }
+    }
+
+    /// Whether another user wrote them, so that no file that they name is opened: functions have the names that are in
+    /// the trace.
+    pub(crate) fn are_by_other_user(&self) -> bool {
+        self.by_other_user
+    }
+
     /// Whether the program loaded a library whose file name begins so.
     pub fn has_library(&self, name: &str) -> bool {
         let file = |path: &str| path.rsplit('/').next().is_some_and(|file| file.starts_with(name));

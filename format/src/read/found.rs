@@ -26,11 +26,11 @@ impl Window {
 
     /// Whether every byte is published, so that nothing more is written. `bytes`: those of the window.
     pub(super) fn is_complete(&self, bytes: &[u8]) -> bool {
-        self.published(bytes) >= self.header.bytes() as u64
+        published(bytes) >= self.header.bytes() as u64
     }
+}
 
-    /// Number of published bytes, from the window's header. `bytes`: those of the window.
-    pub(super) fn published(&self, bytes: &[u8]) -> u64 {
-        bytes.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
-    }
+/// Number of published bytes, from the window's header.
+fn published(window_bytes: &[u8]) -> u64 {
+    window_bytes.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

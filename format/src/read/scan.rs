@@ -172,12 +172,11 @@ impl<'a> Scan<'a> {
         }
         if head.len > 0 && end <= line_end && end > self.bytes.len() {
             // The record at the end of a truncated file, which is reported already; or a damaged length.
-            let next = self.next_whole(at);
-            if next == self.bytes.len() {
-                self.at = next;
+            if self.next_whole(at) == self.bytes.len() {
+                self.at = self.bytes.len();
                 return false;
             }
-            self.recover_at(next, DamageKind::RecordLength, findings);
+            self.recover(DamageKind::RecordLength, findings);
             return true;
         }
         if head.len == 0 || end > line_end {
@@ -220,13 +219,9 @@ impl<'a> Scan<'a> {
     /// Reports damage, and continues at the next intact records of the line or at its end.
     #[cold]
     fn recover(&mut self, kind: DamageKind, findings: &mut Findings) {
-        let next = self.next_whole(self.at);
-        self.recover_at(next, kind, findings);
-    }
-
-    fn recover_at(&mut self, next: usize, kind: DamageKind, findings: &mut Findings) {
-        let at = std::mem::replace(&mut self.at, next);
-        let (offset, bytes) = (self.offset + at as u64, (next - at) as u64);
+        let at = self.at;
+        self.at = self.next_whole(at);
+        let (offset, bytes) = (self.offset + at as u64, (self.at - at) as u64);
         findings.damage.push(Damage { offset, bytes, kind });
     }
 
