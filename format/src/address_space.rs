@@ -182,6 +182,11 @@ macro_rules! first_touching {
 }
 
 impl AddressSpace {
+    /// Number of mappings, reservations and sleeping ranges.
+    pub fn ranges(&self) -> usize {
+        self.mappings.len() + self.reservations.len() + self.asleep.len()
+    }
+
     /// The reservation that contains `address`.
     pub fn reservation_at(&self, address: u64) -> Option<&Reservation> {
         let (_, found) = self.reservations.range(..=address).next_back()?;

@@ -9,6 +9,7 @@
 
 pub mod append;
 mod directory;
+mod gzip;
 mod map;
 
 use std::fs::{File, OpenOptions};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use directory::Directory;
+pub use gzip::{GZIP, unpack};
 pub use map::Map;
 
 /// Most bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
@@ -39,6 +41,17 @@ pub fn open(path: &Path) -> io::Result<File> {
     match reopen(&found, Access::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open_same(&found, path),
         opened => opened,
+    }
+}
+
+/// Opens a regular file of this user for reading. A link as the last part of the path is an error.
+pub fn open_of(owner: u32, path: &Path) -> io::Result<File> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let file =
+        reopen(&OpenOptions::new().read(true).custom_flags(flags).open(path)?, Access::Read)?;
+    match file.metadata()?.uid() == owner {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "belongs to another user")),
     }
 }
 

@@ -24,10 +24,6 @@ pub enum ImportProblem {
     Unknown,
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]
     Trace,
-    #[error("not whole gzip: {0}")]
-    Gzip(std::io::Error),
-    #[error("unpacks to more than {0} times its size")]
-    TooLarge(u64),
     #[error("not text: {0}")]
     NotText(#[from] std::str::Utf8Error),
     #[error("the first line must be {0}")]

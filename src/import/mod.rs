@@ -14,10 +14,10 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
-use crate::files;
+use crate::files::{self, GZIP};
 use crate::trace::is_compressed_trace;
 use history::History;
 use vramtrace_format::Header;
@@ -31,7 +31,7 @@ pub use pickle::{PickleError, Value, parse as parse_pickle};
 pub fn read(path: &Path) -> Result<History, ImportError> {
     let history =
         files::read_given(path, MOST_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
-            match bytes.starts_with(&[0x1f, 0x8b]) {
+            match bytes.starts_with(&GZIP) {
                 true if is_compressed_trace(path) => Err(ImportProblem::Trace),
                 true => parse(&unpack(&bytes)?, path),
                 false => parse(&bytes, path),
@@ -61,21 +61,14 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
 
 /// Most bytes of a file: so many of a device or of a sparse file are read, and no more.
 const MOST_BYTES: u64 = 8 << 30;
-/// Largest accepted ratio of unpacked to packed bytes, against decompression bombs. Snapshots have 10 to 50.
-const MOST_RATIO: u64 = 200;
-/// Unpacked bytes that a file of any size may have.
-const SOME_BYTES: u64 = 1 << 20;
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
-    let most = (packed.len() as u64).saturating_mul(MOST_RATIO).max(SOME_BYTES);
     let mut plain = Vec::new();
-    flate2::read::MultiGzDecoder::new(packed)
-        .take(most + 1)
-        .read_to_end(&mut plain)
-        .map_err(ImportProblem::Gzip)?;
-    if plain.len() as u64 > most {
-        return Err(ImportProblem::TooLarge(MOST_RATIO));
-    }
+    let put = |_, block: &[u8]| {
+        plain.extend_from_slice(block);
+        Ok(true)
+    };
+    files::unpack(packed, packed.len() as u64, put)?;
     Ok(plain)
 }
 

@@ -2,7 +2,7 @@
 //! reading goes on where the last one ended.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
@@ -86,14 +86,14 @@ pub struct Followed {
     observers: Observers,
     /// Events at the last verdicts.
     judged: u64,
-    figures: TraceFigures,
+    pub figures: TraceFigures,
 }
 
 #[derive(Default)]
 struct Observers {
     growth: GrowthObserver,
     failures: PostMortems,
-    roles: RoleLearner,
+    roles: Option<RoleLearner>,
     header: Header,
 }
 
@@ -113,58 +113,79 @@ impl Observer for PostMortems {
 
 impl Follower for Observers {
     fn on_definitions(&mut self, definitions: &Definitions) {
-        self.roles.add_new_stacks(definitions, &self.header);
+        if let Some(roles) = &mut self.roles {
+            roles.add_new_stacks(definitions, &self.header);
+        }
     }
 
     fn observer(&mut self) -> impl Observer {
-        ((&mut self.growth, &mut self.failures), self.roles.observer())
+        let roles = self.roles.as_mut().map(RoleLearner::observer);
+        ((&mut self.growth, &mut self.failures), roles)
     }
 }
 
+/// Events that are read at once: for about 0.1 s.
+const AT_ONCE: usize = 1 << 19;
+
 impl Followed {
-    /// Reads what was written since the last time. The figures stay as they are if nothing was.
-    /// `None`: it could not be opened, or is the trace of another process.
+    /// Reads a part of what was written since the last time: of the first of these files that is the user's and whose
+    /// header says that it is the right trace. Returns whether it was read to its end: then the figures are new. `None`:
+    /// there is no such trace.
     pub fn read(
         &mut self,
-        path: &Path,
-        is_its: impl FnOnce(&Header) -> bool,
-    ) -> Option<&TraceFigures> {
-        let trace = Trace::open(path).ok().filter(|trace| is_its(trace.header()))?;
+        places: impl IntoIterator<Item = PathBuf>,
+        user: u32,
+        is_its: impl Fn(&Header) -> bool,
+    ) -> Option<bool> {
+        let mut opened = places.into_iter().filter_map(|path| Trace::open_of(user, &path).ok());
+        let is_its = |trace: &Trace| is_its(trace.header());
+        let trace = opened.find(is_its)?;
         if self.header.uuid != trace.header().uuid {
             self.begin(trace.header());
         }
-        if !self.replay.read(&trace, &mut self.observers) {
+        let whole = self.replay.read_some(&trace, AT_ONCE, &mut self.observers);
+        let whole = whole.or_else(|| {
             self.begin(trace.header());
-            self.replay.read(&trace, &mut self.observers);
+            self.replay.read_some(&trace, AT_ONCE, &mut self.observers)
+        });
+        if whole != Some(true) {
+            return Some(false);
         }
         let state = self.replay.state();
         if state.events != self.judged || state.events == 0 {
             self.judged = state.events;
             self.figures = self.judge(&trace, state);
         }
-        Some(&self.figures)
+        Some(true)
     }
 
-    /// Live allocations and blocks that are held in memory for it.
-    pub fn live_allocations(&self) -> usize {
-        let live = &self.replay.state().live;
-        live.len() + live.blocks().count()
+    /// What is held in memory for it: [`GrowingReplay::entries`].
+    pub fn entries(&self) -> usize {
+        self.replay.entries()
+    }
+
+    /// Learns roles too, which takes the names of all stacks.
+    pub fn with_roles() -> Followed {
+        let observers = Observers { roles: Some(RoleLearner::default()), ..Observers::default() };
+        Followed { observers, ..Followed::default() }
     }
 
     fn begin(&mut self, header: &Header) {
-        let observers = Observers { header: header.clone(), ..Observers::default() };
+        let roles = self.observers.roles.as_ref().map(|_| RoleLearner::default());
+        let observers = Observers { roles, header: header.clone(), ..Observers::default() };
         *self = Followed { header: header.clone(), observers, ..Followed::default() };
     }
 
     fn judge(&self, trace: &Trace, state: &State) -> TraceFigures {
         let definitions = self.replay.definitions();
+        let roles = |roles| RolesNow::new(roles).sums(state).into_iter().collect();
         let watched = Watched::new(self.observers.growth.clone(), state);
         let mut rests = watched.rests();
         trace.visit(definitions, &mut [&mut rests]);
         let rules = Suppressions::default();
         let found = watched.judge(trace, definitions.clone(), state, rests, &rules, 0);
         TraceFigures {
-            roles: RolesNow::new(&self.observers.roles).sums(state).into_iter().collect(),
+            roles: self.observers.roles.as_ref().map(roles).unwrap_or_default(),
             growth: growth_by_device(&found),
             leaks: leaks(&found),
             ooms: self.ooms(definitions),

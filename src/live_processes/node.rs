@@ -4,6 +4,7 @@
 //! lock on the page's file. Pages of earlier versions have no lock: their processes are told by pid or segment, and
 //! those of other namespaces are left out.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -55,8 +56,16 @@ pub struct NodeProcess {
 
 /// All processes that live, and the problems of pages that could not be read.
 pub fn all(places: &Places) -> (Vec<NodeProcess>, Vec<PageProblem>) {
+    of_users(places, |_| true)
+}
+
+/// As [`all`], of these users.
+pub fn of_users(
+    places: &Places,
+    wanted: impl Fn(u32) -> bool,
+) -> (Vec<NodeProcess>, Vec<PageProblem>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for directory in directories(places) {
+    for directory in directories(places, wanted) {
         match directory.and_then(|directory| in_directory(&directory, &mut found, &mut problems)) {
             // The user of a session may have none.
             Ok(()) => {}
@@ -70,10 +79,18 @@ pub fn all(places: &Places) -> (Vec<NodeProcess>, Vec<PageProblem>) {
     (found, problems)
 }
 
-fn directories(places: &Places) -> Vec<Result<PageDirectory, PageProblem>> {
+/// The users who have pages.
+pub fn users(places: &Places) -> BTreeSet<u32> {
+    directories(places, |_| true).into_iter().flatten().map(|opened| opened.owner()).collect()
+}
+
+fn directories(
+    places: &Places,
+    wanted: impl Fn(u32) -> bool,
+) -> Vec<Result<PageDirectory, PageProblem>> {
     match user() {
         0 => {
-            let all = places.of_all().into_iter();
+            let all = places.of_all().into_iter().filter(|(_, owner)| wanted(*owner));
             all.map(|(path, owner): (PathBuf, u32)| PageDirectory::open(&path, owner)).collect()
         }
         user => PageDirectory::all_of(user, places),

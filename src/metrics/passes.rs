@@ -1,8 +1,11 @@
-//! A thread that reads what is new in the traces of running processes, at most once a minute each, and that takes at
-//! most a stated share of one CPU. It also finds what is slow to find of a process: its pid here and its cgroup.
+//! Threads that read what is new in the traces of running processes, at most once a minute each, and that take at most a
+//! stated share of one CPU together. They also find what is slow to find of a process: its pid here and its cgroup.
+//!
+//! A trace is what its user makes of it: it may take for ever to read, or lie where reading waits. So a thread has the
+//! traces of some users alone, and reads each in parts.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +18,19 @@ use crate::live_processes::followed::{Followed, FoundLeak, FoundOom, TraceFigure
 use crate::live_processes::node::{self, NodeProcess, ProcessKey};
 use crate::live_processes::places::Places;
 
-/// The part of one CPU that the thread takes.
+/// The part of one CPU that the threads take.
 const SHARE: f64 = 0.05;
 /// Between two looks for processes.
 const LOOK: Duration = Duration::from_secs(1);
-/// Live allocations of all followed traces together: their histories are held in memory.
-const MOST_ALLOCATIONS: usize = 400_000;
+/// Most threads that read traces.
+const READERS: u32 = 64;
+/// What is held in memory for the followed traces of a thread, as [`Followed::entries`].
+const MOST_ENTRIES: usize = 400_000;
+/// CPU time after which a thread goes on with the next trace, seconds.
+const SLICE_S: f64 = 0.5;
+/// The same for the last reading, and of a thread for a single look; this waits so long for one that does not end.
+const ONCE_S: f64 = 20.0;
+const ONCE_WAIT: Duration = Duration::from_secs(60);
 
 /// What is known of a process besides its page.
 #[derive(Clone, Debug, Default)]
@@ -55,8 +65,10 @@ struct Shared {
     failures: BTreeMap<&'static str, u64>,
     /// What was not taken yet. `None`: nobody asks for them.
     findings: Option<Vec<Finding>>,
-    /// Processes that others saw since the last pass: one that ends before the next is read all the same.
+    /// Processes that others saw since the last look: one that ends before the next is read all the same.
     seen: HashMap<ProcessKey, NodeProcess>,
+    /// Number of threads that read traces.
+    readers: usize,
 }
 
 /// Findings that wait to be taken.
@@ -75,25 +87,42 @@ impl Passes {
         passes.lock().findings = findings.then(Vec::new);
         let shared = passes.shared.clone();
         std::thread::spawn(move || {
-            lower_priority();
-            let mut followers = Followers { every, followed: HashMap::new() };
+            let mut begun = BTreeSet::new();
             loop {
-                let began = Instant::now();
-                followers.pass(&places, &shared);
-                std::thread::sleep(LOOK.min(every).saturating_sub(began.elapsed()));
+                for reader in readers(&places) {
+                    if !begun.insert(reader) {
+                        continue;
+                    }
+                    locked(&shared).readers = begun.len();
+                    let mut followers = Followers::new(reader, every);
+                    let (places, shared) = (places.clone(), shared.clone());
+                    std::thread::spawn(move || followers.pass_repeatedly(&places, &shared));
+                }
+                std::thread::sleep(LOOK.min(every));
             }
         });
         passes
     }
 
-    /// Reads all traces now, in this thread.
+    /// Reads all traces now, as far as a single look goes.
     pub fn once(places: &Places) -> Passes {
         let passes = Passes::default();
         passes.lock().findings = Some(Vec::new());
-        let mut followers = Followers { every: Duration::ZERO, followed: HashMap::new() };
-        for process in node::all(places).0 {
-            followers.read(&process, &passes.shared);
+        let (ends, ended) = std::sync::mpsc::channel::<()>();
+        for reader in readers(places) {
+            let (shared, ends, places) = (passes.shared.clone(), ends.clone(), places.clone());
+            std::thread::spawn(move || {
+                let mut followers = Followers::new(reader, Duration::ZERO);
+                let until_s = cpu_s() + ONCE_S;
+                let all = followers.processes(&places).into_iter();
+                all.take_while(|_| cpu_s() < until_s)
+                    .for_each(|process| followers.read(&process, until_s, &shared));
+                drop(ends);
+            });
         }
+        drop(ends);
+        // It says nothing: the last end is that of all threads.
+        let _ = ended.recv_timeout(ONCE_WAIT);
         passes
     }
 
@@ -160,17 +189,43 @@ struct Trace {
 }
 
 struct Followers {
+    reader: u32,
     every: Duration,
     followed: HashMap<ProcessKey, Trace>,
 }
 
+/// The threads that are needed, by number.
+fn readers(places: &Places) -> BTreeSet<u32> {
+    node::users(places).into_iter().map(|user| user % READERS).collect()
+}
+
 impl Followers {
+    fn new(reader: u32, every: Duration) -> Followers {
+        Followers { reader, every, followed: HashMap::new() }
+    }
+
+    fn processes(&self, places: &Places) -> Vec<NodeProcess> {
+        node::of_users(places, |user| user % READERS == self.reader).0
+    }
+
+    fn pass_repeatedly(&mut self, places: &Places, shared: &Mutex<Shared>) {
+        lower_priority();
+        loop {
+            let began = Instant::now();
+            self.pass(places, shared);
+            std::thread::sleep(LOOK.min(self.every).saturating_sub(began.elapsed()));
+        }
+    }
+
     fn pass(&mut self, places: &Places, shared: &Mutex<Shared>) {
         let mut measured = Measured::start();
-        let (processes, _) = node::all(places);
+        // What was seen before this look and is not found by it has ended.
+        let is_its = |key: &ProcessKey, _: &mut NodeProcess| key.user % READERS == self.reader;
+        let seen: Vec<_> = locked(shared).seen.extract_if(is_its).collect();
+        let processes = self.processes(places);
         let living: HashSet<ProcessKey> = processes.iter().map(|process| process.key).collect();
-        let seen = std::mem::take(&mut locked(shared).seen);
-        for process in seen.into_values().chain(processes.iter().cloned()) {
+        let seen = seen.into_iter().map(|(_, process)| process);
+        for process in seen.chain(processes.iter().cloned()) {
             match self.followed.entry(process.key) {
                 Entry::Occupied(mut there) => there.get_mut().process = process,
                 Entry::Vacant(place) => drop(place.insert_entry(Trace::of(process))),
@@ -181,7 +236,7 @@ impl Followers {
             // An out-of-memory is often the last that a process records.
             if let Some(trace) = self.followed.get(&key) {
                 let process = NodeProcess { pid: None, ..trace.process.clone() };
-                self.read(&process, shared);
+                self.read(&process, cpu_s() + ONCE_S, shared);
             }
             self.followed.remove(&key);
             locked(shared).known.remove(&key);
@@ -190,34 +245,45 @@ impl Followers {
         for process in &processes {
             let read = self.followed.get(&process.key).and_then(|trace| trace.read);
             if read.is_none_or(|read| read.elapsed() >= self.every) {
-                self.read(process, shared);
+                self.read(process, cpu_s() + SLICE_S, shared);
                 measured.rest(shared);
             }
         }
     }
 
-    fn read(&mut self, process: &NodeProcess, shared: &Mutex<Shared>) {
+    /// Reads a trace to its end, or until the thread has spent this CPU time; then it goes on in the next pass.
+    fn read(&mut self, process: &NodeProcess, until_s: f64, shared: &Mutex<Shared>) {
         let key = process.key;
         let before = locked(shared).known.get(&key).cloned();
         let mut known = before.unwrap_or_else(|| {
             let pid = process.pid.or_else(|| node::find_pid(key));
             Known { pid, cgroup: pid.and_then(cgroup_of), trace: None }
         });
-        let all: usize = self.followed.values().map(|one| one.followed.live_allocations()).sum();
-        let trace = self.followed.entry(key).or_insert_with(|| Trace::of(process.clone()));
-        let now = Instant::now();
-        trace.read = Some(now);
-        if all > MOST_ALLOCATIONS {
-            // Its history would not fit; it is tried again when others have ended.
-            trace.followed = Followed::default();
-        } else if let Some(path) = trace_path(process, known.pid) {
-            let is_its = |header: &Header| {
-                (header.pid, header.process_start_ticks) == (key.pid, key.start_ticks)
-            };
-            if let Some(figures) = trace.followed.read(&path, is_its).cloned() {
-                known.trace = Some((now, Arc::new(figures.clone())));
-                trace.report(&figures, &known, shared);
+        self.followed.entry(key).or_insert_with(|| Trace::of(process.clone()));
+        let is_its = |header: &Header| {
+            (header.pid, header.process_start_ticks) == (key.pid, key.start_ticks)
+        };
+        loop {
+            let all: usize = self.followed.values().map(|one| one.followed.entries()).sum();
+            let Some(trace) = self.followed.get_mut(&key) else { break };
+            let now = Instant::now();
+            trace.read = Some(now);
+            if all > MOST_ENTRIES {
+                // Its history would not fit; it is tried again when others have ended.
+                trace.followed = Followed::with_roles();
+                break;
             }
+            match trace.followed.read(trace_places(process, known.pid), key.user, is_its) {
+                Some(false) if cpu_s() < until_s => continue,
+                Some(false) => trace.read = None,
+                Some(true) => {
+                    let figures = trace.followed.figures.clone();
+                    known.trace = Some((now, Arc::new(figures.clone())));
+                    trace.report(&figures, &known, shared);
+                }
+                None => {}
+            }
+            break;
         }
         locked(shared).known.insert(key, known);
     }
@@ -225,7 +291,7 @@ impl Followers {
 
 impl Trace {
     fn of(process: NodeProcess) -> Trace {
-        let followed = Followed::default();
+        let followed = Followed::with_roles();
         Trace { process, read: None, followed, failures: 0, leaks: HashSet::new() }
     }
 
@@ -258,27 +324,17 @@ fn cgroup_of(pid: u32) -> Option<String> {
     cgroup::path(&String::from_utf8_lossy(&text)).map(String::from)
 }
 
-/// The trace as it is reached from here: that of a container through the root of its process. It must be a file of the
-/// process's user, since the page may name any file.
-fn trace_path(process: &NodeProcess, pid: Option<u32>) -> Option<PathBuf> {
-    use std::os::unix::fs::MetadataExt;
+/// Where the trace is reached from here: that of a container through the root of its process. The page may name any
+/// file.
+fn trace_places(process: &NodeProcess, pid: Option<u32>) -> Vec<PathBuf> {
     let path = Path::new(&process.trace);
-    if !path.is_absolute() {
-        return None;
-    }
-    let in_root = pid.map(|pid| {
-        let inside = path.strip_prefix("/").unwrap_or(path);
-        Path::new("/proc").join(pid.to_string()).join("root").join(inside)
-    });
-    let is_of_user = |path: &PathBuf| {
-        std::fs::metadata(path)
-            .is_ok_and(|about| about.uid() == process.key.user && about.is_file())
-    };
+    let Ok(inside) = path.strip_prefix("/") else { return Vec::new() };
+    let in_root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")).join(inside));
     // The root of another user's process cannot be read, but its path may be the same here.
-    [in_root, Some(path.to_path_buf())].into_iter().flatten().find(is_of_user)
+    in_root.into_iter().chain([path.to_path_buf()]).collect()
 }
 
-/// Rests after work, so that the thread's share of the CPU stays below the bound.
+/// Rests after work, so that the threads' share of the CPU stays below the bound.
 struct Measured {
     began_s: f64,
 }
@@ -290,8 +346,11 @@ impl Measured {
 
     fn rest(&mut self, shared: &Mutex<Shared>) {
         let took_s = cpu_s() - self.began_s;
-        locked(shared).cpu_s += took_s;
-        std::thread::sleep(Duration::from_secs_f64(took_s * (1.0 / SHARE - 1.0)));
+        let mut shared = locked(shared);
+        shared.cpu_s += took_s;
+        let readers = shared.readers.max(1) as f64;
+        drop(shared);
+        std::thread::sleep(Duration::from_secs_f64(took_s * (readers / SHARE - 1.0)));
         self.began_s = cpu_s();
     }
 }

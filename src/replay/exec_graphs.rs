@@ -36,6 +36,10 @@ pub struct ExecGraphs {
 }
 
 impl ExecGraphs {
+    pub(super) fn len(&self) -> usize {
+        self.live.len()
+    }
+
     /// Returns the graph, and an earlier one with the same handle, whose end was not seen.
     pub(super) fn add(&mut self, handle: u64, graph: ExecGraph) -> (ExecGraph, Option<ExecGraph>) {
         let graph = ExecGraph { number: self.made, ..graph };

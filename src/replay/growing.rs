@@ -1,6 +1,6 @@
 //! Replays a trace that is still written: each reading goes on where the last one ended.
 
-use vramtrace_format::{Cursor, Event, StackId, Stamped};
+use vramtrace_format::{Cursor, Event, StackId, Stamped, TraceReader};
 
 use super::trace::Gaps;
 use super::{Observer, Replay, State};
@@ -15,6 +15,10 @@ pub struct GrowingReplay {
     replay: Replay,
     cursor: Cursor,
     definitions: Definitions,
+    /// Bytes of the windows of the definitions.
+    defined_bytes: u64,
+    /// The last reading did not get to the end.
+    is_behind: bool,
 }
 
 /// Follows a [`GrowingReplay`]: it gets new definitions before the events that refer to them.
@@ -36,23 +40,32 @@ impl GrowingReplay {
     /// because the next events were erased meanwhile from a bounded trace, or the trace was cut. Then only a new
     /// replay is right.
     pub fn read(&mut self, trace: &Trace, follower: &mut impl Follower) -> bool {
-        self.read_some(trace, usize::MAX, follower)
+        self.read_some(trace, usize::MAX, follower).is_some()
     }
 
-    /// As [`GrowingReplay::read`], of so many events at most.
-    fn read_some(&mut self, trace: &Trace, most: usize, follower: &mut impl Follower) -> bool {
+    /// As [`GrowingReplay::read`], of so many events at most. Returns whether it read all that there are. `None`:
+    /// nothing was read, and only a new replay is right.
+    pub fn read_some(
+        &mut self,
+        trace: &Trace,
+        most: usize,
+        follower: &mut impl Follower,
+    ) -> Option<bool> {
         let begins = self.cursor == Cursor::default();
-        let Some(reader) = trace.reader() else { return begins };
+        let Some(reader) = trace.reader() else { return begins.then_some(true) };
         if begins {
             trace.count_decode();
         } else if !reader.can_resume(self.cursor) {
-            return false;
+            return None;
         }
         let mut gaps = Gaps::after(&reader, self.cursor);
         let mut events = reader.tail(self.cursor);
         let mut left = most;
         let mut decoded: Vec<(Stamped, bool)> = Vec::new();
-        self.renew_definitions(trace, follower);
+        let goes_on = std::mem::replace(&mut self.is_behind, true);
+        if !goes_on {
+            self.renew_definitions(trace, &reader, follower);
+        }
         while left > 0 {
             decoded.clear();
             while decoded.len() < left.min(AT_ONCE)
@@ -62,12 +75,13 @@ impl GrowingReplay {
                 decoded.push((at, missing));
             }
             if decoded.is_empty() {
+                self.is_behind = false;
                 break;
             }
             left -= decoded.len();
             // A definition is written before the events that refer to it, but maybe after the definitions were read.
             if decoded.iter().any(|(at, _)| self.is_undefined(&at.event)) {
-                self.renew_definitions(trace, follower);
+                self.renew_definitions(trace, &reader, follower);
             }
             for (at, missing) in &decoded {
                 if *missing {
@@ -79,12 +93,23 @@ impl GrowingReplay {
             }
         }
         self.cursor = events.cursor();
-        true
+        Some(!self.is_behind)
     }
 
-    fn renew_definitions(&mut self, trace: &Trace, follower: &mut impl Follower) {
+    fn renew_definitions(
+        &mut self,
+        trace: &Trace,
+        reader: &TraceReader,
+        follower: &mut impl Follower,
+    ) {
+        self.defined_bytes = reader.definition_bytes();
         self.definitions = trace.definitions().0;
         follower.on_definitions(&self.definitions);
+    }
+
+    /// What its memory grows with: [`State::entries`], and each KiB of definitions.
+    pub fn entries(&self) -> usize {
+        self.replay.state.entries().saturating_add((self.defined_bytes >> 10) as usize)
     }
 
     /// Whether an allocation refers to a site or stack that is not among the definitions.
@@ -98,6 +123,8 @@ impl GrowingReplay {
 
 #[cfg(test)]
 mod tests {
+    use vramtrace_format::SLOT;
+
     use super::*;
     use crate::replay::Until;
     use crate::testing::cached;
@@ -138,7 +165,10 @@ mod tests {
             let (mut growing, mut counts) = (GrowingReplay::default(), Counts::default());
             let mut before = 0;
             loop {
-                assert!(growing.read_some(&trace, step, &mut counts));
+                let read = growing.read_some(&trace, step, &mut counts);
+                assert_eq!(read, Some(counts.events - before < step as u64));
+                // One window of definitions.
+                assert_eq!(growing.entries(), growing.state().entries() + (SLOT >> 10));
                 if counts.events == before {
                     break;
                 }

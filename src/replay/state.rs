@@ -235,6 +235,11 @@ impl State {
         self.last_refusals.push_back(refusal);
     }
 
+    /// Number of live allocations, blocks, graphs and ranges of addresses: the memory of a state grows with it.
+    pub fn entries(&self) -> usize {
+        self.live.entries() + self.exec_graphs.len() + self.space.ranges()
+    }
+
     /// Clears what is live; history stays.
     pub(super) fn forget_live(&mut self) {
         self.live.clear();

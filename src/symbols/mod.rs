@@ -317,7 +317,10 @@ impl<'s> Namer<'s> {
         let role = FrameRole::of_library(&path.to_string_lossy());
         let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
-        let found = ask(module, &path, &asked);
+        let found = match self.definitions.are_by_other_user() {
+            true => Ok(Found::default()),
+            false => ask(module, &path, &asked),
+        };
         if let Some(problem) = problem(&path, &self.own_places, &found)
             && self.said.insert(problem.clone())
         {
@@ -468,7 +471,10 @@ impl<'s> Namer<'s> {
     fn source(&mut self, file: &Arc<str>) -> Arc<str> {
         let Some(cell) = cells::shown(file) else { return Arc::clone(file) };
         let header = self.header;
-        let numbers = || Cells::below(Path::new(&header.working_directory));
+        let numbers = || match self.definitions.are_by_other_user() {
+            true => Cells::default(),
+            false => Cells::below(Path::new(&header.working_directory)),
+        };
         let number =
             cells::hash(file).and_then(|hash| self.cells.get_or_insert_with(numbers).number(hash));
         self.text(&number.map_or(cell, cells::numbered))

@@ -49,7 +49,7 @@ impl Packed {
     ) -> Packed {
         let stacks = definitions.stacks();
         let all = stacks.ids().filter_map(|id| stacks.get(id));
-        let mut texts = Texts { last: definitions.last_text(), known: FxHashMap::default() };
+        let mut texts = Texts { free: definitions.free_texts(), known: FxHashMap::default() };
         let mut packed = Packed::default();
         let places = Places::of(header);
         let mut modules: Vec<_> = Wanted::of(stacks, header, all).modules.into_iter().collect();
@@ -98,12 +98,12 @@ impl Packed {
 }
 
 /// Each text is written once.
-struct Texts {
-    last: u32,
+struct Texts<I> {
+    free: I,
     known: FxHashMap<String, u32>,
 }
 
-impl Texts {
+impl<I: Iterator<Item = u32>> Texts<I> {
     fn name(&mut self, name: Name, definitions: &mut Vec<Definition>) -> NativeName {
         let mut id = |text| self.id(text, definitions);
         let (function, file) = (id(name.function), id(name.file));
@@ -115,11 +115,9 @@ impl Texts {
         if let Some(known) = self.known.get(&text) {
             return *known;
         }
-        // Only a damaged trace has that many.
-        let Some(next) = self.last.checked_add(1) else { return 0 };
-        self.last = next;
-        definitions.push(Definition::Text { id: self.last, text: text.clone() });
-        self.known.insert(text, self.last);
-        self.last
+        let Some(id) = self.free.next() else { return 0 };
+        definitions.push(Definition::Text { id, text: text.clone() });
+        self.known.insert(text, id);
+        id
     }
 }

@@ -101,6 +101,19 @@ fn two_languages_become_one_stack() {
 }
 
 #[test]
+fn files_that_the_trace_of_another_user_names_are_not_opened() {
+    for by_other_user in [false, true] {
+        let mut definitions = Definitions::of(by_other_user);
+        definitions.add(module(1, "/nowhere/libown.so", 0x20000));
+        definitions.add(stack(1, &[0x20010], &[], &[]));
+        let symbols = Symbols::of_all(&definitions, &header());
+        assert_eq!(frame_names(&symbols, 1), ["libown.so+0x10"]);
+        // One that was opened is missing.
+        assert_eq!(symbols.problems().is_empty(), by_other_user, "{:?}", symbols.problems());
+    }
+}
+
+#[test]
 fn an_interpreters_frames_show_where_a_stack_has_no_python() {
     let definitions = definitions(vec![
         module(1, "/nowhere/libpython3.9.so.1.0", 0x30000),

@@ -7,14 +7,10 @@ use std::path::Path;
 
 use vramtrace_format::header::MAGIC;
 
-use crate::files;
-use crate::units::size;
+use crate::files::{self, GZIP};
 
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The extension behind that of a trace.
 pub(super) const EXTENSION: &str = "gz";
-/// Most bytes of an unpacked trace: a small file may unpack to any size.
-const MOST: u64 = 64 << 30;
 
 /// Whether a file is a trace that was compressed with gzip. False for a file that cannot be read.
 pub fn is_compressed_trace(path: &Path) -> bool {
@@ -28,56 +24,30 @@ pub(super) fn begin(path: &Path, first: &mut [u8]) -> io::Result<()> {
 }
 
 /// The unpacked file. `None`: it is not compressed.
-pub(super) fn unpacked(file: &File) -> io::Result<Option<File>> {
+pub(super) fn unpacked(mut file: &File) -> io::Result<Option<File>> {
     let mut first = [0; GZIP.len()];
     match file.read_exact_at(&mut first, 0) {
-        Ok(()) if first == GZIP => unpack(file, MOST).map(Some),
-        Ok(()) => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
+        Ok(()) if first == GZIP => {}
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+        _ => return Ok(None),
     }
-}
-
-fn unpack(mut file: &File, most: u64) -> io::Result<File> {
     file.rewind()?;
-    let mut packed = flate2::read::MultiGzDecoder::new(file);
     let plain = tempfile::tempfile()?;
-    let mut block = vec![0; 1 << 16];
-    let mut at = 0;
-    loop {
-        let length = fill(&mut packed, &mut block)?;
-        if length == 0 {
-            break;
-        }
-        if at + length as u64 > most {
-            return Err(io::Error::other(format!("unpacks to more than {}", size(most))));
-        }
+    let length = files::unpack(file, file.metadata()?.len(), |at, block| {
         // Erased parts take no space here either.
-        if block[..length].iter().any(|byte| *byte != 0) {
-            plain.write_all_at(&block[..length], at)?;
+        let has_data = block.iter().any(|byte| *byte != 0);
+        if has_data {
+            plain.write_all_at(block, at)?;
         }
-        at += length as u64;
-    }
-    plain.set_len(at)?;
-    Ok(plain)
-}
-
-/// Reads until the block is full, or to the end.
-fn fill(from: &mut impl Read, block: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < block.len() {
-        match from.read(&mut block[length..]) {
-            Ok(0) => break,
-            Ok(more) => length += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(length)
+        Ok(has_data)
+    })?;
+    plain.set_len(length)?;
+    Ok(Some(plain))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Trace;
     use super::*;
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -100,7 +70,6 @@ mod tests {
         let mut found = Vec::new();
         unpacked(file.as_file()).unwrap().unwrap().read_to_end(&mut found).unwrap();
         assert!(found == plain);
-        assert!(unpack(file.as_file(), 299_999).is_err());
     }
 
     #[test]
@@ -113,5 +82,27 @@ mod tests {
         file.as_file().write_all_at(&MAGIC, 0).unwrap();
         assert!(unpacked(file.as_file()).unwrap().is_none());
         assert!(!is_compressed_trace(file.path()));
+    }
+
+    #[test]
+    fn the_trace_of_a_user_is_neither_compressed_nor_of_another_nor_reached_through_a_link() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        // SAFETY: has no arguments and always succeeds.
+        let me = unsafe { libc::geteuid() };
+        crate::testing::training().write(&at("trace"));
+        let plain = std::fs::read(at("trace")).unwrap();
+        std::fs::copy(packed(&plain).path(), at("packed")).unwrap();
+        std::os::unix::fs::symlink("trace", at("link")).unwrap();
+        for name in ["trace", "packed", "link"] {
+            assert!(Trace::open(&at(name)).is_ok(), "{name}");
+        }
+        assert!(Trace::open_of(me, &at("trace")).is_ok());
+        let why = |user, name| Trace::open_of(user, &at(name)).unwrap_err().to_string();
+        assert!(why(me + 1, "trace").contains("another user"), "{}", why(me + 1, "trace"));
+        assert!(why(me, "packed").contains("not a vramtrace trace"), "{}", why(me, "packed"));
+        assert!(why(me, "link").contains("symbolic links"), "{}", why(me, "link"));
+        assert!(why(me, "no\0name").contains("NUL"), "{}", why(me, "no\0name"));
+        assert!(why(me, "/proc/self/maps").contains("of the kernel"));
     }
 }

@@ -72,9 +72,21 @@ pub struct Definitions {
     settings: BTreeMap<String, String>,
     patched_by: Vec<String>,
     stacks: Stacks,
+    by_other_user: bool,
 }
 
 impl Definitions {
+    /// None so far.
+    pub(crate) fn of(by_other_user: bool) -> Definitions {
+        Definitions { by_other_user, ..Definitions::default() }
+    }
+
+    /// Whether another user wrote them, so that no file that they name is opened: functions have the names that are in
+    /// the trace.
+    pub(crate) fn are_by_other_user(&self) -> bool {
+        self.by_other_user
+    }
+
     /// Whether the program loaded a library whose file name begins so.
     pub fn has_library(&self, name: &str) -> bool {
         let file = |path: &str| path.rsplit('/').next().is_some_and(|file| file.starts_with(name));
@@ -161,9 +173,14 @@ impl Definitions {
         self.texts.get(&id).map(String::as_str)
     }
 
-    /// The highest id of a text; 0: there is none.
-    pub fn last_text(&self) -> u32 {
-        self.texts.keys().copied().max().unwrap_or(0)
+    /// In no order.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.values().map(String::as_str)
+    }
+
+    /// Ids that no text has, in ascending order.
+    pub fn free_texts(&self) -> impl Iterator<Item = u32> {
+        (1..=u32::MAX).filter(|id| !self.texts.contains_key(id))
     }
 
     /// The lines that the recorder also put on the program's stderr.

@@ -1,5 +1,7 @@
 //! One opened trace file: its mapping, header, data ranges and damage.
 
+use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -18,6 +20,7 @@ use super::tail::Tail;
 use super::tail_place::Beside;
 use super::{Definitions, compressed};
 use crate::files::{self, Map};
+use crate::units::size;
 
 /// A mapped trace. Of a running process, it has what was written when it was opened.
 #[derive(Debug)]
@@ -30,11 +33,18 @@ pub struct Trace {
     running: bool,
     /// Its process was killed, and its last events are in memory of this host alone.
     tail_in_memory: bool,
+    /// Libraries and notebooks that it names are not opened.
+    by_other_user: bool,
     /// The damage that was found so far.
     damage: Mutex<DamageFound>,
     /// The number of times that its events were decoded from the first one on.
     decodes: AtomicU32,
 }
+
+/// Bytes of data of a trace that [`Trace::open_of`] opens. A recorder writes 2 GiB if it is not told otherwise.
+const MOST_OF_USER: u64 = 64 << 30;
+/// Of these, bytes of definitions, which are held in memory. Trainings have 1 to 5 MiB.
+const MOST_DEFINITIONS: u64 = 64 << 20;
 
 /// Damaged parts of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,9 +77,8 @@ impl DamageFound {
 
     /// Adds damage. Damage at the same place counts once.
     fn add(&mut self, found: &DamageFound) {
-        let new = found.ranges.iter().filter(|range| !self.ranges.contains(range));
-        let new: Vec<Damage> = new.copied().collect();
-        self.ranges.extend(new);
+        let known: HashSet<Damage> = self.ranges.iter().copied().collect();
+        self.ranges.extend(found.ranges.iter().filter(|range| !known.contains(range)));
         self.unfinished = self.unfinished.max(found.unfinished);
         self.unknown = self.unknown.max(found.unknown);
         self.unknown_definitions = self.unknown_definitions.max(found.unknown_definitions);
@@ -86,6 +95,18 @@ impl Trace {
     pub(super) fn open_beside(path: &Path, beside: &Beside) -> Result<Trace, OpenError> {
         let file = files::open(path)?;
         let file = compressed::unpacked(&file)?.unwrap_or(file);
+        Trace::of_file(path, file, beside)
+    }
+
+    /// The trace of a running process of this user, who may have put anything there: a regular file of that user that is
+    /// not compressed, nor reached through a link. Nothing is written for it, and no file that it names is opened for
+    /// another user.
+    pub fn open_of(owner: u32, path: &Path) -> Result<Trace, OpenError> {
+        let file = files::open_of(owner, path)?;
+        Trace::of_file(path, file, &Beside::of_user(owner, path))
+    }
+
+    fn of_file(path: &Path, file: File, beside: &Beside) -> Result<Trace, OpenError> {
         let length = file.metadata()?.len();
         // An empty mapping is another error: the reader's message is better.
         let map = (length > 0).then(|| Map::of(&file)).transpose()?;
@@ -93,7 +114,16 @@ impl Trace {
             map.read_in_order();
         }
         let mut data = data_ranges(&file)?;
+        let owner = beside.owner();
+        let bytes: u64 = data.iter().map(|range| range.end - range.start).sum();
+        if owner.is_some() && bytes > MOST_OF_USER {
+            return Err(io::Error::other(format!("has more than {}", size(MOST_OF_USER))).into());
+        }
         let mut header = match TraceReader::sparse(map.as_deref().unwrap_or_default(), &data) {
+            Ok(reader) if owner.is_some() && reader.definition_bytes() > MOST_DEFINITIONS => {
+                let most = format!("has more than {} of definitions", size(MOST_DEFINITIONS));
+                return Err(io::Error::other(most).into());
+            }
             Ok(reader) => reader.header().clone(),
             Err(error) => Tail::header_beside(path, beside).ok_or(error)?,
         };
@@ -123,10 +153,21 @@ impl Trace {
             }
             None => map,
         };
-        let damage = Mutex::new(damage);
+        // SAFETY: has no arguments and always succeeds.
+        let by_other_user = owner.is_some_and(|owner| owner != unsafe { libc::geteuid() });
+        let (damage, decodes) = (Mutex::new(damage), AtomicU32::new(0));
         let path = path.to_path_buf();
-        let decodes = AtomicU32::new(0);
-        let trace = Trace { path, map, data, header, running, tail_in_memory, damage, decodes };
+        let trace = Trace {
+            path,
+            map,
+            data,
+            header,
+            running,
+            tail_in_memory,
+            by_other_user,
+            damage,
+            decodes,
+        };
         trace.release();
         Ok(trace)
     }
@@ -254,7 +295,7 @@ impl Trace {
 
     /// All definitions, and the damage in them.
     pub fn definitions(&self) -> (Definitions, Vec<Damage>) {
-        let mut all = Definitions::default();
+        let mut all = Definitions::of(self.by_other_user);
         let Some(reader) = self.reader() else { return (all, Vec::new()) };
         let mut definitions = reader.definitions();
         for definition in &mut definitions {

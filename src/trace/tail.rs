@@ -20,7 +20,7 @@ use super::tail_place::Beside;
 use crate::files::{Access, Directory, Map};
 
 /// Most bytes of windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
-const MOST_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 64 << 20;
 /// How far behind the trace's end a window may have its place: the trace may have been cut.
 const MOST_BEHIND: u64 = 64 << 30;
 

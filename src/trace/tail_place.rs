@@ -16,6 +16,8 @@ use crate::files::{Access, Directory};
 pub(super) struct Beside {
     directory: Option<Directory>,
     tails: OnceCell<Vec<OsString>>,
+    /// Whose files are opened, by their whole names only. `None`: anybody's.
+    owner: Option<u32>,
 }
 
 /// An open tail.
@@ -46,7 +48,16 @@ impl Found<'_> {
 impl Beside {
     /// Of the traces in a directory. Without the directory, they have no tails there.
     pub(super) fn at(directory: &Path) -> Beside {
-        Beside { directory: Directory::at(directory).ok(), tails: OnceCell::new() }
+        Beside { directory: Directory::at(directory).ok(), tails: OnceCell::new(), owner: None }
+    }
+
+    /// Of one trace, whose tail must be this user's too.
+    pub(super) fn of_user(owner: u32, trace: &Path) -> Beside {
+        Beside { owner: Some(owner), ..Beside::of(trace) }
+    }
+
+    pub(super) fn owner(&self) -> Option<u32> {
+        self.owner
     }
 
     /// Of one trace.
@@ -56,7 +67,7 @@ impl Beside {
 
     /// Of the traces in a directory that is open.
     pub(super) fn inside(directory: Directory) -> Beside {
-        Beside { directory: Some(directory), tails: OnceCell::new() }
+        Beside { directory: Some(directory), tails: OnceCell::new(), owner: None }
     }
 
     /// Opens the tail of the trace with this name, file and header.
@@ -71,7 +82,10 @@ impl Beside {
     fn tail_beside(&self, trace: &OsStr, tag: u64) -> Option<Found<'_>> {
         let directory = self.directory.as_ref()?;
         let name = OsStr::from_bytes(&tail::name(trace.as_bytes(), tag)).to_os_string();
-        if let Ok(file) = directory.open(&name, Access::Read) {
+        let is_its = |file: &File| {
+            self.owner.is_none_or(|owner| file.metadata().is_ok_and(|about| about.uid() == owner))
+        };
+        if let Some(file) = directory.open(&name, Access::Read).ok().filter(is_its) {
             return Some(Found { file, name, directory: FoundIn::Beside(directory) });
         }
         let end = tail::name_end(tag);
@@ -85,7 +99,7 @@ impl Beside {
     }
 
     fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Found<'_>> {
-        let directory = self.directory.as_ref()?;
+        let directory = self.directory.as_ref().filter(|_| self.owner.is_none())?;
         let is_tail = |name: &OsString| name.as_bytes().ends_with(b".tail");
         let read = || directory.names().map(|names| names.filter(is_tail).collect());
         let tails = self.tails.get_or_init(|| read().unwrap_or_default());

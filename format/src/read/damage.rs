@@ -43,7 +43,7 @@ impl DamageKind {
 }
 
 /// A damaged range of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Damage {
     /// Start of the range, in bytes from the start of the file.
     pub offset: u64,

@@ -13,6 +13,8 @@ pub struct Window {
     pub position: u64,
     /// The header was damaged and is guessed: `base_time_ns` is 0.
     pub guessed: bool,
+    /// Bytes from its start in which no record is: whole lines of a guessed window.
+    pub(super) empty: usize,
 }
 
 impl Window {

@@ -7,7 +7,9 @@ use super::found::Window;
 use super::scan::{Findings, Scan};
 use crate::header::HEADER_BYTES;
 use crate::record::code;
-use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader, WindowKind, slot_offset};
+use crate::window::{
+    LINE, SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader, WindowKind, slot_offset,
+};
 
 /// Finds the windows in file order, and adds damage. `data`: the ranges of the file that hold data. `tag`: the file tag
 /// of the header page; `None`: the header page is damaged.
@@ -25,33 +27,40 @@ pub(super) fn find_windows(
     let tag = tag.or_else(first_tag).unwrap_or(0);
     let mut windows: Vec<Window> = Vec::new();
     let mut from = 0;
+    // Of the next windows of each kind.
+    let mut sequences = [0; 3];
     while let Some(slot) = next(from) {
         let offset = slot_offset(slot);
-        let window = |header| Window { header, offset, position: offset, guessed: false };
-        let (found, kind) = match classify_slot(bytes, slot, tag) {
-            Slot::Window(header) => (Some(window(header)), None),
-            Slot::Unmarked(header) => (Some(window(header)), Some(DamageKind::WindowHeader)),
-            Slot::Empty => (None, None),
-            Slot::Stray => (None, Some(DamageKind::StrayWindow)),
+        let (position, guessed, empty) = (offset, false, 0);
+        let window = |header| Window { header, offset, position, guessed, empty };
+        let (found, taken, kind) = match classify_slot(bytes, slot, tag) {
+            Slot::Window(header) => (Some(window(header)), header.slots, None),
+            Slot::Unmarked(header) => {
+                (Some(window(header)), header.slots, Some(DamageKind::WindowHeader))
+            }
+            Slot::Empty => (None, 1, None),
+            Slot::Stray => (None, 1, Some(DamageKind::StrayWindow)),
             Slot::Broken { .. } => {
-                (guess(bytes, slot, slots, tag, &windows), Some(DamageKind::WindowHeader))
+                let taken = broken(bytes, slot, slots, tag);
+                let found = guess(bytes, slot, taken, tag, &sequences);
+                (found, taken, Some(DamageKind::WindowHeader))
             }
         };
-        let end = found.map_or(slot_offset(slot + 1), |w| offset + w.header.bytes() as u64);
+        let end = slot_offset(slot + u64::from(taken));
         if let Some(kind) = kind {
-            let header_only = found.is_some() && end <= bytes.len() as u64;
-            let bytes = if header_only {
-                WINDOW_HEADER as u64
-            } else {
-                end.min(bytes.len() as u64) - offset
-            };
+            let empty = found.filter(|_| end <= bytes.len() as u64).map(|window| window.empty);
+            let all = (end.min(bytes.len() as u64) - offset) as usize;
+            let bytes = empty.map_or(all, |empty| empty.max(WINDOW_HEADER)) as u64;
             note(damage, Damage { offset, bytes, kind });
         }
         if found.is_some() && end > bytes.len() as u64 {
             let offset = bytes.len() as u64;
             damage.push(Damage { offset, bytes: end - offset, kind: DamageKind::Cut });
         }
-        from = slot + found.map_or(1, |window| u64::from(window.header.slots));
+        from = slot + u64::from(taken);
+        if let Some(WindowHeader { kind, sequence, .. }) = found.map(|window| window.header) {
+            sequences[kind as usize] = sequence.saturating_add(1);
+        }
         windows.extend(found);
     }
     windows
@@ -95,6 +104,8 @@ fn classify_slot(bytes: &[u8], slot: u64, tag: u64) -> Slot {
     // Records begin right behind the header. Neither an erased window nor one whose writer was killed before it stored
     // the magic has records.
     let page = &bytes[at + WINDOW_HEADER..bytes.len().min(at + PAGE)];
+    #[cfg(test)]
+    super::examined::add(PAGE);
     match WindowHeader::from_words(&fixed) {
         _ if magic == 0 && page.iter().all(|byte| *byte == 0) => Slot::Empty,
         Some(header) if u64::from(header.slot) != slot || header.file != tag => Slot::Stray,
@@ -133,30 +144,34 @@ fn note(damage: &mut Vec<Damage>, more: Damage) {
     }
 }
 
-/// Guesses a window with a damaged header. It extends to the next slot that is empty or holds a window. Its kind is
-/// that of its first intact record, and its sequence number the next one of the kind. `None`: it has no intact
-/// record.
-fn guess(bytes: &[u8], slot: u64, slots: u64, tag: u64, before: &[Window]) -> Option<Window> {
-    let mut end = slot + 1;
-    while end < slots && matches!(classify_slot(bytes, end, tag), Slot::Broken { marked: false }) {
-        end += 1;
-    }
+/// Number of slots from this one on up to the next that is empty or holds a window, at most those of a window.
+fn broken(bytes: &[u8], slot: u64, slots: u64, tag: u64) -> u16 {
+    let is_broken =
+        |slot| matches!(classify_slot(bytes, slot, tag), Slot::Broken { marked: false });
+    let behind = (slot + 1..slots).take(usize::from(u16::MAX) - 1);
+    1 + behind.take_while(|slot| is_broken(*slot)).count() as u16
+}
+
+/// Guesses a window with a damaged header, of so many slots. Its kind is that of its first intact record, and its
+/// sequence number the next one of the kind. `None`: it has no intact record, and no part of it has.
+fn guess(bytes: &[u8], slot: u64, taken: u16, tag: u64, sequences: &[u64; 3]) -> Option<Window> {
     let header = WindowHeader {
         kind: WindowKind::Events,
-        slots: u16::try_from(end - slot).unwrap_or(u16::MAX),
+        slots: taken,
         sequence: 0,
         slot: u32::try_from(slot).ok()?,
         base_time_ns: 0,
         file: tag,
     };
     let offset = slot_offset(slot);
-    let mut window = Window { header, offset, position: offset, guessed: true };
+    let mut window = Window { header, offset, position: offset, guessed: true, empty: 0 };
     let mut scan = Scan::new(window.bytes(bytes), &window, 0, false);
     let first = scan.next(&mut Findings::default())?;
+    // They are not searched again.
+    window.empty = first.at / LINE * LINE;
     if first.kind >= code::FIRST_DEFINITION || first.kind == code::PART {
         window.header.kind = WindowKind::Definitions;
     }
-    let previous = before.iter().rev().find(|other| other.header.kind == window.header.kind);
-    window.header.sequence = previous.map_or(0, |w| w.header.sequence.saturating_add(1));
+    window.header.sequence = sequences[window.header.kind as usize];
     Some(window)
 }

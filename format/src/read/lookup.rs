@@ -92,7 +92,8 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
                 if self.kept.len() == KEPT {
                     self.kept.remove(0);
                 }
-                let window = Window { header, offset, position: offset, guessed: false };
+                let (position, guessed) = (offset, false);
+                let window = Window { header, offset, position, guessed, empty: 0 };
                 self.kept.push((window, bytes));
                 self.kept.len() - 1
             }

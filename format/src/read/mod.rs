@@ -3,6 +3,8 @@
 pub mod damage;
 pub mod definitions;
 pub mod events;
+#[cfg(test)]
+mod examined;
 pub mod found;
 mod grid;
 pub mod lookup;

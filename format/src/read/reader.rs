@@ -106,6 +106,11 @@ impl<'a> TraceReader<'a> {
         &self.windows[self.event_windows().len()..]
     }
 
+    /// Bytes of the definition windows, also of what is not written yet.
+    pub fn definition_bytes(&self) -> u64 {
+        self.definition_windows().iter().map(|window| window.header.bytes() as u64).sum()
+    }
+
     /// The runs of event windows without a gap. A trace from which nothing was erased has one.
     pub fn runs(&self) -> &[Run] {
         &self.runs

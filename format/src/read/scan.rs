@@ -46,10 +46,22 @@ pub(crate) struct Scan<'a> {
     complete: bool,
     /// The initial value of each record's check.
     check: Check,
+    /// The end of the line in which records were searched last, and what is left of [`SEARCHED`] there.
+    searched: (usize, usize),
 }
+
+/// Bytes of a line that are examined in search of records, at most, beside the records that are found: else a file made
+/// for it is read again from every word of it on. More than a line of random bytes takes.
+const SEARCHED: usize = 2 * LINE;
+/// Greatest length of an event record, in words.
+const EVENT_WORDS: u8 = 16;
+/// Codes of definitions from here on are not searched for.
+const BEHIND_DEFINITIONS: u8 = code::FIRST_DEFINITION + 16;
 
 #[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u64 {
+    #[cfg(test)]
+    super::examined::add(8);
     bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
 }
 
@@ -58,15 +70,16 @@ impl<'a> Scan<'a> {
     pub(super) fn new(bytes: &'a [u8], window: &Window, at: usize, living: bool) -> Scan<'a> {
         // Drops an incomplete word at the end of a truncated file.
         let bytes = &bytes[..bytes.len() & !7];
-        let at = at.max(WINDOW_HEADER).next_multiple_of(8);
+        let at = at.max(WINDOW_HEADER).max(window.empty).next_multiple_of(8);
         let complete = window.is_complete(bytes);
-        Scan { bytes, at, offset: window.offset, living, complete, check: window.header.check() }
+        let (offset, check) = (window.offset, window.header.check());
+        Scan { bytes, at, offset, living, complete, check, searched: (0, 0) }
     }
 
     /// A scan without records.
     pub(super) fn empty() -> Scan<'a> {
-        let check = Check::new();
-        Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check }
+        let (check, searched) = (Check::new(), (0, 0));
+        Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check, searched }
     }
 
     /// Position of the next record, in bytes from the window's start.
@@ -188,20 +201,19 @@ impl<'a> Scan<'a> {
     /// `began`; the rest of the record is at the current position. Returns where reading continues: at the next intact
     /// record of the line (one is enough, because nothing may be written after it yet), at a zero word, or at the
     /// line's end. `None`: the words are not such a rest, or longer than an event record.
-    fn after_torn(&self, began: usize) -> Option<usize> {
-        const LONGEST: usize = 128;
+    fn after_torn(&mut self, began: usize) -> Option<usize> {
+        const LONGEST: usize = 8 * EVENT_WORDS as usize;
         let at = self.at;
-        if at >= self.bytes.len() || at.is_multiple_of(LINE) || self.whole_at(at).is_some() {
+        if at >= self.bytes.len() || at.is_multiple_of(LINE) || self.search(at).is_some() {
             return None;
         }
         if Head::unpack(word(self.bytes, at)).is_unfinished() {
             return None;
         }
-        let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
-        let mut places = (at + 8..line_end).step_by(8);
-        let is_next = |at: &usize| word(self.bytes, *at) == 0 || self.whole_at(*at).is_some();
-        let next = places.find(is_next).unwrap_or(line_end);
-        (next - began <= LONGEST).then_some(next)
+        let line_end = self.line_end(at);
+        let mut places = (at + 8..line_end.min(began + LONGEST + 8)).step_by(8);
+        let next = places.find(|at| word(self.bytes, *at) == 0 || self.search(*at).is_some());
+        Some(next.unwrap_or(line_end)).filter(|next| next - began <= LONGEST)
     }
 
     /// Reports damage, and continues at the next intact records of the line or at its end.
@@ -209,36 +221,73 @@ impl<'a> Scan<'a> {
     fn recover(&mut self, kind: DamageKind, findings: &mut Findings) {
         let at = self.at;
         self.at = self.next_whole(at);
-        findings.damage.push(Damage {
-            offset: self.offset + at as u64,
-            bytes: (self.at - at) as u64,
-            kind,
-        });
+        let (offset, bytes) = (self.offset + at as u64, (self.at - at) as u64);
+        findings.damage.push(Damage { offset, bytes, kind });
     }
 
     /// The position of the next intact records in the line after a damaged one, or the line's end.
-    fn next_whole(&self, at: usize) -> usize {
-        let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
-        let claimed = at + 8 * Head::unpack(word(self.bytes, at)).len as usize;
-        let claimed =
-            Some(claimed).filter(|to| *to > at && *to < line_end && self.follows(*to, line_end, 1));
+    fn next_whole(&mut self, at: usize) -> usize {
+        let line_end = self.line_end(at);
+        let bytes = 8 * Head::unpack(word(self.bytes, at)).len as usize;
+        // The check of the damaged one was computed.
+        if !self.take(at, bytes) {
+            return line_end;
+        }
+        let claimed = (at + bytes > at && at + bytes < line_end).then_some(at + bytes);
+        let claimed = claimed.filter(|to| self.search(*to).is_some());
         // Requires two records in a row: the middle of a record may look like one by chance. Takes the nearest: a
         // damaged length may point past intact records.
         let until = claimed.unwrap_or(line_end);
         let mut candidates = (at + 8..until).step_by(8);
-        candidates.find(|to| self.follows(*to, line_end, 2)).unwrap_or(until)
+        let found = candidates.find(|to| self.searched.1 == 0 || self.two_follow(*to, line_end));
+        found.filter(|_| self.searched.1 > 0).unwrap_or(until)
     }
 
-    /// Whether `count` intact records begin here in this line.
-    fn follows(&self, at: usize, line_end: usize, count: usize) -> bool {
-        let mut next = at;
-        (0..count).all(|_| match self.whole_at(next) {
-            Some(end) if next < line_end => {
-                next = end;
-                true
+    /// Whether two intact records of one kind of window begin here in this line. The check of neither is computed
+    /// unless both look like records.
+    fn two_follow(&mut self, at: usize, line_end: usize) -> bool {
+        let looks = |at: usize| {
+            let head = Head::unpack(word(self.bytes, at));
+            let is_definition = match head.kind {
+                code::PAD => None,
+                code::PART | code::FIRST_DEFINITION..BEHIND_DEFINITIONS => Some(true),
+                1..code::FIRST_DEFINITION if head.len <= EVENT_WORDS => Some(false),
+                _ => return None,
+            };
+            Some((is_definition, at + 8 * head.len as usize))
+        };
+        let first = looks(at).filter(|(_, end)| *end > at && *end < line_end);
+        let second = first.and_then(|(_, end)| looks(end));
+        let kinds = [first, second].map(|one| one.and_then(|(is_definition, _)| is_definition));
+        let differ = matches!(kinds, [Some(one), Some(other)] if one != other);
+        self.take(at, 8 + 8 * usize::from(first.is_some()));
+        match (first, second) {
+            (Some((_, next)), Some(_)) if !differ => {
+                self.search(at).is_some() && self.search(next).is_some()
             }
             _ => false,
-        })
+        }
+    }
+
+    fn line_end(&self, at: usize) -> usize {
+        ((at / LINE + 1) * LINE).min(self.bytes.len())
+    }
+
+    /// Takes these bytes of what may be searched in the line. False: nothing is left.
+    fn take(&mut self, at: usize, bytes: usize) -> bool {
+        let line_end = self.line_end(at);
+        if self.searched.0 != line_end {
+            self.searched = (line_end, SEARCHED);
+        }
+        self.searched.1 = self.searched.1.saturating_sub(bytes);
+        self.searched.1 > 0
+    }
+
+    /// As [`Scan::whole_at`], as long as more may be searched in the line.
+    fn search(&mut self, at: usize) -> Option<usize> {
+        let first = self.bytes.get(at..at + 8)?;
+        let bytes = 8 + 8 * Head::unpack(word(first, 0)).len as usize;
+        self.take(at, bytes).then(|| self.whole_at(at))?
     }
 
     /// The end of the intact record or padding that begins here. `None`: there is none.

@@ -19,8 +19,8 @@ pub fn marked_batches(definitions: &Definitions) -> Vec<u64> {
 }
 
 fn marked_values(definitions: &Definitions, number: &Name) -> Vec<u64> {
-    let names = (1..=definitions.last_text()).filter_map(|id| definitions.text(id));
-    let mut values: Vec<u64> = names.filter_map(|name| number.in_mark(name)).collect();
+    let mut values: Vec<u64> =
+        definitions.texts().filter_map(|name| number.in_mark(name)).collect();
     values.sort_unstable();
     values.dedup();
     values
@@ -121,6 +121,17 @@ mod tests {
             definitions.add(Definition::Text { id, text: text.to_string() });
         }
         definitions
+    }
+
+    #[test]
+    fn ids_of_names_are_not_counted_up_to() {
+        // Counting to the highest id, this test took hours.
+        let mut definitions = named(&["batch=4"]);
+        for id in (0..2_000).map(|n| u32::MAX - n) {
+            definitions.add(Definition::Text { id, text: "batch=6".into() });
+            assert_eq!(marked_batches(&definitions), [4, 6]);
+            assert_eq!(definitions.free_texts().next(), Some(2));
+        }
     }
 
     #[test]

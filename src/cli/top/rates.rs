@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use vramtrace_reader::analysis::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
-use vramtrace_reader::replay::{Follower, GrowingReplay, Observer};
-use vramtrace_reader::trace::{Definitions, OpenError, Trace};
+use vramtrace_format::DeviceId;
 
 use super::background::Background;
-use crate::live_processes::followed::growth_by_device;
-use crate::live_processes::process::LiveProcess;
+use crate::live_processes::followed::{Followed, Growth};
+use crate::live_processes::process::{self, LiveProcess};
 
 /// What the verdicts on a process say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,8 +26,7 @@ pub enum Rate {
 
 impl Rate {
     /// The lines with the verdict GROWING together; of several devices the one that is full first.
-    pub fn of(found: &Leaks) -> Rate {
-        let devices = growth_by_device(found);
+    pub fn of(devices: &BTreeMap<DeviceId, Growth>) -> Rate {
         match devices.is_empty() {
             true => Rate::None,
             false => Rate::Growing {
@@ -43,47 +40,19 @@ impl Rate {
 /// The history of a growing trace. Each reading goes on where the last one ended.
 #[derive(Default)]
 pub(super) struct History {
-    uuid: [u8; 16],
-    replay: GrowingReplay,
-    observed: Observed,
-    events: u64,
+    followed: Followed,
     rate: Option<Rate>,
 }
 
-#[derive(Default)]
-struct Observed(GrowthObserver);
-
-impl Follower for Observed {
-    fn on_definitions(&mut self, _definitions: &Definitions) {}
-
-    fn observer(&mut self) -> impl Observer {
-        &mut self.0
-    }
-}
-
 impl History {
-    pub fn rate(&mut self, path: &Path) -> Result<Rate, OpenError> {
-        let trace = Trace::open(path)?;
-        let begin = || History { uuid: trace.header().uuid, ..History::default() };
-        if self.uuid != trace.header().uuid {
-            *self = begin();
+    /// `None`: not known yet.
+    pub fn rate(&mut self, path: &Path) -> Option<Rate> {
+        match self.followed.read([path.to_path_buf()], process::user(), |_| true) {
+            Some(true) => self.rate = Some(Rate::of(&self.followed.figures.growth)),
+            Some(false) => {}
+            None => self.rate = Some(Rate::None),
         }
-        if !self.replay.read(&trace, &mut self.observed) {
-            *self = begin();
-            self.replay.read(&trace, &mut self.observed);
-        }
-        let state = self.replay.state();
-        if let Some(rate) = self.rate.filter(|_| state.events == self.events) {
-            return Ok(rate);
-        }
-        let definitions = self.replay.definitions();
-        let watched = Watched::new(self.observed.0.clone(), state);
-        let mut rests = watched.rests();
-        trace.visit(definitions, &mut [&mut rests]);
-        let rules = Suppressions::default();
-        let found = watched.judge(&trace, definitions.clone(), state, rests, &rules, 0);
-        self.events = state.events;
-        Ok(*self.rate.insert(Rate::of(&found)))
+        self.rate
     }
 }
 
@@ -102,10 +71,9 @@ impl Rates {
             let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
             known.retain(|pid, _| wanted.contains_key(pid));
             let rate = |(pid, trace): (u32, PathBuf)| {
-                let history = known.entry(pid).or_default();
-                (pid, history.rate(&trace).unwrap_or(Rate::None))
+                Some((pid, known.entry(pid).or_default().rate(&trace)?))
             };
-            wanted.into_iter().map(rate).collect()
+            wanted.into_iter().filter_map(rate).collect()
         };
         let rates = Background::start(BTreeMap::new(), Duration::from_millis(500), next);
         Rates { traces, rates }

@@ -12,6 +12,7 @@ mod odd_processes;
 mod oom_command;
 mod oom_message;
 mod page_damage;
+mod replaced_traces;
 mod reported_memory;
 mod secure_directories;
 mod services;

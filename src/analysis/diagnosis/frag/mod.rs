@@ -108,15 +108,15 @@ impl Frag {
 
     /// Reserved and in no block.
     pub fn free(&self) -> u64 {
-        self.small.free() + self.large.free()
+        self.small.free().saturating_add(self.large.free())
     }
 
     pub fn releasable(&self) -> u64 {
-        self.small.releasable + self.large.releasable
+        self.small.releasable.saturating_add(self.large.releasable)
     }
 
     pub fn unusable(&self) -> u64 {
-        self.small.unusable + self.large.unusable
+        self.small.unusable.saturating_add(self.large.unusable)
     }
 
     /// `1 - peak allocated / peak reserved`, 0 to 1. `None` where nothing was reserved.

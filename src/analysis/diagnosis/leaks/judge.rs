@@ -261,8 +261,8 @@ pub(super) fn judge(
             stacks: 0,
             largest: case.stack,
         });
-        sums.bytes += case.bytes;
-        sums.count += case.count;
+        sums.bytes = sums.bytes.saturating_add(case.bytes);
+        sums.count = sums.count.saturating_add(case.count);
         sums.stacks += case.stacks;
         let most = largest.entry(key).or_default();
         if case.bytes > *most {

@@ -71,7 +71,8 @@ pub(super) fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     }
     let largest = steps.clone().map(|pair| pair[1].1 - pair[0].1).max().unwrap_or(0);
     let values_of: Vec<u64> = points.iter().map(|(_, value)| *value).collect();
-    let up: u64 = values_of.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).sum();
+    let rises = values_of.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+    let up = rises.fold(0, u64::saturating_add);
     let (tau, chance) = mann_kendall(&values_of);
     Some(Trend {
         tau,
