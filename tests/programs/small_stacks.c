@@ -1,6 +1,6 @@
 /* small_stacks thread|fiber KIB [THREADS]: the first and all later calls of the driver are made on stacks of
    so many KiB, with a page below each that faults. Several threads make theirs at the same time; then the main thread says
-   how many pieces of 64 MiB it gets, of 100. */
+   how many pieces of 16 MiB it gets, of 100. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include <pthread.h>
@@ -76,7 +76,7 @@ int main(int count, char **arguments) {
     CUdeviceptr at;
     int pieces = 0;
     failed = init(0) || retain(&context, 0) || current(context);
-    while (pieces < 100 && allocate(&at, 64ul << 20) == 0) pieces++;
+    while (pieces < 100 && allocate(&at, 16ul << 20) == 0) pieces++;
     printf("pieces %d failed %d\n", pieces, failed);
     return 0;
 }

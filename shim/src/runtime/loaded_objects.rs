@@ -79,6 +79,11 @@ impl Variables {
         unsafe { (self.ever.read_volatile() << 32) | u64::from(self.loaded.read_volatile()) }
     }
 
+    fn unloaded(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { self.ever.read_volatile().wrapping_sub(self.loaded.read_volatile().into()) }
+    }
+
     /// `None`: the loader's variables are not where they are expected.
     fn find() -> Option<Variables> {
         const RECURSIVE: u32 = libc::PTHREAD_MUTEX_RECURSIVE as u32;
@@ -177,7 +182,13 @@ pub fn can_ask() -> bool {
 /// at the start, or there are several namespaces (`dlmopen`), of which the others have counters of their own.
 #[inline]
 pub fn generation() -> Option<u64> {
-    ALL.generation_of_all()
+    ALL.if_counted(Variables::generation)
+}
+
+/// How many objects were unloaded; while one is being loaded it may be one less. `None` as [`generation`].
+#[inline]
+pub fn unloaded() -> Option<u64> {
+    ALL.if_counted(Variables::unloaded)
 }
 
 /// Failed attempts before a look-up gives up. The loader changes its list within a microsecond.
@@ -206,7 +217,7 @@ impl LoadedObjects {
     }
 
     #[inline]
-    fn generation_of_all(&self) -> Option<u64> {
+    fn if_counted(&self, count: impl Fn(&Variables) -> u64) -> Option<u64> {
         if self.state.load(Ordering::Acquire) != USABLE {
             return None;
         }
@@ -214,7 +225,7 @@ impl LoadedObjects {
         let variables = unsafe { (*self.variables.get()).as_ref() }?;
         // SAFETY: a variable of the loader, which stays. It writes it in one piece.
         let namespaces = unsafe { variables.namespaces.read_volatile() };
-        (namespaces == 1).then(|| variables.generation())
+        (namespaces == 1).then(|| count(variables))
     }
 
     #[cold]

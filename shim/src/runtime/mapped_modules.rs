@@ -7,6 +7,7 @@
 
 use crate::runtime::elf::{self, Object};
 use crate::runtime::fallible::TryPush;
+pub use crate::runtime::loaded_objects::unloaded;
 use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
 use crate::runtime::readable::{can_read_word, read_word};
@@ -72,13 +73,6 @@ pub fn prepare() {
 #[inline]
 pub fn generation() -> Option<u64> {
     loaded_objects::generation()
-}
-
-/// A number that changes when an object is unloaded, and does not come back to a value. `None`: not known.
-#[inline]
-pub fn unloaded() -> Option<u64> {
-    // An object that is being loaded may be counted as one less for a moment.
-    generation().map(|counts| (counts >> 32).wrapping_sub(counts & u64::from(u32::MAX)))
 }
 
 /// Whether objects can be looked up with this C library.

@@ -47,7 +47,7 @@ fn calls_of_many_threads_on_small_stacks_are_as_without_us() {
         setup.env("VRAMTRACE_TEST_NO_PAGES", "stack")
     };
     let without = program.run(setup(none)).ok();
-    assert_eq!(without.stdout, bare.stdout.replace("pieces 100", "pieces 16"));
+    assert_eq!(without.stdout, bare.stdout.replace("pieces 100", "pieces 64"));
     let lines: Vec<&str> =
         without.stderr.lines().filter(|line| line.contains("host memory")).collect();
     assert!(lines.len() <= 1, "{}", without.stderr);
