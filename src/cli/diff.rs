@@ -132,7 +132,7 @@ pub fn run(args: Args) -> Outcome {
             [path.display().to_string(), first],
         ),
         (None, Some(vs)) => {
-            let at = |at: Option<Moment>| at.map_or("".into(), moment::words);
+            let at = |at: Option<Moment>| at.map_or("".into(), Moment::words);
             let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
             (
                 usage_of(&args.traces[0], args.at, "--at")?,
@@ -188,7 +188,7 @@ pub fn moments(
         Ok(usage)
     };
     let (before, after) = (at_moment(at, "--at")?, at_moment(vs, "--vs")?);
-    let names = [moment::words(at), moment::words(vs)];
+    let names = [at.words(), vs.words()];
     let names = [&*names[0], &*names[1]];
     print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
     Ok(DONE)

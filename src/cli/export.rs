@@ -29,8 +29,7 @@ use crate::error::{DONE, Failure, Outcome};
         perfetto: for https://ui.perfetto.dev; chrome: JSON for chrome://tracing and others; \
         csv: rows of allocations, counters and refusals.\n\n\
         Or write the stacks with the bytes that they hold at one moment: \
-        folded: lines for flame graphs; speedscope: for https://www.speedscope.app; \
-        pprof: for `go tool pprof`.\n\n\
+        folded: lines for flame graphs and https://www.speedscope.app; pprof: for `go tool pprof`.\n\n\
         torch-snapshot: one process as PyTorch would have recorded it, for \
         https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py; memory that other libraries \
         took is in it.\n\n\
@@ -238,7 +237,7 @@ pub fn stacks(
     problems.iter().take(5).for_each(message);
     let samples = gathered.iter().flat_map(|process| &process.samples);
     let bytes = samples.clone().fold(0u64, |sum, sample| sum.saturating_add(sample.held.bytes));
-    let when = moment::words(at);
+    let when = at.words();
     let not_known: u64 = gathered.iter().map(|process| process.not_known).sum();
     if not_known > 0 {
         let what = format!(

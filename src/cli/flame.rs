@@ -26,9 +26,7 @@ pub struct Args {
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]

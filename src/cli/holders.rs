@@ -42,9 +42,7 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Show what grew from --at to this moment instead; more of it: `vramtrace diff`
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse, conflicts_with_all = ["json", "full", "level", "by"])]
@@ -168,7 +166,7 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
-    let when = moment::words(args.at);
+    let when = args.at.words();
     let how = ListingOptions {
         by: args.by.group().unwrap_or_default(),
         top: args.top,

@@ -36,9 +36,7 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
@@ -159,12 +157,12 @@ fn shown(all: &[DeviceCallTree], several: bool, args: &Args) -> String {
     };
     let one = |of: &DeviceCallTree| {
         let name = if several { format!("{}, ", of.process.name()) } else { String::new() };
-        let when = moment::words(args.at);
+        let when = args.at.words();
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));
         tree(&of.root, &heading, how)
     };
     match all.is_empty() {
-        true => format!("no GPU memory was held {}\n", moment::words(args.at)),
+        true => format!("no GPU memory was held {}\n", args.at.words()),
         false => all.iter().map(one).collect::<Vec<_>>().join("\n"),
     }
 }
