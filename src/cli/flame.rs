@@ -41,9 +41,9 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
-    let traces = args.processes.open()?.traces;
-    output.refuse_inputs(paths(&traces))?;
+    let selected = args.processes.open()?;
+    output.refuse_inputs(paths(&selected.traces))?;
     let level = args.level.map(Level::from);
     let format = StackFormat::Flame { fold: args.fold };
-    export::stacks(&traces, format, (args.at, level), &args.device, &output)
+    export::stacks(selected, format, (args.at, level), &args.device, &output)
 }
