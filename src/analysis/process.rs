@@ -37,8 +37,8 @@ pub struct Process {
     /// The process was running when the trace was opened.
     pub running: bool,
     pub definitions: Definitions,
-    /// The requested moment. A peak with a known time and missing events becomes [`Moment::At`], and a moment of an
-    /// iteration that there is becomes [`Moment::Event`].
+    /// The requested moment. A peak with a known time and missing events becomes [`Moment::At`]; an out-of-memory and a
+    /// moment of an iteration become [`Moment::Event`] where there is one.
     pub moment: Moment,
     /// The state at that moment.
     pub state: State,
@@ -209,6 +209,13 @@ impl Process {
         let moment = match (moment, peak) {
             (Moment::Step(asked), _) => of_step(asked)
                 .map_or(moment, |Place { offset, time_ns }| Moment::Event { offset, time_ns }),
+            (Moment::OutOfMemory, _) => {
+                let fatal = ooms.iter().rfind(|oom| !oom.went_on).or(ooms.last());
+                fatal.map_or(moment, |oom| Moment::Event {
+                    offset: oom.offset,
+                    time_ns: oom.time_ns,
+                })
+            }
             // The events of the peak are missing: its time is known from the counters alone.
             (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => Moment::At(time_ns),
             _ => moment,
@@ -301,7 +308,7 @@ impl Process {
         wants_roles: bool,
     ) -> (Holdings, Option<HeldByRole>) {
         let moment = match moment {
-            Moment::Step(_) => self.moment,
+            Moment::Step(_) | Moment::OutOfMemory => self.moment,
             moment => moment,
         };
         let roles = wants_roles.then_some((moment, level));

@@ -150,6 +150,9 @@ pub fn require_known(trace: &Trace, process: &Process) -> Result<(), Failure> {
         let why = process.steps.as_ref().map_or(String::new(), |steps| steps.why_not(asked.number));
         return Err(Failure::new(format!("{}: --at step:{}: {why}", name(trace), asked.number)));
     }
+    if process.moment == Moment::OutOfMemory {
+        return Err(Failure::new(format!("{}: --at oom: no request failed", name(trace))));
+    }
     match knowledge(trace, &process.definitions, &process.state, process.moment) {
         Knowledge::Known => {}
         Knowledge::Unsure => warn_missing_events(trace.path()),

@@ -5,18 +5,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
-use vramtrace_reader::analysis::{
-    Collect, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, read_all,
-};
+use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, RolesOf};
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::facts;
 use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
-use super::holders::require_stacks;
 use super::output::Output;
 use super::page::label;
+use super::reading::Question;
 use super::select::{self, DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment};
 use crate::console::{json, message, print, print_text};
@@ -132,7 +130,7 @@ pub fn run(args: Args) -> Outcome {
             [path.display().to_string(), first],
         ),
         (None, Some(vs)) => {
-            let at = |at: Option<Moment>| at.map_or("".into(), moment::words);
+            let at = |at: Option<Moment>| at.map_or("".into(), Moment::words);
             let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
             (
                 usage_of(&args.traces[0], args.at, "--at")?,
@@ -188,7 +186,7 @@ pub fn moments(
         Ok(usage)
     };
     let (before, after) = (at_moment(at, "--at")?, at_moment(vs, "--vs")?);
-    let names = [moment::words(at), moment::words(vs)];
+    let names = [at.words(), vs.words()];
     let names = [&*names[0], &*names[1]];
     print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
     Ok(DONE)
@@ -233,22 +231,17 @@ fn usage_of(path: &Path, at: Option<Moment>, option: &str) -> Result<Usage, Fail
 
 /// `option`: the one that gave the moment.
 fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
-    let Selected { mut traces, .. } = selected;
-    require_stacks(&traces)?;
-    super::level::require_blocks(&traces, None, at)?;
-    let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
-    let collect = Collect { roles: Some(RolesOf::Blocks), points: true, ..Collect::default() };
-    let mut processes = read_all(&traces, read, collect, &|_, _| {});
-    moment::require_in(&processes, read, option)?;
-    caveats::retain_known(&mut processes, &mut traces)?;
+    let roles = Some(RolesOf::Blocks);
+    let asked = at.unwrap_or(Moment::End);
+    let read = Question { at: asked, option, level: None, roles, device: None }.ask(selected)?;
     let mut index = 0;
     let mut places = Vec::new();
-    for (process, trace) in processes.iter().zip(&traces) {
+    for (process, trace) in read.each() {
         let mine = index;
         index += u32::from(process.header.rank.is_none());
         places.extend(places_of(process, trace, at, mine));
     }
-    caveats::warn_damage(&traces);
+    caveats::warn_damage(&read.traces);
     Ok(Usage { has_driver_memory: true, places })
 }
 

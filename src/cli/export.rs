@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
-use vramtrace_reader::analysis::{Level, Moment, Process};
+use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::formats::{ExportFormat, ExportOption, FORMATS, Writer};
 use vramtrace_reader::export::stacks::StackFormat;
 use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
@@ -16,8 +16,9 @@ use vramtrace_reader::units::{seconds as seconds_text, size};
 
 use super::export_tables::{self, TablesArgs};
 use super::output::Output;
-use super::select::{DeviceArgs, ProcessArgs, paths};
-use super::{caveats, holders, level, moment};
+use super::reading::{Question, Reading};
+use super::select::{DeviceArgs, ProcessArgs, Selected, paths};
+use super::{caveats, level, moment};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -29,8 +30,7 @@ use crate::error::{DONE, Failure, Outcome};
         perfetto: for https://ui.perfetto.dev; chrome: JSON for chrome://tracing and others; \
         csv: rows of allocations, counters and refusals.\n\n\
         Or write the stacks with the bytes that they hold at one moment: \
-        folded: lines for flame graphs; speedscope: for https://www.speedscope.app; \
-        pprof: for `go tool pprof`.\n\n\
+        folded: lines for flame graphs and https://www.speedscope.app; pprof: for `go tool pprof`.\n\n\
         torch-snapshot: one process as PyTorch would have recorded it, for \
         https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py; memory that other libraries \
         took is in it.\n\n\
@@ -123,14 +123,14 @@ pub fn run(args: Args) -> Outcome {
     }
     let opened = || {
         let output = Output::new(&output(&args)?, args.force)?;
-        let traces = args.processes.open()?.traces;
-        output.refuse_inputs(paths(&traces))?;
-        Ok::<_, Failure>((traces, output))
+        let selected = args.processes.open()?;
+        output.refuse_inputs(paths(&selected.traces))?;
+        Ok::<_, Failure>((selected, output))
     };
     let level = args.level.map(Level::from);
     match args.format.writer {
         Writer::Timeline(format) => {
-            let (traces, output) = opened()?;
+            let (Selected { traces, .. }, output) = opened()?;
             level::require_blocks(&traces, level, None)?;
             let driver_only = level == Some(Level::Driver);
             let min_size = args.min_size.unwrap_or(0);
@@ -138,12 +138,12 @@ pub fn run(args: Args) -> Outcome {
             timeline(&traces, format, &window, &output)
         }
         Writer::Stacks(format) => {
-            let (traces, output) = opened()?;
+            let (selected, output) = opened()?;
             let moment = args.at.unwrap_or(Moment::Peak);
-            stacks(&traces, format, (moment, level), &args.device, &output)
+            stacks(selected, format, (moment, level), &args.device, &output)
         }
         Writer::TorchSnapshot => {
-            let (traces, output) = opened()?;
+            let (Selected { traces, .. }, output) = opened()?;
             snapshot(&traces, &output)
         }
         Writer::Tables => export_tables::run(&TablesArgs {
@@ -210,22 +210,16 @@ fn timeline(traces: &[Trace], format: TimelineFormat, window: &Window, output: &
 
 /// Writes the stacks of a moment to a file, or to stdout for `-`.
 pub fn stacks(
-    traces: &[Trace],
+    selected: Selected,
     format: StackFormat,
     (at, level): (Moment, Option<Level>),
     device: &DeviceArgs,
     output: &Output,
 ) -> Outcome {
-    holders::require_stacks(traces)?;
-    level::require_blocks(traces, level, Some(at))?;
-    let read = if at.is_peak() { Moment::End } else { at };
-    let processes: Vec<Process> = traces.iter().map(|trace| Process::read(trace, read)).collect();
-    moment::require_in(&processes, at, "--at")?;
-    for (process, trace) in processes.iter().zip(traces) {
-        caveats::require_known(trace, process)?;
-    }
-    let mut gathered = export::stacks::gather(traces, processes, at, level);
-    caveats::warn_damage(traces);
+    let question = Question { at, option: "--at", level, roles: None, device: None };
+    let Reading { traces, processes, .. } = question.ask(selected)?;
+    let mut gathered = export::stacks::gather(&traces, processes, at, level);
+    caveats::warn_damage(&traces);
     let samples = || gathered.iter().flat_map(|process| &process.samples);
     device.check(samples().map(|sample| sample.device))?;
     for process in &mut gathered {
@@ -238,7 +232,7 @@ pub fn stacks(
     problems.iter().take(5).for_each(message);
     let samples = gathered.iter().flat_map(|process| &process.samples);
     let bytes = samples.clone().fold(0u64, |sum, sample| sum.saturating_add(sample.held.bytes));
-    let when = moment::words(at);
+    let when = at.words();
     let not_known: u64 = gathered.iter().map(|process| process.not_known).sum();
     if not_known > 0 {
         let what = format!(

@@ -26,9 +26,7 @@ pub struct Args {
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
@@ -43,9 +41,9 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
-    let traces = args.processes.open()?.traces;
-    output.refuse_inputs(paths(&traces))?;
+    let selected = args.processes.open()?;
+    output.refuse_inputs(paths(&selected.traces))?;
     let level = args.level.map(Level::from);
     let format = StackFormat::Flame { fold: args.fold };
-    export::stacks(&traces, format, (args.at, level), &args.device, &output)
+    export::stacks(selected, format, (args.at, level), &args.device, &output)
 }

@@ -1,18 +1,14 @@
 //! `vramtrace frag`: how fragmented PyTorch's cache is, and which lines cause it.
 
-use std::path::PathBuf;
-
 use vramtrace_format::Header;
-use vramtrace_reader::analysis::frag::{Frag, FragMoment, find};
+use vramtrace_reader::analysis::Moment;
+use vramtrace_reader::analysis::frag::{Frag, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
-use vramtrace_reader::analysis::{Moment, StepMoment};
-use vramtrace_reader::export::map;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
 use vramtrace_reader::report::text::frag::{FragOptions, text};
 
-use super::output::Output;
-use super::select::{DeviceArgs, Input, ProcessArgs, paths, traces};
+use super::select::{DeviceArgs, Input, ProcessArgs, traces};
 use super::{caveats, moment};
 use crate::console::{self, json, message, print};
 use crate::error::{DONE, Failure, Outcome};
@@ -30,7 +26,6 @@ use crate::error::{DONE, Failure, Outcome};
         columns action,addr,size,stream, and RMM logs; plain or gzip.",
     after_help = "Examples:\n  \
         vramtrace frag                                       the newest run here, at its peak\n  \
-        vramtrace frag train.vtrace --at oom -o map.svg      with a map of the segments\n  \
         vramtrace frag snapshot.pickle --json | jq '.devices[0].fragmentation'"
 )]
 pub struct Args {
@@ -38,10 +33,8 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Which moment: `peak` (when each device's cache reserved most), `end`, `oom` (when it gave
-    /// up on a request), `step:23`, `step:23:end`, or seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = at)]
-    at: FragMoment,
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
+    at: Moment,
     /// How many holders to list of each device
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
@@ -51,29 +44,6 @@ pub struct Args {
     /// Print JSON (schema vramtrace.frag/1)
     #[arg(long)]
     json: bool,
-    /// Write a map of the segments, an SVG; `-` is stdout
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-    /// Replace an existing file
-    #[arg(long)]
-    force: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "give `peak`, `end`, `oom`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
-)]
-struct NotAFragMoment;
-
-fn at(text: &str) -> Result<FragMoment, NotAFragMoment> {
-    match moment::parse(text) {
-        _ if text == "oom" => Ok(FragMoment::OutOfMemory),
-        Ok(Moment::Peak) => Ok(FragMoment::Peak),
-        Ok(Moment::End) => Ok(FragMoment::End),
-        Ok(Moment::At(time_ns)) => Ok(FragMoment::Time(time_ns)),
-        Ok(Moment::Step(asked)) => Ok(FragMoment::Step(asked)),
-        Ok(Moment::AllocatedPeak | Moment::Event { .. }) | Err(_) => Err(NotAFragMoment),
-    }
 }
 
 struct NamedFrag {
@@ -86,19 +56,11 @@ struct NamedFrag {
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    let output = match &args.output {
-        Some(path) => Some(Output::new(path, args.force)?),
-        None => None,
-    };
     let mut all = Vec::new();
     let mut not_there = None;
     let mut seen = Vec::new();
-    let selected = args.processes.open()?;
-    if let Some(output) = &output {
-        output.refuse_inputs(paths(&selected.traces))?;
-    }
-    let inputs: Vec<Input> = selected.into_inputs().collect();
-    if let FragMoment::Time(at_ns) = args.at {
+    let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
+    if let Moment::At(at_ns) = args.at {
         let end = |input: &Input| {
             let (definitions, _) = input.trace.definitions();
             // A trace without times is an error of its own.
@@ -140,12 +102,6 @@ pub fn run(args: Args) -> Outcome {
             not_there.unwrap_or("no trace has memory of PyTorch's cache on this device".into()),
         ));
     }
-    if let Some(output) = &output {
-        write_map(&all, args.at, output)?;
-        if output.is_stdout() {
-            return Ok(DONE);
-        }
-    }
     if args.json {
         let devices = all.iter().map(|it| facts(&it.frag, &it.header, args.at)).collect();
         let report = FragReport { schema: SCHEMA, devices };
@@ -158,24 +114,4 @@ pub fn run(args: Args) -> Outcome {
         all.iter().map(|it| text(&it.name, &it.frag, &it.header, shown)).collect();
     console::print_text(&parts.join("\n"))?;
     Ok(DONE)
-}
-
-fn write_map(all: &[NamedFrag], at: FragMoment, output: &Output) -> Result<(), Failure> {
-    let when = match at {
-        FragMoment::Peak => "when it reserved most",
-        FragMoment::End => "at the end",
-        FragMoment::Time(_) | FragMoment::Event(_) => "at that time",
-        FragMoment::Step(StepMoment { after: false, .. }) => "at the peak of that step",
-        FragMoment::Step(StepMoment { after: true, .. }) => "after that step",
-        FragMoment::OutOfMemory => "when it ran out of memory",
-    };
-    let parts: Vec<map::MapPart> = all
-        .iter()
-        .map(|it| map::MapPart { name: it.name.clone(), frag: &it.frag, header: &it.header })
-        .collect();
-    output.write(|out| map::write(&parts, when, out))?;
-    if !output.is_stdout() {
-        message(format_args!("{}: a map of the segments", output.shown()));
-    }
-    Ok(())
 }

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use vramtrace_reader::analysis::ranks::{Holders, merge};
 use vramtrace_reader::analysis::roles::HeldByRole;
 use vramtrace_reader::analysis::{
-    Collect, GroupBy, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, StackClassifier,
-    read_all,
+    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, StackClassifier,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::{
@@ -19,6 +18,7 @@ use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
+use super::reading::{NO_STACKS, Question};
 use super::select::{DeviceArgs, ProcessArgs};
 use super::{caveats, level, moment};
 use crate::console;
@@ -42,9 +42,7 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Show what grew from --at to this moment instead; more of it: `vramtrace diff`
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse, conflicts_with_all = ["json", "full", "level", "by"])]
@@ -95,57 +93,21 @@ impl Key {
 /// A process with its holders, and the bytes by role for `--by role`.
 type Named<'p> = (&'p Process, NamedHoldings, Option<HeldByRole>);
 
-/// What is printed for a trace without stacks.
-pub const NO_STACKS: &str = "this trace has no stacks: recorded with VRAMTRACE_STACKS=none";
-
-/// Fails if memory was allocated and no trace has stacks.
-pub fn require_stacks(traces: &[Trace]) -> Result<(), Failure> {
-    let mut lacking = None;
-    for trace in traces {
-        let (definitions, _) = trace.definitions();
-        if !definitions.stacks().is_empty() {
-            return Ok(());
-        }
-        if definitions.sites().next().is_some() {
-            lacking = lacking.or(Some(trace));
-        }
-    }
-    lacking.map_or(Ok(()), |trace| {
-        let path = trace.path().display();
-        let (definitions, _) = trace.definitions();
-        Err(Failure::new(match definitions.imported_from() {
-            Some(form) => format!("{path}: no stacks: imported from a {form}, which has none"),
-            None => format!("{path}: {NO_STACKS}; record it with VRAMTRACE_STACKS=native,python"),
-        }))
-    })
-}
-
 pub fn run(args: Args) -> Outcome {
     if let Some(vs) = args.vs {
         return super::diff::moments(&args.processes, &args.device, (args.at, vs), args.top);
     }
-    let mut loaded = args.processes.open()?;
-    require_stacks(&loaded.traces)?;
-    // A peak is found from the state at the end.
     let level = args.level.map(Level::from);
-    level::require_blocks(&loaded.traces, level, Some(args.at))?;
-    let read = if args.at.is_peak() { Moment::End } else { args.at };
     let roles = args.by.group().is_none().then_some(RolesOf::All);
-    let collect = Collect { roles, points: true, ..Collect::default() };
-    let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
-    moment::require_in(&processes, args.at, "--at")?;
-    caveats::retain_known(&mut processes, &mut loaded.traces)?;
-    args.device
-        .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
-    let named: Vec<Named> = processes
-        .iter()
-        .zip(&loaded.traces)
-        .map(|(process, trace)| named(process, trace, &args, level))
-        .collect();
-    caveats::warn_damage(&loaded.traces);
+    let question =
+        Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
+    let read = question.ask(args.processes.open()?)?;
+    let named: Vec<Named> =
+        read.each().map(|(process, trace)| named(process, trace, &args, level)).collect();
+    caveats::warn_damage(&read.traces);
     match args.json {
-        true => console::print(&json(&named, &loaded.traces, &args, level)?)?,
-        false => console::print_text(&text(&loaded.chosen, &named, &args))?,
+        true => console::print(&json(&named, &read.traces, &args, level)?)?,
+        false => console::print_text(&text(&read.chosen, &named, &args))?,
     }
     Ok(DONE)
 }
@@ -168,7 +130,7 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
-    let when = moment::words(args.at);
+    let when = args.at.words();
     let how = ListingOptions {
         by: args.by.group().unwrap_or_default(),
         top: args.top,

@@ -36,6 +36,7 @@ mod pack;
 mod page;
 mod page_choice;
 mod ps;
+mod reading;
 mod record;
 mod report;
 mod run;
@@ -179,7 +180,12 @@ fn recordings(arguments: impl Iterator<Item = OsString>) -> Option<Vec<PathBuf>>
     let first = paths.first()?;
     let is_command = |name: &str| command().find_subcommand(name).is_some();
     let is_option = |path: &PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
-    let names_files = first.exists() && !first.to_str().is_some_and(is_command);
+    // A name with a `/` or `.` is a file also where there is none, which is the error then.
+    let is_path = |name: &str| name.contains(['/', '.']);
+    let names_files = match first.to_str() {
+        Some(name) => !is_command(name) && (first.exists() || is_path(name)),
+        None => true,
+    };
     (names_files && !paths.iter().any(is_option)).then_some(paths)
 }
 

@@ -1,6 +1,4 @@
-//! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at step:23`, `--at 12.5`.
-
-use std::borrow::Cow;
+//! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at oom`, `--at step:23`, `--at 12.5`.
 
 use vramtrace_reader::analysis::{Moment, Process, StepMoment};
 use vramtrace_reader::units::seconds;
@@ -9,14 +7,19 @@ use crate::error::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "give `peak`, `peak-allocated`, `end`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
+    "give `peak`, `peak-allocated`, `end`, `oom`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
 )]
 pub struct NotAMoment;
+
+/// The help of an option that takes a moment.
+pub const HELP: &str = "Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, `oom` (the \
+    last request that failed), `step:23` (the peak of a training step), `step:23:end`, or seconds since the start";
 
 pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
     match text {
         "peak" => return Ok(Moment::Peak),
         "end" => return Ok(Moment::End),
+        "oom" => return Ok(Moment::OutOfMemory),
         "peak-allocated" => return Ok(Moment::AllocatedPeak),
         _ => {}
     }
@@ -63,20 +66,6 @@ pub fn require_before_end(ends: &[(String, u64)], at_ns: u64, option: &str) -> R
     }))
 }
 
-/// `at the peak`.
-pub fn words(moment: Moment) -> Cow<'static, str> {
-    match moment {
-        Moment::Peak => "at the peak".into(),
-        Moment::AllocatedPeak => "at the peak of PyTorch's blocks".into(),
-        Moment::End => "at the end".into(),
-        Moment::At(_) | Moment::Event { .. } => "at that time".into(),
-        Moment::Step(StepMoment { number, after: false }) => {
-            format!("at the peak of step {number}").into()
-        }
-        Moment::Step(StepMoment { number, after: true }) => format!("after step {number}").into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +74,7 @@ mod tests {
     fn moments_as_people_write_them() {
         assert_eq!(parse("peak"), Ok(Moment::Peak));
         assert_eq!(parse("end"), Ok(Moment::End));
+        assert_eq!(parse("oom"), Ok(Moment::OutOfMemory));
         assert_eq!(parse("peak-allocated"), Ok(Moment::AllocatedPeak));
         assert_eq!(parse("12.5"), Ok(Moment::At(12_500_000_000)));
         assert_eq!(parse("3 s"), Ok(Moment::At(3_000_000_000)));

@@ -67,8 +67,7 @@ impl ProcessArgs {
         let mut selected = Selected { traces: Vec::new(), names: Vec::new(), chosen: None };
         if let Some(missing) = own.iter().find(|path| is_missing(path)) {
             return Err(Failure::new(format!(
-                "{}: No such file or directory: give a trace (.vtrace), a run's directory, or a \
-                 PyTorch memory snapshot",
+                "{}: no such file: give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot",
                 missing.display()
             )));
         }

@@ -2,9 +2,7 @@
 
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::tree::{Node, Top, Tree};
-use vramtrace_reader::analysis::{
-    Collect, Level, Moment, Process, RolesOf, StackClassifier, read_all,
-};
+use vramtrace_reader::analysis::{Level, Moment, Process, RolesOf, StackClassifier};
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::MomentFacts;
 use vramtrace_reader::report::json::tree::{DeviceTree, NodeFacts, SCHEMA, TreeReport};
@@ -14,7 +12,7 @@ use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
-use super::holders::require_stacks;
+use super::reading::Question;
 use super::select::{DeviceArgs, ProcessArgs};
 use super::{caveats, level, moment};
 use crate::console;
@@ -36,9 +34,7 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
-    /// seconds since the start
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
@@ -81,24 +77,16 @@ struct DeviceCallTree<'p> {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let mut loaded = args.processes.open()?;
-    require_stacks(&loaded.traces)?;
     let level = args.level.map(Level::from);
-    level::require_blocks(&loaded.traces, level, Some(args.at))?;
-    let read = if args.at.is_peak() { Moment::End } else { args.at };
     let roles = (args.by == By::Role).then_some(RolesOf::All);
-    let collect = Collect { roles, points: true, ..Collect::default() };
-    let mut processes = read_all(&loaded.traces, read, collect, &|_, _| {});
-    moment::require_in(&processes, args.at, "--at")?;
-    caveats::retain_known(&mut processes, &mut loaded.traces)?;
-    args.device
-        .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
-    let all: Vec<DeviceCallTree> = processes
-        .iter()
-        .zip(&loaded.traces)
+    let question =
+        Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
+    let read = question.ask(args.processes.open()?)?;
+    let all: Vec<DeviceCallTree> = read
+        .each()
         .flat_map(|(process, trace)| device_trees(process, trace, &args, level))
         .collect();
-    caveats::warn_damage(&loaded.traces);
+    caveats::warn_damage(&read.traces);
     match args.json {
         true => {
             let report = TreeReport {
@@ -106,10 +94,10 @@ pub fn run(args: Args) -> Outcome {
                 at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
                 devices: all.iter().map(facts).collect(),
             };
-            console::json(&WithDamage::new(&report, &loaded.traces))
+            console::json(&WithDamage::new(&report, &read.traces))
                 .and_then(|text| console::print(&text))?
         }
-        false => console::print_text(&shown(&all, processes.len() > 1, &args))?,
+        false => console::print_text(&shown(&all, read.processes.len() > 1, &args))?,
     }
     Ok(DONE)
 }
@@ -159,12 +147,12 @@ fn shown(all: &[DeviceCallTree], several: bool, args: &Args) -> String {
     };
     let one = |of: &DeviceCallTree| {
         let name = if several { format!("{}, ", of.process.name()) } else { String::new() };
-        let when = moment::words(args.at);
+        let when = args.at.words();
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));
         tree(&of.root, &heading, how)
     };
     match all.is_empty() {
-        true => format!("no GPU memory was held {}\n", moment::words(args.at)),
+        true => format!("no GPU memory was held {}\n", args.at.words()),
         false => all.iter().map(one).collect::<Vec<_>>().join("\n"),
     }
 }

@@ -90,12 +90,11 @@ const fn stacks(name: &'static str, suffix: &'static str, format: StackFormat) -
 }
 
 /// All formats.
-pub const FORMATS: [ExportFormat; 8] = [
+pub const FORMATS: [ExportFormat; 7] = [
     timeline("csv", "csv", TimelineFormat::Csv),
     timeline("chrome", "json", TimelineFormat::Chrome),
     timeline("perfetto", "perfetto-trace", TimelineFormat::Perfetto),
     stacks("folded", "folded", StackFormat::Folded),
-    stacks("speedscope", "speedscope.json", StackFormat::Speedscope),
     stacks("pprof", "pb.gz", StackFormat::Pprof),
     ExportFormat {
         name: "torch-snapshot",
@@ -152,7 +151,7 @@ mod tests {
         assert_eq!(csv.refuses([ExportOption::From, ExportOption::Level]), None);
         let why = csv.refuses([ExportOption::From, ExportOption::At]).unwrap();
         assert!(why.starts_with("--at is not for csv"), "{why}");
-        assert!(why.contains("for the formats folded, speedscope, pprof"), "{why}");
+        assert!(why.contains("for the formats folded, pprof"), "{why}");
         assert!(why.ends_with("for csv give --from, --to, --min-size, --level"), "{why}");
     }
 

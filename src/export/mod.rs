@@ -13,7 +13,6 @@ mod counter;
 mod csv;
 pub mod formats;
 mod lanes;
-pub mod map;
 mod owners;
 #[cfg(feature = "parquet")]
 pub mod parquet;

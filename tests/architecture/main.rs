@@ -6,9 +6,9 @@
 mod condition;
 mod cycles;
 mod forms;
-mod how_to_add;
 mod imports;
 mod layout;
+mod lines;
 mod opening;
 mod resolve;
 mod sources;

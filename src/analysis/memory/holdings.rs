@@ -122,9 +122,7 @@ impl Holdings {
             Moment::Peak | Moment::AllocatedPeak => {
                 Holdings::at_peaks(trace, definitions, state, moment, level)
             }
-            Moment::End | Moment::At(_) | Moment::Step(_) | Moment::Event { .. } => {
-                Holdings::of_state(state, level)
-            }
+            _ => Holdings::of_state(state, level),
         }
     }
 
@@ -438,7 +436,7 @@ pub(in crate::analysis) fn places(end: &State, moment: Moment) -> Vec<(DeviceId,
         Moment::End => Some(Until::End),
         Moment::At(time_ns) => Some(Until::Time(time_ns)),
         Moment::Event { offset, .. } => Some(Until::Offset(offset)),
-        Moment::Step(_) => None,
+        Moment::OutOfMemory | Moment::Step(_) => None,
     };
     end.devices.iter().filter_map(|(id, device)| Some((*id, place(device)?))).collect()
 }

@@ -51,7 +51,11 @@ pub fn knowledge(
     let asked_ns = match moment {
         _ if state.live_is_known() => return Knowledge::Known,
         Moment::At(time_ns) | Moment::Event { time_ns, .. } => time_ns,
-        Moment::End | Moment::Peak | Moment::AllocatedPeak | Moment::Step(_) => {
+        Moment::End
+        | Moment::Peak
+        | Moment::AllocatedPeak
+        | Moment::OutOfMemory
+        | Moment::Step(_) => {
             return Knowledge::Unsure;
         }
     };

@@ -1,14 +1,19 @@
-//! The moments of a run that reports can show.
+//! The moments of a run that commands can show.
+
+use std::borrow::Cow;
 
 /// The moment whose state is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
     /// The last event of the trace.
     End,
-    /// The peak of driver memory.
+    /// The peak of driver memory; of PyTorch's cache, of its reserved bytes.
     Peak,
     /// The peak of the bytes in blocks of a framework's cache.
     AllocatedPeak,
+    /// The last request that failed; of a run that ended so, the last before its end. Reading a trace replaces it by the
+    /// event.
+    OutOfMemory,
     /// This many ns after the start of the trace.
     At(u64),
     /// In an iteration of a training. Reading a trace replaces it by the event.
@@ -30,5 +35,35 @@ impl Moment {
     /// Whether each device reaches this moment at a different time.
     pub fn is_peak(self) -> bool {
         matches!(self, Moment::Peak | Moment::AllocatedPeak)
+    }
+
+    /// Its name in JSON.
+    pub fn label(self) -> &'static str {
+        match self {
+            Moment::Peak => "peak",
+            Moment::AllocatedPeak => "peak-allocated",
+            Moment::End => "end",
+            Moment::OutOfMemory => "oom",
+            Moment::At(_) | Moment::Event { .. } => "time",
+            Moment::Step(StepMoment { after: false, .. }) => "step",
+            Moment::Step(StepMoment { after: true, .. }) => "step-end",
+        }
+    }
+
+    /// `at the peak`.
+    pub fn words(self) -> Cow<'static, str> {
+        match self {
+            Moment::Peak => "at the peak".into(),
+            Moment::AllocatedPeak => "at the peak of PyTorch's blocks".into(),
+            Moment::End => "at the end".into(),
+            Moment::OutOfMemory => "when it ran out of memory".into(),
+            Moment::At(_) | Moment::Event { .. } => "at that time".into(),
+            Moment::Step(StepMoment { number, after: false }) => {
+                format!("at the peak of step {number}").into()
+            }
+            Moment::Step(StepMoment { number, after: true }) => {
+                format!("after step {number}").into()
+            }
+        }
     }
 }

@@ -4,7 +4,6 @@ mod flame;
 mod folded;
 pub mod pprof;
 mod samples;
-mod speedscope;
 
 use std::io::{self, Write};
 
@@ -19,8 +18,6 @@ pub use samples::{ProcessStacks, StackSample};
 pub enum StackFormat {
     /// A line a stack, frames from the outermost on, and its bytes: what flame graphs are made of.
     Folded,
-    /// <https://www.speedscope.app>
-    Speedscope,
     /// `go tool pprof`, gzipped.
     Pprof,
     /// A flame graph to open in a browser. `fold`: without frames that only hand a call on.
@@ -69,7 +66,6 @@ pub fn write(
 ) -> io::Result<()> {
     match format {
         StackFormat::Folded => folded::write(processes, out),
-        StackFormat::Speedscope => speedscope::write(processes, title, out),
         StackFormat::Pprof => pprof::write(processes, out),
         StackFormat::Flame { fold } => flame::write(processes, title, fold, out),
     }

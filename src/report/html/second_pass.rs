@@ -7,7 +7,8 @@ use super::LIMIT;
 use super::recorded::Recorded;
 use super::recorder::Recorder;
 use super::steps::StepOrdinals;
-use crate::analysis::frag::{Frag, FragAt, FragMoment};
+use crate::analysis::Moment;
+use crate::analysis::frag::{Frag, FragAt};
 use crate::analysis::leaks::{Leaks, Suppressions, Watched};
 use crate::analysis::oom::{self, PostMortem, PostMortems};
 use crate::analysis::{Collect, Process, RolesOf};
@@ -34,7 +35,7 @@ pub(super) struct SecondPass {
     /// With their remedies not yet found.
     pub fatal: Vec<PostMortem>,
     /// At the last out-of-memory of each device, or at its peak.
-    pub frag: Vec<(Frag, FragMoment)>,
+    pub frag: Vec<(Frag, Moment)>,
     pub leaks: Option<Leaks>,
 }
 
@@ -47,12 +48,12 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let fatal = ended.iter().map(|oom| oom.offset).collect();
     let mut post_mortems = PostMortems::new(definitions, ended);
     let moment = match process.ooms.iter().any(|oom| !oom.went_on) {
-        true => FragMoment::OutOfMemory,
-        false => FragMoment::Peak,
+        true => Moment::OutOfMemory,
+        false => Moment::Peak,
     };
     let sizes = process.collected.sizes.as_ref();
     let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, moment).ok();
-    let mut frags = frag_at(moment).or_else(|| frag_at(FragMoment::Peak));
+    let mut frags = frag_at(moment).or_else(|| frag_at(Moment::Peak));
     let watched = process.collected.watched.as_ref();
     let mut rests = watched.map(Watched::rests);
     let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
@@ -67,8 +68,8 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
     let at = |frag: &Frag| match frag.out_of_memory {
-        Some(_) if moment == FragMoment::OutOfMemory => FragMoment::OutOfMemory,
-        _ => FragMoment::Peak,
+        Some(_) if moment == Moment::OutOfMemory => Moment::OutOfMemory,
+        _ => Moment::Peak,
     };
     let leaks = watched.zip(rests).map(|(watched, rests)| {
         let rules = Suppressions::default();

@@ -5,8 +5,8 @@ use vramtrace_format::Header;
 
 use super::is_zero;
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
-use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
-use crate::analysis::{StackClassifier, StepMoment};
+use crate::analysis::frag::{Frag, FragSegment, Pin, PoolFrag};
+use crate::analysis::{Moment, StackClassifier};
 use crate::report::wording::ordinal;
 
 pub const SCHEMA: &str = "vramtrace.frag/1";
@@ -27,7 +27,7 @@ pub struct FragFacts {
     pub ordinal: Option<u8>,
     pub pid: u32,
     pub rank: Option<u32>,
-    /// `peak`, `end`, `time` or `oom`.
+    /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
     pub at: &'static str,
     /// Null: the trace has no times.
     pub at_s: Option<f64>,
@@ -113,20 +113,13 @@ pub struct PinFacts {
 const FACTS: usize = 100;
 
 /// The facts of one device.
-pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
+pub fn facts(frag: &Frag, header: &Header, at: Moment) -> FragFacts {
     let classifier = StackClassifier::new(&frag.symbols, header);
     FragFacts {
         ordinal: ordinal(frag.device),
         pid: header.pid,
         rank: header.rank,
-        at: match at {
-            FragMoment::Peak => "peak",
-            FragMoment::End => "end",
-            FragMoment::Time(_) | FragMoment::Event(_) => "time",
-            FragMoment::Step(StepMoment { after: false, .. }) => "step",
-            FragMoment::Step(StepMoment { after: true, .. }) => "step-end",
-            FragMoment::OutOfMemory => "oom",
-        },
+        at: at.label(),
         at_s: frag.at_ns.map(|ns| ns as f64 / 1e9),
         reserved_bytes: frag.reserved,
         allocated_bytes: frag.allocated,

@@ -10,8 +10,7 @@ use super::stack::{
 };
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
-    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, StepMoment,
-    bytes_on,
+    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, bytes_on,
 };
 use crate::replay::Peak;
 use crate::report::wording::ordinal;
@@ -62,7 +61,7 @@ pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MomentFacts {
-    /// `peak`, `peak-allocated`, `end`, `time`, `step` (its peak) or `step-end`.
+    /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
     pub label: &'static str,
     /// Since the start of the trace; null where the moment differs between devices or processes.
     pub seconds: Option<f64>,
@@ -72,14 +71,9 @@ impl MomentFacts {
     /// `at_ns`: the moment on each device. `seconds` is set only if a time was requested or all moments
     /// are equal: each device has its own peak.
     pub fn of(moment: Moment, at_ns: impl IntoIterator<Item = u64>) -> MomentFacts {
-        let (label, asked) = match moment {
-            Moment::Peak => ("peak", None),
-            Moment::AllocatedPeak => ("peak-allocated", None),
-            Moment::End => ("end", None),
-            Moment::At(time_ns) => ("time", Some(time_ns)),
-            Moment::Step(StepMoment { after: false, .. }) => ("step", None),
-            Moment::Step(StepMoment { after: true, .. }) => ("step-end", None),
-            Moment::Event { time_ns, .. } => ("time", Some(time_ns)),
+        let asked = match moment {
+            Moment::At(time_ns) | Moment::Event { time_ns, .. } => Some(time_ns),
+            _ => None,
         };
         let mut all: Vec<u64> = at_ns.into_iter().collect();
         all.dedup();
@@ -87,7 +81,7 @@ impl MomentFacts {
             [only] => Some(only),
             _ => None,
         };
-        MomentFacts { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) }
+        MomentFacts { label: moment.label(), seconds: asked.or(only).map(|ns| ns as f64 / 1e9) }
     }
 }
 

@@ -5,14 +5,14 @@ use vramtrace_format::Header;
 use super::heatmap::{self, Palette};
 use super::holders::{ListingOptions, lead_words, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
-use crate::analysis::frag::{Frag, FragMoment, Pin, PoolFrag};
-use crate::analysis::{GroupBy, StackClassifier, StepMoment};
+use crate::analysis::frag::{Frag, Pin, PoolFrag};
+use crate::analysis::{GroupBy, Moment, StackClassifier};
 use crate::units::{clean, count, gib, seconds, several, size};
 
 /// What is shown, and how large.
 #[derive(Clone, Copy, Debug)]
 pub struct FragOptions {
-    pub at: FragMoment,
+    pub at: Moment,
     /// The most rows in the table of holders.
     pub top: usize,
     /// The most segments in the heatmap.
@@ -24,12 +24,8 @@ pub struct FragOptions {
 /// The whole report on one device. `name`: the name of the process.
 pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> String {
     let when = match shown.at {
-        FragMoment::Peak => "when it reserved most",
-        FragMoment::End => "at the end",
-        FragMoment::Time(_) | FragMoment::Event(_) => "at that time",
-        FragMoment::Step(StepMoment { after: false, .. }) => "at the peak of that step",
-        FragMoment::Step(StepMoment { after: true, .. }) => "after that step",
-        FragMoment::OutOfMemory => "when it ran out of memory",
+        Moment::Peak => "when it reserved most".into(),
+        other => other.words(),
     };
     let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
     let mut out = format!(

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn cells_are_as_full_as_their_part_of_the_segment() {
-        let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1), time_ns: 0 };
+        let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1) };
         let mut frag = Frag::empty(vramtrace_format::DeviceId(0));
         frag.segments = vec![FragSegment {
             paused: 0,

@@ -357,9 +357,7 @@ fn moments<'p>(
         Moment::End => {
             [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
         }
-        Moment::At(_) | Moment::Step(_) | Moment::Event { .. } => {
-            [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
-        }
+        _ => [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)],
     };
     match process.fatal.iter().find(|fatal| fatal.oom.device == id) {
         // The memory at the end, after the failure, is less important.
@@ -378,8 +376,7 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
     // except where the driver took so much after it that more is held at the end.
     let bytes = |holdings: &Holdings| bytes_of(holdings, id);
     let (title, holdings) = match (shown.moment, all) {
-        (Moment::At(_) | Moment::Step(_), [first, (None, _)]) => first,
-        (Moment::At(_) | Moment::Step(_), [_, then]) => then,
+        (Moment::At(_) | Moment::OutOfMemory | Moment::Step(_), [_, then]) => then,
         (Moment::End, [(_, peak), end @ (Some(_), live)])
             if process.fatal.is_empty() && bytes(live) > bytes(peak) =>
         {

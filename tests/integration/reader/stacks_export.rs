@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Output;
 
 use prost::Message;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
 use testkit::{Scratch, vramtrace};
 use vramtrace_format::Kind;
@@ -72,35 +72,6 @@ fn several_processes_are_distinguished() {
     let text = String::from_utf8(exported(&scratch, &args)).unwrap();
     assert_eq!(text.lines().filter(|line| line.starts_with("rank 0: ")).count(), 5, "{text}");
     assert_eq!(text.lines().filter(|line| line.starts_with("rank 1: ")).count(), 5, "{text}");
-    let speedscope =
-        exported(&scratch, &["export", "0.vtrace", "1.vtrace", "--format", "speedscope"]);
-    let speedscope: Value = serde_json::from_slice(&speedscope).unwrap();
-    assert_eq!(speedscope["profiles"].as_array().unwrap().len(), 2);
-}
-
-#[test]
-fn speedscope_weighs_stacks_in_bytes() {
-    let scratch = written();
-    let out = exported(&scratch, &["export", "t.vtrace", "--format", "speedscope"]);
-    let file: Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(file["$schema"], "https://www.speedscope.app/file-format-schema.json");
-    let profile = &file["profiles"][0];
-    assert_eq!((&profile["type"], &profile["unit"]), (&json!("sampled"), &json!("bytes")));
-    let frames = file["shared"]["frames"].as_array().unwrap();
-    let samples = profile["samples"].as_array().unwrap();
-    let weights: Vec<u64> =
-        profile["weights"].as_array().unwrap().iter().map(|w| w.as_u64().unwrap()).collect();
-    assert_eq!(weights, [100, 60, 32, 64, 4].map(|mib| mib * MIB));
-    assert_eq!(profile["endValue"], 260 * MIB);
-    let first: Vec<&Value> = samples[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|index| &frames[index.as_u64().unwrap() as usize])
-        .collect();
-    assert_eq!(first[0]["name"], "<module>");
-    assert_eq!(*first[2], json!({ "name": "GPT2Attention._attn", "file": GPT2, "line": 212 }));
-    assert_eq!(first[5]["file"], "/usr/lib/libcuda.so.1");
 }
 
 #[test]

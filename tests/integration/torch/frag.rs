@@ -1,6 +1,6 @@
 //! `vramtrace frag` from outside: figures against torch's own, the map, errors.
 
-use testkit::{Scratch, vramtrace};
+use testkit::vramtrace;
 
 fn data(name: &str) -> String {
     format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -56,28 +56,6 @@ fn text_fits_the_line_and_has_no_colour_in_a_pipe() {
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("  0x7fa8")).collect();
     assert_eq!(rows.len(), 4);
     assert!(rows.is_sorted() && rows.iter().all(|row| row.chars().count() <= 100), "{text}");
-}
-
-#[test]
-fn the_map_is_a_file_that_is_not_replaced_unasked() {
-    let scratch = Scratch::new();
-    let map = scratch.0.join("map.svg");
-    let run = |more: &[&str]| {
-        let mut command = vramtrace();
-        command.args(["frag", &data("torch_snapshot_2.11.pickle.gz"), "-o"]).arg(&map).args(more);
-        command.output().unwrap()
-    };
-    assert!(run(&[]).status.success());
-    let svg = std::fs::read_to_string(&map).unwrap();
-    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    assert!(svg.contains("<title>") && svg.contains("snapshot.py:6 &lt;module&gt;"));
-    std::fs::write(&map, "mine").unwrap();
-    let refused = run(&[]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
-    assert_eq!(std::fs::read_to_string(&map).unwrap(), "mine");
-    assert!(run(&["--force"]).status.success());
-    assert_eq!(std::fs::read_to_string(&map).unwrap(), svg);
 }
 
 #[test]

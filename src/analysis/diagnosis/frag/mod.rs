@@ -17,7 +17,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use moment::{FragAt, FragMoment, MomentError, RequestSizes, find};
+pub use moment::{FragAt, MomentError, RequestSizes, find};
 pub use pins::Pin;
 pub(in crate::analysis) use pins::pins;
 pub use segment::{FragBlock, FragSegment};

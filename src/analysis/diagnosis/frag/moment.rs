@@ -3,28 +3,12 @@
 use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::{Frag, FragSegment, Sizes, pins, pool};
-use crate::analysis::steps::Steps;
+use crate::analysis::steps::{Place, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
-use crate::analysis::{Knowledge, Moment, StackClassifier, StepMoment, UnknownMoment, knowledge};
+use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
 use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until, Visitor};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
-
-/// The requested moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FragMoment {
-    /// The peak of each cache's reserved bytes; of several such moments the one with most allocated bytes.
-    Peak,
-    End,
-    /// This many ns after the start of the trace.
-    Time(u64),
-    /// The last request that each cache could not serve.
-    OutOfMemory,
-    /// In an iteration of a training.
-    Step(StepMoment),
-    /// After the event at this file offset.
-    Event(u64),
-}
 
 /// Why a moment cannot be shown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -46,17 +30,18 @@ pub enum MomentError {
 pub fn find(
     trace: &Trace,
     definitions: &Definitions,
-    at: FragMoment,
+    at: Moment,
 ) -> Result<Vec<Frag>, MomentError> {
-    if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
+    if matches!(at, Moment::At(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }
     let at = match at {
-        FragMoment::Step(asked) => {
+        Moment::Step(asked) => {
             let steps = Steps::of(trace, definitions);
-            let place = steps.moment(asked).map(|place| FragMoment::Event(place.offset));
-            let number = asked.number;
-            place.ok_or_else(|| MomentError::NoStep(number, steps.why_not(number)))?
+            let Some(Place { offset, time_ns }) = steps.moment(asked) else {
+                return Err(MomentError::NoStep(asked.number, steps.why_not(asked.number)));
+            };
+            Moment::Event { offset, time_ns }
         }
         at => at,
     };
@@ -86,24 +71,26 @@ impl<'t> FragAt<'t> {
         definitions: &'t Definitions,
         end: &'t State,
         sizes: &'t RequestSizes,
-        at: FragMoment,
+        at: Moment,
     ) -> Result<FragAt<'t>, MomentError> {
         if definitions.samples_blocks() {
             return Err(MomentError::Sampled);
         }
         let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
         let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
-        let refused = |id: &DeviceId| end.devices[id].cache.last_oom;
+        let cache = |id: &DeviceId| &end.devices[id].cache;
         let place = |id: DeviceId| match at {
-            FragMoment::End => Some((id, Until::End)),
-            FragMoment::Time(time_ns) => Some((id, Until::Time(time_ns))),
-            FragMoment::Event(offset) => Some((id, Until::Offset(offset))),
-            FragMoment::Step(_) => None,
-            FragMoment::Peak => Some((id, Until::Offset(end.devices[&id].cache.fullest.offset))),
-            FragMoment::OutOfMemory => refused(&id).map(|oom| (id, Until::Offset(oom.offset))),
+            Moment::End => Some((id, Until::End)),
+            Moment::At(time_ns) => Some((id, Until::Time(time_ns))),
+            Moment::Event { offset, .. } => Some((id, Until::Offset(offset))),
+            Moment::Step(_) => None,
+            // Of several moments with as many reserved bytes the one with most allocated bytes.
+            Moment::Peak => Some((id, Until::Offset(cache(&id).fullest.offset))),
+            Moment::AllocatedPeak => Some((id, Until::Offset(cache(&id).peak_allocated.offset))),
+            Moment::OutOfMemory => cache(&id).last_oom.map(|oom| (id, Until::Offset(oom.offset))),
         };
         let places: Vec<(DeviceId, Until)> = used.iter().filter_map(|id| place(*id)).collect();
-        if at == FragMoment::OutOfMemory && !used.is_empty() && places.is_empty() {
+        if at == Moment::OutOfMemory && !used.is_empty() && places.is_empty() {
             return Err(MomentError::NoOutOfMemory);
         }
         let mut frags = FragAt {
@@ -115,7 +102,7 @@ impl<'t> FragAt<'t> {
             places,
             not_known: None,
         };
-        if at == FragMoment::End {
+        if at == Moment::End {
             for index in 0..frags.places.len() {
                 frags.found[index] = Some(frags.at(index, end));
             }

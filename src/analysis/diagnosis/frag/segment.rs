@@ -25,8 +25,6 @@ pub struct FragBlock {
     pub address: u64,
     pub bytes: u64,
     pub stack: StackId,
-    /// When it was allocated.
-    pub time_ns: u64,
 }
 
 impl FragSegment {
@@ -35,7 +33,6 @@ impl FragSegment {
             address: block.address,
             bytes: block.bytes,
             stack: block.live.stack,
-            time_ns: block.live.time_ns,
         });
         let blocks: Vec<FragBlock> = blocks.collect();
         FragSegment {

@@ -3,6 +3,7 @@
 use vramtrace_format::{DeviceId, Event, Kind, Space, StackId};
 
 use super::*;
+use crate::analysis::Moment;
 use crate::testing::{SECOND, TraceBuilder};
 use crate::trace::Trace;
 
@@ -12,7 +13,7 @@ const B: u64 = 2 << 40;
 const C: u64 = 3 << 40;
 const D: u64 = 4 << 40;
 
-fn found(builder: &TraceBuilder, at: FragMoment) -> Result<Frag, MomentError> {
+fn found(builder: &TraceBuilder, at: Moment) -> Result<Frag, MomentError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
@@ -45,7 +46,7 @@ fn kept() -> TraceBuilder {
 
 #[test]
 fn free_memory_by_what_keeps_it() {
-    let frag = found(&kept(), FragMoment::End).unwrap();
+    let frag = found(&kept(), Moment::End).unwrap();
     assert_eq!((frag.reserved, frag.allocated), (62 * MIB, 16 * MIB + 512));
     assert_eq!(frag.free(), 46 * MIB - 512);
     assert_eq!(frag.releasable(), 20 * MIB);
@@ -62,7 +63,7 @@ fn free_memory_by_what_keeps_it() {
 
 #[test]
 fn who_pins_what() {
-    let frag = found(&kept(), FragMoment::End).unwrap();
+    let frag = found(&kept(), Moment::End).unwrap();
     let [first, second] = frag.pins[..] else { panic!("{:?}", frag.pins) };
     assert_eq!(first.stack, StackId(1));
     assert_eq!((first.segments, first.alone, first.blocks, first.bytes), (2, 1, 2, 4 * MIB));
@@ -84,15 +85,15 @@ fn the_moments() {
     t.event(6 * SECOND, Event::CacheOom { device, size: 7, allocated: 0, reserved: 0, stack });
     t.free(7 * SECOND, Space::Device, C);
     let reserved = |at| found(&t, at).map(|frag| frag.reserved / MIB);
-    assert_eq!(reserved(FragMoment::Peak), Ok(62));
-    assert_eq!(reserved(FragMoment::End), Ok(22));
-    assert_eq!(reserved(FragMoment::OutOfMemory), Ok(42));
-    assert_eq!(reserved(FragMoment::Time(5 * SECOND + SECOND / 2)), Ok(42));
-    assert_eq!(reserved(FragMoment::Time(2 * SECOND)), Ok(60));
-    assert_eq!(reserved(FragMoment::Time(5)), Ok(0));
-    let peak = found(&t, FragMoment::Peak).unwrap();
+    assert_eq!(reserved(Moment::Peak), Ok(62));
+    assert_eq!(reserved(Moment::End), Ok(22));
+    assert_eq!(reserved(Moment::OutOfMemory), Ok(42));
+    assert_eq!(reserved(Moment::At(5 * SECOND + SECOND / 2)), Ok(42));
+    assert_eq!(reserved(Moment::At(2 * SECOND)), Ok(60));
+    assert_eq!(reserved(Moment::At(5)), Ok(0));
+    let peak = found(&t, Moment::Peak).unwrap();
     assert_eq!(peak.allocated, 36 * MIB + 512, "when the last segment came");
-    assert_eq!(found(&kept(), FragMoment::OutOfMemory).unwrap_err(), MomentError::NoOutOfMemory);
+    assert_eq!(found(&kept(), Moment::OutOfMemory).unwrap_err(), MomentError::NoOutOfMemory);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn a_punched_beginning_is_reported() {
     t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: segment });
     t.event(SECOND, Event::CheckpointEnd { id: 1 });
     t.free(2 * SECOND, Space::Block, A + 2 * MIB);
-    for at in [FragMoment::Peak, FragMoment::Time(SECOND)] {
+    for at in [Moment::Peak, Moment::At(SECOND)] {
         let frag = found(&t, at).unwrap();
         assert_eq!((frag.reserved, frag.allocated), (20 * MIB, 2 * MIB), "{at:?}");
         assert_eq!(frag.from_ns, Some(SECOND));
