@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares two builds with bench.py: runs them alternately, and prints the medians and their ratio.
 
-    scripts/bench-pair.py OLD NEW ROUNDS [PART ...]
+    benches/bench-pair.py OLD NEW ROUNDS [PART ...]
 
 OLD and NEW are directories with vramtrace, libvramtrace.so and libvramtrace_sim.so. PART is a part of
 bench.sh. A figure that is more than 5 % higher in NEW is marked. `bare` runs without the recorder: its ratio

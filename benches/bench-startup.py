@@ -2,10 +2,10 @@
 """Measures what vramtrace adds to the start of a process that never uses a GPU, and the start-up times of
 the command and of the Python package. Needs Python's standard library only, and no GPU.
 
-    scripts/bench-startup.py                    measures target/release, which must be built
-    scripts/bench-startup.py --venv VENV        measures a venv in which the wheel is installed
-    scripts/bench-startup.py --bin DIR          measures the vramtrace and libvramtrace.so in DIR
-    scripts/bench-startup.py --pairs 2000 --cpu 3 --check
+    benches/bench-startup.py                    measures target/release, which must be built
+    benches/bench-startup.py --venv VENV        measures a venv in which the wheel is installed
+    benches/bench-startup.py --bin DIR          measures the vramtrace and libvramtrace.so in DIR
+    benches/bench-startup.py --pairs 2000 --cpu 3 --check
 
 Runs with and without the preload alternate on one processor, and their order alternates too: other load
 affects both alike. The figures are medians. `later` is the median of the differences within a pair, with its

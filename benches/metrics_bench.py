@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"))
 from recorded_processes import ROOT, RecordedProcesses, ready, tell
 
 BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")

@@ -3,7 +3,7 @@
 # with the summary that each process writes at its end, and once with 16 killed ranks, which have none. Of the first
 # also the page (`report --html`), and what `vramtrace run --json` does at the end of such a run, once with all ranks killed.
 #
-#   scripts/ranks-bench.sh [RANKS [EVENTS]]
+#   benches/ranks-bench.sh [RANKS [EVENTS]]
 #
 # Needs cargo, /usr/bin/time, and 5 GB in ${TMPDIR:-/tmp}.
 set -euo pipefail

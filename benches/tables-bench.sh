@@ -2,7 +2,7 @@
 # Measures `vramtrace export --format parquet` over a simulated run of 1,024 ranks with 200,000 events each, and the answers of
 # DuckDB and Spark to the questions of examples/duckdb. Fails if they are not equal.
 #
-#   scripts/tables-bench.sh [RANKS [EVENTS]]
+#   benches/tables-bench.sh [RANKS [EVENTS]]
 #
 # Needs cargo, /usr/bin/time, Java 17, 7 GB in ${TMPDIR:-/tmp}; installs duckdb and pyspark from PyPI into a venv under target/.
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that the release library has no test hooks: the variables VRAMTRACE_TEST_* have no effect in it.
 #
-#   scripts/check-release.sh [LIBRARY]      default: target/release/libvramtrace.so, which it builds
+#   packaging/check-release.sh [LIBRARY]      default: target/release/libvramtrace.so, which it builds
 #
 # Needs cargo and cc. Exit status: 0 it has none, 1 it has one, or a program failed under it.
 set -eu

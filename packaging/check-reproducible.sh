@@ -2,7 +2,7 @@
 # scripts/release.sh --check: builds the last commit in two directories of different names, and in each ROOT, and compares
 # the wheel, the archive and each file in them. Exit status: 0 the same bytes, 1 not, 2 a build failed.
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/.."
 machine=$(uname -m)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 
-REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 RELEASED = {"vramtrace", "vramtrace-shim", "vramtrace-sim"}
 MACHINES = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]

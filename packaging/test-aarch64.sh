@@ -2,8 +2,8 @@
 # Tests the recorder on aarch64 under qemu-user, with the simulated driver: builds the libraries and the
 # command, records a program that uses all API families, and compares stacks. Takes minutes.
 #
-#   scripts/test-aarch64.sh            # all
-#   scripts/test-aarch64.sh --short    # without the native frames of C++, which are slow: as in CI
+#   packaging/test-aarch64.sh            # all
+#   packaging/test-aarch64.sh --short    # without the native frames of C++, which are slow: as in CI
 #
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
 # libc6-dev-arm64-cross and qemu-user. docs/PACKAGING.md says what an emulator cannot show.
@@ -74,7 +74,7 @@ else
     [ -n "$python" ] || { echo "test-aarch64: $python_root/usr/bin has no python3" >&2; exit 2; }
     printf '#!/bin/sh\nexec qemu-aarch64 -L %s %s "$@"\n' "$python_root" "$python" >"$work/python"
     chmod +x "$work/python"
-    python3 scripts/release/check-frames.py target/debug/vramtrace "$work/python" tests/python/frames_situations.py \
+    python3 packaging/check-frames.py target/debug/vramtrace "$work/python" tests/python/frames_situations.py \
         "$work/python-out" qemu-aarch64 -L "$python_root" -E LD_LIBRARY_PATH="$work" -E VRAMTRACE_SIM=1x24GiB \
         -E LD_PRELOAD="$PWD/$built/libvramtrace.so" -E VRAMTRACE_OUT="$work/python-out/" "$python"
 fi

@@ -3,10 +3,10 @@
 # minutes and 500 MB each; it is kept), installs the wheel in it with pip, runs the recorded demo, and compares
 # the frames of a program on the simulated driver with those of Python's `traceback`.
 #
-#   scripts/test-debian.sh                    # bullseye: glibc 2.31, Python 3.9
-#   scripts/test-debian.sh bullseye bookworm trixie forky
-#   scripts/test-debian.sh --suite bullseye   # runs `cargo test --workspace` there, with this machine's Rust
-#   scripts/test-debian.sh --suite bullseye -- --test frames native_frames    # a part of the tests
+#   packaging/test-debian.sh                    # bullseye: glibc 2.31, Python 3.9
+#   packaging/test-debian.sh bullseye bookworm trixie forky
+#   packaging/test-debian.sh --suite bullseye   # runs `cargo test --workspace` there, with this machine's Rust
+#   packaging/test-debian.sh --suite bullseye -- --test frames native_frames    # a part of the tests
 #
 # Needs root, and the wheel in dist/ (scripts/release.sh); --suite needs no wheel. Tests each Python 3.8 or
 # later in the root. --suite uses a separate root, in which it installs gcc.
@@ -113,7 +113,7 @@ for release in $releases; do
     fi
     rm -rf "$root/vramtrace-test"
     mkdir "$root/vramtrace-test"
-    cp "$wheel" tests/python/frames_situations.py scripts/release/check-frames.py "$root/vramtrace-test"
+    cp "$wheel" tests/python/frames_situations.py packaging/check-frames.py "$root/vramtrace-test"
     echo "== $release: $(chroot "$root" ldd --version | head -1)"
     # The library's constructors read /proc.
     unshare --mount --propagation private bash -eu -s "$root" <<'INSIDE'

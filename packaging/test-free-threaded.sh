@@ -2,7 +2,7 @@
 # Compares the Python frames of free-threaded CPython (3.13t, 3.14t) with those of Python's `traceback`: on one
 # thread, and on threads that run the same functions at the same time.
 #
-#   scripts/test-free-threaded.sh PYTHON|SOURCE...
+#   packaging/test-free-threaded.sh PYTHON|SOURCE...
 #
 # PYTHON: path of an interpreter. SOURCE: a directory with CPython's source (`apt-get source python3.14` on
 # Debian testing); it is configured with --disable-gil and built into target/free-threaded, some minutes each.
@@ -43,7 +43,7 @@ for place in "${places[@]}"; do
         exit 2
     }
     for what in situations threads; do
-        python3 scripts/release/check-frames.py target/debug/vramtrace "$python" "tests/python/frames_$what.py" "$out/out"
+        python3 packaging/check-frames.py target/debug/vramtrace "$python" "tests/python/frames_$what.py" "$out/out"
         rm -r "$out/out"
     done
 done

@@ -3,8 +3,8 @@
 # dist/ has none (scripts/release.sh --wheel). Runs the tests of the Python package with a real pytest and a
 # real Jupyter kernel; prints SKIP for those that cannot be installed.
 #
-#   scripts/test-wheel.sh
-#   scripts/test-wheel.sh --built    # without a wheel: python/vramtrace with target/release, which it builds
+#   packaging/test-wheel.sh
+#   packaging/test-wheel.sh --built    # without a wheel: python/vramtrace with target/release, which it builds
 #
 # PYTHON names the interpreter (default python3). Exit status: 0 all passed, 1 a test failed, 2 wrong usage.
 set -eu
@@ -59,7 +59,7 @@ cd "$where"
 
 size=$(stat -c %s "$wheel")
 [ "$size" -le 10000000 ] || fail "$wheel has $size bytes: must be at most 10,000,000"
-"$python" "$repository/scripts/release/wheel-contents.py" "$wheel"
+"$python" "$repository/packaging/wheel-contents.py" "$wheel"
 
 echo "== pip install"
 "$python" -m venv venv
@@ -73,7 +73,7 @@ grep -q "holds .*activations.py:66" first/demo.txt || fail "the recorded demo do
 venv/bin/vramtrace demo --simulate --out demo >demo.txt 2>&1 || fail "vramtrace demo --simulate: $(tail -3 demo.txt)"
 venv/bin/vramtrace leaks demo >leaks.txt
 grep -q keep_history leaks.txt || fail "the demo's leak does not name keep_history: $(head -5 leaks.txt)"
-venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
+venv/bin/python "$repository/packaging/check-frames.py" venv/bin/vramtrace venv/bin/python \
     "$repository/tests/python/frames_situations.py" frames
 # The command through a symbolic link, as pipx and uv install it.
 mkdir links && ln -s "$where/venv/bin/vramtrace" links/vramtrace
@@ -90,7 +90,7 @@ venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --
 target/bin/vramtrace run --simulate --out targeted -- "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")'
 
 echo "== conda's layout"
-(mkdir conda && cd conda && "$repository/scripts/release/try-conda.sh" "$where/venv/bin/pip" "$wheel" "$where/conda/prefix")
+(mkdir conda && cd conda && "$repository/packaging/try-conda.sh" "$where/venv/bin/pip" "$wheel" "$where/conda/prefix")
 
 echo "== other systems"
 for platform in musllinux_1_2_$machine manylinux_2_27_$machine; do
@@ -126,4 +126,4 @@ fi
 
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 package_tests "$where/venv" "$repository"
-"$repository/scripts/bench-startup.py" --venv venv --pairs 200
+"$repository/benches/bench-startup.py" --venv venv --pairs 200

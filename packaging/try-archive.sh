@@ -3,13 +3,13 @@
 # libraries, read the recorded run, and record a program on the simulated driver. An archive for another
 # architecture runs under qemu-user; if that is not installed, a line says that it was not tried.
 #
-#   scripts/release/try-archive.sh dist/vramtrace-VERSION-linux-MACHINE.tar.gz
+#   packaging/try-archive.sh dist/vramtrace-VERSION-linux-MACHINE.tar.gz
 #
 # Exit status: 0 it works, or was not tried; 1 it does not; 2 wrong usage.
 set -eu
 [ $# = 1 ] && [ -f "$1" ] || { echo "usage: try-archive.sh FILE.tar.gz, not: $*" >&2; exit 2; }
 archive=$(realpath "$1")
-repository=$(cd "$(dirname "$0")/../.." && pwd)
+repository=$(cd "$(dirname "$0")/.." && pwd)
 where=$(mktemp -d)
 trap 'rm -rf "$where"' EXIT
 cd "$where"

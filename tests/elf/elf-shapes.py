@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Programs and libraries of unusual ELF shapes, run with and without the library: exit status and output must agree.
 
-    scripts/elf-shapes.py BIN_DIR [--count N] [--only TEXT] [--keep DIR]
+    tests/elf/elf-shapes.py BIN_DIR [--count N] [--only TEXT] [--keep DIR]
 
 BIN_DIR holds libvramtrace.so and libvramtrace_sim.so. --count takes N shapes, evenly spread over all of them; --only those
 whose name contains TEXT; --keep leaves the files in DIR. Needs gcc and binutils; upx-ucl if packed programs are wanted.

@@ -1,6 +1,6 @@
 """Tests examples/kubernetes/inject.py: what it does to pods, that it fails closed, and its answers over TLS.
 
-    python3 scripts/kubernetes_inject.py DIRECTORY
+    python3 tests/systems/kubernetes_inject.py DIRECTORY
 
 Writes the changed pods into the directory, for a check against the schemas of Kubernetes. Needs openssl.
 """
@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PORT = 18443
 spec = importlib.util.spec_from_file_location("inject", ROOT / "examples/kubernetes/inject.py")
 inject = importlib.util.module_from_spec(spec)

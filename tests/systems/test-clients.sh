@@ -3,11 +3,11 @@
 # numba-cuda. Tests our export with PyTorch's memory viewer, taken from the smallest wheel that contains it.
 # Prints SKIP if a package cannot be installed (an error with VRAMTRACE_TEST_NO_SKIP).
 #
-#   scripts/test-clients.sh
+#   tests/systems/test-clients.sh
 #
 # PYTHON names the interpreter (default python3), VRAMTRACE_TEST_VENV the venv (default target/test-venv).
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 . scripts/skip.sh
 venv=${VRAMTRACE_TEST_VENV:-target/test-venv}
 python=${PYTHON:-python3}

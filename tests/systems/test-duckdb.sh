@@ -2,8 +2,8 @@
 # Exports a simulated run of 16 ranks as Parquet tables, and asks DuckDB the questions of examples/duckdb. The answers must be
 # those of `vramtrace report --json`, and what the run was made with.
 #
-#   scripts/test-duckdb.sh            some 5 s after the build
-#   scripts/test-duckdb.sh --spark    also asks Spark (examples/spark), whose answers must be DuckDB's; needs Java 17, 40 s
+#   tests/systems/test-duckdb.sh            some 5 s after the build
+#   tests/systems/test-duckdb.sh --spark    also asks Spark (examples/spark), whose answers must be DuckDB's; needs Java 17, 40 s
 #
 # Installs duckdb, or pyspark, from PyPI into a venv under target/. Exit status: 0 all is right, or SKIP because it cannot be
 # installed (an error with VRAMTRACE_TEST_NO_SKIP); 1 an answer is wrong; 2 wrong usage.
@@ -14,7 +14,7 @@ case ${1-} in
     --spark) spark=1 ;;
     *) echo "test-duckdb: unknown argument '$1': must be --spark" >&2; exit 2 ;;
 esac
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 . scripts/skip.sh
 venv=target/duckdb
 packages=(duckdb==2.0.1)

@@ -2,15 +2,15 @@
 # Tests examples/kubernetes: what the webhook does to pods, and all manifests, those that it makes among them, against the
 # schemas of Kubernetes, with kubeconform or with the package kubernetes-validate of PyPI, which has the schemas in it.
 #
-#   scripts/test-kubernetes.sh
+#   tests/systems/test-kubernetes.sh
 #
 # Needs openssl and python3. Exit status: 0 all is right, 1 something is not, 2 a program is missing.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 changed=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-kubernetes.XXXXXX")
 trap 'rm -rf "$changed"' EXIT
 command -v openssl > /dev/null || { echo "test-kubernetes: openssl was not found" >&2; exit 2; }
-python3 scripts/kubernetes_inject.py "$changed"
+python3 tests/systems/kubernetes_inject.py "$changed"
 files=(examples/kubernetes/*.yaml "$changed"/*.yaml)
 if command -v kubeconform > /dev/null; then
     kubeconform -strict -summary "${files[@]}"

@@ -2,14 +2,14 @@
 # Tests examples/slurm with a real Slurm on this machine: a controller, a node, and jobs on the simulated driver, whose
 # Comment is read back. Not part of CI.
 #
-#   scripts/test-slurm.sh
+#   tests/systems/test-slurm.sh
 #
 # Needs root, cargo, python3 and Debian's packages slurm-wlm and munge, which it installs. Its own configuration and
 # daemons are in a temporary directory; only munged uses its usual places. Exit status: 0 all is right, 1 something is not,
 # 2 it cannot be tried here.
 # shellcheck disable=SC2016 # the jobs expand their own variables
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 [ "$(id -u)" = 0 ] || { echo "test-slurm: run it as root: the prolog and the epilog are root's" >&2; exit 2; }
 . scripts/need.sh
 need slurmctld slurm-wlm

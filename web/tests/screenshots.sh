@@ -2,7 +2,7 @@
 # Draws the pictures of README.md and docs/ from assets/recorded.vtrace.gz. Run scripts/web.sh first; also
 # needs tmux and python3. Exit status: 0 done, 1 a step failed, 2 scripts/web.sh has not run.
 set -eu
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 [ -d web/node_modules ] || { echo "screenshots: web/node_modules does not exist; run scripts/web.sh first" >&2; exit 2; }
 cargo build --quiet
 PAGE_TRACES=$PWD/target/page-traces
@@ -21,10 +21,10 @@ started=
 trap 'kill $started 2>/dev/null || true; tmux -L vramtrace-picture kill-server 2>/dev/null || true' EXIT
 for rank in 0 1; do
     RANK=$rank WORLD_SIZE=2 $simulated target/debug/vramtrace run --cap 6GiB --out "$live/$rank" \
-        python3 scripts/screenshots/train.py 60 $((160 + 120 * rank)) >"$live/$rank.log" 2>&1 &
+        python3 web/tests/screenshots_train.py 60 $((160 + 120 * rank)) >"$live/$rank.log" 2>&1 &
     started="$started $!"
 done
-$simulated python3 scripts/screenshots/train.py 60 90 >"$live/other.log" 2>&1 &
+$simulated python3 web/tests/screenshots_train.py 60 90 >"$live/other.log" 2>&1 &
 started="$started $!"
 tmux -L vramtrace-picture new-session -d -s top -x 120 -y 14 "$simulated target/debug/vramtrace top --interval 0.3"
 sleep 30

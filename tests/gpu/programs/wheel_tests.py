@@ -1,4 +1,4 @@
-"""wheel_tests.py: tests for the pytest plugin on a real GPU; two of them must fail (scripts/gpu/wheel.py)."""
+"""wheel_tests.py: tests for the pytest plugin on a real GPU; two of them must fail (tests/gpu/wheel.py)."""
 import pytest
 import torch
 

@@ -1,5 +1,5 @@
 """The Python package, the pytest plugin and the Jupyter magic, as installed from the wheel, under the
-recorder on the simulated driver. Run by scripts/test-wheel.sh."""
+recorder on the simulated driver. Run by packaging/test-wheel.sh."""
 
 import os
 import subprocess
