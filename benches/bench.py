@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -30,39 +29,41 @@ def env(preload=True, **more):
     return result
 
 
+def compiled(name, source):
+    program = work / name
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / source), "-ldl", "-lpthread"], check=True)
+    return program
+
+
+def lowest(program, ways, *arguments):
+    """(words of a printed line without its last) -> way -> the lowest figure, of three runs."""
+    best = {}
+    for _ in range(3):  # alternate, so that other load affects all alike
+        for way, environment in ways.items():
+            run = subprocess.run([str(program), *arguments], env=environment, capture_output=True, text=True, check=True)
+            for line in run.stdout.splitlines():
+                *what, figure = line.split()
+                row = best.setdefault(tuple(what), {})
+                row[way] = min(float(figure), row.get(way, 1e18))
+        for trace in work.glob("t.*.vtrace*"):
+            trace.unlink()
+    return best
+
+
 def pairs():
-    program = work / "pairs"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / "benches/pairs.c"), "-ldl", "-lpthread"], check=True
-    )
     ways = {
         "bare": env(preload=False),
         "recorded": env(VRAMTRACE_OUT=str(work / "t.%p.vtrace")),
         "no trace": env(VRAMTRACE_OUT="off"),
         "recorded, cap": env(VRAMTRACE_OUT=str(work / "t.%p.vtrace"), VRAMTRACE_CAP="20GiB"),
     }
-    best = {}
-    for _ in range(3):  # alternate, so that other load affects all alike
-        for way, environment in ways.items():
-            out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
-            for line in out.splitlines():
-                what, threads, ns = line.split()
-                row = best.setdefault((what, threads), {})
-                row[way] = min(float(ns), row.get(way, 1e18))
-        for trace in work.glob("t.*.vtrace*"):
-            trace.unlink()
+    best = lowest(compiled("pairs", "benches/pairs.c"), ways)
     print("| ns | threads | " + " | ".join(ways) + " | recorded - bare | recorded / bare |")
     print("|---|---|" + "---|" * (len(ways) + 2))
     for (what, threads), row in best.items():
         cells = " | ".join(f"{row[way]:.0f}" for way in ways)
         name = {"async": "cuMemAllocAsync + FreeAsync", "sync": "cuMemAlloc + Free"}.get(what, what)
         print(f"| {name} | {threads} | {cells} | {row['recorded'] - row['bare']:+.0f} | {row['recorded'] / row['bare']:.2f} |")
-
-
-def compiled(name, source):
-    program = work / name
-    subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / source), "-ldl", "-lpthread"], check=True)
-    return program
 
 
 class InteractiveProgram:
@@ -102,13 +103,7 @@ def limits():
     }
     others = [InteractiveProgram(interactive, eight) for _ in range(7)]
     assert all(member.ask("a 100") == "0" for member in others)
-    best = {}
-    for _ in range(3):
-        for way, environment in ways.items():
-            out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
-            for what, ns in (line.split() for line in out.splitlines()):
-                row = best.setdefault(what, {})
-                row[way] = min(float(ns), row.get(way, 1e18))
+    best = lowest(program, ways)
     for member in others:
         member.end()
     for page in Path(f"/dev/shm/vramtrace-{os.geteuid()}").glob(f"group.{group}-*"):
@@ -116,29 +111,7 @@ def limits():
     print("\n| ns | " + " | ".join(ways) + " |")
     print("|---|" + "---|" * len(ways))
     for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
-        print(f"| {name} | " + " | ".join(f"{best[what][way]:.0f}" if way in best[what] else "-" for way in ways) + " |")
-
-
-def launches():
-    """The time of a repeated launch: one that is not the first of its function."""
-    program = compiled("launches", "benches/launches.c")
-    ways = {
-        "bare": env(preload=False),
-        "recorded": env(VRAMTRACE_OUT=str(work / "l.%p.vtrace")),
-        "recorded, cap": env(VRAMTRACE_OUT=str(work / "l.%p.vtrace"), VRAMTRACE_CAP="20GiB"),
-    }
-    best = {}
-    for _ in range(3):
-        for way, environment in ways.items():
-            out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
-            for what, ns in (line.split() for line in out.splitlines()):
-                row = best.setdefault(what, {})
-                row[way] = min(float(ns), row.get(way, 1e18))
-    print("\n| ns a repeated launch | " + " | ".join(ways) + " | recorded - bare |")
-    print("|---|" + "---|" * (len(ways) + 1))
-    for what, name in (("one", "of one function"), ("many", "of 1,000 functions in turn")):
-        row = best[what]
-        print(f"| {name} | " + " | ".join(f"{row[way]:.1f}" for way in ways) + f" | {row['recorded'] - row['bare']:+.1f} |")
+        print(f"| {name} | " + " | ".join(f"{best[what,][way]:.0f}" if way in best[what,] else "-" for way in ways) + " |")
 
 
 def live():
@@ -165,72 +138,6 @@ def live():
             process.end()
         cells = [" ".join(f"{sorted(figures)[at]:.2f}" for at in (50, 90, 99)) for figures in (starts, returns)]
         print(f"| beside {load} others as busy | {len(starts)} | {cells[0]} | {cells[1]} |")
-
-
-def stacks():
-    library = work / "libstacks.so"
-    source = str(ROOT / "benches/stacks.c")
-    subprocess.run(["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-o", str(library), source, "-ldl"], check=True)
-    command = [sys.executable, str(ROOT / "benches/stacks.py"), str(library)]
-    ways = {"none": "none", "python": "20 Python", "native": "20 native", "native,python": "20 + 20"}
-    best = {way: {} for way in ways}
-    for _ in range(5):
-        for way in ways:
-            environment = env(VRAMTRACE_OUT=str(work / "s.vtrace"), VRAMTRACE_STACKS=way)
-            found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
-            for what in ("repeated", "first", "backtrace"):
-                best[way][what] = min(found[what], best[way].get(what, 1e18))
-            (work / "s.vtrace").unlink(missing_ok=True)
-    trace = min(row["backtrace"] for row in best.values())
-    print(f"\n| a stack, ns (Python {found['python']}, {found['natives']} native frames) | repeated | first time | repeated / `backtrace()` |")
-    print("|---|---|---|---|")
-    for way, name in list(ways.items())[1:]:
-        added = {what: best[way][what] - best["none"][what] for what in ("repeated", "first")}
-        print(f"| {name} | {added['repeated']:.0f} | {added['first']:.0f} | {added['repeated'] / trace:.2f} |")
-    print(f"| `backtrace()` of the same 20 native | {trace:.0f} | | |")
-
-
-PAIRS = """
-import ctypes, sys
-driver, cache = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1])
-context, segment = ctypes.c_void_p(), ctypes.c_uint64()
-driver.cuInit(0)
-driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-driver.cuCtxSetCurrent(context)
-assert driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)) == 0
-cache.cache_pairs.restype = ctypes.c_double
-def pairs(depth, count):
-    if depth > 2:  # this one and the module are frames too
-        return pairs(depth - 1, count)
-    return cache.cache_pairs(0, ctypes.c_void_p(segment.value), ctypes.c_int64(count))
-pairs(20, 10000)
-print(pairs(20, 300000))
-"""
-
-
-def blocks():
-    """The cost of PyTorch's hook, with stand-ins for its libraries: a block allocated and freed, 20 Python frames deep."""
-    library = torch_libraries()
-    out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace"), "VRAMTRACE_MAX": "64MiB"}
-    ways = {
-        "bare": env(preload=False),
-        "tensors off": env(VRAMTRACE_TENSORS="off", **out),
-        "no stacks": env(VRAMTRACE_STACKS="none", **out),
-        "python": env(**out),
-        "full": env(VRAMTRACE_TENSORS="full", **out),
-    }
-    best = {}
-    for _ in range(3):
-        for way, environment in ways.items():
-            measured = subprocess.run(
-                [sys.executable, "-c", PAIRS, str(library)], env=environment, capture_output=True, text=True, check=True
-            ).stdout
-            best[way] = min(float(measured), best.get(way, 1e18))
-        for trace in work.glob("t.*.vtrace*"):
-            trace.unlink()
-    print("\n| ns, a PyTorch block made and freed | " + " | ".join(ways) + " | python - bare |")
-    print("|---|" + "---|" * (len(ways) + 1))
-    print("| 20 Python frames | " + " | ".join(f"{best[way]:.0f}" for way in ways) + f" | {best['python'] - best['bare']:+.0f} |")
 
 
 def torch_libraries():
@@ -266,42 +173,6 @@ def refusals():
     print("\n| ms, a post-mortem | lowest of 5 | highest |\n|---|---|---|")
     for count, figures in totals.items():
         print(f"| {count:,} blocks are live, of {min(count, 4096):,} stacks | {min(figures):.1f} | {max(figures):.1f} |")
-
-
-def generate():
-    """Text generation as PyTorch's allocator sees it: many call sites, 20 Python frames, and other code that evicts the CPU's caches."""
-    include = sysconfig.get_paths()["include"]
-    torch_libraries()
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{include}", "-Wl,-rpath,$ORIGIN", "-L", str(work),
-         "-o", str(work / "generate_blocks.so"), str(ROOT / "benches/generate.c"), "-l:libc10_cuda.so"], check=True
-    )
-    print("\n| text generation, a block made and freed | bare, ns | recorded, ns | recorded / bare | ticks more: made | freed |\n|---|---|---|---|---|---|")
-    for name, work_bytes in (("nothing in between", 0), ("96 KiB of code and of data, twice", 96 << 10)):
-        best = {}
-        command = [sys.executable, str(ROOT / "benches/generate.py"), str(work), "6", str(work_bytes), str(work_bytes)]
-        for _ in range(3):
-            for way, environment in (("bare", env(preload=False)), ("ours", env(VRAMTRACE_OUT=str(work / "t.%p.vtrace")))):
-                measured = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-                row = best.setdefault(way, measured)
-                best[way] = {what: min(row[what], measured[what]) for what in measured}
-            for trace in work.glob("t.*.vtrace*"):
-                trace.unlink()
-        bare, ours = best["bare"], best["ours"]
-        print(f"| {name} | {bare['ns']:.0f} | {ours['ns']:.0f} | {ours['ns'] / bare['ns']:.3f} | "
-              f"{ours['made'] - bare['made']:+d} | {ours['freed'] - bare['freed']:+d} |")
-
-
-def idle():
-    """A process that never uses CUDA: the lowest of 200 alternating runs."""
-    best = {}
-    for _ in range(200):
-        for label, environment in (("bare", env(preload=False)), ("preloaded", env())):
-            start = time.perf_counter()
-            subprocess.run(["/bin/true"], env=environment, check=True)
-            best[label] = min(time.perf_counter() - start, best.get(label, 1e9))
-    print("\n| a process that never uses CUDA (/bin/true) | bare | preloaded | added |\n|---|---|---|---|")
-    print(f"| ms | {best['bare'] * 1e3:.2f} | {best['preloaded'] * 1e3:.2f} | {(best['preloaded'] - best['bare']) * 1e3:+.2f} |")
 
 
 def churn_trace(count):
@@ -367,12 +238,10 @@ def nvml():
     print("| us, lowest of 3 medians | a query | on a kept thread | a call that reads | lag of a cap |\n|---|---|---|---|---|")
     for name, how in {"NVML of the simulated driver": {}, "slow: its lists take 5 ms": {"VRAMTRACE_SIM_NVML": "slow"}}.items():
         best = {}
-        for _ in range(3):
-            for words, preload in ([], False), (["cap"], True):
-                environment = env(preload=preload, VRAMTRACE_OUT="off", VRAMTRACE_CAP="20GiB", **how)
-                out = subprocess.run([str(program), *words], env=environment, capture_output=True, text=True, check=True).stdout
-                for what, us in (line.split() for line in out.splitlines()):
-                    best[what] = min(float(us), best.get(what, 1e18))
+        for words, preload in ([], False), (["cap"], True):
+            way = {name: env(preload=preload, VRAMTRACE_OUT="off", VRAMTRACE_CAP="20GiB", **how)}
+            for (what,), of in lowest(program, way, *words).items():
+                best[what] = min(of[name], best.get(what, 1e18))
         print(f"| {name} | " + " | ".join(f"{best[what]:,.1f}" for what in ("query", "thread", "reading", "lag")) + " |")
 
 
@@ -423,7 +292,7 @@ def filesystems():
         print(f"| {way} | {cost:.0f} | {cost / (best['ext4'] - best['bare']):.2f} |" if "ext4" in best else f"| {way} | {cost:.0f} | |")
 
 
-parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "nvml": nvml, "reading": reading, "parquet": parquet, "filesystems": filesystems}
+parts = {"pairs": pairs, "limits": limits, "live": live, "refusals": refusals, "nvml": nvml, "reading": reading, "parquet": parquet, "filesystems": filesystems}
 BY_NAME_ONLY = {"filesystems"}  # needs root
 for part in sys.argv[1:]:
     if part not in parts:
