@@ -37,21 +37,14 @@ def run(check, name, mode, extra, is_recorded):
     device, roles = {}, {}
     if is_recorded and held.notes:
         device = check.the_process(trace, held.pid)["devices"][0]
-        roles = {row["role"]: row["bytes"] for row in ask(check, "holders", "--by", "role", "--at", "end", "--json", trace)["holders"]}
+        roles = {row["role"]: row["bytes"] for row in check.holders(trace, "--by", "role", "--at", "end")}
     return held.finish(), held.lines, held.notes, trace, device, roles
-
-
-def ask(check, *arguments):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(f"{arguments[0]}: {answer.stderr.strip()[:300]}")
-    return json.loads(answer.stdout)
 
 
 def holders(check, trace):
     """(library, line, calling line) -> (bytes, count) at the peak of what was allocated; and the named share."""
     found, named, all_bytes = {}, 0, 0
-    for holder in ask(check, "holders", "--json", trace)["holders"]:
+    for holder in check.holders(trace):
         frame = lambda at: holder["frames"][holder[at]] if holder.get(at) is not None else {}
         place = lambda of: f"{of.get('file', '')}:{of.get('line', '')}"
         key = holder["library"] or "?", place(frame("lead")), place(frame("caller"))
@@ -67,8 +60,7 @@ def holders(check, trace):
 
 
 def notes(check, trace):
-    text = subprocess.run([str(check.BIN / "vramtrace"), "report", str(trace)], capture_output=True, text=True).stdout
-    return [line for line in text.splitlines() if "replaced the beginning" in line]
+    return [line for line in check.read("report", trace).splitlines() if "replaced the beginning" in line]
 
 
 def same(check, table, bare, ours):
@@ -103,7 +95,7 @@ def evictions(check, table):
         print(f"| pages | {same(check, table, 'pages-bare', 'pages-ours')} | | | | SKIP it does not run |")
         return
     counters = dict(part.split("=") for part in lines[0].split()[1:])
-    roles = {row["role"]: row["bytes"] for row in ask(check, "holders", "--by", "role", "--json", trace)["holders"]}
+    roles = {row["role"]: row["bytes"] for row in check.holders(trace, "--by", "role")}
     # While the pages are there: at their end they are unmapped, too, and nobody evicts them.
     sleeps = device.get("sleeps") or {"sleeps": []}
     unmapped = sum(call["bytes"] for sleep in sleeps["sleeps"] for call in sleep["unmapped_by"])
@@ -121,14 +113,14 @@ def driver_pool(check, table):
     found, share = holders(check, trace)
     libraries = sorted({key[0] for key in found})
     row("named", f"{share:.2%}, {', '.join(libraries)}", share >= 0.99)
-    steps = ask(check, "report", "--by", "step", "--json", trace)["processes"][0]["steps"]
+    steps = check.ask("report", "--by", "step", trace)["processes"][0]["steps"]
     updates = sum(step["updates"] for step in steps["steps"])
     row("steps", f"{steps['count']}, {updates} updates of the optimizer, of 4 ({steps['why']})", steps["count"] in (3, 4) and updates in (3, 4))
     roles = table["async-ours"][5]
     wanted = 6 * (1024 * 1024 + 1024) * 4
     close = lambda role, bytes: abs(roles.get(role, 0) - bytes) <= 0.01 * bytes
     row("roles after the last step, MiB", {role: round(bytes / MIB, 1) for role, bytes in roles.items()}, close("weights", wanted) and close("optimizer state", 2 * wanted))
-    answer = ask(check, "whatif", trace, "--json", "--conf", "default")
+    answer = check.ask("whatif", trace, "--conf", "default")
     predicted = answer["devices"][0]["settings"][0]["peak_reserved_bytes"]
     measured = int(table["plain-bare"][2].get("reserved", 0))
     off = 100 * (predicted / measured - 1) if measured else 100
@@ -139,12 +131,11 @@ def out_of_memory(check):
     """Under a cap: PyTorch's own exception, our message, and `oom` of the trace."""
     trace = check.TRACES / "aimdo-fill.vtrace"
     command = [sys.executable, str(check.PROGRAMS / "aimdo_run.py"), "fill"]
-    ended = subprocess.run(command, env=check.environment(trace, VRAMTRACE_CAP="8GiB", **ASYNC), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    (check.LOGS / "aimdo-fill.log").write_text(ended.stdout + ended.stderr)
+    env = check.environment(trace, VRAMTRACE_CAP="8GiB", **ASYNC)
+    ended = check.run("aimdo-fill", command, env, stdin=subprocess.DEVNULL, timeout=60)
     own = "RESULT out of memory" in ended.stdout
     message = "out of memory" in ended.stderr and "aimdo_run.py" in ended.stderr and "by VRAMTRACE_CAP" in ended.stderr
-    told = subprocess.run([str(check.BIN / "vramtrace"), "oom", str(trace)], capture_output=True, text=True)
-    (check.LOGS / "aimdo-fill-oom.log").write_text(told.stdout + told.stderr)
+    told = check.run("aimdo-fill-oom", [check.BIN / "vramtrace", "oom", trace])
     said = "aimdo_run.py" in told.stdout and "OUT OF MEMORY" in told.stdout
     verdict = "PASS" if own and message and said else check.fail(f"exception {own}, message {message}, `oom` {said}, see aimdo-fill.log")
     print(f"| out of memory under a cap of 8 GiB | {(told.stdout.splitlines() or ['nothing'])[0][:100]} | {verdict} |", flush=True)
@@ -153,9 +144,6 @@ def out_of_memory(check):
 def section(check):
     """`check`: the module check.py, which holds what all parts share."""
     print("\n## ComfyUI: replaced functions, and PyTorch's backend cudaMallocAsync\n")
-    if missing := check.have("torch"):
-        print(f"SKIP aimdo: no {missing}")
-        return
     wheel = not check.have("comfy_aimdo")
     if not wheel:
         print("SKIP comfy-aimdo: not installed (pip install comfy-aimdo)")

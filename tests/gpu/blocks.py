@@ -1,11 +1,7 @@
 """An independent reader of PyTorch's memory in a trace, written from docs/FORMAT.md without vramtrace's code:
-blocks, the driver's allocations and mappings, and the totals that PyTorch's hook reported.
-
-    python3 blocks.py TRACE        prints the memory that was live at the end
-"""
+blocks, the driver's allocations and mappings, and the totals that PyTorch's hook reported."""
 import bisect
 import struct
-import sys
 
 SLOT = 256 << 10
 ALLOC, ALLOC_WIDE, FREE, FREE_WIDE, MAP, UNMAP = 0x10, 0x11, 0x12, 0x13, 0x16, 0x17
@@ -124,12 +120,3 @@ def start_ns(path):
     """The start of the recording, ns of CLOCK_MONOTONIC."""
     with open(path, "rb") as file:
         return struct.unpack_from("<Q", file.read(64), 56)[0]
-
-
-if __name__ == "__main__":
-    from pathlib import Path
-
-    _, memory = at_marks(Path(sys.argv[1]), [])
-    print(f"made={memory.made} freed={memory.freed} unknown={memory.unknown} again={memory.again}")
-    print(f"blocks={len(memory.blocks)} allocated={memory.allocated} reserved={memory.reserved()}")
-    print(f"states={len(memory.states)} wrong={len(memory.wrong_states)} ooms={memory.ooms}")

@@ -23,9 +23,8 @@ limits  caps, also with a stack limit; a group; limits that change while a progr
 oom     the message of an out-of-memory that ends a program; no message if the program continues
 demo    a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz into VRAMTRACE_LOGS;
         PyTorch's viewer on our snapshot of it
-fix     a training run out of memory under a cap, and the same run with the setting that its verdict proposes
-story   the same from its beginning: why it was out of memory, the pasted line, `run --fix=on-oom`; and the largest
-        batch that fits, predicted from two small ones and tried
+fix     a training run out of memory under a cap: why, the same run with the line that is proposed, `run --fix=on-oom`
+story   the same, and the largest batch that fits, predicted from two small ones and tried
 marks   phases of torch.cuda.nvtx
 sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
@@ -42,8 +41,8 @@ wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, 
 roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
         distributed training (DDP)
 forward the forward lines of memory that backward allocates, compared with PyTorch's own tracebacks
-fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; other
-        estimators; caps at which the batches that `vramtrace fits` names are run; only if named
+fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; caps
+        at which the batches that `vramtrace fits` names are run; only if named
 fits_fresh  the same tables for 16 further models, four runs at a time, within FITS_SECONDS (default 420); only if named
 suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
 
@@ -62,10 +61,9 @@ import aimdo
 import cost
 import demo
 import fits
-import fix
 import forward
 import graphs
-import leaks
+import leaking
 import limits
 import llama
 import marks
@@ -87,7 +85,6 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "sampled", "tensors", "truth", "whatif", "streams", "demo", "fix", "story", "marks", "leaks", "graphs", "llama", "strangers", "aimdo", "oom", "limits", "sleep", "roles", "forward", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 LOGS.mkdir(parents=True, exist_ok=True)
@@ -165,11 +162,40 @@ class Held:
         return self.process.wait()
 
 
+def run(name, command, env=None, **more):
+    """Runs a command to its end; what it printed is also in NAME.log."""
+    ended = subprocess.run(list(map(str, command)), env=env or environment(), capture_output=True, text=True, **more)
+    (LOGS / f"{name}.log").write_text(ended.stdout + ended.stderr)
+    return ended
+
+
+def read(*words, statuses=(0,)):
+    """What a command of vramtrace prints."""
+    answer = subprocess.run([str(BIN / "vramtrace"), *map(str, words)], capture_output=True, text=True)
+    if answer.returncode not in statuses:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {answer.stderr.strip()[:300]}")
+    return answer.stdout
+
+
+def ask(*words, statuses=(0,)):
+    return json.loads(read(*words, "--json", statuses=statuses))
+
+
+def holders(trace, *options):
+    return ask("holders", *options, trace)["holders"]
+
+
+def leaks(trace):
+    """The leaks of at least 0.5 confidence."""
+    return [leak for leak in ask("leaks", trace, statuses=(0, 1))["leaks"] if leak["confidence"] >= 0.5]
+
+
 def report(trace):
-    answer = subprocess.run([str(BIN / "vramtrace"), "report", "--json", str(trace)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:200])
-    return json.loads(answer.stdout)["processes"]
+    return ask("report", trace)["processes"]
+
+
+def cards():
+    return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
 
 
 def the_process(trace, pid):
@@ -201,7 +227,7 @@ def clients():
         yield name, None if missing else [python, str(PROGRAMS / f"{name}_run.py")], f"no {missing}"
 
 
-def section_same():
+def same(check):
     print("\n### The same result as without the recorder; allocations + context compared with NVML (MiB)\n")
     print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -247,11 +273,10 @@ def row(name, verdict, used, process):
     )
 
 
-def section_nccl():
+def nccl(check):
     print("\n### Two-GPU NCCL all-reduce, per rank (MiB)\n")
-    count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
-    if count < 2 or have("torch"):
-        print(f"SKIP nccl: {count} GPU(s), needs 2 and torch")
+    if cards() < 2:
+        print(f"SKIP nccl: {cards()} GPU(s), needs 2")
         return
     print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -271,10 +296,10 @@ def section_nccl():
     for rank, (used, process) in measured.items():
         print(row(f"nccl rank {rank}", same, used, process))
     print("\n| traces | by library at the peak of both ranks, MiB | |\n|---|---|---|")
-    print(stacks.library_row("nccl", stacks.libraries(BIN, traces), ["PyTorch", "NCCL"], fail))
+    print(stacks.library_row(sys.modules[__name__], "nccl", traces, ["PyTorch", "NCCL"]))
 
 
-def section_cap():
+def cap(check):
     cap = 8192
     print(f"\n### Filled until refused under VRAMTRACE_CAP=8GiB ({cap} MiB)\n")
     print("| filled by | NVML at the refusal | of the cap | got | the program saw | total shown | verdict |")
@@ -307,181 +332,57 @@ def section_cap():
         print(f"| jax (sizes itself) | {used} | {100 * (used or 0) / cap:.2f} % | {limit} | status {status} | | {'ok' if good else fail('')} |")
 
 
-def section_cost():
-    if not shutil.which("nvcc"):
-        print("SKIP cost: no nvcc")
-        return
-    cost.section(sys.modules[__name__])
-
-
-def section_stacks():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP stacks: no {missing}")
-        return
-    trace = TRACES / "gpt2.vtrace"
-    # Native frames too: cuBLAS's workspace is a block of PyTorch, recognised by its native frames.
-    env = environment(trace, VRAMTRACE_TENSORS="full")
-    ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], env)
-    if status := ours.finish():
-        print(fail(f"gpt2_train.py: {status}, see its log"))
-        return
-    shutil.copy(trace, LOGS / trace.name) if trace.stat().st_size < 64 * MIB else None
-    stacks.names(BIN, trace, fail)
-
-
-def section_steps():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP steps: no {missing}")
-        return
-    stacks.steps(BIN, PROGRAMS / "steps.py", environment, TRACES, LOGS, fail)
-
-
-def section_sampled():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP sampled: no {missing}")
-        return
-    sampled.section(sys.modules[__name__])
-
-
-def section_tensors():
-    if missing := have("torch"):
-        print(f"SKIP tensors: no {missing}")
-        return
-    tensors.section(sys.modules[__name__])
-
-
-def section_truth():
-    truth.section(sys.modules[__name__])
-
-
-def section_limits():
-    limits.section(sys.modules[__name__])
-
-
-def section_roles():
-    roles.roles(sys.modules[__name__])
-
-
-def section_forward():
-    forward.forward(sys.modules[__name__])
-
-
-def section_marks():
-    if missing := have("torch"):
-        print(f"SKIP marks: no {missing}")
-        return
-    marks.marks(sys.modules[__name__])
-
-
-def section_graphs():
-    if missing := have("torch"):
-        print(f"SKIP graphs: no {missing}")
-        return
-    graphs.section(sys.modules[__name__])
-
-
-def section_leaks():
-    if missing := have("torch"):
-        print(f"SKIP leaks: no {missing}")
-        return
-    leaks.section(sys.modules[__name__])
-
-
-def section_sleep():
-    sleep.section(sys.modules[__name__])
-
-
-def section_oom():
-    oom.section(sys.modules[__name__])
-
-
-def section_whatif():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP whatif: no {missing}")
-        return
-    whatif.section(sys.modules[__name__])
-
-
-def section_streams():
-    if missing := have("torch"):
-        print(f"SKIP streams: no {missing}")
-        return
-    streams.section(sys.modules[__name__])
-
-
-def section_per_tensor():
-    per_tensor.section(sys.modules[__name__])
-
-
-def section_wheel():
-    wheel.section(sys.modules[__name__])
-
-
-def section_llama():
-    llama.section(sys.modules[__name__])
-
-
-def section_strangers():
-    strangers.section(sys.modules[__name__])
-
-
-def section_aimdo():
-    aimdo.section(sys.modules[__name__])
-
-
-def section_suites():
-    suites.section(sys.modules[__name__])
-
-
-def section_fix():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP fix: no {missing}")
-        return
-    fix.section(sys.modules[__name__])
-
-
-def section_fits():
-    if missing := have("torch", "transformers", "torchvision"):
-        print(f"SKIP fits: no {missing}")
-        return
-    fits.section(sys.modules[__name__])
-
-
-def section_fits_fresh():
-    if missing := have("torch", "transformers", "torchvision"):
-        print(f"SKIP fits_fresh: no {missing}")
-        return
-    fits.section_fresh(sys.modules[__name__])
-
-
-def section_story():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP story: no {missing}")
-        return
-    story.section(sys.modules[__name__])
-
-
-def section_demo():
-    if missing := have("torch", "transformers"):
-        print(f"SKIP demo: no {missing}")
-        return
-    demo.section(sys.modules[__name__])
-
-
-for section in SECTIONS:
-    if f"section_{section}" not in globals():
-        known = ", ".join(name.removeprefix("section_") for name in globals() if name.startswith("section_"))
-        print(f"gpu-check: unknown part '{section}': must be one of {known}", file=sys.stderr)
-        sys.exit(2)
+TORCH, GPT2, MODELS = ["torch"], ["torch", "transformers"], ["torch", "transformers", "torchvision"]
+# What runs a part, with this module, and the Python modules that it needs.
+PARTS = {
+    "same": (same, []),
+    "nccl": (nccl, TORCH),
+    "cap": (cap, []),
+    "cost": (cost.section, []),
+    "stacks": (stacks.names, GPT2),
+    "steps": (stacks.steps, GPT2),
+    "sampled": (sampled.section, GPT2),
+    "tensors": (tensors.section, TORCH),
+    "truth": (truth.section, []),
+    "whatif": (whatif.section, GPT2),
+    "streams": (streams.section, TORCH),
+    "demo": (demo.section, GPT2),
+    "fix": (story.fix, GPT2),
+    "story": (story.section, GPT2),
+    "marks": (marks.section, TORCH),
+    "leaks": (leaking.section, TORCH),
+    "graphs": (graphs.section, TORCH),
+    "llama": (llama.section, []),
+    "strangers": (strangers.section, []),
+    "aimdo": (aimdo.section, TORCH),
+    "oom": (oom.section, []),
+    "limits": (limits.section, []),
+    "sleep": (sleep.section, TORCH),
+    "roles": (roles.section, []),
+    "forward": (forward.section, TORCH),
+    "per_tensor": (per_tensor.section, ["jax"]),
+    "wheel": (wheel.section, []),
+    "fits": (fits.section, MODELS),
+    "fits_fresh": (fits.section_fresh, MODELS),
+    "suites": (suites.section, ["pytest"]),
+}
+BY_NAME_ONLY = ("fits", "fits_fresh", "suites")
+chosen = sys.argv[2:] or [name for name in PARTS if name not in BY_NAME_ONLY]
+if unknown := [name for name in chosen if name not in PARTS]:
+    print(f"gpu-check: unknown part '{unknown[0]}': must be one of {', '.join(PARTS)}", file=sys.stderr)
+    sys.exit(2)
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(
     ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True
 ).stdout.strip().replace("\n", "; "))
-for section in SECTIONS:
-    started = time.time()
+for name in chosen:
+    started, (part, modules) = time.time(), PARTS[name]
     try:
-        globals()[f"section_{section}"]()
-    except Exception as error:  # the other sections still run
-        print(fail(f"section {section}: {error!r}"))
-    print(f"\n({section}: {time.time() - started:.0f} s)", flush=True)
+        if missing := have(*modules):
+            print(f"SKIP {name}: no {missing}")
+        else:
+            part(sys.modules[__name__])
+    except Exception as error:  # the other parts still run
+        print(fail(f"part {name}: {error!r}"))
+    print(f"\n({name}: {time.time() - started:.0f} s)", flush=True)
 shutil.rmtree(TRACES, ignore_errors=True)
 sys.exit(1 if failed else 0)

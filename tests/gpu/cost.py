@@ -6,6 +6,7 @@ the rounds. `VRAMTRACE_HAMI` names HAMi-core's libvgpu.so, which limits memory a
 -fvisibility=hidden, or a program that links libcuda passes it by. Takes about 90 s.
 """
 import os
+import shutil
 import statistics
 import subprocess
 from pathlib import Path
@@ -76,6 +77,9 @@ def cells(of, bare, threads, pair, name):
 
 
 def section(check):
+    if not shutil.which("nvcc"):
+        print("SKIP cost: no nvcc")
+        return
     print(f"\n### An allocation and its free, ns: lowest and median of {ROUNDS} rounds\n")
     program = check.build_c("pairs", "pairs.c", "-lcuda", "-lpthread")
     if program is None:

@@ -2,7 +2,6 @@
 file that `vramtrace demo --recorded` shows; and PyTorch's own viewer on our snapshot of it."""
 import gzip
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
@@ -31,10 +30,7 @@ def section(check):
 def train(check, place, cap, name):
     trace = place / f"{name}.vtrace"
     extra = {"VRAMTRACE_CAP": f"{cap}MiB"} if cap else {}
-    ended = subprocess.run(
-        [sys.executable, "train.py"], cwd=place, env=check.environment(trace, VRAMTRACE_MAX="unlimited", **extra), capture_output=True, text=True
-    )
-    (check.LOGS / f"demo-{name}.log").write_text(ended.stdout + ended.stderr)
+    ended = check.run(f"demo-{name}", [sys.executable, "train.py"], check.environment(trace, VRAMTRACE_MAX="unlimited", **extra), cwd=place)
     words = {line.split()[0]: line.split()[1:] for line in ended.stdout.splitlines() if line}
     return trace, ended.returncode, [int(word) for word in words.get("PEAKS", [])]
 
@@ -69,36 +65,26 @@ def failing(check, place):
 
 def ship(check, trace):
     packed = trace.with_suffix(".packed.vtrace")
-    ended = subprocess.run([str(check.BIN / "vramtrace"), "pack", str(trace), "-o", str(packed)], capture_output=True, text=True)
-    if ended.returncode:
-        print(check.fail(f"pack: {ended.stderr.strip()[:200]}"))
-        return
+    check.read("pack", trace, "-o", packed)
     small = gzip.compress(packed.read_bytes(), 9, mtime=0)
     (check.LOGS / "recorded.vtrace.gz").write_bytes(small)
     good = len(small) < MOST
     print(f"recorded.vtrace.gz: {len(small)} bytes {'ok' if good else check.fail(f'must be less than {MOST:,}: use fewer STEPS in train.py')}")
 
 
-def ours(check, *words):
-    ended = subprocess.run([str(check.BIN / "vramtrace"), *words], capture_output=True, text=True)
-    if ended.returncode:
-        raise RuntimeError(f"{words[0]}: {ended.stderr.strip()[:200]}")
-    return ended.stdout
-
-
 def predicted(check, trace):
-    settings = json.loads(ours(check, "whatif", "--json", str(trace)))["devices"][0]["settings"]
+    settings = check.ask("whatif", trace)["devices"][0]["settings"]
     print("\n| setting | peak reserved | smallest capacity |\n|---|---|---|")
     for setting in settings:
         smallest = setting["smallest_capacity_bytes"]
         print(f"| {setting['conf']} | {setting['peak_reserved_bytes'] / GIB:.2f} | {f'{smallest / GIB:.2f}' if smallest else '?'} |")
-    print("\n```\n" + ours(check, "frag", str(trace)).strip() + "\n```")
+    print("\n```\n" + check.read("frag", trace).strip() + "\n```")
 
 
 def viewer(check, trace):
     print("\n### Our snapshot of it in torch's own _memory_viz.py\n")
     pickle = trace.with_suffix(".pickle")
-    print(ours(check, "export", "--format", "torch-snapshot", "-o", str(pickle), str(trace)).strip())
+    print(check.read("export", "--format", "torch-snapshot", "-o", pickle, trace).strip())
     viz = Path(importlib.util.find_spec("torch").origin).parent / "cuda" / "_memory_viz.py"
     for what in (["opcodes"], ["rules"], ["viewer"]):
         # stats, trace, segments, memory, and the pages for the browser.

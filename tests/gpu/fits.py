@@ -1,5 +1,5 @@
 """The part `fits` of the GPU check: peaks predicted by `vramtrace fits` from two recorded batches, and measured at
-others; the same by other estimators and by the line through two peaks; caps, at which the batches that it names are run.
+others; the same by the line through two peaks; caps, at which the batches that it names are run.
 
     fits.py BIN_DIR RUNS     the tables again, from the files of an earlier check (VRAMTRACE_LOGS/fits)
 """
@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-NEEDS = {"kitsune": "kitsune", "vram_check": "vram_check", "accelerate": "accelerate"}
 # Of these cuDNN chooses the algorithm anew at each batch.
 CONVOLUTIONAL = {"mobilenet", "densenet", "efficientnet", "convnext-channels-last", "vgg", "unet", "resnet50", "resnext", "regnet", "shufflenet", "resnet18-autocast"}
 GOAL = 95.0
@@ -69,12 +67,6 @@ def tables(bin_dir, runs):
     for row in sorted(inside):
         print(f"| {' | '.join(row)} | {sum(inside[row])} of {len(inside[row])} | {statistics.median(widths[row]):.2f} % |")
     print("\nOutside: " + ("; ".join(outside) or "none"))
-    if (runs / "peers.jsonl").exists():
-        for line in (runs / "peers.jsonl").read_text().splitlines():
-            peer = json.loads(line)
-            true = peaks.get((peer["model"], ""), {}).get(peer["batch"])
-            if true and "bytes" in peer:
-                errors[peer["tool"], "allocated", ""].append(100 * abs(peer["bytes"] / true["allocated"] - 1))
     print("\n| estimator | peak, default setting | predictions | median error | largest | within 2 % |\n|---|---|---|---|---|---|")
     for (tool, kind, setting), of in errors.items():
         if not setting:
@@ -101,11 +93,6 @@ def section(check):
 
     runs = check.LOGS / "fits"
     fits_runs.main(check.BIN, runs, "unseen", 6)
-    tools = [name for name, module in NEEDS.items() if not check.have(module)]
-    for name in sorted(set(NEEDS) - set(tools)):
-        print(f"SKIP fits {name}: not installed")
-    if tools:
-        subprocess.run([sys.executable, str(HERE / "fits_peers.py"), str(runs / "peers.jsonl")], stderr=subprocess.DEVNULL)
     inside = tables(check.BIN, runs)
     allocated = [one for (kind, *_), of in inside.items() if kind == "allocated" for one in of]
     share = 100 * sum(allocated) / max(len(allocated), 1)

@@ -104,11 +104,7 @@ def compare(check, name):
     )
 
 
-def forward(check):
-    missing = check.have("torch")
-    if missing:
-        print(f"SKIP forward: no {missing}")
-        return
+def section(check):
     rows = []
     for name, modules in PROGRAMS.items():
         missing = check.have(*modules)

@@ -1,10 +1,8 @@
 """The part `graphs` of the GPU check: what the driver takes for executable graphs, by whom, and the verdict."""
-import json
 import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 # What the program does; whether `leaks` must report it; the least share of the driver's bytes at lines, in percent.
 PROGRAMS = (("kept", True, 95), ("threads", None, 95), ("captures", False, None), ("cache", False, None), ("last", False, None))
@@ -17,10 +15,7 @@ MOST_OF_TIME = 0.02
 
 def run(check, program, what):
     trace = check.TRACES / f"graphs_{what}.vtrace"
-    ended = subprocess.run(
-        [sys.executable, str(program), what], env=check.environment(trace), capture_output=True, text=True
-    )
-    (check.LOGS / f"graphs_{what}.log").write_text(ended.stdout + ended.stderr)
+    ended = check.run(f"graphs_{what}", [sys.executable, program, what], check.environment(trace))
     result = re.search(r"^RESULT (\d+) (\d+)$", ended.stdout, re.M)
     return trace, ended, result
 
@@ -44,11 +39,7 @@ def by_line(check, trace, file):
 
 def held_at_end(check, trace, file):
     """MiB of graphs at lines of the program, as `holders --at end` lists them."""
-    command = [str(check.BIN / "vramtrace"), "holders", "--json", "--at", "end", str(trace)]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:
-        return 0.0
-    of_graphs = [one for one in json.loads(answer.stdout)["holders"] if one.get("driver_memory") == "graphs"]
+    of_graphs = [one for one in check.holders(trace, "--at", "end") if one.get("driver_memory") == "graphs"]
     at_line = [one for one in of_graphs if any((frame.get("file") or "").endswith(file) for frame in one["frames"])]
     return sum(one["bytes"] for one in at_line) / MIB
 
@@ -83,17 +74,12 @@ def of_rate(leak, printed, of_driver):
     return said, [] if near else ["not within 10 %"]
 
 
-def leaks_of(check, trace):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--json", str(trace)], capture_output=True, text=True)
-    return [leak for leak in json.loads(answer.stdout)["leaks"] if leak["confidence"] >= 0.5]
-
-
 def section(check):
     print("\n## Executable graphs\n")
     print("| program | MiB in all | reserved by PyTorch | graphs, MiB by line | without a line | holders at the end, MiB at lines | leaks | recorder, of the time | s | |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     section_began = time.monotonic()
-    program = Path(check.PROGRAMS) / "graph_growth.py"
+    program = check.PROGRAMS / "graph_growth.py"
     for what, leaks, least in PROGRAMS:
         began = time.monotonic()
         trace, ended, result = run(check, program, what)
@@ -102,7 +88,7 @@ def section(check):
             continue
         taken, reserved = int(result[1]), int(result[2])
         lines, unknown = by_line(check, trace, program.name)
-        found = leaks_of(check, trace)
+        found = check.leaks(trace)
         driver = [leak for leak in found if leak.get("driver_memory") == "graphs"]
         said = "; ".join(
             f"{leak['verdict']} {leak.get('driver_memory') or leak['level']} {(leak.get('each_bytes') or 0) / MIB:.1f} MiB each"
@@ -130,8 +116,7 @@ def section(check):
         if recorder > MOST_OF_TIME:
             wrong.append(f"the recorder took {recorder:.2%} of the time")
         if wrong:
-            shown = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--full", str(trace)], capture_output=True, text=True)
-            (check.LOGS / f"graphs_{what}.leaks").write_text(shown.stdout + shown.stderr)
+            check.run(f"graphs_{what}.leaks", [check.BIN / "vramtrace", "leaks", "--full", trace])
         places = ", ".join(f"{mib:.0f} at line {line}" for line, mib in sorted(lines.items())) or "-"
         print(f"| {what} | {taken} | {reserved} | {places} | {unknown:.0f} | {held:.0f} | {said} | {recorder:.2%} | {time.monotonic() - began:.0f} | " + (check.fail(", ".join(wrong)) if wrong else "ok") + " |", flush=True)
     took = time.monotonic() - section_began
@@ -142,7 +127,7 @@ def section(check):
 def names(check):
     """Functions that the real driver exports and the list of classified names lacks."""
     known = {}
-    for line in (Path(check.HERE).parents[1] / "shim" / "tests" / "driver_functions.txt").read_text().splitlines():
+    for line in (check.HERE.parents[1] / "shim" / "tests" / "driver_functions.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             name, kind = line.split()[:2]
             known[name] = kind

@@ -1,6 +1,5 @@
 """The part `limits` of the GPU check: caps of every client, a stack limit set meanwhile, a budget for two processes,
 limits that change while a program runs, a cap that only warns, and two services on one card."""
-import json
 import statistics
 import subprocess
 import sys
@@ -14,26 +13,16 @@ STACK = 16384
 REFUSED = 2
 
 
-def vramtrace(check, *arguments):
-    run = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    return run.returncode, run.stdout.strip(), run.stderr.strip()
-
-
 def order(check, *arguments):
     """Changes a limit with `vramtrace cap`: its output, and the times at which it started and returned, ns."""
     began = time.monotonic_ns()
-    status, out, err = vramtrace(check, "cap", *arguments)
-    if status:
-        raise RuntimeError(f"vramtrace cap {' '.join(map(str, arguments))}: {err}")
+    out = check.read("cap", *arguments).strip()
     return out, began, time.monotonic_ns()
 
 
 def shown(check, pid):
     """The process, as `vramtrace ps` lists it."""
-    status, out, err = vramtrace(check, "ps", "--json")
-    if status:
-        raise RuntimeError(f"vramtrace ps: {err}")
-    return next((process for process in json.loads(out)["processes"] if process["pid"] == pid), None)
+    return next((process for process in check.ask("ps")["processes"] if process["pid"] == pid), None)
 
 
 def first_device(process):

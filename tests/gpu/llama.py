@@ -141,19 +141,12 @@ def speed(check, tool, file):
     return check.TRACES / f"llama-{len(pairs) - 1}.vtrace"
 
 
-def facts(check, command, trace, *options):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), command, "--json", *options, str(trace)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:300])
-    return json.loads(answer.stdout)
-
-
 def by_role(check, trace):
-    return {row["role"]: row["bytes"] / MIB for row in facts(check, "holders", trace, "--by", "role")["holders"]}
+    return {row["role"]: row["bytes"] / MIB for row in check.holders(trace, "--by", "role")}
 
 
 def device_of(check, trace):
-    return facts(check, "report", trace)["processes"][0]["devices"][0]
+    return check.report(trace)[0]["devices"][0]
 
 
 def named(check, trace):
@@ -173,7 +166,7 @@ def named(check, trace):
     wrong = [f"no {role}" for role in wrong] + (["unknown"] if roles.get("unknown", 0) > 0.01 * total else [])
     print("\nroles: " + (check.fail(", ".join(wrong)) if wrong else "ok"))
     leads = []
-    for holder in facts(check, "holders", trace)["holders"]:
+    for holder in check.holders(trace):
         frame = holder["frames"][holder["lead"]] if holder.get("lead") is not None else None
         leads.append((holder["bytes"] / MIB, frame["function"] if frame else "?"))
     print("\n| MiB | function |\n|---|---|")

@@ -1,33 +1,15 @@
-"""The part `marks` of the GPU check."""
-import json
-import os
-import subprocess
+"""The part `marks` of the GPU check: phases of torch.cuda.nvtx."""
 import sys
 
 
-def run(check, name, *command):
-    """Runs a program under `vramtrace run`: its trace; None if it failed, after a FAIL line."""
-    trace = check.TRACES / f"{name}.vtrace"
-    command = [str(check.BIN / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, *map(str, command)]
-    ended = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
-    (check.LOGS / f"{name}.log").write_text(ended.stdout + ended.stderr)
+def section(check):
+    trace = check.TRACES / "phases.vtrace"
+    example = check.HERE.parents[1] / "examples" / "phases.py"
+    ended = check.run("phases", [check.BIN / "vramtrace", "run", "--out", trace, "--", sys.executable, example])
     if ended.returncode:
-        print(check.fail(f"{name}: status {ended.returncode}, see its log"))
-        return None
-    return trace
-
-
-def ask(check, *arguments):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    return json.loads(answer.stdout)
-
-
-def marks(check):
-    example = check.PROGRAMS.parents[2] / "examples" / "phases.py"
-    trace = run(check, "phases", example)
-    if trace is None:
+        print(check.fail(f"phases: status {ended.returncode}, see its log"))
         return
-    phases = ask(check, "report", "--by", "phase", "--json", trace)["processes"][0]["phases"]
+    phases = check.ask("report", "--by", "phase", trace)["processes"][0]["phases"]
     times = {phase["path"][-1]: phase["times"] for phase in phases}
     found = {name: times.get(name) for name in ("forward", "backward", "optimizer")}
     right = all(count == 20 for count in found.values())

@@ -1,5 +1,4 @@
 """The part `oom` of the GPU check: the message of an out-of-memory, and no message if the program continues."""
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,7 +25,7 @@ RUNS = [
 
 
 def run(check, how, env):
-    ended = subprocess.run([sys.executable, str(PROGRAM), how], env=env, capture_output=True, text=True)
+    ended = check.run(f"oom-{how}{'' if 'VRAMTRACE_OUT' in env else '-bare'}", [sys.executable, PROGRAM, how], env)
     results = [line for line in ended.stdout.splitlines() if line.startswith("RESULT")]
     took = next((line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("TOOK")), [])
     return ended, results, [float(ms) for ms in took]
@@ -47,7 +46,6 @@ def section(check):
         printed = [line for line in ours.stderr.splitlines() if line.startswith("vramtrace")]
         at = ours.stderr.find("vramtrace ")
         text = ours.stderr[at:].split("\nTraceback")[0] if at >= 0 else ""
-        (check.LOGS / f"oom-{how}.log").write_text(ours.stdout + ours.stderr)
         wrong = [word for word in words if word not in text]
         same = "yes"
         if cap is None:
@@ -63,6 +61,6 @@ def section(check):
             texts.append((how, text.strip(), trace))
     for how, text, trace in texts[:1]:
         print(f"\n{how}, on stderr:\n\n```\n{text}\n```")
-        shown = subprocess.run([str(check.BIN / "vramtrace"), "oom", str(trace)], capture_output=True, text=True)
+        shown = check.run("oom-shown", [check.BIN / "vramtrace", "oom", trace])
         verdict = "" if shown.returncode == 0 and KEEPS in shown.stdout else check.fail("")
         print(f"\n`vramtrace oom`: status {shown.returncode} {verdict}\n\n```\n{(shown.stdout + shown.stderr).strip()}\n```")

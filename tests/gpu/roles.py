@@ -39,15 +39,8 @@ def start_ranks(check):
     return {f"ddp, rank {rank}": start(check, "ddp", f"ddp-{rank}", RANK=str(rank), **run) for rank in range(2)}
 
 
-def ask(check, *arguments):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:200])
-    return json.loads(answer.stdout)
-
-
 def seconds_of_marks(check, trace):
-    events = ask(check, "export", trace, "--format", "chrome", "--min-size", "1TiB", "-o", "-")["traceEvents"]
+    events = json.loads(check.read("export", trace, "--format", "chrome", "--min-size", "1TiB", "-o", "-"))["traceEvents"]
     marks = [event for event in events if event["name"].startswith("truth:")]
     return {int(event["name"].split(":")[1]): event["ts"] / 1e6 for event in marks}
 
@@ -76,16 +69,10 @@ def score(moment, holders):
 
 def leaked_weights(check, trace):
     """The number of leaks by `leaks` whose stack moves or makes a module's parameters."""
-    answer = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--json", str(trace)], capture_output=True, text=True)
-    found = json.loads(answer.stdout)
+    found = check.ask("leaks", trace, statuses=(0, 1))
     text = [leak for leak in found.get("leaks", []) if any(
         frame["file"].endswith("torch/nn/modules/module.py") and "_apply" in frame["function"] for frame in leak.get("frames", []))]
     return len(text)
-
-
-def cards():
-    found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    return len(found.splitlines())
 
 
 def compare(check, name, trace, truth, process):
@@ -103,7 +90,7 @@ def compare(check, name, trace, truth, process):
     moments = json.loads(truth.read_text())
     peak = max(range(len(moments)), key=lambda index: moments[index]["total"])
     at = seconds_of_marks(check, trace)[peak]
-    holders = ask(check, "holders", "--by", "role", "--at", f"{at:.9f}", "--json", trace)["holders"]
+    holders = check.holders(trace, "--by", "role", "--at", f"{at:.9f}")
     right, wrong, unknown = score(moments[peak], holders)
     part = 100 * right / moments[peak]["total"]
     leaks = leaked_weights(check, trace)
@@ -113,7 +100,7 @@ def compare(check, name, trace, truth, process):
     return f"| {name} | {total:,.1f} MiB | {verdict} | {unknown / MIB:.1f} MiB | {differs} | {leaks if not leaks else check.fail(str(leaks))} |"
 
 
-def roles(check):
+def section(check):
     started = {}
     for name, needs in PROGRAMS.items():
         missing = check.have("torch", *needs)
@@ -123,8 +110,8 @@ def roles(check):
         started[name] = start(check, name)
     rows = [compare(check, name, *of) for name, of in started.items()]
     missing = check.have("torch", "transformers")
-    if missing or cards() < 2:
-        print("SKIP roles ddp: " + (f"no {missing}" if missing else f"{cards()} GPU, needs 2"))
+    if missing or check.cards() < 2:
+        print("SKIP roles ddp: " + (f"no {missing}" if missing else f"{check.cards()} GPU, needs 2"))
     else:
         rows += [compare(check, name, *of) for name, of in start_ranks(check).items()]
     if rows:

@@ -11,11 +11,9 @@ the pairs of each. A process without the recorder says how much memory that take
 Takes about 160 s. `VRAMTRACE_SAMPLED_KINDS` names what is compared (default sampled,full): also `no stacks` and `no blocks`, the parts of the full
 recorder's cost.
 """
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -143,12 +141,7 @@ def table(counts, functions, ratios, cpu, memory, fail):
 
 def described(check, trace):
     """The rate of samples at the end, and the recorder's own estimate of its cost."""
-    command = [str(check.BIN / "vramtrace"), "report", "--json", str(trace)]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:
-        print(check.fail(f"report: {answer.stderr.strip()[:300]}"))
-        return
-    process = json.loads(answer.stdout)["processes"][0]
+    process = check.report(trace)[0]
     sampling = process["sampling"]
     torch = process["devices"][0]["torch"]
     print(

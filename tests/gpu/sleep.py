@@ -2,7 +2,6 @@
 
 VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, where the package is not installed
 """
-import json
 import os
 import subprocess
 import sys
@@ -51,8 +50,7 @@ def run(check, name, where, preload, cycles, leak):
     env["LD_PRELOAD"] = ":".join(preload)
     env["PYTHONPATH"] = f"{where}{os.pathsep}{env['PYTHONPATH']}"
     command = [sys.executable, str(check.PROGRAMS / "sleeping.py"), str(cycles), str(leak)]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True)
-    (check.LOGS / f"{name}.log").write_text(ended.stdout + ended.stderr)
+    ended = check.run(name, command, env)
     if ended.returncode or "RESULT" not in ended.stdout:
         last = ended.stderr.strip().splitlines()[-1:]
         print(f"FAIL {name}: status {ended.returncode} {last}, see its log")
@@ -63,16 +61,9 @@ def run(check, name, where, preload, cycles, leak):
     return trace, [(word, int(at) - start, int(allocated), int(reserved)) for word, at, allocated, reserved in marks]
 
 
-def ask(check, *words):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, words)], capture_output=True, text=True)
-    if answer.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(map(str, words))}: {answer.stderr.strip()[:300]}")
-    return json.loads(answer.stdout)
-
-
 def owners(check, trace, at_ns, level):
     """Bytes and number of allocations by stack and library."""
-    found = ask(check, "holders", trace, "--at", f"{at_ns / 1e9:.9f}", "--level", level, "--by", "stack", "--json")["holders"]
+    found = check.holders(trace, "--at", f"{at_ns / 1e9:.9f}", "--level", level, "--by", "stack")
     frames = lambda holder: tuple((frame["file"], frame["line"], frame["function"]) for frame in holder["frames"])
     return {(frames(holder), holder["library"]): (holder["bytes"], holder["count"]) for holder in found}
 
@@ -89,7 +80,7 @@ def cycles_agree(check, name, trace, marks):
     asleep = [mark for mark in marks if mark[0] == "asleep"]
     wrong, totals, resident = [], [], []
     for word, at, allocated, reserved in marks:
-        device = ask(check, "frag", trace, "--at", f"{at / 1e9:.9f}", "--json")["devices"][0]
+        device = check.ask("frag", trace, "--at", f"{at / 1e9:.9f}")["devices"][0]
         if (device["allocated_bytes"], device["reserved_bytes"]) != (allocated, reserved):
             totals.append((word, device["allocated_bytes"] - allocated, device["reserved_bytes"] - reserved))
         if word == "awake" and device.get("reserved_paused_bytes", 0):
@@ -104,7 +95,7 @@ def cycles_agree(check, name, trace, marks):
             elif after != before:
                 differ = sorted(set(before.items()) ^ set(after.items()), key=str)
                 wrong.append((level, number, differ[:2]))
-    process = ask(check, "report", trace, "--json")["processes"][0]
+    process = check.report(trace)[0]
     odd = {key: value for key, value in process["inconsistencies"].items() if value}
     found = [device["sleeps"] for device in process["devices"] if device.get("sleeps")]
     if not found:
@@ -129,15 +120,11 @@ def leak(check, where, preload):
         return
     program = check.PROGRAMS / "sleeping.py"
     wanted = 1 + next(at for at, line in enumerate(program.read_text().splitlines()) if line.endswith("# LEAK"))
-    sure = [found for found in ask(check, "leaks", trace, "--json")["leaks"] if found["confidence"] >= 0.5]
-    lines = [next((frame["line"] for frame in found["frames"] if frame["file"].endswith("sleeping.py")), None) for found in sure]
+    lines = [next((frame["line"] for frame in found["frames"] if frame["file"].endswith("sleeping.py")), None) for found in check.leaks(trace)]
     verdict(check, lines == [wanted], f"a leak of {LEAK_MIB} MiB a cycle is named at line {wanted} within 5 cycles", f"named: {lines}")
 
 
 def section(check):
-    if missing := check.have("torch"):
-        print(f"SKIP sleep: no {missing}")
-        return
     where, why = package(check)
     if why:
         print(f"SKIP sleep: {why}")

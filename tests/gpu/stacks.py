@@ -4,7 +4,7 @@ names   GPT-2 training: the holders and libraries at the peak
 steps   time of a step of training and of text generation: without the recorder, with several of its settings,
         and with PyTorch's own memory history; all programs run at once and step in turn
 """
-import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,37 +29,32 @@ TURNS = {"train": (12, 3), "generate": (12, 1)}
 PATIENCE_S = 170
 
 
-def holders(binary, trace, *options):
-    command = [str(binary / "vramtrace"), "holders", str(trace), "--json", *options]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:300])
-    return json.loads(answer.stdout)
-
-
 def place(frame):
     file = frame["file"].rsplit("/", 1)[-1]
     return f"{file}:{frame['line']} {frame['function']}" if file else frame["function"]
 
 
-def libraries(binary, trace):
+def library_row(check, name, trace, wanted):
     """Bytes at the peak by library."""
     found = {}
-    for holder in holders(binary, trace, "--by", "library")["holders"]:
-        name = holder["library"] or "?"
-        found[name] = found.get(name, 0) + holder["bytes"]
-    return found
-
-
-def library_row(name, found, wanted, fail):
+    for holder in check.holders(trace, "--by", "library"):
+        library = holder["library"] or "?"
+        found[library] = found.get(library, 0) + holder["bytes"]
     lacking = [library for library in wanted if library not in found]
     shown = ", ".join(f"{library} {size / MIB:.1f}" for library, size in found.items())
-    return f"| {name} | {shown} | {fail(f'no {lacking}') if lacking else 'named'} |"
+    return f"| {name} | {shown} | {check.fail(f'no {lacking}') if lacking else 'named'} |"
 
 
-def names(binary, trace, fail):
+def names(check):
+    trace = check.TRACES / "gpt2.vtrace"
+    # Native frames too: cuBLAS's workspace is a block of PyTorch, recognised by its native frames.
+    env = check.environment(trace, VRAMTRACE_TENSORS="full")
+    if status := check.Held("gpt2-train", [sys.executable, str(check.PROGRAMS / "gpt2_train.py")], env).finish():
+        print(check.fail(f"gpt2_train.py: {status}, see its log"))
+        return
+    shutil.copy(trace, check.LOGS / trace.name) if trace.stat().st_size < 64 * MIB else None
     print("\n### Whom `holders --at peak` names: GPT-2 training (MiB)\n")
-    found = holders(binary, trace, "--at", "peak")
+    found = check.ask("holders", "--at", "peak", trace)
     print("| bytes | count | library | innermost frame outside the framework | called from |")
     print("|---|---|---|---|---|")
     ours = 0
@@ -70,12 +65,12 @@ def names(binary, trace, fail):
         print(f"| {holder['bytes'] / MIB:.1f} | {holder['count']} | {holder['library']} | {lead} | {caller} |")
     total = min(len(found["holders"]), 10)
     # Autograd allocates gradients on a thread that runs no Python.
-    verdict = "ok" if ours * 2 > total else fail("too few")
+    verdict = "ok" if ours * 2 > total else check.fail("too few")
     print(f"\n{ours} of these {total} name a line of the script or of the model: {verdict}")
     for problem in found["problems"][:5]:
         print(f"- without names: {problem}")
     print("\n| trace | by library at the peak, MiB | |\n|---|---|---|")
-    print(library_row("gpt2_train.py", libraries(binary, trace), ["PyTorch", "cuBLAS"], fail))
+    print(library_row(check, "gpt2_train.py", trace, ["PyTorch", "cuBLAS"]))
 
 
 class Stepper:
@@ -108,18 +103,18 @@ def known(binary, variables):
     return all(name.encode() in library for name in variables or {})
 
 
-def steps(binary, program, environment, traces, logs, fail):
+def steps(check):
     print("\n### Time of a step of GPT-2, ms (all programs at once, in turn; medians)\n")
     steppers = []
-    log = open(logs / "steps.log", "w")
+    log = open(check.LOGS / "steps.log", "w")
     try:
         for at, (name, variables, history) in enumerate(VARIANTS):
-            if not known(binary, variables):
+            if not known(check.BIN, variables):
                 print(f"- {name}: SKIP, this recorder has no {', '.join(variables)}")
                 continue
-            trace = None if variables is None else traces / f"steps-{at}.vtrace"
-            env = environment(trace, **(variables or {}), **({"STEPS_HISTORY": history} if history else {}))
-            steppers.append(Stepper(name, [sys.executable, str(program)], env, log))
+            trace = None if variables is None else check.TRACES / f"steps-{at}.vtrace"
+            env = check.environment(trace, **(variables or {}), **({"STEPS_HISTORY": history} if history else {}))
+            steppers.append(Stepper(name, [sys.executable, str(check.PROGRAMS / "steps.py")], env, log))
         watchdog = threading.Timer(PATIENCE_S, lambda: [stepper.process.kill() for stepper in steppers])
         watchdog.daemon = True
         watchdog.start()
@@ -134,7 +129,7 @@ def steps(binary, program, environment, traces, logs, fail):
         watchdog.cancel()
         table(steppers)
     except (RuntimeError, BrokenPipeError) as error:
-        print(fail(f"{error}; see steps.log"))
+        print(check.fail(f"{error}; see steps.log"))
     finally:
         for stepper in steppers:
             stepper.process.kill()

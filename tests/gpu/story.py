@@ -1,4 +1,4 @@
-"""The part `story` of the GPU check: a training run that is out of memory under a cap is explained, fixed by the line
+"""The parts `fix` and `story` of the GPU check: a training run that is out of memory under a cap is explained, fixed by the line
 that is proposed, and fixed by `run --fix=on-oom`; then the batch that fits is predicted from two small ones, and tried.
 """
 import json
@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 
-from fix import CAPS, OUT_OF_MEMORY
-
+# train.py ends under the first of these caps, MiB, that it does not fit in.
+CAPS = (14786, 14530, 14274, 14018)
+OUT_OF_MEMORY = 3
 # For the prediction: bytes that a process of batches.py may take, and the recorded batches.
 CARD = "24GiB"
 MODEL = "gpt2"
@@ -21,7 +22,7 @@ class Story:
     def __init__(self, check):
         self.check = check
         self.place = check.TRACES / "story"
-        self.place.mkdir()
+        self.place.mkdir(exist_ok=True)
         for program in ("train.py", "batches.py"):
             shutil.copy(check.PROGRAMS / program, self.place / program)
 
@@ -35,19 +36,19 @@ class Story:
         return ended.returncode, ended.stdout, ended.stderr
 
     def train(self, name, cap, *options, **env):
-        words = ("--cap", f"{cap}MiB", "--out", f"{name}.vtrace", "--oom-report", "off", *options, "--", sys.executable, "train.py")
+        words = ("--cap", f"{cap}MiB", "--out", f"{name}.vtrace", *options, "--", sys.executable, "train.py")
         return self.vramtrace(name, "run", *words, **env)
 
     def batch(self, name, batch, *options):
         return self.vramtrace(name, "run", *options, "--", sys.executable, "batches.py", MODEL, batch)
 
     def out_of_memory(self):
-        """The first cap, MiB, that train.py does not fit in, and its trace."""
+        """The first cap, MiB, that train.py does not fit in, its trace, and what was printed."""
         for cap in CAPS:
-            status, _, _ = self.train(f"before-{cap}", cap)
+            status, _, printed = self.train(f"before-{cap}", cap)
             if status:
                 print(f"$ vramtrace run --cap {cap}MiB python train.py\nstatus {status}")
-                return (cap, f"before-{cap}.vtrace") if status == OUT_OF_MEMORY else None
+                return (cap, f"before-{cap}.vtrace", printed) if status == OUT_OF_MEMORY else None
         return None
 
     def said(self, ok, text, log):
@@ -60,18 +61,19 @@ def fixed(story):
     found = story.out_of_memory()
     if not story.said(found is not None, "out of memory", f"before-{CAPS[-1]}"):
         return False
-    cap, trace = found
+    cap, trace, printed = found
     status, shown, _ = story.vramtrace("oom", "oom", "--short", trace)
     print(f"$ vramtrace oom --short {trace}\n{shown}", end="")
     line = re.search(r"^\s*try\s+(PYTORCH_[A-Z_]+)=(\S+)", shown, re.MULTILINE)
     if not story.said(status == 0 and line is not None, "it proposes a setting", "oom"):
         return False
     variable, setting = line[1], line[2].strip("'")
+    story.said(f"{variable}={setting}" in printed, "so does the run itself", f"before-{cap}")
     print(f"$ {variable}={setting} vramtrace run --cap {cap}MiB python train.py")
-    status, _, _ = story.train("pasted", cap, **{variable: setting})
+    status, _, _ = story.train("pasted", cap, "--oom-report", "off", **{variable: setting})
     story.said(status == 0, f"status {status}", "pasted")
     print(f"$ vramtrace run --cap {cap}MiB --fix=on-oom python train.py")
-    status, _, said = story.train("again", cap, "--fix=on-oom")
+    status, _, said = story.train("again", cap, "--oom-report", "off", "--fix=on-oom")
     lines = [line for line in said.splitlines() if "--fix=on-oom" in line]
     print("\n".join(lines))
     again = len(lines) == 2 and f"{variable}={setting}" in lines[0] and lines[1] == said.splitlines()[-1]
@@ -98,6 +100,11 @@ def predicted(story):
     for batch, wanted, words in ((fits, 0, "fits"), (not_any_more, OUT_OF_MEMORY, "does not fit")):
         status = story.batch(f"tried-{batch}", batch, "--cap", CARD, "--out", f"tried-{batch}.vtrace")[0] if batch else "not run"
         print(f"| {batch} | {words} | {status if status == wanted else story.check.fail(f'{status}, expected {wanted}, see story-tried-{batch}.log')} |")
+
+
+def fix(check):
+    print("\n### Out of memory, why, and the setting that fixes it\n")
+    fixed(Story(check))
 
 
 def section(check):

@@ -8,7 +8,6 @@ tools               a program under compute-sanitizer, ncu and nsys, without and
 
 What is not installed, or does not run without the recorder, is SKIP. 90 s at most.
 """
-import json
 import os
 import re
 import shutil
@@ -48,8 +47,7 @@ def client(check, name, module, extra):
 
 def divided(check, trace):
     """Holders of XGBoost: none but functions of the engine has most of the memory."""
-    answer = subprocess.run([str(check.BIN / "vramtrace"), "holders", "--json", str(trace)], capture_output=True, text=True, check=True)
-    holders = json.loads(answer.stdout)["holders"]
+    holders = check.holders(trace)
     total = sum(holder["bytes"] for holder in holders)
     lead = lambda holder: holder["frames"][holder["lead"]] if holder.get("lead") is not None else {"function": "?", "language": "?"}
     print("\n| MiB | count | function |\n|---|---|---|")

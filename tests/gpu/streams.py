@@ -42,13 +42,6 @@ def run(check, mode, env, limit=0):
     return json.loads(lines["STATS"]) | {"oom": "OOM" in lines}, json.loads(lines["BLOCKS"])
 
 
-def reader(check, *arguments):
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:300])
-    return answer.stdout
-
-
 def recorded_blocks(text):
     """Of the rows of `export --format csv`: address -> (stream, pool) of each live block."""
     live = {}
@@ -61,7 +54,7 @@ def recorded_blocks(text):
 def recorded_requests(check, trace):
     """Address -> requested size of each live block, of our snapshot of the trace."""
     path = trace.with_suffix(".pickle")
-    reader(check, "export", "--format", "torch-snapshot", "-o", path, trace)
+    check.read("export", "--format", "torch-snapshot", "-o", path, trace)
     with open(path, "rb") as file:
         segments = pickle.load(file)["segments"]
     live = {}
@@ -151,7 +144,7 @@ def section(check):
     for mode in modes:
         try:
             facts[mode], blocks = recording[mode].result()
-            recorded = recorded_blocks(reader(check, "export", "--format", "csv", "-o", "-", traces[mode]))
+            recorded = recorded_blocks(check.read("export", "--format", "csv", "-o", "-", traces[mode]))
             wrong = partitions(blocks, recorded)
             others = other_requests(blocks, recorded_requests(check, traces[mode]))
         except (RuntimeError, KeyError, ValueError, subprocess.TimeoutExpired) as error:
@@ -176,7 +169,7 @@ def section(check):
 
 def predicted(check, trace, conf, total):
     """The answer for the device, and what it has of the setting."""
-    answer = json.loads(reader(check, "whatif", trace, "--json", "--conf", conf, "--capacity", f"{total >> 10}KiB"))
+    answer = json.loads(check.read("whatif", trace, "--json", "--conf", conf, "--capacity", f"{total >> 10}KiB"))
     device = answer["devices"][0]
     return device, next(one for one in device["settings"] if one["conf"] == conf)
 

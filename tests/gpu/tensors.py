@@ -72,7 +72,7 @@ def names(check):
     if status := client.finish():
         print(check.fail(f"gpt2_train.py: {status}, see its log"))
         return
-    found = stacks.holders(check.BIN, trace, "--at", "peak")["holders"]
+    found = check.holders(trace, "--at", "peak")
 
     def named(holder):
         # The place that `holders` shows. The allocator's own functions do not count as a name.

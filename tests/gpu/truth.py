@@ -2,8 +2,6 @@
 for training, and 95 % for two GPUs with NCCL. A lower share is printed, and is not a failure. A sum that differs
 from NVML's figure is a failure."""
 
-import shutil
-import subprocess
 import sys
 
 MIB = 1 << 20
@@ -65,9 +63,8 @@ def makers(name, process):
 
 def two_gpus(check, listed):
     """Two ranks of an all-reduce."""
-    count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
-    if count < 2 or check.have("torch"):
-        print(f"| nccl | SKIP {count} GPU(s), needs 2 and torch |" + " |" * (len(NAMES) + 1))
+    if check.cards() < 2 or check.have("torch"):
+        print(f"| nccl | SKIP {check.cards()} GPU(s), needs 2 and torch |" + " |" * (len(NAMES) + 1))
         return
     traces = check.TRACES / "truth-nccl"
     command = [sys.executable, str(check.PROGRAMS / "nccl_run.py")]
@@ -106,26 +103,3 @@ def section(check):
     print("|---|---|---|---|---|---|---|")
     for line in listed:
         print(line)
-    launches(check)
-
-
-def launches(check):
-    """The time of a repeated launch of a kernel."""
-    print("\nA repeated launch, ns (best of several rounds of 10,000; an empty kernel):\n")
-    if not shutil.which("nvcc"):
-        print("SKIP launches: no nvcc")
-        return
-    program = check.build_c("launches", "launches.cu", "-lcuda")
-    if program is None:
-        print("SKIP launches: launches.cu does not build")
-        return
-    print("| | ns a launch |")
-    print("|---|---|")
-    for label, env in (
-        ("bare", check.environment()),
-        ("preloaded", check.environment(check.TRACES / "launches.vtrace")),
-        ("cap 100 GiB", check.environment(check.TRACES / "launches-cap.vtrace", VRAMTRACE_CAP="100GiB")),
-    ):
-        answers = [subprocess.run([str(program)], env=env, capture_output=True, text=True).stdout.split() for _ in range(3)]
-        best = min((float(answer[1]) for answer in answers if len(answer) == 2), default=None)
-        print(f"| {label} | {check.fail('it does not run') if best is None else f'{best:.0f}'} |")

@@ -1,6 +1,5 @@
 """The part `whatif` of the GPU check: the reserved memory under each allocator setting, predicted from one
 recorded run, and measured in a separate process."""
-import json
 import os
 import subprocess
 import sys
@@ -37,10 +36,7 @@ def train(check, env):
 
 def command(check, *arguments):
     started = time.time()
-    answer = subprocess.run([str(check.BIN / "vramtrace"), *map(str, arguments)], capture_output=True, text=True)
-    if answer.returncode:
-        raise RuntimeError(answer.stderr.strip()[:300])
-    return json.loads(answer.stdout)["devices"][0], time.time() - started
+    return check.ask(*arguments)["devices"][0], time.time() - started
 
 
 def section(check):
@@ -51,7 +47,7 @@ def section(check):
         print(check.fail(f"the recorded run: {why}"))
         return
     confs = [word for setting in SETTINGS for word in ("--conf", setting)]
-    predicted, took = command(check, "whatif", trace, "--json", *confs)
+    predicted, took = command(check, "whatif", trace, *confs)
     by_conf = {setting["conf"]: setting for setting in predicted["settings"]}
     print(f"\n### What-if: predicted from one recorded run of {STEPS} steps, and measured with the setting (GiB)\n")
     print(f"The trace has {trace.stat().st_size} bytes; whatif took {took:.2f} s.\n")
@@ -102,7 +98,7 @@ def caps(check, smallest):
 def frag(check, trace, printed):
     print("\n### frag against torch.cuda.memory_snapshot() and memory_stats() of the recorded run\n")
     at = (int(printed["MARK"][0]) - blocks.start_ns(trace)) / 1e9
-    ours, took = command(check, "frag", trace, "--json", "--at", f"{at:.6f}")
+    ours, took = command(check, "frag", trace, "--at", f"{at:.6f}")
     theirs, stats = printed["SEGMENTS"], printed["STATS"]
     print(f"At {at:.3f} s; frag took {took:.2f} s.\n\n| | frag | torch | verdict |\n|---|---|---|---|")
     for name, key, value in (

@@ -120,7 +120,7 @@ class Wheel:
 
     def lines(self):
         def holders(binary, trace):
-            found = stacks.holders(binary, trace, "--at", "peak")["holders"]
+            found = json.loads(self.call(binary / "vramtrace", "holders", "--json", "--at", "peak", trace).stdout)["holders"]
             return {self.name(holder): holder["bytes"] for holder in found}
 
         trace = self.check.TRACES / "wheel-source.vtrace"

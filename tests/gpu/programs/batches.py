@@ -16,17 +16,11 @@ import json
 import os
 import sys
 import time
-from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 WORDS = 8192
-
-
-def training(model, loss, optimizer, shape, autocast=None, length=0):
-    """What a training step needs, and what an estimator asks for: the shape of one sample, tokens in a sample."""
-    return SimpleNamespace(model=model, loss=loss, optimizer=optimizer, shape=shape, autocast=autocast, length=length)
 
 
 def tokens(batch, length):
@@ -50,7 +44,7 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0):
             return model(input_ids=words, labels=words).loss
 
     used = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return training(model, loss, torch.optim.AdamW(used, lr=1e-4), (length,), autocast, length)
+    return loss, torch.optim.AdamW(used, lr=1e-4)
 
 
 def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None):
@@ -69,7 +63,7 @@ def images(model, size, classes=1000, optimizer=None, channels_last=False, autoc
             return nn.functional.cross_entropy(out, label)
 
     optimizer = optimizer or (lambda used: torch.optim.SGD(used, lr=0.01, momentum=0.9))
-    return training(model, loss, optimizer(model.parameters()), (3, size, size), autocast)
+    return loss, optimizer(model.parameters())
 
 
 def torchvision(name):
@@ -96,7 +90,7 @@ def recurrent():
         words = tokens(batch, 256)
         return nn.functional.cross_entropy(model(words).flatten(0, 1), words.flatten())
 
-    return training(model, loss, torch.optim.Adam(model.parameters(), lr=1e-4), (256,), length=256)
+    return loss, torch.optim.Adam(model.parameters(), lr=1e-4)
 
 
 def block(before, after):
@@ -133,7 +127,7 @@ def unet():
         picture = torch.randn(batch, 3, 192, 192, device="cuda")
         return (model(picture) - picture[:, :1]).square().mean()
 
-    return training(model, loss, torch.optim.Adam(model.parameters(), lr=1e-4), (3, 192, 192))
+    return loss, torch.optim.Adam(model.parameters(), lr=1e-4)
 
 
 class Perceptron(nn.Module):
@@ -153,7 +147,7 @@ def perceptron():
     def loss(batch):
         return model(torch.randn(batch, 64, 4096, device="cuda")).square().mean()
 
-    return training(model, loss, torch.optim.AdamW(model.parameters(), lr=1e-4), (64, 4096))
+    return loss, torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
 def gpt2(**other):
@@ -318,13 +312,13 @@ def main(name, batches, file):
     torch.manual_seed(0)
     if part := os.environ.get("BATCHES_FRACTION"):
         torch.cuda.set_per_process_memory_fraction(float(part))
-    step = MODELS[name][0]()
+    loss, optimizer = MODELS[name][0]()
     sizes = [int(batch) for batch in batches.split(",")]
     for batch in sizes * 3 if len(sizes) == 1 else sizes:
         torch.cuda.nvtx.range_push(f"batch={batch}")
-        step.loss(batch).backward()
-        step.optimizer.step()
-        step.optimizer.zero_grad()
+        loss(batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
         torch.cuda.nvtx.range_pop()
     torch.cuda.synchronize()
     setting = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")

@@ -1,5 +1,4 @@
 """The part `leaks` of the GPU check."""
-import json
 import subprocess
 import sys
 
@@ -59,8 +58,7 @@ def line_of(mark):
 
 def verdicts(check, trace, file):
     """The verdicts of at least 0.5 confidence, and the lines of the program that they name."""
-    answer = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--json", str(trace)], capture_output=True, text=True)
-    sure = [leak for leak in json.loads(answer.stdout)["leaks"] if leak["confidence"] >= 0.5]
+    sure = check.leaks(trace)
     for leak in sure:
         place = next((frame["line"] for frame in leak["frames"] if frame["file"].endswith(file)), None)
         leak["place"] = place
@@ -74,16 +72,14 @@ def check_verdict(check, name, sure, wanted, more, trace):
     right = (wanted in [leak["place"] for leak in sure] if wanted else not sure) and not more
     print(f"| {name} | {f'line {wanted}' if wanted else '-'} | {printed} | " + ("ok |" if right else check.fail(f"{more} |")))
     if not right:
-        shown = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--full", str(trace)], capture_output=True, text=True)
-        print(shown.stdout + shown.stderr)
+        print(check.read("leaks", "--full", trace, statuses=(0, 1)))
 
 
 def finished(check, program, kept, steps, mark):
     name = f"leaks_{kept}_{steps}"
     trace = check.TRACES / f"{name}.vtrace"
     command = [check.BIN / "vramtrace", "run", "--fail-on-leak", "--out", trace, "--", sys.executable, program, kept, steps]
-    ended = subprocess.run(list(map(str, command)), env=check.environment(), capture_output=True, text=True)
-    (check.LOGS / f"{name}.log").write_text(ended.stdout + ended.stderr)
+    ended = check.run(name, command)
     status = 1 if mark else 0
     more = "" if ended.returncode == status else f"--fail-on-leak ended with {ended.returncode}: {ended.stderr[-300:]}"
     sure = verdicts(check, trace, program.name)
