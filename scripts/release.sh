@@ -56,13 +56,10 @@ export VRAMTRACE_ZIG="$PWD/$tools/bin/python -m ziglang"
 target=${CARGO_TARGET_DIR:-target/dist}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-say "licences"
-python3 packaging/licenses.py --check
+say "crates, and their licences"
+[ -z "$wheel_only" ] || advisories=
+scripts/deny.sh ${advisories:+advisories} bans licenses sources
 python3 packaging/licenses.py >THIRD-PARTY-LICENSES.txt
-if [ -z "$wheel_only" ]; then
-    say "crates"
-    scripts/deny.sh ${advisories:+advisories} bans licenses sources
-fi
 
 rm -rf dist
 mkdir dist
