@@ -47,24 +47,27 @@ def no_section_headers(elf):
         elf.put(form, at, 0)
 
 
-def section_headers_beyond(elf):
-    elf.put("Q", 40, 1 << 40)
+def tags(tag, form, offset, value):
+    """Writes `value` into each entry of the dynamic table with this tag."""
+    return lambda elf: [elf.put(form, at + offset, value) for at in elf.dynamic(tag)]
 
 
-def retag(old, new):
-    def change(elf):
-        for at in elf.dynamic(old):
-            elf.put("Q", at, new)
-
-    return change
+def headers(kind, act):
+    """Calls `act` with the file, the place of each program header of this kind, and that of its segment."""
+    return lambda elf: [act(elf, at, elf.get("Q", at + 8)) for at in elf.headers(kind)]
 
 
-def revalue(tag, value):
-    def change(elf):
-        for at in elf.dynamic(tag):
-            elf.put("Q", at + 8, value)
+def drop(kind):
+    return headers(kind, lambda elf, at, _: elf.put("I", at, 0))  # PT_NULL
 
-    return change
+
+def field(kind, offset, value):
+    return headers(kind, lambda elf, at, _: elf.put("Q", at + offset, value))
+
+
+def unwind(form, offset, value):
+    """Writes into the header of the unwind tables."""
+    return headers(EH_FRAME, lambda elf, _, start: elf.put(form, start + offset, value))
 
 
 def empty_buckets(elf):
@@ -89,81 +92,29 @@ def bloom_shift(elf):
         elf.put("I", elf.offset(elf.get("Q", at + 8)) + 12, 63)
 
 
-def drop(kind):
-    def change(elf):
-        for at in elf.headers(kind):
-            elf.put("I", at, 0)  # PT_NULL
-
-    return change
+def unwind_unsorted(elf, at, start):
+    for entry in range(start + 12, start + elf.get("Q", at + 32) - 7, 8):
+        elf.put("i", entry, (entry * 7919) % 65536 - 32768)
 
 
-def unwind_header(version):
-    def change(elf):
-        for at in elf.headers(EH_FRAME):
-            elf.put("B", elf.get("Q", at + 8), version)
-
-    return change
-
-
-def unwind_pointer(elf):
-    for at in elf.headers(EH_FRAME):
-        elf.put("i", elf.get("Q", at + 8) + 4, -0x7FFFFFF0)
-
-
-def unwind_count(elf):
-    for at in elf.headers(EH_FRAME):
-        elf.put("I", elf.get("Q", at + 8) + 8, 0x7FFFFFFF)
-
-
-def unwind_unsorted(elf):
-    for at in elf.headers(EH_FRAME):
-        start, size = elf.get("Q", at + 8), elf.get("Q", at + 32)
-        for entry in range(start + 12, start + size - 7, 8):
-            elf.put("i", entry, (entry * 7919) % 65536 - 32768)
-
-
-def unwind_rules(elf):
+def unwind_rules(elf, _, start):
     """The instructions of the unwind tables are bytes of no meaning."""
-    for at in elf.headers(EH_FRAME):
-        start = elf.get("Q", at + 8)
-        frames = start + 4 + elf.get("i", start + 4)
-        for byte in range(frames + 24, min(frames + 240, len(elf.bytes))):
-            elf.bytes[byte] ^= 0x5A
+    frames = start + 4 + elf.get("i", start + 4)
+    for byte in range(frames + 24, min(frames + 240, len(elf.bytes))):
+        elf.bytes[byte] ^= 0x5A
 
 
-def unwind_address(value):
-    def change(elf):
-        for at in elf.headers(EH_FRAME):
-            elf.put("Q", at + 16, value)
-
-    return change
-
-
-def notes_of_nothing(elf):
-    for at in elf.headers(NOTE):
-        start, size = elf.get("Q", at + 8), elf.get("Q", at + 32)
-        elf.bytes[start : start + size] = b"\xff" * size
-
-
-def notes_beyond(elf):
-    for at in elf.headers(NOTE):
-        elf.put("Q", at + 40, 1 << 44)
-
-
-def abi(value):
-    def change(elf):
-        elf.bytes[7] = value
-
-    return change
+def notes_of_nothing(elf, at, start):
+    size = elf.get("Q", at + 32)
+    elf.bytes[start : start + size] = b"\xff" * size
 
 
 def load_flags(flags):
-    def change(elf):
-        for at in elf.headers(LOAD):
-            if elf.get("I", at + 4) == 4:  # read only
-                elf.put("I", at + 4, flags)
+    def change(elf, at, _):
+        if elf.get("I", at + 4) == 4:  # read only
+            elf.put("I", at + 4, flags)
 
-    return change
+    return headers(LOAD, change)
 
 
 def moved_headers(elf):
@@ -191,32 +142,32 @@ def zero_segments(elf):
 
 CHANGES = {
     "no-section-headers": no_section_headers,
-    "section-headers-beyond-the-end": section_headers_beyond,
-    "no-gnu-hash": retag(GNU_HASH, 0x6000_0001),
-    "no-sysv-hash": retag(HASH, 0x6000_0001),
+    "section-headers-beyond-the-end": lambda elf: elf.put("Q", 40, 1 << 40),
+    "no-gnu-hash": tags(GNU_HASH, "Q", 0, 0x6000_0001),
+    "no-sysv-hash": tags(HASH, "Q", 0, 0x6000_0001),
     "empty-buckets": empty_buckets,
     "full-bloom-filter": full_bloom,
     "bloom-shift": bloom_shift,
-    "soname-beyond": revalue(SONAME, 1 << 30),
-    "string-size-0": revalue(STRSZ, 0),
-    "relative-count-0": revalue(RELACOUNT, 0),
-    "no-version-needs": retag(VERNEED, 0x6000_0001),
+    "soname-beyond": tags(SONAME, "Q", 8, 1 << 30),
+    "string-size-0": tags(STRSZ, "Q", 8, 0),
+    "relative-count-0": tags(RELACOUNT, "Q", 8, 0),
+    "no-version-needs": tags(VERNEED, "Q", 0, 0x6000_0001),
     "no-phdr": drop(PHDR),
     "no-notes": drop(NOTE),
     "no-unwind-header": drop(EH_FRAME),
     "no-stack-header": drop(STACK),
     "no-relro": drop(RELRO),
-    "unwind-version": unwind_header(9),
-    "unwind-pointer": unwind_pointer,
-    "unwind-count": unwind_count,
-    "unwind-unsorted": unwind_unsorted,
-    "unwind-rules": unwind_rules,
-    "unwind-address-0": unwind_address(0),
-    "unwind-address-huge": unwind_address(1 << 45),
-    "notes-of-nothing": notes_of_nothing,
-    "notes-beyond": notes_beyond,
-    "gnu-abi": abi(3),
-    "unknown-abi": abi(77),
+    "unwind-version": unwind("B", 0, 9),
+    "unwind-pointer": unwind("i", 4, -0x7FFFFFF0),
+    "unwind-count": unwind("I", 8, 0x7FFFFFFF),
+    "unwind-unsorted": headers(EH_FRAME, unwind_unsorted),
+    "unwind-rules": headers(EH_FRAME, unwind_rules),
+    "unwind-address-0": field(EH_FRAME, 16, 0),
+    "unwind-address-huge": field(EH_FRAME, 16, 1 << 45),
+    "notes-of-nothing": headers(NOTE, notes_of_nothing),
+    "notes-beyond": field(NOTE, 40, 1 << 44),
+    "gnu-abi": lambda elf: elf.put("B", 7, 3),
+    "unknown-abi": lambda elf: elf.put("B", 7, 77),
     "execute-only-headers": load_flags(1),
     "no-access-headers": load_flags(0),
     "moved-headers": moved_headers,
