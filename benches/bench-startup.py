@@ -130,22 +130,6 @@ def row(name, command, count, first, second):
     return later
 
 
-def instructions(command, env):
-    """Instructions of a run in user space; None where perf does not count them."""
-    perf = shutil.which("perf")
-    if perf is None:
-        return None
-    run = subprocess.run(
-        [perf, "stat", "-x,", "-e", "instructions:u", "-r", "20", "--"] + command,
-        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True,
-    )
-    for line in run.stderr.splitlines():
-        count = line.split(",")[0]
-        if "instructions" in line and count.isdigit():
-            return int(count)
-    return None
-
-
 def measure(count, command, library, python, package):
     bare, preloaded = environment(), environment(library)
     true = [shutil.which("true")]
@@ -157,12 +141,6 @@ def measure(count, command, library, python, package):
     kept.append(("`true` starts at most %g ms later" % LATER, row("true", true, count, bare, preloaded) <= LATER))
     row("sh -c :", ["/bin/sh", "-c", ":"], count // 2, bare, preloaded)
     row("python -c 0", [python, "-c", "0"], max(20, count // 10), bare, preloaded)
-    counts = [instructions(true, each) for each in (bare, preloaded)]
-    if None in counts:
-        print("\nInstructions are not counted: perf is not installed, or may not count them.")
-    else:
-        print("\nInstructions of `true` in user space: %d without, %d with: %+d." % (*counts, counts[1] - counts[0]))
-
     print("\n| | runs | median, ms | limit, ms |\n|---|---|---|---|")
     times = [once([command, "--version"], bare)[0] for _ in range(103)][3:]
     version = statistics.median(times)
