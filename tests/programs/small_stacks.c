@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 

@@ -5,7 +5,6 @@
 #include "driver.h"
 #include <errno.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
