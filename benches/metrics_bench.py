@@ -27,11 +27,6 @@ def status(pid, name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
-def cpu_s(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def scrape(port):
     began = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)

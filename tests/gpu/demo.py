@@ -23,7 +23,6 @@ def section(check):
     if trace is None:
         return
     ship(check, trace)
-    predicted(check, trace)
     viewer(check, trace)
 
 
@@ -70,15 +69,6 @@ def ship(check, trace):
     (check.LOGS / "recorded.vtrace.gz").write_bytes(small)
     good = len(small) < MOST
     print(f"recorded.vtrace.gz: {len(small)} bytes {'ok' if good else check.fail(f'must be less than {MOST:,}: use fewer STEPS in train.py')}")
-
-
-def predicted(check, trace):
-    settings = check.ask("whatif", trace)["devices"][0]["settings"]
-    print("\n| setting | peak reserved | smallest capacity |\n|---|---|---|")
-    for setting in settings:
-        smallest = setting["smallest_capacity_bytes"]
-        print(f"| {setting['conf']} | {setting['peak_reserved_bytes'] / GIB:.2f} | {f'{smallest / GIB:.2f}' if smallest else '?'} |")
-    print("\n```\n" + check.read("frag", trace).strip() + "\n```")
 
 
 def viewer(check, trace):

@@ -2,7 +2,7 @@
 (random weights).
 
 Two processes of one program differ by 2 % and more, by where the kernel has put their memory: too much for what is measured here
-(`VRAMTRACE_SAMPLED_BARE` shows it). So the pairs are those of one process. It generates 8 tokens with the calls of PyTorch and of CUDA's
+(the row "bare again" of `steps` shows it). So the pairs are those of one process. It generates 8 tokens with the calls of PyTorch and of CUDA's
 runtime library going through the recorder, and 8 with the same calls going past it, in turn before and after each other
 (programs/bypass.py). Work that is due once in a time is done in the former alone, which has twice its share then. Several processes
 of each kind, one after the other, each on a processor core of its own. The interval is that of a bootstrap over the processes and

@@ -5,9 +5,8 @@
     pages    a model whose weights are in comfy-aimdo's pages, of which some are evicted and brought back
     fill     takes memory until PyTorch is out of it, below the calls of a module
 
-Prints RESULT lines: losses, sums, and comfy-aimdo's own counters; STATS (PyTorch's peaks, where it has them); then HOLD
-and waits for a line."""
-import json
+Prints RESULT lines: losses, sums, and comfy-aimdo's own counters; then HOLD with what PyTorch reserved at
+most, and waits for a line."""
 import sys
 
 MIB = 1 << 20
@@ -92,9 +91,7 @@ def main(mode):
     elif mode == "fill":
         fill(torch)
     torch.cuda.synchronize()
-    stats = {"reserved": torch.cuda.max_memory_reserved(), "allocated": torch.cuda.max_memory_allocated()}
-    print("STATS", json.dumps(stats), flush=True)
-    print(f"HOLD reserved={stats['reserved']} allocated={stats['allocated']}", flush=True)
+    print(f"HOLD reserved={torch.cuda.max_memory_reserved()}", flush=True)
     sys.stdin.readline()
 
 

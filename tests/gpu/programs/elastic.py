@@ -32,12 +32,12 @@ def say(what, **facts):
 
 
 steps = ooms = 0
-last_print, first = 0.0, True
+last_print = 0.0
 while not done.is_set():
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     if time.monotonic() - last_print > 0.05:
         last_print = time.monotonic()
-        say("AT", ns=time.monotonic_ns(), steps=steps, ooms=ooms, retries=retries, reserved=torch.cuda.memory_reserved())
+        say("AT", ns=time.monotonic_ns(), steps=steps, ooms=ooms, retries=retries)
     try:
         step()
         steps += 1
@@ -48,4 +48,3 @@ while not done.is_set():
         time.sleep(0.01)
     if (steps + ooms) % 20 == 0:
         torch.cuda.empty_cache()
-say("END", steps=steps, ooms=ooms)

@@ -20,7 +20,6 @@ from hold import hold
 
 MIB = 1 << 20
 STEP = 64
-got, verdict, keep = 0, "never", []
 
 
 def set_stack(got):
@@ -35,42 +34,41 @@ def set_stack(got):
         stack = 0
 
 
+def fill(take, total):
+    """Takes what `take` gives until it raises, and holds; `total`: the bytes of the card that the program sees."""
+    got, verdict, keep = 0, "never", []
+    try:
+        while got < limit:
+            keep.append(take())
+            got += STEP
+            set_stack(got)
+    except Refused as error:
+        verdict = str(error)
+    except Exception as error:  # any other error is a finding: the check prints it; jax has no exception class
+        out = type(error).__name__ == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in str(error)
+        verdict = "OutOfMemoryError" if out else type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
+    hold(got=got, verdict=verdict, total=total() // MIB)
+    sys.exit(0)
+
+
+class Refused(Exception):
+    pass
+
+
 if how in ("torch", "expandable", "async"):
     import torch
 
-    try:
-        while got < limit:
-            keep.append(torch.empty(STEP * MIB, dtype=torch.uint8, device="cuda"))
-            got += STEP
-            set_stack(got)
-    except torch.OutOfMemoryError:
-        verdict = "OutOfMemoryError"
-    except Exception as error:  # any other error is a finding: the check prints it
-        verdict = type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
-    hold(got=got, verdict=verdict, total=torch.cuda.mem_get_info()[1] // MIB)
-    sys.exit(0)
+    fill(lambda: torch.empty(STEP * MIB, dtype=torch.uint8, device="cuda"), lambda: torch.cuda.mem_get_info()[1])
+if how == "cupy":
+    import cupy
 
-if how in ("cupy", "jax"):
-    if how == "cupy":
-        import cupy
+    fill(lambda: cupy.empty(STEP * MIB, dtype=cupy.uint8), lambda: cupy.cuda.runtime.memGetInfo()[1])
+if how == "jax":
+    import jax
+    import numpy
 
-        total = cupy.cuda.runtime.memGetInfo()[1]
-        block = lambda: cupy.empty(STEP * MIB, dtype=cupy.uint8)
-    else:
-        import jax
-        import numpy
-
-        source, total = numpy.zeros(STEP * MIB, dtype=numpy.uint8), 0
-        block = lambda: jax.device_put(source).block_until_ready()
-    try:
-        while got < limit:
-            keep.append(block())
-            got += STEP
-    except Exception as error:  # jax has no exception class for it
-        out = type(error).__name__ == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in str(error)
-        verdict = "OutOfMemoryError" if out else type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
-    hold(got=got, verdict=verdict, total=total // MIB)
-    sys.exit(0)
+    source = numpy.zeros(STEP * MIB, dtype=numpy.uint8)
+    fill(lambda: jax.device_put(source).block_until_ready(), lambda: 0)
 
 from cuda.bindings import driver as cu
 
@@ -85,7 +83,6 @@ ok(cu.cuInit(0))
 device = ok(cu.cuDeviceGet(0))
 ok(cu.cuCtxSetCurrent(ok(cu.cuDevicePrimaryCtxRetain(device))))
 stream = ok(cu.cuStreamCreate(0))
-free_before = ok(cu.cuMemGetInfo())
 prop = cu.CUmemAllocationProp()
 prop.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
 prop.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -135,14 +132,16 @@ def take():
     sys.exit(f"fill.py: unknown way {how}")
 
 
-while got < limit:
+def take_or_refuse():
     answer = take()
     if int(answer[0]) != 0:
-        verdict = answer[0].name
-        break
-    keep.append(answer[1:])
-    got += STEP
-    set_stack(got)
-ok(cu.cuStreamSynchronize(stream))
-info = cu.cuMemGetInfo()
-hold(got=got, verdict=verdict, total=int(info[2]) // MIB)
+        raise Refused(answer[0].name)
+    return answer[1:]
+
+
+def total():
+    ok(cu.cuStreamSynchronize(stream))
+    return int(cu.cuMemGetInfo()[2])
+
+
+fill(take_or_refuse, total)

@@ -1,11 +1,11 @@
-"""make_gguf.py FILE [LAYERS]: writes a model of random weights for llama.cpp, 24 layers of 2,048 (2.7 GB) by default.
+"""make_gguf.py FILE: writes a model of random weights for llama.cpp, 24 layers of 2,048 (2.7 GB).
 The vocabulary has the 256 bytes, so that a text can be tokenized. Needs numpy alone."""
 import struct
 import sys
 
 import numpy
 
-WIDTH, INNER, HEADS, VOCABULARY = 2048, 5632, 16, 32000
+LAYERS, WIDTH, INNER, HEADS, VOCABULARY = 24, 2048, 5632, 16, 32000
 F32, F16 = 0, 1
 U32, FLOAT, STRING, ARRAY, I32 = 4, 6, 8, 9, 5
 ALIGNMENT = 32
@@ -20,7 +20,7 @@ def array(kind, values):
     return struct.pack("<IQ", kind, len(values)) + b"".join(map(pack, values))
 
 
-def metadata(layers):
+def metadata():
     number = lambda value: (U32, struct.pack("<I", value))
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     kinds = [2, 3, 3] + [6] * 256
@@ -32,7 +32,7 @@ def metadata(layers):
         "general.file_type": number(1),
         "llama.context_length": number(32768),
         "llama.embedding_length": number(WIDTH),
-        "llama.block_count": number(layers),
+        "llama.block_count": number(LAYERS),
         "llama.feed_forward_length": number(INNER),
         "llama.attention.head_count": number(HEADS),
         "llama.attention.head_count_kv": number(HEADS),
@@ -49,12 +49,12 @@ def metadata(layers):
     }
 
 
-def tensors(layers):
+def tensors():
     """Names and shapes, the fastest dimension last."""
     yield "token_embd.weight", (VOCABULARY, WIDTH), F16
     yield "output_norm.weight", (WIDTH,), F32
     yield "output.weight", (VOCABULARY, WIDTH), F16
-    for layer in range(layers):
+    for layer in range(LAYERS):
         block = f"blk.{layer}."
         yield block + "attn_norm.weight", (WIDTH,), F32
         yield block + "ffn_norm.weight", (WIDTH,), F32
@@ -70,8 +70,7 @@ def padded(size):
 
 
 def main():
-    layers = int(sys.argv[2]) if len(sys.argv) > 2 else 24
-    facts, all_tensors = metadata(layers), list(tensors(layers))
+    facts, all_tensors = metadata(), list(tensors())
     head = b"GGUF" + struct.pack("<IQQ", 3, len(all_tensors), len(facts))
     for name, (kind, value) in facts.items():
         head += text(name) + struct.pack("<I", kind) + value

@@ -1,10 +1,7 @@
 """obey.py: executes the commands on stdin, one per line, and prints the result of each. Needs no package.
 
 take MIB   cuMemAlloc; prints its CUresult
-drop       frees the last allocation; prints the CUresult
 fill MIB   allocates MIB at a time until refused; prints the number of allocations
-info       prints the free and total memory, MiB
-stack N    cuCtxSetLimit(STACK_SIZE, N bytes); prints its CUresult
 hammer     allocates and frees 2 MiB without end, on a thread
 turns      prints the times at which the result of hammer changed, as RESULT@NS (CLOCK_MONOTONIC), and clears them
 """
@@ -15,7 +12,7 @@ import time
 
 MIB = 1 << 20
 cu = ctypes.CDLL("libcuda.so.1")
-live, turns = [], []
+turns = []
 
 
 def must(result):
@@ -26,13 +23,7 @@ def must(result):
 def take(mib):
     address = ctypes.c_uint64()
     result = cu.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib * MIB))
-    if result == 0:
-        live.append(address.value)
     return result
-
-
-def drop():
-    return cu.cuMemFree_v2(ctypes.c_uint64(live.pop())) if live else -1
 
 
 def fill(mib):
@@ -40,12 +31,6 @@ def fill(mib):
     while got < 100_000 and take(mib) == 0:
         got += 1
     return got
-
-
-def info():
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    must(cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-    return f"{free.value // MIB} {total.value // MIB}"
 
 
 def hammer():
@@ -77,10 +62,8 @@ for line in sys.stdin:
     if order == "hammer":
         threading.Thread(target=hammer, daemon=True).start()
         answer = "on"
-    elif order == "stack":
-        answer = cu.cuCtxSetLimit(0, ctypes.c_size_t(int(number)))
-    elif order in ("take", "fill"):
-        answer = {"take": take, "fill": fill}[order](int(number))
+    elif order == "turns":
+        answer = taken_turns()
     else:
-        answer = {"drop": drop, "info": info, "turns": taken_turns}[order]()
+        answer = {"take": take, "fill": fill}[order](int(number))
     print(answer, flush=True)

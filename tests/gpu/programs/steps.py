@@ -3,7 +3,7 @@
 First prints READY with the number of tensor allocations of a step of each kind. Then reads "train N" and
 "generate N" from stdin, and answers "TIMES ms ms ...", one figure per step. STEPS_HISTORY=python|all enables
 PyTorch's memory history. STEPS_KINDS=generate makes steps of one kind alone. STEPS_TOKENS=N sets the tokens of a
-generation. STEPS_DEVICE=cpu is for a test without a GPU. "pairs SECONDS" makes pairs of generations, in one of which the
+generation. "pairs SECONDS" makes pairs of generations, in one of which the
 calls go past the preloaded library (bypass.py), in turn before and after the other; it answers "PAST name ...", these
 functions, and "PAIRS ratio,ratio ...", of time and of processor time.
 """
@@ -14,17 +14,15 @@ import time
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-device = os.environ.get("STEPS_DEVICE", "cuda")
 tokens = int(os.environ.get("STEPS_TOKENS", 48))
 history = os.environ.get("STEPS_HISTORY")
-on_gpu = device == "cuda"
-if history and on_gpu:
+if history:
     torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks=history, max_entries=200_000)
 torch.manual_seed(0)
-model = GPT2LMHeadModel(GPT2Config()).to(device)
+model = GPT2LMHeadModel(GPT2Config()).cuda()
 optimiser = torch.optim.AdamW(model.parameters(), 1e-5, foreach=False)
-text = torch.randint(0, 50257, (4, 512 if on_gpu else 16), device=device)
-prompt = torch.randint(0, 50000, (1, 16), device=device)
+text = torch.randint(0, 50257, (4, 512), device="cuda")
+prompt = torch.randint(0, 50000, (1, 16), device="cuda")
 
 
 def train():
@@ -52,21 +50,16 @@ EVERY = {"train": train, "generate": generate}
 STEPS = {name: EVERY[name] for name in os.environ.get("STEPS_KINDS", "train generate").split()}
 
 
-def wait():
-    if on_gpu:
-        torch.cuda.synchronize()
-
-
 def timed(step):
-    wait()
+    torch.cuda.synchronize()
     begun = time.perf_counter()
     step()
-    wait()
+    torch.cuda.synchronize()
     return (time.perf_counter() - begun) * 1e3
 
 
 def allocations():
-    return torch.cuda.memory_stats()["allocation.all.allocated"] if on_gpu else 0
+    return torch.cuda.memory_stats()["allocation.all.allocated"]
 
 
 counts = {}
@@ -75,7 +68,7 @@ for name, step in STEPS.items():
         before = allocations()
         step()
         counts[name] = allocations() - before
-    wait()
+    torch.cuda.synchronize()
 print("READY", *(f"{name}={count}" for name, count in counts.items()), flush=True)
 
 
