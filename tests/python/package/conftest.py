@@ -37,6 +37,15 @@ def alloc(mib):
 
 def free(address):
     must(lib.cuMemFree_v2(address))
+
+
+def fails(kind, words, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError((arguments, named))
 '''
 
 
