@@ -137,71 +137,55 @@ def sources(work):
         (work / name).write_text(text)
 
 
-def program(kind, link, change, position):
+def program(work, directory, kind, link, change, position):
     """A program; `kind` says what it calls and where that is."""
-
-    def build(work, directory):
-        flags = LINKS[link]
-        code = "plain.c" if kind == "plain" else "driver.c"
-        driver = [] if kind == "plain" else ["-L.", "-l:libcuda.so.1"]
-        made = f"{directory}/program"
-        if kind == "library":
-            library = f"{directory}/libshape.so"
-            # A second one at the same addresses: one of them is moved.
-            second = ["-Wl,-soname,libsecond.so", "-o", f"{directory}/libsecond.so", "many.c"]
-            flagged = [flag for flag in flags if flag not in ("-rdynamic", "many.c")]
-            first = ["-Wl,-soname,libshape.so", "-o", library, "driver.c", *flagged, *driver]
-            if not compiler(work, "-shared", "-fPIC", *first) or not compiler(work, "-shared", "-fPIC", *second, *flagged):
-                return False
-            used = [f"-L{directory}", "-Wl,--no-as-needed", "-lsecond", "-lshape", "-Wl,--allow-shlib-undefined"]
-            if not compiler(work, "-o", made, "program.c", *used, "-Wl,-rpath-link,."):
-                return False
-            mutate(work / library, change)
-            return True
-        ok = compiler(work, *position, "-o", made, "program.c", code, *flags, *driver)
-        if ok:
-            mutate(work / made, change)
-        return ok
-
-    return build
-
-
-def alone(source, *flags):
-    def build(work, directory):
-        return compiler(work, "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-o", f"{directory}/program", source, *flags)
-
-    return build
-
-
-def static(*flags):
-    def build(work, directory):
-        return compiler(work, "-o", f"{directory}/program", "program.c", "plain.c", *flags)
-
-    return build
-
-
-def packed(position):
-    def build(work, directory):
-        made = f"{directory}/program"
-        if not shutil.which("upx") or not compiler(work, *position, "-o", made, "program.c", "plain.c", "-Wl,-z,noseparate-code", "many.c"):
+    flags = LINKS[link]
+    code = "plain.c" if kind == "plain" else "driver.c"
+    driver = [] if kind == "plain" else ["-L.", "-l:libcuda.so.1"]
+    made = f"{directory}/program"
+    if kind == "library":
+        library = f"{directory}/libshape.so"
+        # A second one at the same addresses: one of them is moved.
+        second = ["-Wl,-soname,libsecond.so", "-o", f"{directory}/libsecond.so", "many.c"]
+        flagged = [flag for flag in flags if flag not in ("-rdynamic", "many.c")]
+        first = ["-Wl,-soname,libshape.so", "-o", library, "driver.c", *flagged, *driver]
+        if not compiler(work, "-shared", "-fPIC", *first) or not compiler(work, "-shared", "-fPIC", *second, *flagged):
             return False
-        return subprocess.run(["upx", "-q", "--force", made], cwd=work, capture_output=True).returncode == 0
-
-    return build
-
-
-def from_memory(position, *flags):
-    def build(work, directory):
-        stub, inner = f"{directory}/program", f"{directory}/inner"
-        call = ["-L.", "-l:libcuda.so.1"]
-        if not compiler(work, *flags, "-o", stub, "unpack.c") or not compiler(work, *position, "-o", inner, "program.c", "driver.c", *call):
+        used = [f"-L{directory}", "-Wl,--no-as-needed", "-lsecond", "-lshape", "-Wl,--allow-shlib-undefined"]
+        if not compiler(work, "-o", made, "program.c", *used, "-Wl,-rpath-link,."):
             return False
-        start = (work / stub).stat().st_size
-        with open(work / stub, "ab") as file:
-            file.write((work / inner).read_bytes() + struct.pack("<q", start))
+        mutate(work / library, change)
         return True
+    ok = compiler(work, *position, "-o", made, "program.c", code, *flags, *driver)
+    if ok:
+        mutate(work / made, change)
+    return ok
 
-    return build
+
+def alone(work, directory, source, *flags):
+    return compiler(work, "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-o", f"{directory}/program", source, *flags)
+
+
+def static(work, directory, *flags):
+    return compiler(work, "-o", f"{directory}/program", "program.c", "plain.c", *flags)
+
+
+def packed(work, directory, position):
+    made = f"{directory}/program"
+    if not shutil.which("upx") or not compiler(work, *position, "-o", made, "program.c", "plain.c", "-Wl,-z,noseparate-code", "many.c"):
+        return False
+    return subprocess.run(["upx", "-q", "--force", made], cwd=work, capture_output=True).returncode == 0
+
+
+def from_memory(work, directory, position, *flags):
+    stub, inner = f"{directory}/program", f"{directory}/inner"
+    call = ["-L.", "-l:libcuda.so.1"]
+    if not compiler(work, *flags, "-o", stub, "unpack.c") or not compiler(work, *position, "-o", inner, "program.c", "driver.c", *call):
+        return False
+    start = (work / stub).stat().st_size
+    with open(work / stub, "ab") as file:
+        file.write((work / inner).read_bytes() + struct.pack("<q", start))
+    return True
 
 
 def mutate(path, change):
@@ -212,7 +196,7 @@ def mutate(path, change):
 
 
 def shapes():
-    """Name and builder of each."""
+    """Of each name the builder, and what it is called with."""
     fixed, movable = ["-no-pie", "-fno-pic"], ["-pie", "-fPIE"]
     made = {}
     for kind in ("plain", "driver", "library"):
@@ -220,26 +204,26 @@ def shapes():
             for name, position in (("pie", movable), ("fixed", fixed)):
                 if (kind == "library" or link == "high-address") and name == "fixed":
                     continue
-                made[f"{kind}, {name}, {link}"] = program(kind, link, None, position)
+                made[f"{kind}, {name}, {link}"] = (program, kind, link, None, position)
         for change in CHANGES:
-            made[f"{kind}, {change}"] = program(kind, "default", change, movable)
+            made[f"{kind}, {change}"] = (program, kind, "default", change, movable)
     for change, link in zip(itertools.cycle(CHANGES), ("other-address", "both-hashes", "relr", "2-mib-pages", "gold") * 4):
-        made[f"driver, fixed, {link}, {change}"] = program("driver", link, change, fixed)
+        made[f"driver, fixed, {link}, {change}"] = (program, "driver", link, change, fixed)
     loader = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2"
-    made["without libc, static"] = alone("alone.c", "-static")
-    made["without libc, static-pie"] = alone("alone.c", "-static-pie", "-fPIE")
-    made["without libc, with a loader"] = alone("alone.c", "-pie", "-fPIE", loader)
-    made["without libc, with a loader, sysv hash"] = alone("alone.c", "-pie", "-fPIE", loader, "-Wl,--hash-style=sysv")
-    made["without libc, fixed, with a loader"] = alone("alone.c", "-no-pie", "-Wl,-E", loader, "-Wl,--no-as-needed", "-lm")
-    made["without libc, another address"] = alone("alone.c", "-pie", "-fPIE", loader, "-Wl,-Ttext-segment=0x20000000")
-    made["static"] = static("-static")
-    made["static-pie"] = static("-static-pie", "-fPIE")
-    made["32 bits, without libc"] = alone("alone32.c", "-m32", "-static")
-    made["from memory, by a static program"] = from_memory(movable, "-static")
-    made["from memory, by a program with a loader"] = from_memory(fixed)
+    made["without libc, static"] = (alone, "alone.c", "-static")
+    made["without libc, static-pie"] = (alone, "alone.c", "-static-pie", "-fPIE")
+    made["without libc, with a loader"] = (alone, "alone.c", "-pie", "-fPIE", loader)
+    made["without libc, with a loader, sysv hash"] = (alone, "alone.c", "-pie", "-fPIE", loader, "-Wl,--hash-style=sysv")
+    made["without libc, fixed, with a loader"] = (alone, "alone.c", "-no-pie", "-Wl,-E", loader, "-Wl,--no-as-needed", "-lm")
+    made["without libc, another address"] = (alone, "alone.c", "-pie", "-fPIE", loader, "-Wl,-Ttext-segment=0x20000000")
+    made["static"] = (static, "-static")
+    made["static-pie"] = (static, "-static-pie", "-fPIE")
+    made["32 bits, without libc"] = (alone, "alone32.c", "-m32", "-static")
+    made["from memory, by a static program"] = (from_memory, movable, "-static")
+    made["from memory, by a program with a loader"] = (from_memory, fixed)
     if shutil.which("upx"):
-        made["packed, pie"] = packed(movable)
-        made["packed, fixed"] = packed(fixed)
+        made["packed, pie"] = (packed, movable)
+        made["packed, fixed"] = (packed, fixed)
     return made
 
 
@@ -278,10 +262,10 @@ def run(work, library, driver, chosen):
     shutil.copy(driver, work / "libcuda.so.1")
     counts = {"agree": 0, "not built": 0, "recorded": 0, "fails alone": 0}
     differing = []
-    for number, (name, build) in enumerate(chosen):
+    for number, (name, (build, *words)) in enumerate(chosen):
         directory = work / str(number)
         directory.mkdir()
-        if not build(work, str(number)):
+        if not build(work, str(number), *words):
             counts["not built"] += 1
             print(f"not built: {name}")
             continue
