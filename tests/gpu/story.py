@@ -29,10 +29,8 @@ class Story:
     def vramtrace(self, name, *words, **env):
         """The exit status, stdout and stderr; both also go to a log."""
         kept = {name: value for name, value in self.check.environment().items() if not name.startswith("PYTORCH_")}
-        env = dict(kept, **env)
-        command = [str(self.check.BIN / "vramtrace"), *map(str, words)]
-        ended = subprocess.run(command, cwd=self.place, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        (self.check.LOGS / f"story-{name}.log").write_text(f"{' '.join(command)}\n{ended.stdout}{ended.stderr}status {ended.returncode}\n")
+        command = [self.check.BIN / "vramtrace", *words]
+        ended = self.check.run(f"story-{name}", command, dict(kept, **env), cwd=self.place, stdin=subprocess.DEVNULL)
         return ended.returncode, ended.stdout, ended.stderr
 
     def train(self, name, cap, *options, **env):

@@ -70,11 +70,10 @@ def suite(check, name, module, variable):
         env = check.environment(f"{trace}/" if trace else None)
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", folder]
         try:
-            ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=EACH_S * 2)
+            ended = check.run(f"stranger-{name}-{'ours' if trace else 'bare'}", command, env, timeout=EACH_S * 2)
         except subprocess.TimeoutExpired:
             print(f"| {name} | {check.fail('longer than the limit') if trace else f'SKIP longer than {EACH_S * 2} s without the recorder'} | |")
             return
-        (check.LOGS / f"stranger-{name}-{'ours' if trace else 'bare'}.log").write_text(ended.stdout + ended.stderr)
         counts.append(sorted(re.findall(r"(\d+) (passed|failed|errors?|skipped)", ended.stdout.splitlines()[-1] if ended.stdout else "")))
     bare, ours = counts
     verdict = "same" if bare == ours and bare else check.fail(f"bare {bare}, recorded {ours}")
@@ -114,11 +113,11 @@ def tools(check):
         ends = []
         for trace in (None, check.TRACES / f"stranger-{tool}.vtrace"):
             try:
-                ended = subprocess.run([tool, *options, str(program)], env=check.environment(trace), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=EACH_S)
+                name = f"stranger-{tool}-{'ours' if trace else 'bare'}"
+                ended = check.run(name, [tool, *options, program], check.environment(trace), stdin=subprocess.DEVNULL, timeout=EACH_S)
             except subprocess.TimeoutExpired:
                 ends.append(("after the limit", []))
                 continue
-            (check.LOGS / f"stranger-{tool}-{'ours' if trace else 'bare'}.log").write_text(ended.stdout + ended.stderr)
             ends.append((ended.returncode, [line for line in ended.stdout.splitlines() if line.startswith("RESULT")]))
         bare, ours = ends
         if bare[0] != 0:
