@@ -6,7 +6,7 @@
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams] [demo]
 #                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
 #   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py);
-#   tests/gpu/check.py says what each part checks
+#   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py)
 #
 # VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
 # VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`

@@ -2,49 +2,14 @@
 
     check.py BIN_DIR [PART]...      scripts/gpu-check.sh starts it
 
+Each part is described in the module of its name; here are:
+
 same    each client has the same exit status and results under the preload, and a trace; allocations + context
         compared with NVML
 nccl    the same for an all-reduce over two GPUs
 cap     fills the card under VRAMTRACE_CAP=8GiB until a request is refused; NVML's figure at that time
-cost    time of an allocation and its free on 1 to 8 threads: without the recorder, with parts of it, and with HAMi-core
-        if VRAMTRACE_HAMI names its library (cost.py)
-stacks  GPT-2 training: the holders that call stacks name (nccl: whether NCCL is named)
-steps   time of a step of GPT-2: without the recorder, with it, and with PyTorch's own memory history
-sampled text generation with samples of the blocks: the ratio of time with its 95 % interval, processor time, memory
-tensors PyTorch's blocks: their number and totals compared with PyTorch's figures and its profiler, and the bytes
-        without a name at the peak of a training run (for their cost see steps)
-truth   NVML's figure for each client as a sum of named parts
-whatif  the reserved memory under other allocator settings, predicted from one run and measured; frag's figures
-        compared with PyTorch's
-streams streams and private pools of blocks compared with PyTorch's snapshot; runs with several streams, CUDA graphs or
-        limits, predicted from one run and measured
-limits  caps, also with a stack limit; a group; limits that change while a program runs; a cap that only warns;
-        two services on one card
-oom     the message of an out-of-memory that ends a program; no message if the program continues
-demo    a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz into VRAMTRACE_LOGS;
-        PyTorch's viewer on our snapshot of it
-fix     a training run out of memory under a cap: why, the same run with the line that is proposed, `run --fix=on-oom`
-story   the same, and the largest batch that fits, predicted from two small ones and tried
-marks   phases of torch.cuda.nvtx
-sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
-leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
-        `leaks` on a running program
-graphs  executable graphs of PyTorch: the driver's memory for them at the line that made them, and the verdict; names
-        of the driver that are not classified
-llama   llama.cpp, if VRAMTRACE_LLAMA names it: logits and tokens/s without and with the preload, the named share of
-        NVML's figure, roles, and its own estimate (llama-fit-params) beside what was measured
-strangers  XGBoost, tinygrad, RMM's and pycuda's tests, and NVIDIA's tools beside the recorder (strangers.py)
-aimdo   a training with comfy-aimdo, which replaces functions of the driver: owners and bytes as without it; its pages of
-        weights; PyTorch's backend cudaMallocAsync: owners, steps, roles, an out-of-memory, the native allocator predicted
-per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
-wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
-roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
-        distributed training (DDP)
-forward the forward lines of memory that backward allocates, compared with PyTorch's own tracebacks
-fits    peaks of 18 models predicted from two recorded batches, and measured at five others under two settings; caps
-        at which the batches that `vramtrace fits` names are run; only if named
-fits_fresh  the same tables for 16 further models, four runs at a time, within FITS_SECONDS (default 420); only if named
-suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
+
+PARTS lists all; only if named: those of BY_NAME_ONLY.
 
 Exit status: 0 no FAIL, 1 a line says FAIL, 2 unknown part.
 """

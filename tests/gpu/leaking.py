@@ -1,4 +1,5 @@
-"""The part `leaks` of the GPU check."""
+"""The part `leaks` of the GPU check: training loops with and without a leak: the line that is named, the exit status under
+--fail-on-leak, and `leaks` on a running program."""
 import subprocess
 import sys
 
