@@ -46,6 +46,7 @@ import tensors
 import truth
 import wheel
 import whatif
+from talk import Talk
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
@@ -91,40 +92,24 @@ def environment(trace=None, **extra):
     return env
 
 
-class Held:
+class Held(Talk):
     """A client that waits after it printed HOLD; `finish` lets it end."""
 
     def __init__(self, name, command, env):
-        self.name, self.lines, self.notes = name, [], {}
-        self.log = open(LOGS / f"{name}.log", "w")
-        self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
-        )
-        self.pids = {}
-        for line in self.process.stdout:
-            self.log.write(line)
+        super().__init__(open(LOGS / f"{name}.log", "w"), command, env)
+        self.name, self.lines, self.notes, self.pids = name, [], {}, {}
+        while (line := self.next()) is not None:
             if line.startswith("RESULT"):
-                self.lines.append(line.strip())
+                self.lines.append(line)
             if line.startswith("PID"):
                 _, rank, pid = line.split()
                 self.pids[int(rank)] = int(pid)
             if line.startswith("HOLD"):
                 self.notes = dict(part.split("=", 1) for part in line.split()[1:])
                 break
-        self.pid = self.process.pid
 
     def finish(self):
-        try:
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
-            rest, _ = self.process.communicate(timeout=120)
-            self.log.write(rest)
-        except (BrokenPipeError, ValueError, subprocess.TimeoutExpired) as error:
-            self.log.write(f"finish: {error!r}\n")
-            if self.process.poll() is None:
-                self.process.kill()
-        self.log.flush()
-        return self.process.wait()
+        return self.end(120)
 
 
 def run(name, command, env=None, **more):

@@ -3,9 +3,10 @@ limits that change while a program runs, a cap that only warns, and two services
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+from talk import Talk
 
 MIB = 1 << 20
 CAP = 8192
@@ -33,65 +34,13 @@ def judged(check, good, why=""):
     return "ok" if good else check.fail(why)
 
 
-class Talk:
-    """A running program with commands on stdin and answers on stdout; lines that it prints unasked are queued."""
-
-    def __init__(self, check, name, command, env):
-        self.log = open(check.LOGS / f"{name}.log", "w")
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=self.log, text=True)
-        self.pid, self.lines, self.came = self.process.pid, [], threading.Condition()
-        threading.Thread(target=self.listen, daemon=True).start()
-
-    def listen(self):
-        for line in self.process.stdout:
-            self.log.write(line)
-            with self.came:
-                self.lines.append(line.strip())
-                self.came.notify_all()
-        with self.came:
-            self.lines.append(None)
-            self.came.notify_all()
-
-    def until(self, right, seconds=60):
-        """The next line for which `right` is true; the lines before it are dropped."""
-        end = time.monotonic() + seconds
-        with self.came:
-            while True:
-                while self.lines:
-                    line = self.lines.pop(0)
-                    if line is None:
-                        raise RuntimeError(f"{self.log.name}: the program ended")
-                    if right(line):
-                        return line
-                if not self.came.wait(end - time.monotonic()):
-                    raise RuntimeError(f"{self.log.name}: no such line within {seconds} s")
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.until(lambda _: True)
-
-    def number(self, line):
-        return int(self.ask(line))
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def end(self):
-        try:
-            self.process.stdin.write("\n")
-            self.process.stdin.close()
-            return self.process.wait(30)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            self.kill()
-            return self.process.returncode
+def talk_to(check, name, program, env):
+    return Talk(open(check.LOGS / f"{name}.log", "w"), [sys.executable, str(check.PROGRAMS / program)], env)
 
 
 def obeying(check, name, **extra):
     env = check.environment(check.TRACES / f"{name}.vtrace", **extra)
-    talk = Talk(check, name, [sys.executable, str(check.PROGRAMS / "obey.py")], env)
+    talk = talk_to(check, name, "obey.py", env)
     talk.until(lambda line: line == "ready")
     return talk
 
@@ -134,19 +83,19 @@ def group(check):
     a, b = both
     open_ones = {0, 1}
     while open_ones:  # in turns, until both are refused
-        open_ones = {n for n in open_ones if both[n].number("take 64") != REFUSED}
+        open_ones = {n for n in open_ones if int(both[n].ask("take 64")) != REFUSED}
     for talk in both:
-        talk.number("fill 2")
+        talk.ask("fill 2")
     used = [check.smi(talk.pid) or 0 for talk in both]
     good = 0.99 * CAP <= sum(used) <= CAP + 4
     parts = " + ".join(map(str, used))
     print(f"| filled in turns | {parts} = {sum(used)} | {100 * sum(used) / CAP:.2f} % | {judged(check, good)} |")
-    before = b.number("take 2")
+    before = int(b.ask("take 2"))
     a.kill()
-    after = b.number(f"take {used[0] - 64}")
+    after = int(b.ask(f"take {used[0] - 64}"))
     good = (before, after) == (REFUSED, 0)
     print(f"| one killed, the other's next request for {used[0] - 64} | results {before}, {after} | | {judged(check, good)} |")
-    b.number("fill 2")
+    b.ask("fill 2")
     used = check.smi(b.pid) or 0
     print(f"| and the rest of it | {used} | {100 * used / CAP:.2f} % | {judged(check, 0.99 * CAP <= used <= CAP + 2)} |")
     out, _, _ = order(check, "--group", name, "4GiB")
@@ -196,7 +145,7 @@ def training(check):
         print(f"SKIP training: no {missing}")
         return
     env = check.environment(check.TRACES / "elastic.vtrace")
-    loop = Talk(check, "elastic", [sys.executable, str(check.PROGRAMS / "elastic.py")], env)
+    loop = talk_to(check, "elastic", "elastic.py", env)
 
     def at(steps=0, seconds=30):
         """The program's figures after `steps` more steps."""

@@ -42,7 +42,7 @@ class Program(stacks.Stepper):
 
     def pairs(self, seconds):
         """Ratios of time, and of processor time, of the calls through the recorder to those past it; names of the functions."""
-        print("pairs", seconds, file=self.process.stdin, flush=True)
+        self.say("pairs", seconds)
         functions = self.line("PAST")
         pairs = [pair.split(",") for pair in self.line("PAIRS")]
         return [float(time) for time, _ in pairs], [float(cpu) for _, cpu in pairs], functions
@@ -111,8 +111,7 @@ def section(check):
     finally:
         watchdog.cancel()
         for program in programs:
-            program.process.kill()
-            program.process.wait()
+            program.kill()
         log.close()
 
 

@@ -6,9 +6,10 @@ steps   time of a step of training and of text generation: without the recorder,
 """
 import shutil
 import statistics
-import subprocess
 import sys
 import threading
+
+from talk import Talk
 
 MIB = 1 << 20
 
@@ -73,27 +74,22 @@ def names(check):
     print(library_row(check, "gpt2_train.py", trace, ["PyTorch", "cuBLAS"]))
 
 
-class Stepper:
+class Stepper(Talk):
     """A running steps.py that steps on request."""
 
     def __init__(self, name, command, env, log):
+        super().__init__(log, command, env)
         self.name, self.times = name, {}
-        self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
 
     def ready(self):
         self.counts = dict(part.split("=") for part in self.line("READY"))
         return self.counts
 
     def line(self, wanted):
-        for line in self.process.stdout:
-            if line.startswith(wanted):
-                return line.split()[1:]
-        raise RuntimeError(f"{self.name} ended: status {self.process.wait()}")
+        return self.until(lambda line: line.startswith(wanted), None).split()[1:]
 
     def step(self, what, times):
-        print(what, times, file=self.process.stdin, flush=True)
+        self.say(what, times)
         figures = [float(figure) for figure in self.line("TIMES")]
         self.times.setdefault(what, []).append(statistics.median(figures))
 
@@ -132,8 +128,7 @@ def steps(check):
         print(check.fail(f"{error}; see steps.log"))
     finally:
         for stepper in steppers:
-            stepper.process.kill()
-            stepper.process.wait()
+            stepper.kill()
         log.close()
 
 
