@@ -5,21 +5,16 @@
 #
 # pairs      an allocation and its free, on 1 and more threads
 # limits     the same under a cap, alone in a group, and in a group of 8 processes
-# launches   a repeated kernel launch
 # live       the delay until a cap that `vramtrace cap --pid` sets takes effect
-# stacks     a call stack, compared with backtrace()
-# blocks     PyTorch's hook: a block allocated and freed
-# generate   the same with the access pattern of text generation
 # refusals   a refused request, and the post-mortem of an out-of-memory
-# idle       a process that never uses CUDA
 # nvml       a reading of NVML, and the lag of a cap
 # filesystems  an event, by the file system of the trace: mounts ext4, XFS and btrfs, as root
 # reading    bytes per event, and the speed of `vramtrace report` and `leaks`
 # parquet    rows a second on one core, and bytes a row, of `vramtrace export --format parquet`
 #
-# Prints Markdown tables. Needs cargo, gcc, and python3 with its headers. Compare only figures of one table:
+# Prints Markdown tables. Needs cargo, gcc and python3. Compare only figures of one table:
 # they depend on the machine and its load. Exit status: 0 done, 1 a measurement failed, 2 unknown part.
 set -eu
 cd "$(dirname "$0")/.."
 cargo build --release --workspace --quiet
-exec python3 scripts/bench.py "$@"
+exec python3 benches/bench.py "$@"

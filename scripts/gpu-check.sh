@@ -5,8 +5,8 @@
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams] [demo]
 #                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [fits_fresh] [suites]
-#   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
-#   scripts/gpu/check.py says what each part checks
+#   default: all but fits, fits_fresh (10 minutes each) and suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py);
+#   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py)
 #
 # VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
 # VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`
@@ -31,4 +31,4 @@ for file in vramtrace libvramtrace.so; do
         exit 2
     }
 done
-exec python3 "$here/gpu/check.py" "$(cd "$bin" && pwd)" "$@"
+exec python3 "$here/../tests/gpu/check.py" "$(cd "$bin" && pwd)" "$@"

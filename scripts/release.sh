@@ -24,7 +24,7 @@ advisories=1
 machines=
 if [ "${1-}" = --check ]; then
     shift
-    exec scripts/release/check-reproducible.sh "$@"
+    exec packaging/check-reproducible.sh "$@"
 fi
 for argument in "$@"; do
     case $argument in
@@ -56,13 +56,10 @@ export VRAMTRACE_ZIG="$PWD/$tools/bin/python -m ziglang"
 target=${CARGO_TARGET_DIR:-target/dist}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-say "licences"
-python3 scripts/release/licenses.py --check
-python3 scripts/release/licenses.py >THIRD-PARTY-LICENSES.txt
-if [ -z "$wheel_only" ]; then
-    say "crates"
-    scripts/deny.sh ${advisories:+advisories} bans licenses sources
-fi
+say "crates, and their licences"
+[ -z "$wheel_only" ] || advisories=
+scripts/deny.sh ${advisories:+advisories} bans licenses sources
+python3 packaging/licenses.py >THIRD-PARTY-LICENSES.txt
 
 rm -rf dist
 mkdir dist
@@ -96,7 +93,7 @@ release() { # release MACHINE
     unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER
     upper=$(echo "$machine" | tr a-z A-Z)
     export CARGO_TARGET_DIR=$target${cross:+-$machine}
-    export "CARGO_TARGET_${upper}_UNKNOWN_LINUX_GNU_LINKER=$PWD/scripts/release/zig-linker"
+    export "CARGO_TARGET_${upper}_UNKNOWN_LINUX_GNU_LINKER=$PWD/packaging/zig-linker"
 
     say "$machine: libraries and command, for glibc 2.28"
     # shellcheck disable=SC2086 # words
@@ -109,11 +106,11 @@ release() { # release MACHINE
     # shellcheck disable=SC2086
     "$tools/bin/maturin" build --quiet --release --skip-auditwheel $cross \
         --compatibility manylinux_2_28 --out dist
-    python3 scripts/release/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
+    python3 packaging/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
         "python/vramtrace/libvramtrace_sim.so" "$built/vramtrace"
     wheel=$(ls dist/*_"$machine".whl)
-    python3 scripts/release/wheel-paths.py "$wheel" .
-    python3 scripts/release/wheel-contents.py "$wheel"
+    python3 packaging/wheel-paths.py "$wheel" .
+    python3 packaging/wheel-contents.py "$wheel"
     size=$(stat -c %s "$wheel")
     [ "$size" -le 10000000 ] || { echo "release: $wheel has $size bytes: must be at most 10,000,000" >&2; exit 1; }
     [ -z "$wheel_only" ] || return 0
@@ -142,7 +139,7 @@ release() { # release MACHINE
     tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"$SOURCE_DATE_EPOCH" \
         -cf - "$name" | gzip -9n >"dist/$name.tar.gz"
     rm -r "dist/${name:?}"
-    scripts/release/try-archive.sh "dist/$name.tar.gz"
+    packaging/try-archive.sh "dist/$name.tar.gz"
 }
 
 for machine in $machines; do

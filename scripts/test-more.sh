@@ -47,7 +47,7 @@ say "lints"
 lints
 
 say "the shipped library has no test hooks"
-scripts/check-release.sh
+packaging/check-release.sh
 
 scripts/sanitize.sh short
 
@@ -57,7 +57,7 @@ for package in gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross
 done
 if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null &&
     command -v rustup >/dev/null && rustup target add aarch64-unknown-linux-gnu 2>/dev/null; then
-    scripts/test-aarch64.sh --short
+    packaging/test-aarch64.sh --short
 else
     skip "aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
 fi
@@ -70,10 +70,10 @@ say "the book"
 scripts/book.sh
 
 say "Python clients over the simulated driver"
-scripts/test-clients.sh
+tests/systems/test-clients.sh
 
 say "Parquet tables, asked by DuckDB"
-scripts/test-duckdb.sh
+tests/systems/test-duckdb.sh
 
 say "fuzzing the reader"
 if ! cargo fuzz --version >/dev/null 2>&1; then

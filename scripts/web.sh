@@ -18,28 +18,14 @@ case ${1-} in
     *) echo "web: unknown argument '$1': must be check, browser, build or million" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
+. scripts/need.sh
 
-need() { # need COMMAND PACKAGE...
-    command -v "$1" >/dev/null && return 0
-    name=$1
-    shift
-    if command -v apt-get >/dev/null; then
-        as_root=
-        [ "$(id -u)" = 0 ] || as_root=sudo
-        $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null 2>&1 || {
-            $as_root apt-get update -q >/dev/null &&
-                $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null
-        }
-    fi
-    command -v "$name" >/dev/null || { echo "web: $name was not found (packages: $*)" >&2; exit 2; }
-}
-
-need node nodejs
-need npm npm
+need node nodejs --no-install-recommends
+need npm npm --no-install-recommends
 major=$(node --version | sed 's/^v\([0-9]*\).*/\1/')
 [ "$major" -ge 20 ] || { echo "web: Node.js is $(node --version): must be 20 or later" >&2; exit 2; }
 
-[ "${1:-}" = build ] || need chromium chromium fonts-dejavu-core
+[ "${1:-}" = build ] || need chromium chromium fonts-dejavu-core --no-install-recommends
 
 # Installs the packages again if package-lock.json has changed since the last time.
 if ! cmp -s web/package-lock.json web/node_modules/.of-lock; then

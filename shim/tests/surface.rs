@@ -69,7 +69,7 @@ fn the_library_exports_the_table_and_the_lookup_functions_only() {
 fn the_library_needs_the_c_library_only() {
     let dynamic = run("readelf", &["-d"]);
     // There, libpthread has functions of the C library too, and the linker takes it first. The shipped
-    // library is linked without it (scripts/release/symbol-versions.py).
+    // library is linked without it (packaging/symbol-versions.py).
     let with_libpthread = testkit::glibc_minor() < 34;
     for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
         let known = ["[libc.so.6]", "[ld-linux-x86-64.so.2]"];

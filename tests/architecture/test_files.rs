@@ -83,7 +83,9 @@ fn every_test() -> BTreeSet<String> {
     let is_target = |name: &str| manifest.contains(&format!("path = \"fuzz_targets/{name}\""));
     all.extend(in_folder("fuzz/fuzz_targets", &is_target));
     let is_script = |name: &str| name.starts_with("test-") && name.ends_with(".sh");
-    all.extend(in_folder("scripts", &is_script));
+    for folder in ["scripts", "tests/systems", "packaging"] {
+        all.extend(in_folder(folder, &is_script));
+    }
     all.extend(in_folder("web/tests", &|name| name.ends_with(".test.mjs")));
     all
 }

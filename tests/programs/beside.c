@@ -1,7 +1,6 @@
 /* beside.c WAY: eight allocations of 4 MiB, of which six are given back. WAY: linked (by the linker) |
    looked (by dlsym) | runtime (by cudaMalloc, which a neighbour has). Linked against the driver. */
 #include "driver.h"
-#include <string.h>
 
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemFree_v2(CUdeviceptr);

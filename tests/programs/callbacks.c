@@ -2,7 +2,6 @@
    in them. Prints what each call answered; then frees what it has. */
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 
 static CUdeviceptr block, ordered;
 static pthread_t first;

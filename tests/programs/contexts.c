@@ -1,7 +1,6 @@
 /* contexts.c HOW: contexts made, retained, reset and destroyed, and what goes with them. Prints
    every result: a bare run and a preloaded one must print the same. Frees all that outlives them. */
 #include "driver.h"
-#include <string.h>
 
 static CUcontext retain(void) {
     CUcontext context = NULL;
@@ -183,9 +182,7 @@ static void destroy(void) {
     void *host = NULL;
     CUarray array = NULL;
     CUarrayDesc flat = {1024, 1024, 0x20, 1};
-    CUmemAllocationProp props;
-    memset(&props, 0, sizeof props);
-    props.type = props.location.type = 1;
+    CUmemAllocationProp props = OBJECT_ON_DEVICE;
     retain();
     CUcontext own = create();
     CUdeviceptr p = take(10 * MIB);
@@ -227,17 +224,8 @@ static void nowhere(void) {
 }
 
 int main(int count, char **arguments) {
-    const struct {
-        const char *name;
-        void (*run)(void);
-    } ways[] = {{"primary", primary}, {"reset", reset}, {"destroy", destroy}, {"many", many},
-           {"reset_on", reset_on}, {"captures", captures}, {"nowhere", nowhere}};
     MUST(CALL(cuInit, (unsigned))(0));
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (count == 2 && !strcmp(arguments[1], ways[i].name)) {
-            ways[i].run();
-            return 0;
-        }
-    fprintf(stderr, "no such way\n");
-    return 97;
+    return RUN_WAY(count == 2 ? arguments[1] : "", {"primary", primary}, {"reset", reset},
+                   {"destroy", destroy}, {"many", many}, {"reset_on", reset_on},
+                   {"captures", captures}, {"nowhere", nowhere});
 }

@@ -4,7 +4,6 @@
 #include "driver.h"
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -43,11 +42,8 @@ static void pools(void) {
         CALL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream));
     for (int kind = 1; kind <= 2; kind++) {
         CUmemoryPool pool;
-        CUmemPoolProps props;
+        CUmemPoolProps props = {.alloc_type = kind, .location = {2, 0}}; /* host */
         CUdeviceptr a = 0, b = 0x1234;
-        memset(&props, 0, sizeof props);
-        props.alloc_type = kind;
-        props.location.type = 2; /* host */
         SHOW(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
         SHOW(get(&a, 300 * MIB, pool, stream));
         SHOW(get(&b, 300 * MIB, pool, stream));
@@ -66,11 +62,8 @@ static void destroyed_pool(void) {
         CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
     CUresult (*give)(CUdeviceptr, CUstream) = CALL(cuMemFreeAsync, (CUdeviceptr, CUstream));
     CUmemoryPool pool;
-    CUmemPoolProps props;
+    CUmemPoolProps props = POOL_ON_DEVICE;
     CUdeviceptr block = 0, late = 0x1234, huge = 0x1234;
-    memset(&props, 0, sizeof props);
-    props.alloc_type = 1;
-    props.location.type = 1;
     SHOW(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
     SHOW(get(&block, 3 * MIB, pool, stream));
     SHOW(give(block, stream));
@@ -158,11 +151,8 @@ static void multicast(void) {
         size_t size;
         unsigned long long handle_types, flags;
     } props = {1, 64 * MIB, 0, 0};
-    CUmemAllocationProp own;
+    CUmemAllocationProp own = OBJECT_ON_DEVICE;
     CUhandle group = 0, object = 0;
-    memset(&own, 0, sizeof own);
-    own.type = 1;
-    own.location.type = 1;
     SHOW(CALL(cuMulticastCreate, (CUhandle *, const void *))(&group, &props));
     SHOW(CALL(cuMulticastAddDevice, (CUhandle, CUdevice))(group, 0));
     SHOW(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&object, 20 * MIB, &own, 0));
@@ -285,15 +275,10 @@ int main(int count, char **arguments) {
         alarmed();
         return 0;
     }
-    const struct {
-        const char *name;
-        void (*run)(void);
-    } all[] = {{"managed", managed},     {"pools", pools},     {"padding", padding},
-               {"nodes", nodes},         {"multicast", multicast}, {"clone", raw_clone},
-               {"storm", storm},         {"escapes", escapes}, {"destroyed", destroyed_pool}};
     current = begin(0);
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (count > 1 && !strcmp(arguments[1], all[i].name)) all[i].run();
-    return 0;
+    return RUN_WAY(count > 1 ? arguments[1] : "", {"managed", managed}, {"pools", pools},
+                   {"padding", padding}, {"nodes", nodes}, {"multicast", multicast},
+                   {"clone", raw_clone}, {"storm", storm}, {"escapes", escapes},
+                   {"destroyed", destroyed_pool});
 }

@@ -82,4 +82,8 @@ _Static_assert(sizeof(CUarray3dDesc) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 _Static_assert(sizeof(CUmemAllocNode) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
 
 #define MIB (1024ull * 1024ull)
+
+/* Initializers: memory of device 0. */
+#define OBJECT_ON_DEVICE {.type = 1, .location = {1, 0}}
+#define POOL_ON_DEVICE {.alloc_type = 1, .location = {1, 0}}
 #endif

@@ -8,10 +8,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>
-#include <string.h>
 
-#define NEVER __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory")
 #define GIB (1ull << 30)
 #define WAYS 100
 

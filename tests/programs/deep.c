@@ -3,7 +3,6 @@
    stack reaches. Built with -rdynamic. */
 #define _GNU_SOURCE
 #include "driver.h"
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -5,11 +5,10 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static inline void *driver_function(const char *name) {
-    static void *libcuda;
-    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_NOW);
-    void *address = libcuda ? dlsym(libcuda, name) : NULL;
+static inline void *function_of(void *library, const char *name) {
+    void *address = library ? dlsym(library, name) : NULL;
     if (!address) {
         fprintf(stderr, "%s: not found\n", name);
         exit(99);
@@ -17,8 +16,25 @@ static inline void *driver_function(const char *name) {
     return address;
 }
 
+static inline void *driver_function(const char *name) {
+    static void *libcuda;
+    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_NOW);
+    return function_of(libcuda, name);
+}
+
+static inline void *nvml_function(const char *name) {
+    static void *library;
+    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    return function_of(library, name);
+}
+
 /* CALL(CUresult, cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, n) */
 #define CALL(name, types) ((CUresult(*) types)driver_function(#name))
+#define NVML(name, types) ((int(*) types)nvml_function(#name))
+
+/* A function that the trace names, and the end of one: else its last call would be a jump. */
+#define NEVER __attribute__((noinline, noclone))
+#define STAY __asm__ volatile("" ::: "memory")
 
 /* Prints and goes on: the bare and the preloaded run must print the same. */
 #define SHOW(expression) printf("%s = %d\n", #expression, (expression))
@@ -41,5 +57,23 @@ static inline CUcontext begin(int ordinal) {
     MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, device));
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
     return context;
+}
+
+typedef struct {
+    const char *name;
+    void (*run)(void);
+} named_way;
+
+/* Runs the one of this name, and returns the exit status of the program. */
+#define RUN_WAY(name, ...) run_way(name, (const named_way[]){__VA_ARGS__, {NULL, NULL}})
+
+static inline int run_way(const char *name, const named_way *each) {
+    while (each->name && strcmp(each->name, name)) each++;
+    if (!each->name) {
+        fprintf(stderr, "%s: no such way\n", name);
+        return 97;
+    }
+    each->run();
+    return 0;
 }
 #endif

@@ -8,13 +8,12 @@
    growth: makes COUNT objects of each kind, has all requests fail, and goes on with as many. */
 #define _GNU_SOURCE
 #include "driver.h"
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static CUstream stream;
-static CUmemAllocationProp props;
+static CUmemAllocationProp props = OBJECT_ON_DEVICE;
 static size_t over;
 
 #define CREATE CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))
@@ -28,9 +27,6 @@ static size_t over;
 static CUcontext start(void) {
     CUcontext context = begin(0);
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 0));
-    memset(&props, 0, sizeof props);
-    props.type = 1;
-    props.location.type = 1;
     return context;
 }
 
@@ -38,11 +34,7 @@ static void graph(int launches) {
     CUgraph g = NULL;
     CUgraphExec e = NULL;
     CUgraphNode take, give;
-    CUmemAllocNode params;
-    memset(&params, 0, sizeof params);
-    params.pool.alloc_type = 1;
-    params.pool.location.type = 1;
-    params.bytes = 8 * MIB;
+    CUmemAllocNode params = {.pool = POOL_ON_DEVICE, .bytes = 8 * MIB};
     SHOW(CALL(cuGraphCreate, (CUgraph *, unsigned))(&g, 0));
     SHOW(CALL(cuGraphAddMemAllocNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUmemAllocNode *))(&take, g, NULL, 0, &params));
     SHOW(CALL(cuGraphAddMemFreeNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr))(&give, g, &take, 1, params.address));
@@ -155,11 +147,7 @@ static void round_of(int many, CUhandle h, CUdeviceptr va, CUdeviceptr *live, CU
     static CUgraph g;
     if (!g) {
         CUgraphNode take;
-        CUmemAllocNode params;
-        memset(&params, 0, sizeof params);
-        params.pool.alloc_type = 1;
-        params.pool.location.type = 1;
-        params.bytes = 2 * MIB;
+        CUmemAllocNode params = {.pool = POOL_ON_DEVICE, .bytes = 2 * MIB};
         MUST(CALL(cuGraphCreate, (CUgraph *, unsigned))(&g, 0));
         MUST(CALL(cuGraphAddMemAllocNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUmemAllocNode *))(&take, g, NULL, 0, &params));
     }

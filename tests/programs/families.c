@@ -3,7 +3,6 @@
    preloaded one must print the same. Frees everything that it took. */
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 
 static CUstream stream;
 
@@ -53,10 +52,7 @@ static void pool(void) {
     CUmemoryPool default_pool, own;
     CUdeviceptr a = 0, b = 0, c = 0;
     unsigned long long reserved = 0, used = 0, keep = ~0ull;
-    CUmemPoolProps props;
-    memset(&props, 0, sizeof props);
-    props.alloc_type = 1;
-    props.location.type = 1;
+    CUmemPoolProps props = POOL_ON_DEVICE;
     SHOW(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&default_pool, 0));
     SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&a, 1000, stream));
     SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&b, 100 * MIB, stream));
@@ -83,15 +79,10 @@ static void pool(void) {
 }
 
 static void vmm(void) {
-    CUmemAllocationProp props;
-    CUmemAccessDesc access;
+    CUmemAllocationProp props = OBJECT_ON_DEVICE;
+    CUmemAccessDesc access = {.location = {1, 0}, .flags = 3};
     CUhandle h = 0, again = 0;
     CUdeviceptr va = 0;
-    memset(&props, 0, sizeof props);
-    props.type = 1;
-    props.location.type = 1;
-    access.location = props.location;
-    access.flags = 3;
     SHOW(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&h, 1000, &props, 0));
     SHOW(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&h, 64 * MIB, &props, 0));
     SHOW(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&va, 128 * MIB, 0, 0, 0));
@@ -139,12 +130,8 @@ static void graph(void) {
     CUgraph g;
     CUgraphExec e;
     CUgraphNode take, give;
-    CUmemAllocNode params;
+    CUmemAllocNode params = {.pool = POOL_ON_DEVICE, .bytes = 200 * MIB};
     unsigned long long reserved = 0;
-    memset(&params, 0, sizeof params);
-    params.pool.alloc_type = 1;
-    params.pool.location.type = 1;
-    params.bytes = 200 * MIB;
     SHOW(CALL(cuGraphCreate, (CUgraph *, unsigned))(&g, 0));
     SHOW(CALL(cuGraphAddMemAllocNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUmemAllocNode *))(&take, g, NULL, 0, &params));
     SHOW(CALL(cuGraphAddMemFreeNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr))(&give, g, &take, 1, params.address));

@@ -9,11 +9,8 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
-#include <string.h>
 #include <unistd.h>
 
-#define NEVER __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory")
 #define NODES 2000
 #define SLOTS 4096
 
@@ -411,11 +408,11 @@ static unsigned long long nvml_kib(void) {
         unsigned gpu, compute;
     } infos[64];
     unsigned count = 64;
-    void *handle, *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (!library) return 0;
-    ((int (*)(void))dlsym(library, "nvmlInit_v2"))();
-    ((int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))(0, &handle);
-    ((int (*)(void *, unsigned *, void *))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"))(handle, &count, infos);
+    void *handle;
+    if (!dlopen("libnvidia-ml.so.1", RTLD_NOW)) return 0;
+    NVML(nvmlInit_v2, (void))();
+    NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))(0, &handle);
+    NVML(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, void *))(handle, &count, infos);
     for (unsigned n = 0; n < count; n++)
         if (infos[n].pid == (unsigned)getpid()) return infos[n].bytes >> 10;
     return 0;

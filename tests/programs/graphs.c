@@ -1,7 +1,6 @@
 /* graphs.c: captured and hand-made memory nodes: freed by the graph, by another call, by the next
    launch, not at all. Prints results and the driver's own figures; frees and trims everything. */
 #include "driver.h"
-#include <string.h>
 
 static CUstream stream;
 

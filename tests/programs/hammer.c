@@ -4,7 +4,6 @@
 #include "driver.h"
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 enum { KINDS = 6, SLOTS = 24 };
 static const char *names[KINDS] = {"small", "large", "pool", "vmm", "managed", "array"};
@@ -38,10 +37,7 @@ static int take(struct slot *slot, int kind, unsigned random, CUstream stream) {
     case 1: size = MIB + random % (64 * MIB); result = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&handle, size); break;
     case 2: size = 1 + random % (32 * MIB); result = CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&handle, size, stream); break;
     case 3: {
-        CUmemAllocationProp props;
-        memset(&props, 0, sizeof props);
-        props.type = 1;
-        props.location.type = 1;
+        CUmemAllocationProp props = OBJECT_ON_DEVICE;
         size = (1 + random % 16) * 2 * MIB;
         result = CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&handle, size, &props, 0);
         break;

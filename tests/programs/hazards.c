@@ -9,7 +9,6 @@
 #include "driver.h"
 #include <link.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

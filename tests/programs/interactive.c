@@ -10,7 +10,6 @@
 
    so that a test can look at it between two calls. */
 #include "driver.h"
-#include <string.h>
 #include <time.h>
 
 static CUdeviceptr live[100000];

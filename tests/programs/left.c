@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 

@@ -3,7 +3,6 @@
    takes no memory itself; prints how many of its requests were granted. */
 #define _GNU_SOURCE
 #include "driver.h"
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>

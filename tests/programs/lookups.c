@@ -1,7 +1,6 @@
 /* Takes 4 MiB of device memory and 4 MiB from the pool, each looked up in the way named by argv[1]. */
 #define _GNU_SOURCE
 #include "driver.h"
-#include <string.h>
 
 typedef CUresult (*Get1)(const char *, void **, int, unsigned long long);
 typedef CUresult (*Get2)(const char *, void **, int, unsigned long long, int *);

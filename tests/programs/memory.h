@@ -5,9 +5,6 @@
 #include "clock.h"
 #include "driver.h"
 
-#define NEVER __attribute__((noinline, noclone))
-/* So that a call is not the last thing of its function: that would be a jump. */
-#define STAY __asm__ volatile("" ::: "memory")
 
 typedef struct {
     CUdeviceptr at;

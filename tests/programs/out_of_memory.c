@@ -5,7 +5,6 @@
 #include "c10.h"
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>

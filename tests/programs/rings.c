@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>

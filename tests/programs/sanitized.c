@@ -2,7 +2,6 @@
    driver too. As C (by gcc) it does the same but for the exceptions (by g++). */
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 #ifdef __cplusplus
 #include <stdexcept>
 #include <vector>

@@ -1,7 +1,6 @@
 /* second.c PATH WAY: uses the driver, and then another copy of it, opened by its path. WAY: dlsym |
    proc | version (asks the copy for nothing but its version). */
 #include "driver.h"
-#include <string.h>
 
 static void *copy;
 static CUresult (*get)(const char *, void **, int, unsigned long long, int *);

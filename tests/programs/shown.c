@@ -1,7 +1,6 @@
 /* shown.c HOW: what each function that reports device memory (CUDA, NVML) returns to the program.
    Prints one line of MiB figures for each moment. */
 #include "driver.h"
-#include <string.h>
 
 typedef struct {
     unsigned long long total, free, used;
@@ -11,19 +10,6 @@ typedef struct {
     unsigned version;
     unsigned long long total, reserved, free, used;
 } NvmlMemory2;
-
-static void *nvml(const char *name) {
-    static void *library;
-    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    void *address = library ? dlsym(library, name) : NULL;
-    if (!address) {
-        fprintf(stderr, "%s: not found\n", name);
-        exit(99);
-    }
-    return address;
-}
-
-#define NVML(name, types) ((int(*) types)nvml(#name))
 
 static void *device;
 
@@ -118,9 +104,7 @@ static void refused(void) {
     CUcontext context = (void *)0x77;
     CUdeviceptr p = 0x77;
     CUhandle handle = 0x77;
-    CUmemAllocationProp props;
-    memset(&props, 0, sizeof props);
-    props.type = props.location.type = 1;
+    CUmemAllocationProp props = OBJECT_ON_DEVICE;
     SHOW(CALL(cuInit, (unsigned))(0));
     SHOW(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, 0));
     SHOW(CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))(&context, 0, 0));
@@ -131,19 +115,6 @@ static void refused(void) {
 }
 
 int main(int count, char **arguments) {
-    const struct {
-        const char *name;
-        void (*run)(void);
-    } ways[] = {{"steps", steps},
-                {"monitor", monitor},
-                {"look", look},
-                {"stack", stack},
-                {"refused", refused}};
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (count == 2 && !strcmp(arguments[1], ways[i].name)) {
-            ways[i].run();
-            return 0;
-        }
-    fprintf(stderr, "no such way\n");
-    return 97;
+    return RUN_WAY(count == 2 ? arguments[1] : "", {"steps", steps}, {"monitor", monitor},
+                   {"look", look}, {"stack", stack}, {"refused", refused});
 }

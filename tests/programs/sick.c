@@ -3,7 +3,6 @@
    threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

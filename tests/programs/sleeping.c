@@ -9,11 +9,8 @@
    With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
    after "again" it has the live page written once more. */
 #include "driver.h"
-#include <string.h>
 #include <time.h>
 
-#define NEVER __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory")
 #define LEAK (16 * MIB)
 
 static void (*tell_block)(int, void *, int64_t);
@@ -85,10 +82,7 @@ static int region_count;
 #define create(bytes)                                                                                          \
     ({                                                                                                         \
         CUhandle handle_ = 0;                                                                                  \
-        CUmemAllocationProp props_;                                                                            \
-        memset(&props_, 0, sizeof props_);                                                                     \
-        props_.type = 1;                                                                                       \
-        props_.location.type = 1;                                                                              \
+        CUmemAllocationProp props_ = OBJECT_ON_DEVICE;                                                         \
         MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&handle_, bytes,   \
                                                                                             &props_, 0));      \
         handle_;                                                                                               \
@@ -96,10 +90,7 @@ static int region_count;
 
 #define map(at, bytes, handle)                                                                                 \
     do {                                                                                                       \
-        CUmemAccessDesc access_;                                                                               \
-        memset(&access_, 0, sizeof access_);                                                                   \
-        access_.location.type = 1;                                                                             \
-        access_.flags = 3;                                                                                     \
+        CUmemAccessDesc access_ = {.location = {1, 0}, .flags = 3};                                            \
         MUST(CALL(cuMemMap, (CUdeviceptr, size_t, size_t, CUhandle, uint64_t))(at, bytes, 0, handle, 0));      \
         MUST(CALL(cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))(at, bytes, &access_, \
                                                                                           1));                 \

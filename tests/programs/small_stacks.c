@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <string.h>
 #include <ucontext.h>
 #include <unistd.h>
 

@@ -1,12 +1,9 @@
 /* tables.c HOW: more objects than the recorder has ids for. Prints the results that a cap may change. */
 #include "driver.h"
-#include <string.h>
 
 static CUmemoryPool new_pool(void) {
-    CUmemPoolProps props;
+    CUmemPoolProps props = POOL_ON_DEVICE;
     CUmemoryPool pool;
-    memset(&props, 0, sizeof props);
-    props.alloc_type = props.location.type = 1;
     MUST(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
     return pool;
 }

@@ -22,7 +22,6 @@
 #include "driver.h"
 #include "nvtx_min.h"
 #include <pthread.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,14 +42,6 @@ static const char *ptx =
     ".visible .entry deeper(\n)\n{\n.local .align 8 .b8 __local_depot2[16384];\nret; }\n"
     ".visible .entry heap(\n)\n{\ncall.uni (retval0), malloc, (param0);\nret; }\n";
 
-static void *nvml(const char *name) {
-    static void *library;
-    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    void *address = library ? dlsym(library, name) : NULL;
-    if (!address) exit(99);
-    return address;
-}
-
 static void show(const char *step) {
     static int open;
     void *handle;
@@ -61,10 +52,10 @@ static void show(const char *step) {
         printf("%s\n", step);
         return;
     }
-    if (!open) ((int (*)(void))nvml("nvmlInit_v2"))();
+    if (!open) NVML(nvmlInit_v2, (void))();
     open = 1;
-    ((int (*)(unsigned, void **))nvml("nvmlDeviceGetHandleByIndex_v2"))((unsigned)device, &handle);
-    ((int (*)(void *, unsigned *, Info *))nvml("nvmlDeviceGetComputeRunningProcesses_v3"))(handle, &count, infos);
+    NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))((unsigned)device, &handle);
+    NVML(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, Info *))(handle, &count, infos);
     for (unsigned i = 0; i < count; i++)
         if (infos[i].pid == (unsigned)getpid()) used = infos[i].used;
     printf("%s %llu KiB\n", step, used >> 10);

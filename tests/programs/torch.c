@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>

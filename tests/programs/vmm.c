@@ -3,7 +3,6 @@
    same. Frees everything that it took, unless HOW says otherwise. */
 #include "driver.h"
 #include <pthread.h>
-#include <string.h>
 
 #define SIZE (20 * MIB)
 
@@ -19,12 +18,7 @@ static size_t taken(void) {
 #define STATE(what) printf("%s: %zu MiB taken\n", what, taken())
 
 static CUmemAllocationProp on(int type, int id) {
-    CUmemAllocationProp props;
-    memset(&props, 0, sizeof props);
-    props.type = 1;
-    props.location.type = type;
-    props.location.id = id;
-    return props;
+    return (CUmemAllocationProp){.type = 1, .location = {type, id}};
 }
 
 static CUhandle create(void) {
@@ -202,22 +196,12 @@ static void threads(void) {
 }
 
 int main(int count, char **arguments) {
-    const struct {
-        const char *name;
-        void (*run)(void);
-    } ways[] = {{"nccl", nccl},   {"inspect", inspect}, {"release_first", release_first},
-                {"ranges", ranges}, {"host", host},     {"reuse", reuse},
-                {"import", import}, {"leave", leave},   {"fill", fill},
-                {"threads", threads}};
     size_t total;
     begin(0);
     MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&space, 8 * SIZE, 0, 0, 0));
     MUST(CALL(cuMemGetInfo_v2, (size_t *, size_t *))(&at_start, &total));
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (count == 2 && !strcmp(arguments[1], ways[i].name)) {
-            ways[i].run();
-            return 0;
-        }
-    fprintf(stderr, "no such way\n");
-    return 97;
+    return RUN_WAY(count == 2 ? arguments[1] : "", {"nccl", nccl}, {"inspect", inspect},
+                   {"release_first", release_first}, {"ranges", ranges}, {"host", host},
+                   {"reuse", reuse}, {"import", import}, {"leave", leave}, {"fill", fill},
+                   {"threads", threads});
 }

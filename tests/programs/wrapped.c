@@ -2,8 +2,6 @@
 #include "driver.h"
 #include <unistd.h>
 
-#define NEVER __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory")
 
 NEVER static CUdeviceptr device_malloc(size_t size) {
     CUdeviceptr pointer;

@@ -1,7 +1,7 @@
 # Allocates from many call situations, each with a size of its own, and prints for each what
 # traceback.extract_stack says: one JSON line {"size", "frames": [[name, file, line], ...]},
 # innermost first. Python 3.8 to 3.15.
-import ast, asyncio, concurrent.futures, contextlib, ctypes, functools, gc, json, sys, sysconfig, threading, traceback
+import asyncio, concurrent.futures, contextlib, ctypes, functools, gc, json, sys, sysconfig, threading, traceback
 
 released = ctypes.CDLL("libcuda.so.1")
 held = ctypes.PyDLL("libcuda.so.1")

@@ -1,5 +1,5 @@
 //! The recorded run that comes with the command, as `top` would have shown it at its peak.
-//! `VRAMTRACE_PICTURE=FILE` writes the opened process with its colours: `scripts/screenshots.sh`
+//! `VRAMTRACE_PICTURE=FILE` writes the opened process with its colours: `web/tests/screenshots.sh`
 //! makes a picture of it.
 
 use std::fmt::Write;

@@ -1,5 +1,5 @@
 //! Real clients from PyPI over the simulated driver: they end as without us, and the ledger saw
-//! what they took. `scripts/test-clients.sh` makes the environment and runs these.
+//! what they took. `tests/systems/test-clients.sh` makes the environment and runs these.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +9,7 @@ fn python() -> Option<PathBuf> {
     let python = std::env::var_os("VRAMTRACE_TEST_PYTHON").map(PathBuf::from);
     if python.is_none() {
         testkit::skip(
-            "clients: VRAMTRACE_TEST_PYTHON is not set (scripts/test-clients.sh sets it)",
+            "clients: VRAMTRACE_TEST_PYTHON is not set (tests/systems/test-clients.sh sets it)",
         );
     }
     python
@@ -35,7 +35,7 @@ fn saw_memory(process: &serde_json::Value) {
 }
 
 #[test]
-#[ignore = "needs PyPI packages: scripts/test-clients.sh"]
+#[ignore = "needs PyPI packages: tests/systems/test-clients.sh"]
 fn cuda_bindings_runs_as_without_us() {
     if let Some(process) = same_as_bare("bindings_client.py") {
         saw_memory(&process);
@@ -44,7 +44,7 @@ fn cuda_bindings_runs_as_without_us() {
 }
 
 #[test]
-#[ignore = "needs PyPI packages: scripts/test-clients.sh"]
+#[ignore = "needs PyPI packages: tests/systems/test-clients.sh"]
 fn cuda_core_runs_as_without_us() {
     if let Some(process) = same_as_bare("core_client.py") {
         saw_memory(&process);
@@ -52,7 +52,7 @@ fn cuda_core_runs_as_without_us() {
 }
 
 #[test]
-#[ignore = "needs PyPI packages: scripts/test-clients.sh"]
+#[ignore = "needs PyPI packages: tests/systems/test-clients.sh"]
 fn numba_cuda_runs_as_without_us() {
     if let Some(process) = same_as_bare("numba_client.py") {
         saw_memory(&process);

@@ -1,11 +1,10 @@
 //! `vramtrace doctor` and `vramtrace demo` over the simulated driver.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use testkit::{Scratch, shim, sim, sim_dir, vramtrace};
+use testkit::{Program, Scratch, shim, sim, sim_dir, vramtrace};
 
 /// `vramtrace doctor ARGS...`, with the simulated driver as this machine's driver.
 fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
@@ -38,19 +37,6 @@ fn a_backend_on_the_kernel_driver_is_not_recorded() {
 fn json(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {printed}"))
-}
-
-fn client(scratch: &Scratch) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c/take_memory.c");
-    let program = scratch.0.join("take_memory");
-    let built = Command::new("gcc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &source])
-        .arg("-ldl")
-        .status()
-        .unwrap();
-    assert!(built.success());
-    program.display().to_string()
 }
 
 #[test]
@@ -184,14 +170,15 @@ fn a_cap_is_judged_by_the_devices_that_are_there() {
 #[test]
 fn a_command_is_run_and_what_it_used_is_printed() {
     let scratch = Scratch::new();
-    let client = client(&scratch);
-    let output = doctor(&scratch, &["--json", "--simulate", "--", &client]);
+    let client = Program::c("families").0;
+    let client = client.to_str().unwrap();
+    let output = doctor(&scratch, &["--json", "--simulate", "--", client]);
     let found = json(&output);
     let used = &found["command"]["used"];
     assert_eq!(used["exit_code"], 0, "{found:#}");
     assert_eq!(used["processes"], 1, "{found:#}");
     for (api, least) in [
-        ("cuMemAlloc_v2", 101),
+        ("cuMemAlloc_v2", 3),
         ("cuMemAllocPitch_v2", 1),
         ("cuMemAllocManaged", 1),
         ("cuMemAllocAsync", 1),

@@ -201,7 +201,7 @@ fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
 #[test]
 fn pip_without_rust_is_told_what_to_run() {
     let code = "import sys; sys.modules['maturin'] = sys; \
-                sys.path.insert(0, 'scripts/release'); \
+                sys.path.insert(0, 'packaging'); \
                 import pip_build; pip_build.get_requires_for_build_wheel()";
     // The program itself, not a script of a version manager.
     let script = "python=$(python3 -c 'import sys; print(sys.executable)'); \

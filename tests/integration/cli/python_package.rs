@@ -1,5 +1,5 @@
 //! `import vramtrace` from the source tree, under the recorder, in every Python that is installed. The
-//! rest of the package is tested as it is installed: `scripts/test-wheel.sh`.
+//! rest of the package is tested as it is installed: `packaging/test-wheel.sh`.
 
 use std::collections::BTreeSet;
 

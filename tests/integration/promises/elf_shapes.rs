@@ -1,4 +1,4 @@
-//! Programs and libraries of unusual ELF shapes end as they do without the library. `scripts/elf-shapes.py` makes all of
+//! Programs and libraries of unusual ELF shapes end as they do without the library. `tests/elf/elf-shapes.py` makes all of
 //! them; here some are tried.
 
 use std::process::Command;
@@ -6,7 +6,7 @@ use testkit::shim;
 
 #[track_caller]
 fn none_differs(choice: [&str; 2], shapes: usize) {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/elf-shapes.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/elf/elf-shapes.py");
     let bins = shim().parent().expect("a directory").to_owned();
     let done = Command::new("python3").arg(script).arg(bins).args(choice).output().unwrap();
     let printed = String::from_utf8_lossy(&done.stdout);

@@ -1,6 +1,6 @@
 //! Traces that an earlier version recorded are read with the same output: every reading command,
-//! over every trace of `tests/data/golden` and what else the tests keep. `make.sh` there tells how
-//! the traces were made.
+//! over every trace of `tests/data/golden` and what else the tests keep. `make.sh` there records one
+//! more.
 //!
 //! A change of output that is wanted: `VRAMTRACE_GOLDEN_WRITE=1 cargo test --test reader golden::` writes the
 //! expectations anew, and the difference stands in the commit.

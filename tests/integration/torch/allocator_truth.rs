@@ -93,7 +93,7 @@ fn the_smallest_capacity_lies_between_the_measured_verdicts() {
 /// Bytes of the card on which the programs below ran.
 const CARD: u64 = 85_017_755_648;
 
-/// scripts/gpu/programs/cache_run.py: (mode, setting, limit in MiB or 0, measured: fits, peak reserved in thousandths of a
+/// tests/gpu/programs/cache_run.py: (mode, setting, limit in MiB or 0, measured: fits, peak reserved in thousandths of a
 /// GiB, retries). H100, driver 580, torch 2.11, 2026-11-24. The requests of a mode are the same in each run.
 const PROGRAMS: [(&str, &str, u64, bool, u64, u64); 11] = [
     ("turns", "default", 0, true, 2346, 0),

@@ -288,11 +288,11 @@ fn options_that_a_snapshot_has_not_are_refused() {
 }
 
 #[test]
-#[ignore = "needs torch's own viewer: scripts/test-clients.sh"]
+#[ignore = "needs torch's own viewer: tests/systems/test-clients.sh"]
 fn the_viewer_of_torch_takes_every_snapshot() {
     assert!(
         std::env::var_os("VRAMTRACE_TEST_MEMORY_VIZ").is_some(),
-        "VRAMTRACE_TEST_MEMORY_VIZ is not set (scripts/test-clients.sh sets it)"
+        "VRAMTRACE_TEST_MEMORY_VIZ is not set (tests/systems/test-clients.sh sets it)"
     );
     a_snapshot_that_was_imported_comes_out_as_it_went_in();
     a_snapshot_of_a_training_run_has_every_block();

@@ -1,5 +1,5 @@
 """The Python package, the pytest plugin and the Jupyter magic, as installed from the wheel, under the
-recorder on the simulated driver. Run by scripts/test-wheel.sh."""
+recorder on the simulated driver. Run by packaging/test-wheel.sh."""
 
 import os
 import subprocess
@@ -37,6 +37,15 @@ def alloc(mib):
 
 def free(address):
     must(lib.cuMemFree_v2(address))
+
+
+def fails(kind, words, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError((arguments, named))
 '''
 
 

@@ -1,5 +1,5 @@
 //! Runs test programs of another architecture in an emulator: `VRAMTRACE_TEST_TARGET=aarch64-unknown-linux-gnu`
-//! (scripts/test-aarch64.sh). The command that reads their traces is this machine's.
+//! (packaging/test-aarch64.sh). The command that reads their traces is this machine's.
 
 use std::path::Path;
 use std::process::Command;

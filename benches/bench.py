@@ -1,0 +1,302 @@
+"""The measurements of bench.sh."""
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
+work = Path(tempfile.mkdtemp(prefix="vramtrace-bench-"))
+atexit.register(shutil.rmtree, work, ignore_errors=True)
+sim = work / "sim"
+sim.mkdir()
+for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+    (sim / name).symlink_to(BIN / "libvramtrace_sim.so")
+
+clean = {k: v for k, v in os.environ.items() if not k.startswith("VRAMTRACE_") and k != "LD_PRELOAD"}
+clean["LD_LIBRARY_PATH"] = str(sim)
+
+
+def env(preload=True, **more):
+    result = dict(clean, **more)
+    if preload:
+        result["LD_PRELOAD"] = str(BIN / "libvramtrace.so")
+    return result
+
+
+def compiled(name, source):
+    program = work / name
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / source), "-ldl", "-lpthread"], check=True)
+    return program
+
+
+def lowest(program, ways, *arguments):
+    """(words of a printed line without its last) -> way -> the lowest figure, of three runs."""
+    best = {}
+    for _ in range(3):  # alternate, so that other load affects all alike
+        for way, environment in ways.items():
+            run = subprocess.run([str(program), *arguments], env=environment, capture_output=True, text=True, check=True)
+            for line in run.stdout.splitlines():
+                *what, figure = line.split()
+                row = best.setdefault(tuple(what), {})
+                row[way] = min(float(figure), row.get(way, 1e18))
+        for trace in work.glob("t.*.vtrace*"):
+            trace.unlink()
+    return best
+
+
+def pairs():
+    ways = {
+        "bare": env(preload=False),
+        "recorded": env(VRAMTRACE_OUT=str(work / "t.%p.vtrace")),
+        "no trace": env(VRAMTRACE_OUT="off"),
+        "recorded, cap": env(VRAMTRACE_OUT=str(work / "t.%p.vtrace"), VRAMTRACE_CAP="20GiB"),
+    }
+    best = lowest(compiled("pairs", "benches/pairs.c"), ways)
+    print("| ns | threads | " + " | ".join(ways) + " | recorded - bare | recorded / bare |")
+    print("|---|---|" + "---|" * (len(ways) + 2))
+    for (what, threads), row in best.items():
+        cells = " | ".join(f"{row[way]:.0f}" for way in ways)
+        name = {"async": "cuMemAllocAsync + FreeAsync", "sync": "cuMemAlloc + Free"}.get(what, what)
+        print(f"| {name} | {threads} | {cells} | {row['recorded'] - row['bare']:+.0f} | {row['recorded'] / row['bare']:.2f} |")
+
+
+class InteractiveProgram:
+    """A running tests/programs/interactive.c: reads a command from each line of stdin, and prints one line for it."""
+
+    def __init__(self, program, environment):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([str(program)], env=environment, stdin=pipe, stdout=pipe, text=True)
+        assert self.answer() == "ready"
+
+    def answer(self):
+        return self.process.stdout.readline().strip()
+
+    def ask(self, order):
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def limits():
+    """The cost of counting: without a limit, under a cap, in a group of one and of eight processes."""
+    program, interactive = compiled("limits", "benches/limits.c"), compiled("interactive", "tests/programs/interactive.c")
+    group = f"bench-{os.getpid()}"
+    # All processes share one simulated device, so that its cost is the same in each variant.
+    quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
+    eight = env(VRAMTRACE_CAP_GROUP=f"{group}-8:5600MiB", **quiet)
+    ways = {
+        "bare": env(preload=False, VRAMTRACE_SIM_STATE=quiet["VRAMTRACE_SIM_STATE"]),
+        "no limit": env(**quiet),
+        "a cap of 1 GiB": env(VRAMTRACE_CAP="1GiB", **quiet),
+        "alone in a group": env(VRAMTRACE_CAP_GROUP=f"{group}-1:1GiB", **quiet),
+        "one of 8 in a group": eight,
+    }
+    others = [InteractiveProgram(interactive, eight) for _ in range(7)]
+    assert all(member.ask("a 100") == "0" for member in others)
+    best = lowest(program, ways)
+    for member in others:
+        member.end()
+    for page in Path(f"/dev/shm/vramtrace-{os.geteuid()}").glob(f"group.{group}-*"):
+        shutil.rmtree(page)
+    print("\n| ns | " + " | ".join(ways) + " |")
+    print("|---|" + "---|" * len(ways))
+    for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
+        print(f"| {name} | " + " | ".join(f"{best[what,][way]:.0f}" if way in best[what,] else "-" for way in ways) + " |")
+
+
+def live():
+    """The time from `vramtrace cap --pid` to the first request under the new limit, in a program that allocates all the time."""
+    program, cores = compiled("interactive", "tests/programs/interactive.c"), os.cpu_count()
+    print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
+    print("|---|---|---|---|")
+    for load in (0, 1, 2 * cores):
+        interactive = InteractiveProgram(program, env(VRAMTRACE_OUT="off"))
+        others = [InteractiveProgram(program, env(VRAMTRACE_OUT="off")) for _ in range(load)]
+        assert all(other.ask("h") == "on" for other in others)
+        assert interactive.ask("t").startswith("0 ")
+        starts, returns = [], []
+        for _ in range(50):
+            for limit, result in (("100MiB", 2), ("none", 0)):
+                began = time.monotonic_ns()
+                subprocess.run([str(BIN / "vramtrace"), "cap", "--pid", str(interactive.process.pid), limit], check=True, capture_output=True)
+                returned = time.monotonic_ns()
+                answer, first, _ = (int(word) for word in interactive.answer().split())
+                assert answer == result
+                starts.append((first - began) / 1e6)
+                returns.append((first - returned) / 1e6)
+        for process in [interactive, *others]:
+            process.end()
+        cells = [" ".join(f"{sorted(figures)[at]:.2f}" for at in (50, 90, 99)) for figures in (starts, returns)]
+        print(f"| beside {load} others as busy | {len(starts)} | {cells[0]} | {cells[1]} |")
+
+
+def torch_libraries():
+    for name, needs in (("libc10", []), ("libc10_cuda", ["-l:libc10.so"])):
+        subprocess.run(
+            ["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", f"-Wl,-soname,{name}.so", "-L", str(work),
+             "-o", str(work / f"{name}.so"), str(ROOT / f"tests/programs/{name}.c"), *needs, "-lpthread"], check=True
+        )
+    return work / "libc10_cuda.so"
+
+
+def refusals():
+    """The time of a refused request, in a row of 1,000 and alternating with a granted one; and the time of the post-mortem at PyTorch's hook, by the number of live blocks."""
+    program, library = compiled("out_of_memory", "tests/programs/out_of_memory.c"), torch_libraries()
+    out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace")}
+    ways = {"bare": env(preload=False), "by the driver": env(**out), "by the cap": env(VRAMTRACE_CAP="1GiB", **out)}
+    best, totals, probed = {}, {}, {}
+    for _ in range(5):
+        for way, environment in ways.items():
+            run = subprocess.run([str(program), "-", "loop", "1000"], env=environment, capture_output=True, text=True, check=True)
+            best[way] = min(float(run.stderr), best.get(way, 1e18))
+            run = subprocess.run([str(program), "-", "probe", "20000"], env=environment, capture_output=True, text=True, check=True)
+            probed[way] = min(float(run.stderr), probed.get(way, 1e18))
+        for count in (0, 1_000, 100_000):
+            run = subprocess.run([str(program), str(library), "many", str(count)], env=env(**out), capture_output=True, text=True, check=True)
+            assert "out of memory" in run.stderr
+            totals.setdefault(count, []).append(float(run.stdout.split("ns: ")[1]) / 1e6)
+        for trace in work.glob("t.*.vtrace*"):
+            trace.unlink()
+    print("\n| ns, of 1,000 refused requests each | " + " | ".join(ways) + " |\n|---|" + "---|" * len(ways))
+    print("| refused | " + " | ".join(f"{best[way]:.0f}" for way in ways) + " |")
+    print("| refused, and then given and freed 512 bytes, with 100,000 allocations live; 20,000 times | " + " | ".join(f"{probed[way]:.0f}" for way in ways) + " |")
+    print("\n| ms, a post-mortem | lowest of 5 | highest |\n|---|---|---|")
+    for count, figures in totals.items():
+        print(f"| {count:,} blocks are live, of {min(count, 4096):,} stacks | {min(figures):.1f} | {max(figures):.1f} |")
+
+
+def churn_trace(count):
+    """A trace of this many allocations of the simulated driver, each freed."""
+    program = compiled("endings", "tests/programs/endings.c")
+    trace = work / "million.vtrace"
+    trace.unlink(missing_ok=True)
+    subprocess.run(
+        [str(program), "churn", str(count)], env=env(VRAMTRACE_OUT=str(trace), VRAMTRACE_MAX="unlimited"), check=True, capture_output=True
+    )
+    return trace
+
+
+def parquet():
+    """Rows a second of CPU time on one core, and bytes a row: of a million events of the simulated driver, and of a recorded run of PyTorch."""
+    recorded = work / "recorded.vtrace"
+    subprocess.run([str(BIN / "vramtrace"), "import", str(ROOT / "tests/data/varlen_s1.csv.gz"), "-o", str(recorded), "--force"], check=True, capture_output=True)
+    traces = {"simulated driver": churn_trace(500_000), "PyTorch, recorded": recorded}
+    print("| trace | tables | events | M events/s of CPU time, best of 5 | bytes an event | bytes a block |\n|---|---|---|---|---|---|")
+    for name, trace in traces.items():
+        for tables in "events", "events,blocks,stacks,samples,holders,summary":
+            out = work / "tables"
+            best, sizes, rows = 1e9, {}, {}
+            for _ in range(5):
+                shutil.rmtree(out, ignore_errors=True)
+                before = os.times()
+                ended = subprocess.run(
+                    ["taskset", "-c", "0", str(BIN / "vramtrace"), "export", "--format", "parquet", "--tables", tables, "-o", str(out), str(trace)],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
+                after = os.times()
+                best = min(best, after.children_user - before.children_user + after.children_system - before.children_system)
+                words = ended.stderr.strip().split("rows: ")[1].split(", ")
+                rows = {table: int(number) for number, table in (word.split() for word in words)}
+                sizes = {table: sum(file.stat().st_size for file in (out / table).rglob("*.parquet")) for table in rows}
+            events = rows["events"]
+            blocks = f"{sizes['blocks'] / rows['blocks']:.1f}" if "blocks" in rows else ""
+            print(f"| {name} | {'all' if ',' in tables else tables} | {events:,} | {events / best / 1e6:.2f} | {sizes['events'] / events:.1f} | {blocks} |")
+
+
+def reading():
+    trace = churn_trace(500_000)
+    size = trace.stat().st_size
+    times, outs = {}, {}
+    for _ in range(3):
+        for command in ("report", "leaks"):
+            start = time.perf_counter()
+            ended = subprocess.run([str(BIN / "vramtrace"), command, "--json", str(trace)], capture_output=True, check=True)
+            outs[command] = ended.stdout
+            times[command] = min(times.get(command, 1e9), time.perf_counter() - start)
+    best, events = times["report"], json.loads(outs["report"])["processes"][0]["events"]
+    print("\n| a trace of " f"{events:,} events | |\n|---|---|")
+    print(f"| bytes an event (file, with its spare window) | {size / events:.1f} |")
+    print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
+    print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
+
+
+def nvml():
+    """A reading of NVML: on a task, as the recorder makes it, and on a kept thread. And the lag of a cap."""
+    program = compiled("nvml", "benches/nvml.c")
+    print("| us, lowest of 3 medians | a query | on a kept thread | a call that reads | lag of a cap |\n|---|---|---|---|---|")
+    for name, how in {"NVML of the simulated driver": {}, "slow: its lists take 5 ms": {"VRAMTRACE_SIM_NVML": "slow"}}.items():
+        best = {}
+        for words, preload in ([], False), (["cap"], True):
+            way = {name: env(preload=preload, VRAMTRACE_OUT="off", VRAMTRACE_CAP="20GiB", **how)}
+            for (what,), of in lowest(program, way, *words).items():
+                best[what] = min(of[name], best.get(what, 1e18))
+        print(f"| {name} | " + " | ".join(f"{best[what]:,.1f}" for what in ("query", "thread", "reading", "lag")) + " |")
+
+
+def loop_mount(kind):
+    """A file system of this kind in a file of its own, or None."""
+    image, place = work / f"{kind}.img", work / kind
+    image.touch()
+    os.truncate(image, 4 << 30)
+    place.mkdir()
+    for command in (["mkfs." + kind, "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
+        try:
+            done = subprocess.run(command, capture_output=True).returncode == 0
+        except FileNotFoundError:
+            done = False
+        if not done:
+            print(f"bench: cannot mount {kind}: {' '.join(command)} failed", file=sys.stderr)
+            return None
+    atexit.register(subprocess.run, ["umount", str(place)])
+    return place
+
+
+def filesystems():
+    """An event, by the file system of the trace. Needs root, and mkfs of each. /dev/shm without room: of 64 KiB."""
+    program = compiled("endings", "tests/programs/endings.c")
+    count = 500_000
+    no_room = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
+    ways = {"bare": (None, []), "trace off": (None, [])}
+    for kind in ("ext4", "xfs", "btrfs"):
+        place = loop_mount(kind)
+        if place:
+            ways[kind] = (place, [])
+    if "btrfs" in ways:
+        ways["btrfs, /dev/shm without room"] = (ways["btrfs"][0], no_room)
+    best = {}
+    for _ in range(7):  # alternate, so that other load affects all alike
+        for way, (place, prefix) in ways.items():
+            out = "off" if place is None else str(place / "t.vtrace")
+            environment = env(preload=way != "bare", VRAMTRACE_OUT=out, VRAMTRACE_MAX="unlimited")
+            settings = [f"{name}={value}" for name, value in environment.items()]
+            start = time.perf_counter()
+            subprocess.run([*prefix, "env", *settings, str(program), "churn", str(count)], env=clean, check=True, capture_output=True)
+            best[way] = min(best.get(way, 1e9), (time.perf_counter() - start) * 1e9 / count / 2)
+            if place is not None:
+                (place / "t.vtrace").unlink()
+    print("| file system of the trace | ns an event, without the driver's | of ext4 |\n|---|---|---|")
+    for way in list(ways)[1:]:
+        cost = best[way] - best["bare"]
+        print(f"| {way} | {cost:.0f} | {cost / (best['ext4'] - best['bare']):.2f} |" if "ext4" in best else f"| {way} | {cost:.0f} | |")
+
+
+parts = {"pairs": pairs, "limits": limits, "live": live, "refusals": refusals, "nvml": nvml, "reading": reading, "parquet": parquet, "filesystems": filesystems}
+BY_NAME_ONLY = {"filesystems"}  # needs root
+for part in sys.argv[1:]:
+    if part not in parts:
+        print(f"bench: unknown part '{part}': must be one of {', '.join(parts)}", file=sys.stderr)
+        sys.exit(2)
+for part in sys.argv[1:] or [part for part in parts if part not in BY_NAME_ONLY]:
+    parts[part]()

@@ -1,0 +1,279 @@
+"""The part `limits` of the GPU check: caps of every client, a stack limit set meanwhile, a budget for two processes,
+limits that change while a program runs, a cap that only warns, and two services on one card."""
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from talk import Talk
+
+MIB = 1 << 20
+CAP = 8192
+STACK = 16384
+REFUSED = 2
+
+
+def order(check, *arguments):
+    """Changes a limit with `vramtrace cap`: its output, and the times at which it started and returned, ns."""
+    began = time.monotonic_ns()
+    out = check.read("cap", *arguments).strip()
+    return out, began, time.monotonic_ns()
+
+
+def shown(check, pid):
+    """The process, as `vramtrace ps` lists it."""
+    return next((process for process in check.ask("ps")["processes"] if process["pid"] == pid), None)
+
+
+def first_device(process):
+    return process["devices"][0] if process and process["devices"] else {}
+
+
+def judged(check, good, why=""):
+    return "ok" if good else check.fail(why)
+
+
+def talk_to(check, name, program, env):
+    return Talk(open(check.LOGS / f"{name}.log", "w"), [sys.executable, str(check.PROGRAMS / program)], env)
+
+
+def obeying(check, name, **extra):
+    env = check.environment(check.TRACES / f"{name}.vtrace", **extra)
+    talk = talk_to(check, name, "obey.py", env)
+    talk.until(lambda line: line == "ready")
+    return talk
+
+
+def fidelity(check):
+    print(f"\n### NVML at the first refusal under VRAMTRACE_CAP=8GiB, a stack limit of {STACK} bytes on the way (MiB)\n")
+    print("| filled by | stack limit | NVML | of the cap | got | the program saw | verdict |")
+    print("|---|---|---|---|---|---|---|")
+    ways = {"device": "cuda", "torch": "torch", "expandable": "torch", "cupy": "cupy", "jax": "jax"}
+
+    def fill(how):
+        if missing := check.have(ways[how]):
+            return f"| {how} | SKIP no {missing} | | | | | |"
+        stack = 0 if how in ("cupy", "jax") else STACK
+        env = check.environment(check.TRACES / f"limits-{how}.vtrace", VRAMTRACE_CAP="8GiB", FILL_STACK=str(stack))
+        ours = check.Held(f"limits-{how}", [sys.executable, str(check.PROGRAMS / "fill.py"), how], env)
+        used, saw = check.smi(ours.pid), ours.notes.get("verdict")
+        try:
+            device = check.the_process(check.TRACES / f"limits-{how}.vtrace", ours.pid)["devices"][0]
+            limits = (device.get("limit_bytes") or 0) // MIB
+        finally:
+            ours.finish()
+        good = used is not None and 0.99 * CAP <= used <= CAP + 2 and saw in ("OutOfMemoryError", "CUDA_ERROR_OUT_OF_MEMORY")
+        named = f"{limits} named" if stack else "as it was"
+        good = good and (not stack or limits > 0)
+        verdict = judged(check, good, "must be 99 % of the cap to 2 MiB above it")
+        return f"| {how} | {named} | {used} | {100 * (used or 0) / CAP:.2f} % | {ours.notes.get('got')} | {saw} | {verdict} |"
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        for row in pool.map(fill, ways):
+            print(row)
+
+
+def group(check):
+    print("\n### Two processes in a group of 8 GiB (MiB)\n")
+    print("| moment | NVML of both | of the budget | verdict |")
+    print("|---|---|---|---|")
+    name = f"gpu-check-{time.monotonic_ns():x}"
+    both = [obeying(check, f"group-{n}", VRAMTRACE_CAP_GROUP=f"{name}:8GiB") for n in "ab"]
+    a, b = both
+    open_ones = {0, 1}
+    while open_ones:  # in turns, until both are refused
+        open_ones = {n for n in open_ones if int(both[n].ask("take 64")) != REFUSED}
+    for talk in both:
+        talk.ask("fill 2")
+    used = [check.smi(talk.pid) or 0 for talk in both]
+    good = 0.99 * CAP <= sum(used) <= CAP + 4
+    parts = " + ".join(map(str, used))
+    print(f"| filled in turns | {parts} = {sum(used)} | {100 * sum(used) / CAP:.2f} % | {judged(check, good)} |")
+    before = int(b.ask("take 2"))
+    a.kill()
+    after = int(b.ask(f"take {used[0] - 64}"))
+    good = (before, after) == (REFUSED, 0)
+    print(f"| one killed, the other's next request for {used[0] - 64} | results {before}, {after} | | {judged(check, good)} |")
+    b.ask("fill 2")
+    used = check.smi(b.pid) or 0
+    print(f"| and the rest of it | {used} | {100 * used / CAP:.2f} % | {judged(check, 0.99 * CAP <= used <= CAP + 2)} |")
+    out, _, _ = order(check, "--group", name, "4GiB")
+    print(f"| `vramtrace cap --group` | {out.partition(': ')[2]} | | {judged(check, 'are refused until' in out)} |")
+    b.end()
+
+
+def latency(check):
+    """The delay from a change of the limit to the first result under it, in a program that allocates all the time."""
+    talk = obeying(check, "hammer")
+    talk.ask("hammer")
+    time.sleep(0.2)
+    talk.ask("turns")
+    lower, raised, printed = [], [], []
+    for _ in range(15):
+        for limit, answer, into in (("100MiB", REFUSED, lower), ("none", 0, raised)):
+            out, began, returned = order(check, "--pid", talk.pid, limit)
+            printed.append(out)
+            time.sleep(0.02)
+            turns = [turn.split("@") for turn in talk.ask("turns").split()]
+            moment = next((int(at) for result, at in turns if int(result) == answer), None)
+            into.append(None if moment is None else ((moment - began) / 1e6, (moment - returned) / 1e6))
+    talk.kill()
+    print("\n### From `vramtrace cap --pid` to the first answer under the new limit, ms\n")
+    print("| change | times | from the command's start: median, highest | from its return: median, highest | verdict |")
+    print("|---|---|---|---|---|")
+    for name, figures in (("lowered", lower), ("raised", raised)):
+        seen = [pair for pair in figures if pair is not None]
+        if len(seen) < len(figures):
+            print(f"| {name} | {len(figures)} | | | {check.fail(f'{len(figures) - len(seen)} were never seen')} |")
+            continue
+        starts, returns = zip(*seen)
+        verdict = judged(check, max(returns) <= 10, "must be at most 10 ms")
+        print(
+            f"| {name} | {len(seen)} | {statistics.median(starts):.2f}, {max(starts):.2f} "
+            f"| {statistics.median(returns):.2f}, {max(returns):.2f} | {verdict} |"
+        )
+
+
+def facts(line):
+    return {key: int(value) for key, value in (part.split("=") for part in line.split()[1:])}
+
+
+def training(check):
+    print("\n### A limit that changes under a training loop (MiB)\n")
+    if missing := check.have("torch"):
+        print(f"SKIP training: no {missing}")
+        return
+    env = check.environment(check.TRACES / "elastic.vtrace")
+    loop = talk_to(check, "elastic", "elastic.py", env)
+
+    def at(steps=0, seconds=30):
+        """The program's figures after `steps` more steps."""
+        now = facts(loop.until(lambda line: line.startswith("AT")))
+        while steps > 0:
+            later = facts(loop.until(lambda line: line.startswith("AT"), seconds))
+            if later["steps"] - now["steps"] >= steps:
+                return later
+        return now
+
+    def later(seconds):
+        end, now = time.monotonic() + seconds, at()
+        while time.monotonic() < end:
+            now = at()
+        return now
+
+    print("| moment | limit | NVML | ps: live, counted, cap, refused | steps | out of memory | cache emptied by torch | verdict |")
+    print("|---|---|---|---|---|---|---|---|")
+
+    def row(moment, limit, before, now, verdict):
+        device = first_device(shown(check, loop.pid))
+        figures = [device.get(key) for key in ("live_bytes", "counted_bytes", "cap_bytes")]
+        figures = ", ".join("-" if figure is None else str(figure // MIB) for figure in figures)
+        parts = [now[key] - before[key] for key in ("steps", "ooms", "retries")]
+        print(
+            f"| {moment} | {limit} | {check.smi(loop.pid)} | {figures}, {device.get('refused_by_cap')} "
+            f"| {parts[0]} | {parts[1]} | {parts[2]} | {verdict} |"
+        )
+
+    start = at()
+    now = at(60)
+    device = first_device(shown(check, loop.pid))
+    good = device.get("live_bytes", 0) > 0 and device.get("cap_bytes") is None and now["ooms"] == 0
+    row("no cap", "-", start, now, judged(check, good))
+    peak = device["peak_bytes"] // MIB + 518
+    mib = int(peak * 0.75)
+    out, _, _ = order(check, "--pid", loop.pid, f"{mib}MiB")
+    start, now = now, later(3)
+    used = check.smi(loop.pid) or 0
+    bites = now["ooms"] + now["retries"] > start["ooms"] + start["retries"]
+    good = bites and now["steps"] > start["steps"] and used <= mib + 2
+    row("lowered to 3/4 of its peak", mib, start, now, judged(check, good))
+    mib = 640
+    out, began, returned = order(check, "--pid", loop.pid, f"{mib}MiB")
+    first = facts(loop.until(lambda line: line.startswith("OOM") and facts(line)["ns"] >= began))
+    start, now = now, later(1.5)
+    good = now["ooms"] > start["ooms"] and now["steps"] - start["steps"] < 40 and "are refused until" in out
+    took = (first["ns"] - returned) / 1e6
+    row(f"below what the model has; {took:.1f} ms to OutOfMemoryError", mib, start, now, judged(check, good))
+    order(check, "--pid", loop.pid, "none")
+    later(0.3)
+    start = at()
+    now = at(60)
+    row("raised: none", "-", start, now, judged(check, now["ooms"] == start["ooms"]))
+    status = loop.end()
+    print(f"\nIt ended with status {status} " + judged(check, status == 0))
+
+
+def warns(check):
+    print("\n### VRAMTRACE_CAP_MODE=warn, a cap of 600 MiB\n")
+    if missing := check.have("torch"):
+        print(f"SKIP warn: no {missing}")
+        return
+    command = [sys.executable, str(check.PROGRAMS / "torch_run.py"), "native"]
+    trace = check.TRACES / "warn.vtrace"
+    env = check.environment(trace, VRAMTRACE_CAP="600MiB", VRAMTRACE_CAP_MODE="warn")
+    with ThreadPoolExecutor(2) as pool:
+        bare = pool.submit(check.Held, "warn-bare", command, check.environment())
+        ours = pool.submit(check.Held, "warn-ours", command, env)
+        bare, ours = bare.result(), ours.result()
+    device = check.the_process(trace, ours.pid)["devices"][0]
+    ends = bare.finish(), ours.finish()
+    messages = [line for line in (check.LOGS / "warn-ours.log").read_text().splitlines() if line.startswith("vramtrace")]
+    good = ends[0] == ends[1] == 0 and bare.lines == ours.lines and device["would_have_refused"] > 0 and messages
+    print(
+        f"status {ends[1]}, {ours.lines} against {bare.lines}; would have refused {device['would_have_refused']}; "
+        f"stderr: {messages[:2]} " + judged(check, good and device["refused_by_cap"] == 0)
+    )
+
+
+def services(check):
+    print("\n### Two services that size themselves, on one card, each under a cap of 48 % of it (MiB)\n")
+    if missing := check.have("torch"):
+        print(f"SKIP services: no {missing}")
+        return
+    total = int(subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], capture_output=True, text=True
+    ).stdout.split()[0])
+    cap = total * 48 // 100
+    gates = 0
+
+    def start(names):
+        nonlocal gates
+        gates += 1
+        gate = check.TRACES / f"gate{gates}"
+        gate.mkdir()
+        command = [sys.executable, str(check.PROGRAMS / "kv_service.py"), "0.9", str(gate)]
+        with ThreadPoolExecutor(len(names)) as pool:
+            env = lambda name: check.environment(check.TRACES / f"{name}.vtrace", VRAMTRACE_CAP=f"{cap}MiB")
+            started = [pool.submit(check.Held, name, command, env(name)) for name in names]
+            end = time.monotonic() + 60
+            while len(list(gate.iterdir())) < len(names) and time.monotonic() < end:
+                time.sleep(0.02)
+            (gate / "go").touch()
+            return [held.result() for held in started]
+
+    print("| service | failed | blocks of 64 | growth beside torch | total it sees | NVML | of the cap | verdict |")
+    print("|---|---|---|---|---|---|---|---|")
+    alone = None
+    for names in (["service-alone"], ["service-a", "service-b"]):
+        for held in (together := start(names)):
+            used, notes = check.smi(held.pid) or 0, held.notes
+            blocks = int(notes.get("blocks", -1))
+            alone = blocks if alone is None else alone
+            # Neither service may take blocks from the other; lazily loaded kernels may cost one block.
+            good = notes.get("failed") == "no" and abs(blocks - alone) <= 1 and 0.6 * cap < used <= cap + 2
+            print(
+                f"| {held.name} | {notes.get('failed')} | {blocks} | {notes.get('growth')} | {notes.get('total')} "
+                f"| {used} | {100 * used / cap:.1f} % | {judged(check, good)} |"
+            )
+        for held in together:
+            held.finish()
+
+
+def section(check):
+    for part in (fidelity, group, latency, training, warns, services):
+        try:
+            part(check)
+        except Exception as error:  # the other parts still run
+            print(check.fail(f"limits, {part.__name__}: {error!r}"))
+        sys.stdout.flush()
