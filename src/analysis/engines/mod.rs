@@ -1,5 +1,5 @@
 //! Programs and libraries that are not PyTorch: what the memory is for that their native functions request
-//! (`table.rs`). The other rules for roles are in `roles/`; docs/roles.md describes both.
+//! (`table.rs`). The other rules for roles are in `roles/`; docs/gpu-evidence.md describes both.
 
 mod role;
 mod table;
@@ -10,9 +10,9 @@ use crate::symbols::{Frame, Language};
 use table::ENGINES;
 
 /// An engine, or libraries, with the functions that tell what memory is for.
-#[cfg_attr(not(test), expect(dead_code, reason = "name and source are for docs/roles.md"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "name and source are for docs/gpu-evidence.md"))]
 struct Engine {
-    /// As docs/roles.md names it.
+    /// As docs/gpu-evidence.md names it.
     name: &'static str,
     /// Where the names of the functions are from.
     source: &'static str,
@@ -22,7 +22,7 @@ struct Engine {
 }
 
 /// What the memory is for that a function requests, or one that it calls.
-#[cfg_attr(not(test), expect(dead_code, reason = "what it is, is for docs/roles.md"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "what it is, is for docs/gpu-evidence.md"))]
 struct Row {
     /// Begin of the demangled function. Empty: any.
     function: &'static str,
@@ -123,10 +123,10 @@ mod tests {
         }
     }
 
-    /// The list in docs/roles.md is the table.
+    /// The list in docs/gpu-evidence.md is the table.
     #[test]
     fn the_documentation_lists_each_row() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/roles.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gpu-evidence.md");
         let page = std::fs::read_to_string(page).unwrap();
         for engine in ENGINES {
             assert!(
@@ -137,12 +137,12 @@ mod tests {
             for row in engine.rows {
                 let begin = if row.function.is_empty() { row.library } else { row.function };
                 let line = format!("| `{begin}...` | {} | {} |", row.role, row.what);
-                assert!(page.contains(&line), "docs/roles.md lacks the line {line}");
+                assert!(page.contains(&line), "docs/gpu-evidence.md lacks the line {line}");
             }
         }
         let lines =
             page.lines().filter(|line| line.starts_with("| `") && line.contains("...`")).count();
         let rows: usize = ENGINES.iter().map(|engine| engine.rows.len()).sum();
-        assert_eq!(lines, rows, "docs/roles.md has rows that the table lacks");
+        assert_eq!(lines, rows, "docs/gpu-evidence.md has rows that the table lacks");
     }
 }

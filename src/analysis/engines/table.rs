@@ -1,5 +1,5 @@
 //! The engines and libraries whose native functions have one purpose each. Another engine is added here, and to the
-//! list in docs/roles.md, which a test compares with this one.
+//! list in docs/gpu-evidence.md, which a test compares with this one.
 //!
 //! A row names a function by the begin of its demangled name, without parameters. So `llama_kv_cache` is each class
 //! and function whose name begins so. Names are taken that stay between versions: no lines, no templates.

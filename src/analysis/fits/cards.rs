@@ -1,4 +1,4 @@
-//! Cards by name: the memory that CUDA can use on each, and its architecture. docs/fits.md has the sources.
+//! Cards by name: the memory that CUDA can use on each, and its architecture. docs/gpu-evidence.md has the sources.
 
 /// Cards of one architecture choose the same kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ mod tests {
     }
     #[test]
     fn each_figure_has_a_source_and_stands_in_the_documentation() {
-        let page = include_str!("../../../docs/fits.md");
+        let page = include_str!("../../../docs/gpu-evidence.md");
         let mut seen = std::collections::BTreeSet::new();
         for row in &CARDS {
             assert!(seen.insert(row.name), "{} twice", row.name);

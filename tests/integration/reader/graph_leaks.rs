@@ -1,5 +1,5 @@
 //! Verdicts on the memory that the driver holds for itself, of programs with known answers. The table is in
-//! docs/leaks.md.
+//! docs/gpu-evidence.md.
 
 use serde_json::Value;
 use testkit::{Program, Setup, vramtrace};
@@ -52,7 +52,7 @@ fn names(leak: &Value, function: &str) -> bool {
 #[test]
 fn verdicts_on_programs_with_known_answers() {
     let program = Program::c_with("graph_growth", &["-lpthread"]);
-    let documented = include_str!("../../../docs/leaks.md");
+    let documented = include_str!("../../../docs/gpu-evidence.md");
     let mut wrong = String::new();
     for (at, (name, requests, what, answer)) in PROGRAMS.iter().enumerate() {
         // Every other one on a busy machine.
@@ -80,7 +80,7 @@ fn verdicts_on_programs_with_known_answers() {
         let printed =
             answer.map_or("no leak".into(), |(verdict, memory)| format!("{verdict} {memory}"));
         let row = format!("| {name} | {what} | {printed} |");
-        assert!(documented.contains(&row), "docs/leaks.md lacks: {row}");
+        assert!(documented.contains(&row), "docs/gpu-evidence.md lacks: {row}");
     }
     assert!(wrong.is_empty(), "{wrong}");
 }

@@ -1,5 +1,5 @@
 //! Verdicts on small programs of which it is known whether they leak, at driver level and as blocks
-//! of PyTorch's cache. The table is in docs/leaks.md.
+//! of PyTorch's cache. The table is in docs/gpu-evidence.md.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -288,9 +288,9 @@ fn verdicts_on_programs_with_known_answers() {
             continue;
         }
         println!("{table}");
-        let documented = include_str!("../../../docs/leaks.md");
+        let documented = include_str!("../../../docs/gpu-evidence.md");
         for line in table.lines().filter(|_| wrong.is_empty()) {
-            assert!(documented.contains(line), "docs/leaks.md lacks: {line}");
+            assert!(documented.contains(line), "docs/gpu-evidence.md lacks: {line}");
         }
     }
     assert!(all_wrong.is_empty(), "{all_wrong}");

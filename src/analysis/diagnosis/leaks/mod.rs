@@ -21,7 +21,7 @@
 //! * **The driver's own memory** (executable graphs, streams, code, bytes without a name) is judged by rules of its
 //!   own (`driver_verdict.rs`).
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
-//!   ever freed. 0.5 and more counts as a leak in CI. docs/leaks.md has the results for programs with
+//!   ever freed. 0.5 and more counts as a leak in CI. docs/gpu-evidence.md has the results for programs with
 //!   known answers.
 //!
 //! ```text
