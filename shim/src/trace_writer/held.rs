@@ -5,25 +5,11 @@
 //! goes on: its window begins with the records of a recording that was off since then, and a checkpoint follows. Caps,
 //! totals and definitions are not affected.
 
-use super::attempts::Attempts;
 use super::failure::Failure;
 use super::{HELD, RUNNING, TraceWriter};
 use crate::runtime::log;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use vramtrace_format::Definition;
-
-#[derive(Default)]
-pub struct Held {
-    /// To open the file.
-    pub opening: Attempts,
-    /// Events that were lost since the last time it went on.
-    pub lost: AtomicU64,
-    /// Events are missing, and no checkpoint follows yet.
-    owes_checkpoint: AtomicBool,
-    /// The lines about the pause and its end were printed.
-    said: AtomicBool,
-    said_end: AtomicBool,
-}
 
 impl TraceWriter {
     /// This thread cannot make room for an event, which is lost.

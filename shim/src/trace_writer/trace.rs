@@ -454,8 +454,11 @@ impl Trace {
         let mut next = lane.next.swap(null_mut(), Ordering::Relaxed);
         if next.is_null() {
             let prepared = self.prepare(grid, lane, now_ns);
-            next =
-                prepared.inspect_err(|_| drop(lane.held.fetch_min(now_ns, Ordering::Relaxed)))?;
+            next = prepared.inspect_err(|failure| {
+                if failure.may_pass() {
+                    lane.held.fetch_min(now_ns, Ordering::Relaxed);
+                }
+            })?;
         }
         lane.current.store(next, Ordering::Release);
         lane.held.store(u64::MAX, Ordering::Relaxed);
