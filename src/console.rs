@@ -98,6 +98,12 @@ fn obeyed_by_no_terminal(text: &str) -> String {
     out
 }
 
+/// What a file has for other programs, as text of which a terminal obeys nothing.
+pub fn for_terminal(bytes: &[u8]) -> String {
+    let shown = |c: char| if c == '\n' || c == '\t' || is_text(c) { c } else { '?' };
+    String::from_utf8_lossy(bytes).chars().map(shown).collect()
+}
+
 /// `[1;31m`.
 fn is_colour(rest: &str) -> bool {
     let Some(rest) = rest.strip_prefix('[') else { return false };
@@ -153,5 +159,11 @@ mod tests {
         let coloured = "\u{1b}[1mone\u{1b}[0m two";
         assert_eq!(wrapped(coloured, 7), coloured, "escapes take no room");
         assert_eq!(wrapped("unbreakable", 4), "unbreakable");
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_of_an_export() {
+        let text = b"a\x1b]0;title\x07 \xe2\x80\xae\xe6\xbc\xa2\xc2\x9b31m\xff\x9b\tx\n";
+        assert_eq!(for_terminal(text), "a?]0;title? ?漢?31m\u{fffd}\u{fffd}\tx\n");
     }
 }
