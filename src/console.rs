@@ -98,6 +98,12 @@ fn obeyed_by_no_terminal(text: &str) -> String {
     out
 }
 
+/// What a file has for other programs, as text of which a terminal obeys nothing.
+pub fn for_terminal(bytes: &[u8]) -> String {
+    let shown = |c: char| if c == '\n' || c == '\t' || is_text(c) { c } else { '?' };
+    String::from_utf8_lossy(bytes).chars().map(shown).collect()
+}
+
 /// `[1;31m`.
 fn is_colour(rest: &str) -> bool {
     let Some(rest) = rest.strip_prefix('[') else { return false };
@@ -133,10 +139,24 @@ fn escaped(text: &str) -> String {
     out
 }
 
+/// Characters of a line that are printed: its begin and its end. Input that an error quotes may be megabytes.
+const SHOWN: [usize; 2] = [3000, 1000];
+
+fn bounded(line: &str) -> String {
+    let [begin, end] = SHOWN;
+    let left_out = line.chars().count().saturating_sub(begin + end);
+    if left_out == 0 {
+        return line.to_string();
+    }
+    let chars = |from: usize, most| line.chars().skip(from).take(most).collect::<String>();
+    let (begin_text, end_text) = (chars(0, begin), chars(begin + left_out, end));
+    format!("{begin_text} ... ({left_out} characters left out) ... {end_text}")
+}
+
 /// One `vramtrace: ...` line on stderr.
 pub fn message(text: impl Display) {
     let text = text.to_string();
-    let lines: Vec<String> = text.lines().map(clean).collect();
+    let lines: Vec<String> = text.lines().map(|line| clean(&bounded(line))).collect();
     // A closed stderr is no reason to die.
     let _ = writeln!(anstream::stderr(), "vramtrace: {}", lines.join("\n"));
 }
@@ -153,5 +173,20 @@ mod tests {
         let coloured = "\u{1b}[1mone\u{1b}[0m two";
         assert_eq!(wrapped(coloured, 7), coloured, "escapes take no room");
         assert_eq!(wrapped("unbreakable", 4), "unbreakable");
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_of_an_export() {
+        let text = b"a\x1b]0;title\x07 \xe2\x80\xae\xe6\xbc\xa2\xc2\x9b31m\xff\x9b\tx\n";
+        assert_eq!(for_terminal(text), "a?]0;title? ?漢?31m\u{fffd}\u{fffd}\tx\n");
+    }
+
+    #[test]
+    fn a_long_line_is_shown_by_its_begin_and_its_end() {
+        let line = format!("line 7: bad: \"{}\": give a number", "ä".repeat(20 << 20));
+        let shown = bounded(&line);
+        assert!(shown.starts_with("line 7: bad: \"ä") && shown.ends_with("\": give a number"));
+        assert!(shown.len() < 9000 && shown.contains("characters left out"), "{}", shown.len());
+        assert_eq!(bounded("short"), "short");
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use vramtrace_reader::files;
+use vramtrace_reader::files::{self, Directory};
 
 use super::output::Output;
 use crate::error::{DONE, Failure, Outcome};
@@ -28,7 +28,7 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
     let trace = directory.join(NAME);
     unpack(&trace, RECORDED)?;
     let batches = directory.join(BATCHES_IN);
-    std::fs::create_dir_all(&batches).map_err(|error| cannot(&batches, &error))?;
+    Directory::made(&batches).map_err(|error| cannot(&batches, &error))?;
     for (name, packed) in BATCHES {
         unpack(&batches.join(name), packed)?;
     }
@@ -56,7 +56,7 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
 fn directory(out: Option<OsString>) -> Result<PathBuf, Failure> {
     match out {
         Some(directory) => {
-            std::fs::create_dir_all(&directory)
+            Directory::made(Path::new(&directory))
                 .map_err(|error| cannot(Path::new(&directory), &error))?;
             Ok(PathBuf::from(directory))
         }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use serde_json::{Value, json};
 use vramtrace_format::uuid;
+use vramtrace_reader::files;
 
 use super::doctor_text::{self, version};
 use crate::doctor::machine::Machine;
@@ -56,7 +57,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(command) = &mut findings.command
         && command.executable.is_some()
     {
-        let place = tempfile::Builder::new().prefix("vramtrace-doctor-").tempdir()?;
+        let place = files::temporary_directory("vramtrace-doctor-", None, &[])?;
         let launch = Launch {
             command: args.command,
             cap: args.cap.filter(|_| findings.cap.as_ref().is_some_and(|cap| cap.limits.is_ok())),

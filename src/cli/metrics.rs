@@ -34,6 +34,12 @@ pub fn run(args: Args) -> Outcome {
     };
     let listener = Listener::bind(&address).map_err(|error| not_bound(&address, &error))?;
     message(format!("metrics at {}", listener.address(&address)));
+    if address.is_of_a_network() {
+        message(
+            "whoever reaches this address can read them, without a password: 127.0.0.1 and unix:PATH \
+             are for this machine",
+        );
+    }
     listener.serve(Sources::start())
 }
 

@@ -1,6 +1,6 @@
 //! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::Seek;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use vramtrace_reader::files::{self, Directory};
 use vramtrace_reader::symbols::Packed;
 use vramtrace_reader::trace::{Trace, load};
 
@@ -116,7 +117,7 @@ fn into_directory<'t>(
     traces: &'t [Trace],
     directory: &Path,
 ) -> Result<Vec<(&'t Trace, PathBuf)>, Failure> {
-    std::fs::create_dir_all(directory)
+    Directory::made(directory)
         .map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
     let to = |trace: &Trace| directory.join(trace.path().file_name().unwrap_or_default());
     let pairs: Vec<_> = traces.iter().map(|trace| (trace, to(trace))).collect();
@@ -166,7 +167,7 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
 /// the trace: they are not taken over.
 fn readable_as(trace: &Trace, file: &File) -> std::io::Result<()> {
     let mode = std::fs::metadata(trace.path())?.permissions().mode();
-    file.set_permissions(Permissions::from_mode(mode & 0o044 | 0o600))
+    files::set_mode(file, mode & 0o044 | 0o600)
 }
 
 #[cfg(test)]

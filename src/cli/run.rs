@@ -94,7 +94,8 @@ pub struct Args {
         default_missing_value = simulate::DEFAULT
     )]
     simulate: Option<String>,
-    /// Exit 1 when a process used the driver without being recorded, or none could be
+    /// Exit 1 when a process used the driver without being recorded, or none could be; processes are
+    /// looked for after 0.1 s, then less and less often: one that lives shorter may be missed
     #[arg(long)]
     require: bool,
     #[command(flatten)]

@@ -4,7 +4,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::trace::{LoadedTraces, Trace, is_compressed_trace, load, process_name};
@@ -216,8 +215,8 @@ fn imported(path: &Path) -> Result<Trace, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(format!("{}: cannot be converted to a trace: {error}", path.display()))
     };
-    let file = NamedTempFile::new().map_err(|error| failed(&error))?;
-    let handle = file.reopen().map_err(|error| failed(&error))?;
+    let file = files::temporary_file().map_err(|error| failed(&error))?;
+    let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
     import::convert(&history, path, handle).map_err(|error| failed(&error))?;
     history.caveats.iter().for_each(message);
     let trace = Trace::open(file.path()).map_err(|error| failed(&error))?;

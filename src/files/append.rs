@@ -1,13 +1,13 @@
 //! Appends lines to a file to which other processes append at the same time.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{lock_within, owned};
+use rustix::fs::OFlags;
+
+use super::{Directory, lock_within};
 
 /// How long a writer waits for others. They hold the lock for one write.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -16,19 +16,15 @@ const MOST_OF_LINE: u64 = 1 << 20;
 
 /// Opens a regular file, or makes one of mode 0600. A link is refused: it may be somebody else's.
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    let how = libc::O_RDWR | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let (directory, name) = Directory::of(path)?;
+    let how = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW;
     // Opening a FIFO or a device neither waits nor makes it the terminal.
-    let how = how | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let how = if create { how | libc::O_CREAT } else { how };
-    // SAFETY: a C string, and the mode that O_CREAT wants.
-    let file =
-        owned(unsafe { libc::open(name.as_ptr(), how, 0o600) }).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::ELOOP) => io::Error::other("is a symbolic link: give the file itself"),
-                _ => error,
-            }
-        })?;
+    let how = how | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let how = if create { how | OFlags::CREATE } else { how };
+    let file = directory.open_at(name, how).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("is a symbolic link: give the file itself"),
+        _ => error,
+    })?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::other("is not a regular file")),

@@ -1,27 +1,36 @@
-//! Opens files whose names come from a directory, a trace or the command line. Everything that the command reads is
-//! opened here (`cargo test --test architecture` checks it), because who writes the directory or the trace may be
-//! somebody else:
+//! Opens files whose names come from a directory, a trace or the command line, and makes the files that the command
+//! writes: all of them (`cargo test --test architecture` checks it), because who writes the directory or the trace may
+//! be somebody else:
 //!
 //! * A FIFO, a device, a socket or a file of a kernel file system ([`open`] and [`Directory::open`]) is an error before
 //!   it is opened: opening a FIFO waits for a writer, and opening a device may act on it.
 //! * Reading has a limit ([`read`], [`read_given`]), so that a sparse file or /dev/zero does not fill the memory.
 //! * A mapped file that somebody makes shorter reads as zeros, and [`Map::cut_at`] says so.
+//! * Nothing is made, replaced, truncated or given another mode outside of the directory that was opened for it
+//!   ([`Directory::to_write`], [`Output`]), to which a path leads through links of root and this user alone. Who may
+//!   write that directory may replace what is in it.
 
 pub mod append;
 mod directory;
 mod gzip;
 mod map;
+mod output;
+mod walk;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::fstatfs;
+use tempfile::{NamedTempFile, TempDir};
 
 pub use directory::Directory;
 pub use gzip::{GZIP, unpack};
 pub use map::Map;
+pub use output::{Output, put};
 
 /// Most bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
 const MOST_OF_KERNEL: u64 = 1 << 30;
@@ -32,6 +41,8 @@ pub enum Access {
     Read,
     /// For reading and writing.
     Write,
+    /// For writing; it is empty then.
+    Overwrite,
 }
 
 /// Opens a regular file for reading. Links are followed.
@@ -59,7 +70,6 @@ pub fn open_of(owner: u32, path: &Path) -> io::Result<File> {
 fn open_same(found: &File, path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let identity = |file: &File| file.metadata().map(|about| (about.dev(), about.ino()));
     match identity(found)? == identity(&opened)? {
         true => Ok(opened),
         false => Err(io::Error::other("was replaced while it was opened")),
@@ -131,11 +141,52 @@ fn reopen(found: &File, access: Access) -> io::Result<File> {
         let what = "is a file of the kernel, not on a disk";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
-    let path = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     let mut options = OpenOptions::new();
-    options.read(true).write(access == Access::Write);
+    options.read(access != Access::Overwrite).write(access != Access::Read);
+    options.truncate(access == Access::Overwrite);
     // A lease of another process would make the open wait.
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path_of(found))
+}
+
+/// What stays the same as long as the file is open.
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|about| (about.dev(), about.ino()))
+}
+
+/// A path that leads to what is open.
+fn path_of(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Gives an open file this mode.
+pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Makes a directory; those above it must exist. An error if something has this name.
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    let (above, name) = Directory::of(path)?;
+    above.make_directory(name, mode)
+}
+
+/// A new file in the temporary directory, mode 0600, which goes when this is dropped.
+pub fn temporary_file() -> io::Result<NamedTempFile> {
+    NamedTempFile::new()
+}
+
+/// A new directory in the temporary directory or another place, mode 0700, which goes when this is dropped; with
+/// symbolic links in it.
+pub fn temporary_directory(
+    prefix: &str,
+    place: Option<&Path>,
+    links: &[(&str, &Path)],
+) -> io::Result<TempDir> {
+    let place = place.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    let made = tempfile::Builder::new().prefix(prefix).tempdir_in(place)?;
+    let (above, name) = Directory::of(made.path())?;
+    let inside = above.own_directory(name)?;
+    links.iter().try_for_each(|(name, to)| inside.make_link(name.as_ref(), to))?;
+    Ok(made)
 }
 
 /// Whether the file is on a file system of the kernel, in which regular files may wait, act or have no end.
@@ -153,12 +204,7 @@ fn is_of_kernel(file: &File) -> bool {
         0xF97C_FF8C, // selinuxfs
         0xDE5E_81E4, // efivarfs
     ];
-    // SAFETY: a struct of our own, and an open descriptor.
-    unsafe {
-        let mut system: libc::statfs = std::mem::zeroed();
-        libc::fstatfs(file.as_raw_fd(), &mut system) == 0
-            && SYSTEMS.contains(&(system.f_type as u64 & 0xFFFF_FFFF))
-    }
+    fstatfs(file).is_ok_and(|about| SYSTEMS.contains(&(about.f_type as u64 & 0xFFFF_FFFF)))
 }
 
 /// Takes the lock on a file or directory (flock) if nobody has it. It ends with the last descriptor that shares this

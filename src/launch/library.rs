@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+use vramtrace_reader::files;
 
 use super::elf;
 use crate::error::Failure;
@@ -126,7 +127,9 @@ pub fn preloadable(library: &Path) -> Result<Preload, Failure> {
     let private = [std::env::temp_dir(), "/tmp".into()]
         .into_iter()
         .filter(|place| can_be_preloaded(place))
-        .find_map(|place| tempfile::Builder::new().prefix("vramtrace-").tempdir_in(place).ok());
+        .find_map(|place| {
+            files::temporary_directory("vramtrace-", Some(&place), &[(SHIM, library)]).ok()
+        });
     let Some(private) = private else {
         return Err(Failure::new(format!(
             "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign, and no \
@@ -136,7 +139,6 @@ pub fn preloadable(library: &Path) -> Result<Preload, Failure> {
         )));
     };
     let path = private.path().join(SHIM);
-    std::os::unix::fs::symlink(library, &path)?;
     Ok(Preload { path, private: Some(private) })
 }
 

@@ -1,17 +1,21 @@
 //! The output of a run: `--out DIR|FILE|PATTERN`, and which trace files the run wrote.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use vramtrace_format::header::run_id;
 use vramtrace_format::outspec::{
     self, DEFAULT_NAME, EXTENSION, Out, Part, is_file, is_null_device,
 };
+use vramtrace_format::{HEADER_BYTES, TraceReader};
+use vramtrace_reader::files::{self, Directory};
 use vramtrace_reader::trace::is_trace;
 
 use crate::console::message;
@@ -59,7 +63,7 @@ impl Output {
             Place::Own(directory) => {
                 let mut first = directory.clone();
                 for number in 2.. {
-                    match fs::DirBuilder::new().mode(0o700).create(&*directory) {
+                    match files::make_directory(directory, 0o700) {
                         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                         Err(error) if cannot_write(&error) && number == 2 => {
                             let elsewhere = std::env::temp_dir().join(dated_name());
@@ -82,9 +86,8 @@ impl Output {
                 Ok(())
             }
             Place::Pattern { .. } => match self.fixed_directory() {
-                Some(directory) => fs::DirBuilder::new()
-                    .recursive(true)
-                    .create(&directory)
+                Some(directory) => Directory::made(&directory)
+                    .map(drop)
                     .map_err(|error| cannot(&directory, &error)),
                 None => Ok(()),
             },
@@ -103,13 +106,20 @@ impl Output {
         }
     }
 
-    /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs.
+    /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs. A run that a
+    /// command of another run starts has that one's, and a number ([`INNER`]).
     pub fn run_marker(&self) -> OsString {
-        let own = std::process::id();
-        match self.fixed_directory() {
-            Some(directory) if matches!(self.place, Place::Own(_)) => directory.into(),
-            Some(directory) => format!("{}#{own}.{}", directory.display(), self.begun_ns).into(),
-            None => format!("#{own}.{}", self.begun_ns).into(),
+        let own = format!("#{}.{}", std::process::id(), self.begun_ns);
+        let outer = std::env::var_os("VRAMTRACE_RUN").filter(|outer| !outer.is_empty());
+        match (&self.place, outer, self.fixed_directory()) {
+            (Place::Own(directory), ..) => directory.into(),
+            (_, Some(outer), _) => {
+                let outer =
+                    outer.as_bytes().split(|byte| *byte == b'\n').next().unwrap_or_default();
+                inner(outer, run_id(own.as_bytes()) % INNER)
+            }
+            (_, None, Some(directory)) => format!("{}{own}", directory.display()).into(),
+            (_, None, None) => own.into(),
         }
     }
 
@@ -129,10 +139,21 @@ impl Output {
         }
     }
 
-    /// The traces that this run wrote so far, sorted.
+    /// The traces that this run wrote so far, sorted. Other runs may record into the same directory at the same time:
+    /// what a run is asked about is asked of these traces alone. One that cannot be read may be of this run.
     pub fn traces(&self) -> Vec<PathBuf> {
+        let marker = self.run_marker();
+        let marker = marker.as_bytes();
+        let inner_runs: OnceCell<HashSet<u64>> = OnceCell::new();
+        let of_inner = |run| {
+            let all =
+                || (0..INNER).map(|number| run_id(inner(marker, number).as_bytes())).collect();
+            inner_runs.get_or_init(all).contains(&run)
+        };
+        let is_own =
+            |run: Option<u64>| run.is_some_and(|run| run == run_id(marker) || of_inner(run));
         let mut traces = self.all_traces();
-        traces.retain(|trace| !self.earlier.contains(trace));
+        traces.retain(|trace| !self.earlier.contains(trace) && run_of(trace).is_none_or(is_own));
         traces
     }
 
@@ -179,6 +200,21 @@ impl Output {
             }
         }
     }
+}
+
+/// Runs that the processes of a run start have one of so many numbers, so that it knows their traces: a trace holds
+/// the hash of its run's marker alone.
+const INNER: u64 = 1 << 16;
+
+fn inner(outer: &[u8], number: u64) -> OsString {
+    OsString::from_vec([outer, format!("\n{number}").as_bytes()].concat())
+}
+
+/// The run of a trace: the inner `None` if it has none. `None`: it cannot be read.
+fn run_of(trace: &Path) -> Option<Option<u64>> {
+    let mut page = [0; HEADER_BYTES];
+    files::open(trace).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;
+    Some(TraceReader::new(&page).ok()?.header().run)
 }
 
 /// As the recorder reads `VRAMTRACE_OUT`; but what cannot be recorded into is refused here.

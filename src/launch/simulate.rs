@@ -1,10 +1,10 @@
 //! `--simulate`: puts the simulated driver on LD_LIBRARY_PATH under the file names of the real one.
 
 use std::ffi::OsString;
-use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
 use vramtrace_format::size::{self, SizeError};
+use vramtrace_reader::files;
 
 use super::library;
 use crate::error::Failure;
@@ -23,10 +23,8 @@ impl Simulated {
     pub fn new(devices: &str) -> Result<Simulated, Failure> {
         check(devices).map_err(|why| Failure::new(format!("--simulate={devices}: {why}")))?;
         let library = library::find(library::SIMULATED)?;
-        let directory = tempfile::Builder::new().prefix("vramtrace-sim-").tempdir()?;
-        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
-            symlink(&library, directory.path().join(name))?;
-        }
+        let links = ["libcuda.so.1", "libnvidia-ml.so.1"].map(|name| (name, &*library));
+        let directory = files::temporary_directory("vramtrace-sim-", None, &links)?;
         Ok(Simulated { devices: devices.into(), directory })
     }
 

@@ -1,12 +1,10 @@
 //! The start hook that `vramtrace enable` writes into a Python's site directory: a module, and the
 //! file that makes the interpreter call it (`.pth` up to Python 3.14, `.start` from 3.15 on).
 
-use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use vramtrace_reader::files;
 
 use super::python::Python;
@@ -108,14 +106,9 @@ impl StartHook {
 /// Writes a file atomically with mode 0644. An existing link is replaced, not followed.
 fn put(path: &Path, text: &str) -> Result<(), Failure> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    let write = || {
-        fs::create_dir_all(directory)?;
-        let mut file = NamedTempFile::new_in(directory)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().set_permissions(Permissions::from_mode(0o644))?;
-        file.persist(path).map_err(|kept| kept.error)
-    };
-    write().map(drop).map_err(|error| cannot(path, &error))
+    let made = files::Directory::made(directory);
+    let put = made.and_then(|_| files::put(path, text.as_bytes(), 0o644));
+    put.map_err(|error| cannot(path, &error))
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {

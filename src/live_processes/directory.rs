@@ -1,17 +1,17 @@
 //! The directories of one user that hold pages. Each is checked: owned by the user, mode 0700, no symbolic link.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::live::{BYTES_OF_VERSIONS, LIVE_WORDS};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
-use vramtrace_reader::files::{Access, Directory};
+use vramtrace_reader::files::{self, Access, Directory};
 
 use super::PageProblem;
 use super::places::Places;
@@ -108,7 +108,7 @@ impl PageDirectory {
 
     /// Like [`PageDirectory::open`]; makes the directory if it is missing. An error if it is not on a tmpfs.
     pub fn make(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
-        let made = DirBuilder::new().mode(0o700).create(path);
+        let made = files::make_directory(path, 0o700);
         let directory =
             PageDirectory::open(path, owner).map_err(|problem| match (problem, made) {
                 (PageProblem::Io(path, error), Err(why))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::address::{Address, remove_left_socket};
+use super::address::{self, Address};
 use super::{Format, Sources};
 
 /// Connections that are served at once. Further ones are told to come again.
@@ -29,15 +29,7 @@ impl Listener {
     pub fn bind(address: &Address) -> io::Result<Listener> {
         match address {
             Address::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
-            Address::Unix(path) => {
-                remove_left_socket(path);
-                // SAFETY: takes no pointers. Nothing else makes files now. The socket is for this user alone.
-                let before = unsafe { libc::umask(0o177) };
-                let bound = UnixListener::bind(path).map(Listener::Unix);
-                // SAFETY: as above.
-                unsafe { libc::umask(before) };
-                bound
-            }
+            Address::Unix(path) => address::bind(path).map(Listener::Unix),
         }
     }
 

@@ -19,7 +19,7 @@ mod table;
 mod tables;
 mod watched;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -31,6 +31,7 @@ use super::requester::who_of;
 use super::roles::KnownRoles;
 use crate::analysis::parallel;
 use crate::analysis::ranks::Rank;
+use crate::files::Directory;
 use crate::replay::Until;
 use crate::symbols::Symbols;
 use crate::trace::Trace;
@@ -52,7 +53,7 @@ pub fn export(
     let all: Vec<&Trace> = traces.iter().collect();
     let partitions = partitions(traces, wanted.run.as_deref());
     let written = parallel::each(&all, progress, |index, trace, done| {
-        Process { trace, partition: &partitions[index], wanted, to: place.path() }.write(done)
+        Process { trace, partition: &partitions[index], wanted, to: place.directory() }.write(done)
     });
     let mut rows = Rows::default();
     for of_process in written {
@@ -67,7 +68,7 @@ struct Process<'a> {
     trace: &'a Trace,
     partition: &'a Partition,
     wanted: &'a TablesWanted,
-    to: &'a Path,
+    to: &'a Directory,
 }
 
 impl Process<'_> {
@@ -76,9 +77,10 @@ impl Process<'_> {
         if !self.wanted.has(table) {
             return Ok(None);
         }
-        let (directory, file) = self.partition.file(self.to, table.name());
-        fs::create_dir_all(&directory)?;
-        File::create_new(directory.join(file)).map(Some)
+        let [run, rank, file] = self.partition.names();
+        let table = self.to.own_directory(table.name().as_ref())?;
+        let of_run = table.own_directory(run.as_ref())?;
+        of_run.own_directory(rank.as_ref())?.create(file.as_ref()).map(Some)
     }
 
     fn write(&self, progress: &mut dyn FnMut(u64, u64)) -> io::Result<Rows> {

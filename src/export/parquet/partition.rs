@@ -1,7 +1,6 @@
 //! Where the files of a process lie: `TABLE/run=RUN/rank=RANK/part-N.parquet`.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
@@ -18,10 +17,10 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    /// The directory of a table, and the file in it.
-    pub(super) fn file(&self, directory: &Path, table: &str) -> (PathBuf, String) {
-        let run = directory.join(table).join(format!("run={}", self.run));
-        (run.join(format!("rank={}", self.rank)), format!("part-{}.parquet", self.process))
+    /// Directories below that of a table, and the file in them.
+    pub(super) fn names(&self) -> [String; 3] {
+        let Partition { run, rank, process } = self;
+        [format!("run={run}"), format!("rank={rank}"), format!("part-{process}.parquet")]
     }
 }
 
@@ -83,7 +82,6 @@ mod tests {
         assert_eq!(partitions(&traces, None), expected);
         let named = [of("a", 0, 0), of("a", 0, 1), of("a", -1, 0)];
         assert_eq!(partitions(&traces, Some("a")), named);
-        let (directory, file) = named[2].file(Path::new("out"), "events");
-        assert_eq!(directory.join(file), Path::new("out/events/run=a/rank=-1/part-0.parquet"));
+        assert_eq!(named[2].names(), ["run=a", "rank=-1", "part-0.parquet"]);
     }
 }

@@ -1,84 +1,110 @@
 //! The directory of an export. It gets its name when it is complete: until then it is `NAME.partial` beside it. Nothing
 //! that is there is replaced.
 
-use std::fs::{self, DirBuilder};
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::files::Directory;
 
 #[derive(Debug)]
 pub(super) struct Place {
-    to: PathBuf,
-    partial: PathBuf,
+    /// The directory that holds both names.
+    above: Directory,
+    name: OsString,
+    partial_name: OsString,
+    /// An empty directory has the name.
+    is_there: bool,
+    partial: Directory,
     kept: bool,
 }
 
 impl Place {
     /// Makes the directory to write into. An error if there is something at `to`, other than an empty directory.
     pub(super) fn new(to: &Path) -> io::Result<Place> {
-        // Through a link, and `.`, to where the directory is.
-        let to = fs::canonicalize(to).unwrap_or_else(|_| to.to_path_buf());
-        let Some(name) = to.file_name() else {
-            return Err(io::Error::other(
-                "is no name of a directory: give one that does not exist",
-            ));
-        };
-        match fs::read_dir(&to).map(|mut entries| entries.next().is_some()) {
-            Ok(false) => {}
-            Ok(true) => {
-                return Err(io::Error::other(
+        let (above, name, there) = Directory::end_of(to).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                io::Error::new(error.kind(), format!("{error} (its directory must exist)"))
+            }
+            _ => error,
+        })?;
+        let wrong = |why: &str| Err(io::Error::other(why));
+        if name == "." {
+            return wrong("is no name of a directory: give one that does not exist");
+        }
+        match there.as_ref().map(|there| there.names().map(|mut names| names.next().is_some())) {
+            None | Some(Ok(false)) => {}
+            Some(Ok(true)) => {
+                return wrong(
                     "is not empty: give a directory that does not exist, or an empty one",
-                ));
+                );
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                return Err(io::Error::other(
-                    "is a file: give a directory that does not exist, or an empty one",
-                ));
+            Some(Err(error)) if error.kind() == ErrorKind::NotADirectory => {
+                return wrong("is a file: give a directory that does not exist, or an empty one");
             }
-            Err(error) => return Err(error),
+            Some(Err(error)) => return Err(error),
         }
-        let mut partial_name = name.to_os_string();
+        let mut partial_name = name.clone();
         partial_name.push(".partial");
-        let partial = to.with_file_name(partial_name);
-        match DirBuilder::new().mode(0o700).create(&partial) {
-            Ok(()) => Ok(Place { to, partial, kept: false }),
+        match above.make_directory(&partial_name, 0o700) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                Err(io::Error::other(format!(
+                return Err(io::Error::other(format!(
                     "{} exists: an export into it is running or was killed; remove it, or give another name",
-                    partial.display()
-                )))
+                    to.with_file_name(partial_name).display()
+                )));
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(io::Error::new(error.kind(), format!("{error} (its directory must exist)")))
-            }
-            Err(error) => Err(error),
+            made => made?,
         }
+        let partial = above.own_directory(&partial_name)?;
+        let is_there = there.is_some();
+        Ok(Place { above, name, partial_name, is_there, partial, kept: false })
     }
 
     /// Where to write.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn directory(&self) -> &Directory {
         &self.partial
     }
 
-    /// Gives the directory its name.
+    /// Gives the directory its name. It can take the place of nothing but an empty directory.
     pub(super) fn keep(mut self) -> io::Result<()> {
-        fs::rename(&self.partial, &self.to).map_err(|error| match error.kind() {
-            ErrorKind::DirectoryNotEmpty => io::Error::other("is not empty any more"),
+        self.check(&self.partial_name)?;
+        let rename = |replace| self.above.rename(&self.partial_name, &self.name, replace);
+        let renamed = match rename(self.is_there) {
+            // Not all file systems can refuse to replace.
+            Err(error)
+                if [ErrorKind::InvalidInput, ErrorKind::Unsupported].contains(&error.kind()) =>
+            {
+                rename(true)
+            }
+            renamed => renamed,
+        };
+        renamed.map_err(|error| match error.kind() {
+            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
+                io::Error::other("is not empty any more")
+            }
             ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => {
                 io::Error::other("is a mount point: give a directory that does not exist, below it")
             }
             _ => error,
         })?;
         self.kept = true;
-        Ok(())
+        self.check(&self.name)
+    }
+
+    /// Who may write the directory above may have put another one in place of this one.
+    fn check(&self, name: &OsString) -> io::Result<()> {
+        match self.above.has(name, self.partial.file()) {
+            true => Ok(()),
+            false => Err(io::Error::other("another user replaced it while it was written")),
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.kept {
-            let _ = fs::remove_dir_all(&self.partial);
+        if !self.kept && self.check(&self.partial_name).is_ok() {
+            // Follows no link, neither here nor below.
+            let _ = std::fs::remove_dir_all(self.above.path_to(&self.partial_name));
         }
     }
 }
@@ -86,6 +112,8 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::io::Write;
 
     #[test]
     fn a_directory_is_there_when_it_is_complete_and_replaces_nothing() {
@@ -93,7 +121,7 @@ mod tests {
         let at = |name: &str| scratch.path().join(name);
         let why = |name: &str| Place::new(&at(name)).unwrap_err().to_string();
         let place = Place::new(&at("out")).unwrap();
-        fs::write(place.path().join("part"), "1").unwrap();
+        place.directory().create("part".as_ref()).unwrap().write_all(b"1").unwrap();
         assert!(!at("out").exists());
         assert!(why("out").contains("out.partial exists"), "{}", why("out"));
         place.keep().unwrap();
@@ -106,6 +134,8 @@ mod tests {
         std::os::unix::fs::symlink("empty", at("link")).unwrap();
         Place::new(&at("link")).unwrap().keep().unwrap();
         assert!(!at("empty.partial").exists() && at("link").is_dir());
+        Place::new(&at("slash/")).unwrap().keep().unwrap();
+        assert!(at("slash").is_dir());
         // What was not kept is removed.
         drop(Place::new(&at("failed")).unwrap());
         assert!(!at("failed").exists() && !at("failed.partial").exists());

@@ -184,3 +184,73 @@ fn every_process_of_a_run_is_looked_at() {
         (&9.into(), &Value::Null)
     );
 }
+
+/// Two runs at once with one directory: the first waits, as `sh`, until the second has ended.
+fn beside_another(
+    options: &[&str],
+    ends: &str,
+    (others, other): (&[&str], &[&str]),
+) -> (Scratch, Option<i32>, String) {
+    testkit::sim();
+    testkit::shim();
+    let scratch = Scratch::new();
+    let script = format!("echo x >> started; until [ -e go ]; do sleep 0.01; done; {ends}");
+    let mut first = vramtrace();
+    first.args(["run", "--simulate", "--out", "traces"]).args(options).args(["--", "sh", "-c"]);
+    first.arg(&script).current_dir(&scratch.0).stderr(std::process::Stdio::piped());
+    first.env_remove("VRAMTRACE_RUN").stdin(std::process::Stdio::null());
+    let first = first.spawn().unwrap();
+    while !scratch.0.join("started").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let (_, printed) = gated(&scratch, others, other);
+    assert!(std::fs::read_dir(scratch.0.join("traces")).unwrap().count() > 0, "{printed}");
+    std::fs::write(scratch.0.join("go"), "").unwrap();
+    let output = first.wait_with_output().unwrap();
+    (scratch, output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_run_is_not_judged_by_another_one_that_records_into_its_directory() {
+    let program = Program::c("leaks").0;
+    let other = [program.to_str().unwrap(), "linear"];
+    let checks = ["--max-peak", "1MiB", "--fail-on-leak", "--json", "found.json"];
+    let (scratch, code, printed) = beside_another(&checks, "true", (&[], &other));
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(!printed.contains("FAILED"), "{printed}");
+    assert_eq!(processes(&scratch), [Value::Null; 0]);
+    assert_eq!(found(&scratch)["passed"], true);
+    // What it started itself is judged, beside the other's.
+    let own = format!("{} lru", program.display());
+    let (scratch, code, printed) = beside_another(&checks, &own, (&[], &other));
+    assert!(code == Some(1) && printed.contains("FAILED: pid"), "{code:?} {printed}");
+    assert_eq!(processes(&scratch).len(), 1, "{printed}");
+}
+
+#[test]
+fn a_command_is_not_started_again_because_another_run_was_out_of_memory() {
+    let libc10 = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
+    let program = Program::c("out_of_memory").0;
+    let other = [program.to_str().unwrap(), libc10.to_str().unwrap(), "fixable", "1"];
+    let others = ["--cap", "1400MiB", "--oom-report", "off"];
+    let (scratch, code, printed) = beside_another(&["--fix=on-oom"], "exit 1", (&others, &other));
+    assert_eq!(code, Some(1), "{printed}");
+    assert_eq!(std::fs::read_to_string(scratch.0.join("started")).unwrap(), "x\n", "{printed}");
+    assert!(!printed.contains("--fix=on-oom"), "{printed}");
+}
+
+#[test]
+fn a_run_knows_the_traces_of_runs_that_its_command_starts() {
+    let program = Program::c("leaks").0;
+    let scratch = Scratch::new();
+    let inner = format!(
+        "{} run --simulate --max-peak 1KiB -- {} linear; {0} run --simulate --max-peak 1KiB -- true",
+        vramtrace().get_program().display(),
+        program.display()
+    );
+    let checks = ["--json", "found.json"];
+    let (code, printed) = gated(&scratch, &checks, &["sh", "-c", &inner]);
+    // The second inner run has no trace of its own.
+    assert_eq!((code, printed.matches("FAILED").count()), (Some(0), 1), "{printed}");
+    assert_eq!(processes(&scratch).len(), 1, "{printed}");
+}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use testkit::trace_builder::{MS, TraceBuilder, training};
 use testkit::{Scratch, vramtrace};
+use vramtrace_format::header::run_id;
 use vramtrace_format::window::WindowKind;
 use vramtrace_format::{
     Definition, HEADER_BYTES, Header, Kind, SLOT, TailPlace, TraceReader, WindowHeader,
@@ -87,10 +88,10 @@ fn fifo(path: &Path) {
 }
 
 /// A trace as a killed process leaves it: its header page says that a tail is there.
-fn killed(path: &Path) -> Header {
+fn killed(path: &Path, run: Option<u64>) -> Header {
     let mut bytes = training().bytes();
     let header = TraceReader::new(&bytes).unwrap().header().clone();
-    let header = Header { tail: Some(TailPlace::Beside), ..header };
+    let header = Header { tail: Some(TailPlace::Beside), run, ..header };
     bytes[..HEADER_BYTES].copy_from_slice(&header.to_page());
     std::fs::write(path, bytes).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
@@ -124,12 +125,28 @@ fn tail(path: &Path, header: &Header, slot: u32) -> File {
     file
 }
 
-/// A run in a directory in which others may write: its command makes the files that they would make.
-fn run_that_finds(scratch: &Scratch, planted: &str) -> Ended {
-    let script = format!("cp -a {planted}/. shared/");
+/// A run in a directory in which others may write: `make` makes files with its number, as they could, and its command
+/// puts them there.
+fn run_that_finds(scratch: &Scratch, make: impl FnOnce(Option<u64>) + Send, script: &str) -> Ended {
+    let (marker, made) = (scratch.0.join("marker"), scratch.0.join("made"));
+    let script = format!(
+        "printf %s \"$VRAMTRACE_RUN\" > begun && mv begun marker; until [ -e made ]; do sleep 0.01; done; {script}"
+    );
     let mut run = vramtrace();
     run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
-    ends(&run)
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !marker.exists() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            make(Some(run_id(&std::fs::read(&marker).unwrap())));
+            std::fs::write(&made, "").unwrap();
+        });
+        ends(&run)
+    });
+    std::fs::remove_file(marker).unwrap();
+    std::fs::remove_file(made).unwrap();
+    ended
 }
 
 #[test]
@@ -140,26 +157,22 @@ fn a_run_writes_a_tail_into_no_file_that_another_name_leads_to() {
         let place = scratch.0.join(planted);
         std::fs::create_dir_all(&place).unwrap();
         std::fs::create_dir_all(scratch.0.join("shared")).unwrap();
-        let header = killed(&victim);
-        let before = std::fs::read(&victim).unwrap();
         let trace = place.join("evil.vtrace");
-        match planted {
-            "link" => symlink(&victim, &trace).unwrap(),
-            _ => std::fs::hard_link(&victim, scratch.0.join("shared/evil.vtrace")).unwrap(),
-        }
-        tail(&tail_of(&trace), &header, 2);
-        let ended = match planted {
-            "link" => run_that_finds(&scratch, planted),
-            _ => {
-                // The run must find the name new.
-                let link = "mv shared/evil.vtrace hard/";
-                Command::new("sh").args(["-c", link]).current_dir(&scratch.0).status().unwrap();
-                let mut run = vramtrace();
-                let script = "ln hard/evil.vtrace shared/ && cp -a hard/.evil* shared/";
-                run.args(["run", "--out", "shared/", "--", "sh", "-c", script]);
-                ends(run.current_dir(&scratch.0))
+        let mut before = Vec::new();
+        let make = |run| {
+            let header = killed(&victim, run);
+            before = std::fs::read(&victim).unwrap();
+            match planted {
+                "link" => symlink(&victim, &trace).unwrap(),
+                _ => std::fs::hard_link(&victim, &trace).unwrap(),
             }
+            tail(&tail_of(&trace), &header, 2);
         };
+        let script = match planted {
+            "link" => "cp -a link/. shared/",
+            _ => "ln hard/evil.vtrace shared/ && cp -a hard/.evil* shared/",
+        };
+        let ended = run_that_finds(&scratch, make, script);
         assert!(ended.status.success(), "{}", ended.stderr);
         assert!(std::fs::read(&victim).unwrap() == before, "{planted}: it was written over");
         std::fs::remove_dir_all(scratch.0.join("shared")).unwrap();
@@ -183,12 +196,11 @@ fn a_run_puts_together_a_trace_and_a_tail_of_its_own_user_alone() {
         let place = scratch.0.join("planted");
         std::fs::create_dir(&place).unwrap();
         std::fs::create_dir(scratch.0.join("shared")).unwrap();
-        let header = killed(&place.join("t.vtrace"));
-        tail(&tail_of(&place.join("t.vtrace")), &header, 2);
-        let script = format!("cp -a planted/. shared/ && {change}");
-        let mut run = vramtrace();
-        run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
-        let ended = ends(&run);
+        let make = |run| {
+            let header = killed(&place.join("t.vtrace"), run);
+            tail(&tail_of(&place.join("t.vtrace")), &header, 2);
+        };
+        let ended = run_that_finds(&scratch, make, &format!("cp -a planted/. shared/ && {change}"));
         assert!(ended.status.success(), "{}", ended.stderr);
         let left = tail_of(&scratch.0.join("shared/t.vtrace")).exists();
         assert_eq!(left, whose != "own", "{whose}");
@@ -202,7 +214,7 @@ fn a_tail_or_a_library_that_is_no_file_is_not_waited_for() {
     std::fs::create_dir(&place).unwrap();
     std::fs::create_dir(scratch.0.join("shared")).unwrap();
     let trace = place.join("t.vtrace");
-    killed(&trace);
+    killed(&trace, None);
     fifo(&tail_of(&trace));
     for words in ["report", "verify", "oom", "pack -o out.vtrace"] {
         let ended = command(&format!("{words} planted/t.vtrace"), &scratch);
@@ -210,7 +222,8 @@ fn a_tail_or_a_library_that_is_no_file_is_not_waited_for() {
         let said = [ended.stdout, ended.stderr].concat();
         assert!(words != "report" || said.contains("without its tail"), "{said}");
     }
-    let ended = run_that_finds(&scratch, "planted");
+    let again = |run| drop(killed(&trace, run));
+    let ended = run_that_finds(&scratch, again, "cp -a planted/. shared/");
     assert!(ended.status.success(), "{}", ended.stderr);
 
     for (name, library) in [("fifo", "lib.fifo"), ("device", "/dev/zero"), ("proc", "/proc/kmsg")] {
@@ -237,7 +250,7 @@ fn a_tail_takes_the_memory_of_its_windows_alone() {
     const MOST: u64 = 256 << 20;
     let scratch = Scratch::new();
     let trace = scratch.0.join("t.vtrace");
-    let header = killed(&trace);
+    let header = killed(&trace, None);
     for (slot, length) in [(2, 1 << 40), (2, 6 << 30), (1 << 20, 1 << 20), (u32::MAX, 1 << 20)] {
         let path = tail_of(&trace);
         let file = tail(&path, &header, slot);

@@ -19,6 +19,7 @@ mod leak_verdicts;
 mod leaks;
 mod missing;
 mod newer_records;
+mod other_users;
 mod outputs;
 mod page;
 #[cfg(feature = "parquet")]
