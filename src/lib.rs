@@ -8,6 +8,7 @@
 pub mod allocator;
 pub mod analysis;
 pub mod export;
+pub mod facts;
 pub mod files;
 pub mod import;
 pub mod replay;

@@ -328,8 +328,8 @@ impl Parts {
         match self {
             Parts::Steps(steps) => facts["steps"] = steps.facts(process)?,
             Parts::Phases(phases) => {
-                facts["phases"] = serde_json::to_value(json::phases::facts(phases))?;
-                let before = json::phases::before(&process.phases_before());
+                facts["phases"] = serde_json::to_value(phases)?;
+                let before = json::phases::before(process.phases_before());
                 if !before.is_empty() {
                     facts["phases_before"] = serde_json::to_value(before)?;
                 }

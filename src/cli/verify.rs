@@ -1,7 +1,7 @@
 //! `vramtrace verify`: checks that the events, sums, addresses and checkpoints of a trace are consistent.
 
-use vramtrace_reader::analysis::verify::{Verification, Violation, verify};
-use vramtrace_reader::report::json::verify::{SCHEMA, VerifiedFacts, VerifyReport, ViolationFacts};
+use vramtrace_reader::analysis::verify::{Verification, verify};
+use vramtrace_reader::report::json::verify::{SCHEMA, VerifiedTrace, VerifyReport};
 use vramtrace_reader::units::{clean, several};
 
 use super::select::{Input, ProcessArgs};
@@ -44,7 +44,12 @@ pub fn run(args: Args) -> Outcome {
     let holds = checked.iter().all(|(_, found)| found.holds());
     match args.json {
         true => {
-            let traces = checked.iter().map(|(input, found)| facts(input, found)).collect();
+            let facts = checked.iter().map(|(input, found)| VerifiedTrace {
+                trace: input.trace.path().display().to_string(),
+                holds: found.holds(),
+                found,
+            });
+            let traces = facts.collect();
             print(&json(&VerifyReport { schema: SCHEMA, holds, traces })?)?;
         }
         false => {
@@ -76,32 +81,4 @@ fn text(input: &Input, found: &Verification, top: usize) -> String {
     }
     lines.extend(found.unchecked.iter().map(|line| format!("    not checked: {line}")));
     lines.iter().map(|line| clean(line) + "\n").collect()
-}
-
-fn facts(input: &Input, found: &Verification) -> VerifiedFacts {
-    VerifiedFacts {
-        trace: input.trace.path().display().to_string(),
-        holds: found.holds(),
-        events: found.events,
-        audits: found.audits,
-        totals_compared: found.totals,
-        checkpoints_compared: found.checkpoints,
-        violated: found.violated,
-        violations: found.violations.iter().map(violation).collect(),
-        unchecked: found.unchecked.clone(),
-    }
-}
-
-fn violation(violation: &Violation) -> ViolationFacts {
-    ViolationFacts {
-        rule: violation.rule.name(),
-        time_ns: violation.time_ns,
-        offset: violation.offset,
-        device: violation.device.map(|device| device.0),
-        space: violation.key.map(|key| format!("{:?}", key.space).to_lowercase()),
-        address: violation.key.map(|key| key.number),
-        what: violation.what.clone(),
-        expected: violation.expected.clone(),
-        found: violation.found.clone(),
-    }
 }

@@ -85,7 +85,7 @@ const READER: Layout = Layout {
     library: "vramtrace_reader",
     divided: &["analysis"],
     layers: &[
-        &["driver", "error", "spans", "units"],
+        &["driver", "error", "facts", "spans", "units"],
         &["files"],
         &["console", "trace"],
         &["replay", "symbols"],

@@ -3,29 +3,39 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 use vramtrace_format::{DeviceId, Mark, Stamped, ThreadId};
 
 use crate::analysis::IgnoredRanges;
+use crate::facts;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Until};
 use crate::trace::{Definitions, Trace};
 
 /// One phase: all ranges with the same name, nested in ranges with the same names.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Phase {
     /// Names of the ranges, outermost first: `epoch`, `forward`.
     pub path: Vec<String>,
     /// Number of ranges.
     pub times: u64,
     /// Sum of the ranges' durations.
+    #[serde(rename = "seconds", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub duration_ns: u64,
     /// Begin of the first range, since the start of the trace.
+    #[serde(rename = "first_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub first_ns: u64,
+    #[serde(serialize_with = "facts::devices")]
+    #[cfg_attr(test, schemars(with = "Vec<facts::OfDevice<InPhase>>"))]
     pub devices: BTreeMap<DeviceId, InPhase>,
 }
 
 /// The memory of one device in a phase, in bytes. A range of a thread (push and pop) counts the calls of
 /// that thread; a range that any thread may end (start and end) counts those of all threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InPhase {
     /// The highest live bytes of the device during the phase, of all threads.
     pub peak_bytes: u64,

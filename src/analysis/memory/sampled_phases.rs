@@ -3,22 +3,30 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use vramtrace_format::{DeviceId, HistoryPhase};
 
+use crate::facts;
 use crate::replay::History;
 use crate::replay::history::BinDevice;
 use crate::trace::Definitions;
 
 /// A phase in a part of the time. Times are ns since the start, sizes bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SampledPhase {
     /// Names of the ranges, outermost first. Empty: outside of all ranges.
     pub path: Vec<String>,
     /// The highest physical bytes of the device, of all threads, while its last range was the innermost one.
+    #[serde(rename = "peak_bytes")]
     pub peak: u64,
     /// When, up to the next mark or sample of the recorder.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub at_ns: u64,
     /// How long it was the innermost one, at least.
+    #[serde(rename = "open_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub open_ns: u64,
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use rustc_hash::FxHashSet;
+use serde::{Serialize, Serializer};
 use vramtrace_format::DeviceId;
 
 use crate::replay::Key;
@@ -10,7 +11,8 @@ use crate::replay::Key;
 /// Violations that are kept. More are counted.
 const KEPT: usize = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// A free, or the refusal of one, names memory that is not live.
     FreeWithoutAllocation,
@@ -40,36 +42,21 @@ pub enum Rule {
     Cut,
 }
 
-impl Rule {
-    /// For JSON and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Rule::FreeWithoutAllocation => "free_without_allocation",
-            Rule::AllocatedTwice => "allocated_twice",
-            Rule::Undefined => "undefined",
-            Rule::Sum => "sum",
-            Rule::Negative => "negative",
-            Rule::Peak => "peak",
-            Rule::Overlap => "overlap",
-            Rule::Outside => "outside",
-            Rule::Segment => "segment",
-            Rule::Totals => "totals",
-            Rule::Checkpoint => "checkpoint",
-            Rule::Recorder => "recorder",
-            Rule::Cut => "cut",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Violation {
+    #[cfg_attr(test, schemars(with = "String"))]
     pub rule: Rule,
     /// Of the event at which it showed, ns since the start.
     pub time_ns: u64,
     /// Where that event stands in the file.
     pub offset: u64,
+    #[serde(serialize_with = "number")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: Option<DeviceId>,
     /// The address, or the number that stands for it.
+    #[serde(flatten, serialize_with = "place")]
+    #[cfg_attr(test, schemars(with = "Place"))]
     pub key: Option<Key>,
     /// What was compared.
     pub what: String,
@@ -77,23 +64,43 @@ pub struct Violation {
     pub found: String,
 }
 
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Place {
+    space: Option<String>,
+    address: Option<u64>,
+}
+
+fn place<S: Serializer>(key: &Option<Key>, to: S) -> Result<S::Ok, S::Error> {
+    let space = key.map(|key| format!("{:?}", key.space).to_lowercase());
+    Place { space, address: key.map(|key| key.number) }.serialize(to)
+}
+
+fn number<S: Serializer>(device: &Option<DeviceId>, to: S) -> Result<S::Ok, S::Error> {
+    device.map(|device| device.0).serialize(to)
+}
+
 /// What was checked, and what was wrong.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verification {
     pub events: u64,
     /// Times at which all sums and places were checked.
     pub audits: u64,
     /// The recorder's totals that were compared.
+    #[serde(rename = "totals_compared")]
     pub totals: u64,
     /// Checkpoints that were compared.
+    #[serde(rename = "checkpoints_compared")]
     pub checkpoints: u64,
-    /// The first `KEPT` of them.
-    pub violations: Vec<Violation>,
-    /// All of them.
+    /// Number of all violations.
     pub violated: u64,
+    /// The first 1,000 of them.
+    pub violations: Vec<Violation>,
     /// Sentences that say what could not be checked.
     pub unchecked: Vec<String>,
     /// Differences that were reported: a sum that is wrong stays wrong.
+    #[serde(skip)]
     reported: FxHashSet<(Rule, Option<DeviceId>, Option<Key>, String)>,
 }
 

@@ -11,10 +11,10 @@ use vramtrace_format::{DeviceId, Kind};
 use super::in_use::InUseFacts;
 use super::leaks::{SampledFacts, sampled_facts as time_facts};
 use super::recording_off::{OffFacts, off_facts};
-use super::sampled::{SampledMomentFacts, SampledPhaseFacts, facts as sampled_facts, phase_facts};
+use super::sampled::{SampledMomentFacts, facts as sampled_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
+use crate::analysis::{Held, Process, SampledPhase, Standing, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
 use crate::replay::{DeviceState, RefusalAt};
 use crate::report::wording;
@@ -155,7 +155,7 @@ pub struct DeviceFacts {
     pub peak_at_s: f64,
     /// The phases that were open then, one for each thread that had one; absent where the recorder's history does not tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub phases_at_peak: Vec<SampledPhaseFacts>,
+    pub phases_at_peak: Vec<SampledPhase>,
     /// The memory at that moment, split.
     pub in_use_at_peak: InUseFacts,
     pub live_bytes: u64,
@@ -374,7 +374,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         group_cap_bytes: device.group_cap_bytes,
         peak_bytes: device.peak.bytes,
         peak_at_s: seconds(device.peak.time_ns),
-        phases_at_peak: phase_facts(&process.phases_at_peak(id, device)),
+        phases_at_peak: process.phases_at_peak(id, device),
         in_use_at_peak: InUseFacts::of(&device.peak.in_use),
         live_bytes: device.live_bytes,
         process_bytes,

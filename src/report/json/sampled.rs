@@ -32,31 +32,7 @@ pub struct SampledDeviceFacts {
     pub refused: u64,
     pub levels: Vec<SampledLevelFacts>,
     /// The phases of the program in which the device's memory was highest, highest first; four at most. Empty: not known.
-    pub phases: Vec<SampledPhaseFacts>,
-}
-
-/// A phase of the program (ranges of NVTX, `vramtrace.phase`), as the recorder's history has it.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct SampledPhaseFacts {
-    /// From the outermost range inwards, four at most. Empty: outside of all ranges.
-    pub path: Vec<String>,
-    /// The highest bytes of the device, by any thread, while its last range was the innermost one.
-    pub peak_bytes: u64,
-    /// When: up to the next mark or sample of the recorder.
-    pub at_s: f64,
-    /// How long it was the innermost one, at least.
-    pub open_s: f64,
-}
-
-pub(super) fn phase_facts(phases: &[SampledPhase]) -> Vec<SampledPhaseFacts> {
-    let facts = |of: &SampledPhase| SampledPhaseFacts {
-        path: of.path.clone(),
-        peak_bytes: of.peak,
-        at_s: of.at_ns as f64 / 1e9,
-        open_s: of.open_ns as f64 / 1e9,
-    };
-    phases.iter().map(facts).collect()
+    pub phases: Vec<SampledPhase>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,7 +95,7 @@ pub(super) fn facts(process: &Process, found: &SampledMoment, top: usize) -> Sam
         peak_bytes: of.peak,
         refused: of.refused,
         levels: of.levels.iter().map(level).collect(),
-        phases: phase_facts(&of.phases),
+        phases: of.phases.clone(),
     });
     SampledMomentFacts {
         pid: process.header.pid,

@@ -12,6 +12,7 @@ use super::{
     diff, event, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree,
     verify, whatif,
 };
+use crate::analysis::Phase;
 
 /// A document with the key that [`super::damage::WithDamage`] adds.
 #[derive(JsonSchema)]
@@ -51,11 +52,11 @@ fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
 fn the_schemas_are_those_of_the_code() {
     let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
     // `--by phase` adds `phases` and `phases_before` to each process.
-    let phases = schema::<(Vec<phases::PhaseFacts>, Vec<phases::PhasesBeforeFacts>)>("phases");
+    let phases = schema::<(Vec<Phase>, Vec<phases::PhasesBeforeFacts>)>("phases");
     report["$defs"]["ProcessFacts"]["properties"]["phases_before"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhasesBeforeFacts" } });
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
-        json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
+        json!({ "type": "array", "items": { "$ref": "#/$defs/Phase" } });
     for (name, definition) in phases["$defs"].as_object().unwrap() {
         report["$defs"][name] = definition.clone();
     }

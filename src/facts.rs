@@ -1,0 +1,34 @@
+//! How facts are written as JSON: the results of an analysis serialize themselves, with these rules for values of the format.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use vramtrace_format::DeviceId;
+
+/// The ordinal of a device as the process saw it; null where the device is not known.
+pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
+    (*device != DeviceId::UNKNOWN).then_some(device.0).serialize(to)
+}
+
+/// ns as seconds.
+pub fn seconds<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(*ns as f64 / 1e9)
+}
+
+/// The facts of a device, in a list of devices.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OfDevice<F> {
+    #[serde(serialize_with = "ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    device: DeviceId,
+    #[serde(flatten)]
+    facts: F,
+}
+
+pub fn devices<F: Serialize, S: Serializer>(
+    all: &BTreeMap<DeviceId, F>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_seq(all.iter().map(|(device, facts)| OfDevice { device: *device, facts }))
+}
