@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::live::LIVE_WORDS;
 use vramtrace_format::member::Member;
+use vramtrace_format::proc::Life;
 use vramtrace_format::*;
 
 /// A window of one slot with what `fill` puts in it, cut behind that.
@@ -278,8 +279,8 @@ fn live_page() -> Vec<u8> {
 fn group_page() -> Vec<u8> {
     let words: [AtomicU64; GROUP_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
     let page = GroupPage::open(&words, 7).expect("a fresh page");
-    let me = Member { pid: 1, start_ticks: 2, image: 3 };
-    let slot = page.join(me, |_| true).expect("the first member");
+    let me = Member { pid: 1, segment: 2, made: 3 };
+    let slot = page.join(me, |_| Life::Alive).expect("the first member");
     let device = page.device(&[1; 16], 0, 1 << 30).expect("the first device");
     page.set_member_limit(slot, device, Some(100));
     page.count(slot, device).fetch_add(5, Ordering::SeqCst);

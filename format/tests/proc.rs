@@ -4,8 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use vramtrace_format::member::Member;
-use vramtrace_format::proc::{self, Stat};
+use vramtrace_format::proc::{self, Life, Stat};
 
 /// A Python that runs this and says "ready".
 fn python(program: &str) -> Child {
@@ -42,13 +41,13 @@ fn a_process_is_alive_while_any_of_its_threads_is() {
     wait_until(|| Stat::of(pid).is_some_and(|stat| stat.state == b'Z'));
     let stat = Stat::of(pid).unwrap();
     assert!(stat.is_alive() && proc::is_alive(pid, stat.start_ticks), "{stat:?}");
-    assert!(Member::running(pid).is_some_and(|member| member.is_alive()));
-    assert!(!proc::is_alive(pid, stat.start_ticks + 1), "its pid, and another start");
+    assert!(!proc::is_alive(pid, stat.start_ticks + 2), "its pid, and another start");
     // Its last thread ends; it is a zombie until somebody waits for it.
     drop(child.stdin.take());
     wait_until(|| !Stat::of(pid).unwrap().is_alive());
     assert_eq!(Stat::of(pid).unwrap().state, b'Z');
-    assert!(!proc::is_alive(pid, stat.start_ticks) && Member::running(pid).is_none());
+    assert!(!proc::is_alive(pid, stat.start_ticks));
+    assert_eq!(Life::of_holder(pid, Some(false), || true), Life::Dead, "a zombie holds nothing");
     child.wait().unwrap();
     assert_eq!(Stat::of(pid), None);
 }

@@ -5,9 +5,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
-use vramtrace_format::group::{GROUP_WORDS, GroupPage, V1_WORDS, from_v1, limit_order};
+use vramtrace_format::group::{GROUP_WORDS, GroupPage, limit_order};
 use vramtrace_format::live::{FILED_WORDS, LIVE_DEVICES, LIVE_WORDS};
 use vramtrace_format::member::Member;
+use vramtrace_format::proc::Life;
 use vramtrace_format::name::PageName;
 use vramtrace_format::{LivePage, LiveProcess};
 
@@ -68,10 +69,10 @@ fn group(bytes: &[u8]) {
         let _ = (page.limit(device), page.sum(device), page.settled(0, device));
     }
     page.members().count();
-    let me = Member { pid: 1, start_ticks: 2, image: 3 };
-    page.remove_dead_members(me, |_| false);
+    let me = Member { pid: 1, segment: 2, made: 3 };
+    page.remove_dead_members(me, |_| Life::Dead);
     // No other member is alive: there is room.
-    let slot = page.join(me, |member| member == me).expect("room for one");
+    let slot = page.join(me, |_| Life::Dead).expect("room for one");
     if let Some(device) = page.device(&[1; 16], 0, 1 << 30) {
         page.set_member_limit(slot, device, Some(100));
         let (at, _) = limit_order(device, Some(50));
@@ -81,7 +82,6 @@ fn group(bytes: &[u8]) {
         let _ = (page.sum(device), page.settled(slot, device));
         page.end_request(slot);
     }
-    let _ = from_v1(&self::page::<V1_WORDS>(bytes));
 }
 
 fuzz_target!(|bytes: &[u8]| {

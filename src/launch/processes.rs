@@ -6,7 +6,6 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use vramtrace_format::member::Member;
 use vramtrace_format::proc;
 use vramtrace_reader::files;
 
@@ -93,11 +92,11 @@ pub fn mapped_files(pid: i32) -> Vec<PathBuf> {
 
 /// Whether the process has a live page in a directory of this user.
 pub fn has_live_page(process: Process) -> bool {
-    let Process { pid, start_ticks } = process;
+    let pid = process.pid;
     let places = Places::from(|name| variable(pid, name).map(OsString::from_vec));
     // SAFETY: cannot fail.
     let user = unsafe { libc::getuid() };
-    has_page(&Member { pid: pid as u32, start_ticks, image: 0 }, user, &places)
+    has_page(pid as u32, user, &places)
 }
 
 #[cfg(test)]

@@ -6,11 +6,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
+use vramtrace_format::LivePage;
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
-use vramtrace_format::live::{BYTES_OF_VERSIONS, LIVE_WORDS};
+use vramtrace_format::live::LIVE_WORDS;
 use vramtrace_format::member::Namespaces;
-use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::name::PageName;
+use vramtrace_format::proc::Life;
 use vramtrace_reader::files::{self, Access, Directory};
 
 use super::PageProblem;
@@ -31,9 +34,8 @@ pub struct PageFile {
 
 enum Memory {
     Segment(Segment),
-    /// The page of an earlier version. It is read and written, never mapped: a truncated mapping raises SIGBUS.
-    File(File),
-    /// A copy that the process writes at most once a second. At the same time it reads orders from it.
+    /// A copy that the process writes at most once a second. At the same time it reads orders from it. It is never
+    /// mapped: a truncated mapping raises SIGBUS.
     Copy(File),
 }
 
@@ -43,12 +45,6 @@ pub struct Listed {
     name: PageName,
     /// In the pid namespace of this process.
     pub pid: u32,
-}
-
-impl Listed {
-    pub fn start_ticks(&self) -> u64 {
-        self.name.start_ticks
-    }
 }
 
 impl PageDirectory {
@@ -81,7 +77,7 @@ impl PageDirectory {
 
     /// The file of a page, which is the page or a copy of it.
     pub fn file(&self, name: &str) -> Result<PageFile, PageProblem> {
-        self.page(name, false, Memory::Copy)
+        self.page(name, false)
     }
 
     /// The page of the process in its segment. `None`: it cannot be attached from here.
@@ -96,12 +92,8 @@ impl PageDirectory {
     }
 
     pub fn open(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
-        let wrong = |error| not_opened(path, owner, error);
-        let opened = Directory::not_through_link(path).map_err(|error| {
-            // With O_DIRECTORY a link fails as "not a directory".
-            let link = path.symlink_metadata().is_ok_and(|about| about.is_symlink());
-            wrong(if link { io::Error::from_raw_os_error(libc::ELOOP) } else { error })
-        })?;
+        let opened = Directory::not_through_link(path);
+        let opened = opened.map_err(|error| not_opened(path, owner, error))?;
         check_owner_and_mode(path, opened.file(), owner)?;
         Ok(PageDirectory { path: path.into(), opened, owner })
     }
@@ -141,9 +133,9 @@ impl PageDirectory {
         Ok(names.filter_map(|name| name.into_string().ok()).collect())
     }
 
-    /// Live pages whose processes have a pid here; of those that have ended some too.
+    /// Live pages whose processes have a pid here, and are not known to have ended.
     pub fn pages(&self) -> Result<Vec<Listed>, PageProblem> {
-        let here = Namespaces::of_this_process();
+        let here = Namespaces::to_look_from();
         let listed = |file: String| {
             let name = PageName::parse(&file)?;
             let pid = self.pid_here(&name, here)?;
@@ -152,13 +144,18 @@ impl PageDirectory {
         Ok(self.names()?.into_iter().filter_map(listed).collect())
     }
 
+    /// Whether the page's process lives.
+    pub(super) fn life(&self, name: &PageName, here: Namespaces) -> Life {
+        name.life(here, |id| segment::is_attached(id, self.owner, 0), segment::pid_exists)
+    }
+
     /// The pid of the page's process in this pid namespace, from the segment's creator if namespaces differ.
     fn pid_here(&self, name: &PageName, here: Namespaces) -> Option<u32> {
         // The process ended or called exec.
-        if name.segment(here).is_some_and(segment::is_gone) {
+        if self.life(name, here) == Life::Dead {
             return None;
         }
-        if name.place == Place::File || name.same_pids(here) {
+        if name.same_pids(here) {
             return Some(name.pid);
         }
         let creator = segment::facts(name.segment(here)?, self.owner)?.creator;
@@ -170,11 +167,7 @@ impl PageDirectory {
         let segment = listed.name.segment(Namespaces::of_this_process());
         let page = segment.and_then(|id| self.attach(id, &listed.file, write));
         let page = page.filter(|page| page.live_words().is_ok());
-        match (page, listed.name.place) {
-            (Some(page), _) => Ok(page),
-            (None, Place::File) => self.page(&listed.file, write, Memory::File),
-            (None, Place::Segment { .. }) => self.page(&listed.file, write, Memory::Copy),
-        }
+        page.map_or_else(|| self.page(&listed.file, write), Ok)
     }
 
     fn attach(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
@@ -186,14 +179,7 @@ impl PageDirectory {
     pub fn group_page(&self, name: &str) -> Result<Option<PageFile>, PageProblem> {
         let file = format!("group.{name}");
         let path = self.path.join(&file);
-        let inner = match self.directory_in(&file) {
-            // Earlier versions used a file.
-            Err(PageProblem::Io(_, error)) if error.raw_os_error() == Some(libc::ENOTDIR) => {
-                return self.page(&file, true, Memory::File).map(Some);
-            }
-            other => other?,
-        };
-        for entry in inner.names()? {
+        for entry in self.directory_in(&file)?.names()? {
             let fields: Vec<u64> = entry.split('.').map_while(|field| field.parse().ok()).collect();
             let [ipc, id, made] = fields[..] else { return Err(PageProblem::Unknown(path)) };
             if ipc != Namespaces::of_this_process().ipc {
@@ -202,9 +188,9 @@ impl PageDirectory {
             let page = self.attach(id as i32, &file, true);
             // With another time the id was reused for another segment.
             if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
-                return match page.words::<GROUP_WORDS>() {
-                    Ok(words) if GroupPage::look(&words).is_some() => Ok(Some(page)),
-                    _ => Err(page.unknown()),
+                return match page.group() {
+                    Some(_) => Ok(Some(page)),
+                    None => Err(page.unknown()),
                 };
             }
         }
@@ -219,12 +205,7 @@ impl PageDirectory {
         Ok(PageDirectory { path, opened, owner: self.owner })
     }
 
-    fn page(
-        &self,
-        name: &str,
-        write: bool,
-        how: fn(File) -> Memory,
-    ) -> Result<PageFile, PageProblem> {
+    fn page(&self, name: &str, write: bool) -> Result<PageFile, PageProblem> {
         let path = self.path.join(name);
         let access = if write { Access::Write } else { Access::Read };
         let file =
@@ -234,46 +215,35 @@ impl PageDirectory {
             })?;
         let about = check_owner_and_mode(&path, &file, self.owner)?;
         match about.is_file() && about.nlink() == 1 {
-            true => Ok(PageFile { path, memory: how(file) }),
+            true => Ok(PageFile { path, memory: Memory::Copy(file) }),
             false => Err(PageProblem::NotPlain(path)),
         }
     }
 }
 
 impl PageFile {
+    /// The page of a group itself, not a copy.
+    pub fn group(&self) -> Option<GroupPage<'_>> {
+        let Memory::Segment(segment) = &self.memory else { return None };
+        let words: &[AtomicU64; GROUP_WORDS] = segment.words().try_into().ok()?;
+        GroupPage::look(words)
+    }
+
     /// Copies the page, `WORDS` words of 8 bytes.
-    pub fn words<const WORDS: usize>(
-        &self,
-    ) -> Result<Box<[std::sync::atomic::AtomicU64; WORDS]>, PageProblem> {
+    pub fn words<const WORDS: usize>(&self) -> Result<Box<[AtomicU64; WORDS]>, PageProblem> {
         let words = match &self.memory {
             Memory::Segment(segment) => segment.copy(),
-            Memory::File(file) | Memory::Copy(file) => self.read(file, WORDS)?,
+            Memory::Copy(file) => self.read(file, WORDS)?,
         };
         let words: Vec<_> = words.into_iter().map(Into::into).collect();
         words.into_boxed_slice().try_into().map_err(|_| PageProblem::Unknown(self.path.clone()))
     }
 
-    /// A live page of this version or of one before, which was shorter: zeros stand behind it.
-    pub fn live_words(
-        &self,
-    ) -> Result<Box<[std::sync::atomic::AtomicU64; LIVE_WORDS]>, PageProblem> {
-        let mut words = match &self.memory {
-            Memory::Segment(segment) => segment.copy(),
-            Memory::File(file) | Memory::Copy(file) => {
-                let length = file.metadata().map_or(0, |about| about.len() as usize);
-                // Orders may follow the page in the file.
-                let fits = BYTES_OF_VERSIONS.into_iter().rev().find(|bytes| *bytes <= length);
-                self.read(file, fits.ok_or_else(|| self.unknown())? / 8)?
-            }
-        };
-        let version = words.get(1).map_or(0, |word| u64::from_le(*word) as u32 as usize);
-        match version.checked_sub(1).and_then(|at| BYTES_OF_VERSIONS.get(at)) {
-            Some(bytes) if words.len() * 8 >= *bytes => words.truncate(bytes / 8),
-            _ => return Err(self.unknown()),
-        }
-        words.resize(LIVE_WORDS, 0);
-        let words: Vec<_> = words.into_iter().map(Into::into).collect();
-        words.into_boxed_slice().try_into().map_err(|_| self.unknown())
+    /// A live page of this version. Orders may follow it in its file.
+    pub fn live_words(&self) -> Result<Box<[AtomicU64; LIVE_WORDS]>, PageProblem> {
+        let words = self.words()?;
+        LivePage::open(&words).ok_or_else(|| self.unknown())?;
+        Ok(words)
     }
 
     fn read(&self, file: &File, words: usize) -> Result<Vec<u64>, PageProblem> {
@@ -296,7 +266,7 @@ impl PageFile {
         match &self.memory {
             Memory::Segment(segment) if segment.store(at, word) => Ok(()),
             Memory::Segment(_) => Err(self.unknown()),
-            Memory::File(file) | Memory::Copy(file) => {
+            Memory::Copy(file) => {
                 let stored = file.write_all_at(&word.to_ne_bytes(), at);
                 stored.map_err(|error| PageProblem::Io(self.path.clone(), error))
             }
@@ -305,7 +275,7 @@ impl PageFile {
 
     /// Whether somebody holds the lock on the page's file. `None`: the system does not say, or it is a segment.
     pub fn is_locked(&self) -> Option<bool> {
-        let (Memory::File(file) | Memory::Copy(file)) = &self.memory else { return None };
+        let Memory::Copy(file) = &self.memory else { return None };
         // SAFETY: a structure for which zeros are a value.
         let mut found: libc::flock = unsafe { std::mem::zeroed() };
         found.l_type = libc::F_WRLCK as i16;
@@ -316,13 +286,8 @@ impl PageFile {
 
     /// Length of the page's file. `None`: it is a segment.
     pub fn bytes(&self) -> Option<u64> {
-        let (Memory::File(file) | Memory::Copy(file)) = &self.memory else { return None };
+        let Memory::Copy(file) = &self.memory else { return None };
         file.metadata().ok().map(|about| about.len())
-    }
-
-    /// Of an earlier version.
-    pub fn is_file(&self) -> bool {
-        matches!(self.memory, Memory::File(_))
     }
 
     /// Its process looks at it once a second, while it makes calls.
@@ -335,9 +300,13 @@ impl PageFile {
     }
 }
 
-/// For "permission denied" the error names the owner of the file.
+/// For "permission denied" the error names the owner of the file, and a link is named as such.
 fn not_opened(path: &Path, owner: u32, error: io::Error) -> PageProblem {
     match path.symlink_metadata() {
+        // With O_DIRECTORY a link fails as "not a directory".
+        Ok(about) if about.is_symlink() => {
+            PageProblem::Io(path.into(), io::Error::from_raw_os_error(libc::ELOOP))
+        }
         Ok(about) if error.kind() == io::ErrorKind::PermissionDenied && about.uid() != owner => {
             PageProblem::Owner(path.into(), about.uid())
         }
@@ -383,11 +352,11 @@ mod tests {
         assert!(why(&link, me).contains("is a link"));
 
         let directory = PageDirectory::open(&inner, me).unwrap();
-        let page = |name: &str| directory.page(name, true, Memory::File).err().unwrap().to_string();
+        let page = |name: &str| directory.page(name, true).err().unwrap().to_string();
         std::fs::write(inner.join("7.8"), [0; 16]).unwrap();
         assert!(page("7.8").contains("open to others"));
         mode(&inner.join("7.8"), 0o600);
-        let good = directory.page("7.8", true, Memory::File).unwrap();
+        let good = directory.page("7.8", true).unwrap();
         good.store(8, 77).unwrap();
         assert_eq!(good.words::<2>().unwrap()[1].load(std::sync::atomic::Ordering::Relaxed), 77);
         assert!(good.words::<3>().is_err());

@@ -1,9 +1,8 @@
 //! Groups of processes that share a cap: reads their pages and stores orders for another cap.
 
-use vramtrace_format::group::{
-    GROUP_BYTES, GROUP_WORDS, GroupDevice, GroupPage, from_v1, limit_order,
-};
+use vramtrace_format::group::{GROUP_BYTES, GroupDevice, GroupPage, limit_order};
 use vramtrace_format::member::Member;
+use vramtrace_format::proc::Life;
 
 use super::directory::PageFile;
 use super::process::user;
@@ -55,7 +54,7 @@ pub fn prepare(name: &str) -> Result<(), PageProblem> {
     let path = PageDirectory::shared_path(user());
     PageDirectory::make(&path, user())?;
     PageDirectory::make(&path.join(format!("group.{name}")), user())?;
-    segment::can_be_made(GROUP_BYTES).map_err(PageProblem::NoSharedMemory)
+    segment::make(GROUP_BYTES).map(drop).map_err(PageProblem::NoSharedMemory)
 }
 
 /// Removes the directory of a group. Errors are ignored.
@@ -74,13 +73,13 @@ impl Group {
 
     fn open_in(directory: &PageDirectory, name: &str) -> Result<Option<Group>, PageProblem> {
         let Some(page) = directory.group_page(name)? else { return Ok(None) };
-        let words = match page.is_file() {
-            true => from_v1(&*page.words()?).ok_or_else(|| page.unknown())?,
-            false => page.words::<GROUP_WORDS>()?,
-        };
-        let look = GroupPage::look(&words).ok_or_else(|| page.unknown())?;
-        let alive = look.members().filter(Member::is_alive);
-        let members = alive.map(|member| member.pid).collect();
+        let look = page.group().ok_or_else(|| page.unknown())?;
+        let life = |member: &Member| segment::life_of(*member, directory.owner());
+        if look.members().any(|member| life(&member) == Life::Dead) {
+            remove_dead(look, life);
+        }
+        let kept = look.members().filter(|member| life(member) != Life::Dead);
+        let members = kept.map(|member| member.pid).collect();
         let devices = look.devices().collect();
         Ok(Some(Group { name: name.into(), page, devices, members }))
     }
@@ -90,4 +89,13 @@ impl Group {
         let (at, word) = limit_order(number, limit);
         self.page.store(at, word)
     }
+}
+
+/// Removes the members that have ended: those who run may be unable to look at them. While it does so, this process is known
+/// by a segment as they are.
+fn remove_dead(page: GroupPage, life: impl Fn(&Member) -> Life) {
+    const SMALL: usize = 8;
+    let Ok((_kept, segment)) = segment::make(SMALL) else { return };
+    let me = Member { pid: std::process::id(), segment, made: 0 };
+    page.remove_dead_members(me, |member| life(&member));
 }

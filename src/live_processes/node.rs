@@ -1,8 +1,7 @@
 //! All recorded processes of this node, in whatever namespaces they are: of this user; for root, of all users.
 //!
 //! Their pids may mean nothing here, so a process is known by its page's name, and whether it lives is told by the
-//! lock on the page's file. Pages of earlier versions have no lock: their processes are told by pid or segment, and
-//! those of other namespaces are left out.
+//! lock on the page's file. Without a lock they are told by pid or segment, and those of other namespaces are left out.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +9,8 @@ use std::path::PathBuf;
 
 use vramtrace_format::live::LiveState;
 use vramtrace_format::member::Namespaces;
-use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::name::PageName;
+use vramtrace_format::proc::Life;
 use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveSite, proc};
 
 use super::directory::PageFile;
@@ -27,7 +27,6 @@ pub struct ProcessKey {
     pub user: u32,
     pub pid: u32,
     pub start_ticks: u64,
-    /// 0: a page of an earlier version, whose process has its pid here.
     pub pid_namespace: u64,
 }
 
@@ -102,7 +101,7 @@ fn in_directory(
     found: &mut Vec<NodeProcess>,
     problems: &mut Vec<PageProblem>,
 ) -> Result<(), PageProblem> {
-    let here = Namespaces::of_this_process();
+    let here = Namespaces::to_look_from();
     for (file, name) in directory.all_pages(MOST_PAGES)? {
         match read(directory, &file, &name, here) {
             Ok(process) => found.extend(process),
@@ -121,8 +120,9 @@ fn read(
     name: &PageName,
     here: Namespaces,
 ) -> Result<Option<NodeProcess>, PageProblem> {
-    // A process that has its pid here, or its segment, is known to have ended without its page.
-    if name.is_stale(here, segment::is_gone) {
+    // Known without its page.
+    let life = directory.life(name, here);
+    if life == Life::Dead {
         return Ok(None);
     }
     let copy = directory.file(file)?;
@@ -130,11 +130,10 @@ fn read(
     let locked = copied.as_ref().is_ok_and(|words| {
         LivePage::open(words).is_some_and(|page| page.is_locked() && is_of(&page, name))
     });
-    let lives = match (locked, name.place) {
-        (true, _) => copy.is_locked().unwrap_or(true),
-        (false, Place::File) => proc::is_alive(name.pid, name.start_ticks),
-        // Neither was stale.
-        (false, Place::Segment { .. }) => name.same_pids(here) || name.segment(here).is_some(),
+    let lives = match (life, locked) {
+        (Life::Alive, _) => true,
+        (_, true) => copy.is_locked().unwrap_or(true),
+        (_, false) => name.same_pids(here) || name.segment(here).is_some(),
     };
     if !lives {
         return Ok(None);
@@ -178,10 +177,7 @@ fn figures(page: &PageFile, name: &PageName, user: u32) -> Result<NodeProcess, P
     let live = live.ok_or_else(|| page.unknown())?;
     let process = live.process();
     let (updated_ns, devices) = live.devices();
-    let pid_namespace = match name.place {
-        Place::File => 0,
-        Place::Segment { namespaces, .. } => namespaces.pid,
-    };
+    let pid_namespace = name.namespaces.pid;
     Ok(NodeProcess {
         key: ProcessKey { user, pid: name.pid, start_ticks: name.start_ticks, pid_namespace },
         pid: None,
@@ -200,10 +196,9 @@ fn figures(page: &PageFile, name: &PageName, user: u32) -> Result<NodeProcess, P
 
 /// The pid of a process here, if it is a process of the page's user.
 fn pid_here(process: &NodeProcess, name: &PageName, here: Namespaces) -> Option<u32> {
-    let pid = match name.place {
-        Place::File => name.pid,
-        _ if name.same_pids(here) => name.pid,
-        _ => segment::facts(name.segment(here)?, process.key.user)?.creator,
+    let pid = match name.same_pids(here) {
+        true => name.pid,
+        false => segment::facts(name.segment(here)?, process.key.user)?.creator,
     };
     (pid != 0 && is_process_of(pid, process.key)).then_some(pid)
 }
@@ -221,8 +216,7 @@ pub fn find_pid(key: ProcessKey) -> Option<u32> {
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_it = |pid: &u32| {
         let namespace = || std::fs::metadata(format!("/proc/{pid}/ns/pid")).map(|ns| ns.ino());
-        proc::Stat::of(*pid).is_some_and(|stat| stat.start_ticks == key.start_ticks)
-            && is_process_of(*pid, key)
+        is_process_of(*pid, key)
             && namespace().is_ok_and(|inode| inode == key.pid_namespace)
             && innermost_pid(*pid) == Some(key.pid)
     };
@@ -282,7 +276,7 @@ mod tests {
             in_directory(&directory, &mut found, &mut problems).unwrap();
             prop_assert!(found.len() + problems.len() <= 1);
             for process in &found {
-                prop_assert!((1..=LIVE_VERSION).contains(&version) && own);
+                prop_assert!(version == LIVE_VERSION && own);
                 prop_assert!(process.devices.len() <= LIVE_DEVICES);
                 prop_assert_eq!(process.pid, Some(me.pid));
                 prop_assert!(process.owner.cgroup.len() <= 3 * 512, "not valid UTF-8: 3 bytes for one");

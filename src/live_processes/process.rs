@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime};
 
 use vramtrace_format::live::{LiveState, order};
-use vramtrace_format::member::Member;
 use vramtrace_format::{LiveDevice, LivePage, LiveSite, SwitchedBy, live_switch, proc, secrets};
 use vramtrace_reader::files;
 
@@ -57,7 +56,7 @@ fn in_directory(
     for listed in directory.pages()? {
         let pid = listed.pid;
         // Other names for a process of which a page was read say nothing new.
-        if read.contains(&pid) || !proc::is_alive(pid, listed.start_ticks()) {
+        if read.contains(&pid) {
             continue;
         }
         match directory.live_page(&listed, false).and_then(|page| LiveProcess::read(&page, pid)) {
@@ -150,17 +149,14 @@ pub struct ControlTarget {
 }
 
 /// The page of a process, opened for writing. `None`: it has none in this directory.
-fn page_of(directory: &PageDirectory, process: &Member) -> Result<Option<PageFile>, PageProblem> {
-    let is_its =
-        |listed: &Listed| (listed.pid, listed.start_ticks()) == (process.pid, process.start_ticks);
-    let listed = directory.pages()?.into_iter().find(is_its);
+fn page_of(directory: &PageDirectory, pid: u32) -> Result<Option<PageFile>, PageProblem> {
+    let listed = directory.pages()?.into_iter().find(|listed: &Listed| listed.pid == pid);
     listed.map(|listed| directory.live_page(&listed, true)).transpose()
 }
 
 /// Whether a process has a page in one of the directories where it may be.
-pub fn has_page(process: &Member, owner: u32, places: &Places) -> bool {
-    let has =
-        |directory: PageDirectory| page_of(&directory, process).is_ok_and(|page| page.is_some());
+pub fn has_page(pid: u32, owner: u32, places: &Places) -> bool {
+    let has = |directory: PageDirectory| page_of(&directory, pid).is_ok_and(|page| page.is_some());
     PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
 }
 
@@ -195,7 +191,7 @@ impl TargetError {
 impl ControlTarget {
     /// Finds a process of this user; root finds processes of all users.
     pub fn find(pid: u32) -> Result<ControlTarget, TargetError> {
-        let member = Member::running(pid).ok_or(TargetError::NoSuchProcess)?;
+        proc::Stat::of(pid).filter(proc::Stat::is_alive).ok_or(TargetError::NoSuchProcess)?;
         let owner = std::fs::metadata(format!("/proc/{pid}"))
             .map_err(|_| TargetError::NoSuchProcess)?
             .uid();
@@ -211,7 +207,7 @@ impl ControlTarget {
         };
         let mut problem = None;
         for directory in PageDirectory::all_of(owner, &Places::from(variable)) {
-            match directory.and_then(|directory| page_of(&directory, &member)) {
+            match directory.and_then(|directory| page_of(&directory, pid)) {
                 Ok(Some(page)) => return Ok(ControlTarget { pid, page }),
                 Ok(None) => {}
                 Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -231,11 +227,6 @@ impl ControlTarget {
         if self.page.is_copy() {
             return self.order_by_file(ordinal, cap, number);
         }
-        let words = self.page.live_words()?;
-        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-        if !live.accepts_cap_changes() {
-            return Err(self.page.unknown());
-        }
         let Some(words) = order(ordinal, cap, number) else { return Ok(false) };
         words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
     }
@@ -246,13 +237,9 @@ impl ControlTarget {
         let words = self.page.live_words()?;
         let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
         if self.page.is_copy() {
-            let filed = live.filed_switch(on, number).ok_or_else(|| self.page.unknown())?;
-            let (at, words) = filed;
+            let (at, words) = live.filed_switch(on, number);
             let mut places = (at..).step_by(8).zip(words);
             return places.try_for_each(|(at, word)| self.page.store(at, word));
-        }
-        if !live.accepts_switch() {
-            return Err(self.page.unknown());
         }
         let mut words = live_switch::switch_order(on, number).into_iter();
         words.try_for_each(|(at, word)| self.page.store(at, word))

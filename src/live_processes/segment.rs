@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vramtrace_format::group::GROUP_BYTES;
 use vramtrace_format::live::LIVE_BYTES;
+use vramtrace_format::member::Member;
+use vramtrace_format::proc::Life;
 
 /// Most bytes of a segment that are read: those of the longest page, and a word that shows that it is longer.
 const MOST_BYTES: usize = 8 + if GROUP_BYTES > LIVE_BYTES { GROUP_BYTES } else { LIVE_BYTES };
@@ -34,15 +36,36 @@ fn stat(id: i32) -> io::Result<libc::shmid_ds> {
     }
 }
 
-/// Whether no process has the segment attached. Unknown errors count as attached.
-pub fn is_gone(id: i32) -> bool {
+/// Whether somebody has a segment of this user attached, which was made at this time (0 = not known). Without it the id
+/// is unused, or another segment's by now. `None`: it cannot be told from here.
+pub fn is_attached(id: i32, owner: u32, made: u64) -> Option<bool> {
+    // SAFETY: has no arguments and always succeeds.
+    let user = unsafe { libc::geteuid() };
     match stat(id) {
-        Ok(stat) => stat.shm_nattch == 0,
-        Err(error) => {
-            let errno = error.raw_os_error().unwrap_or_default();
-            [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno)
+        Ok(stat) => {
+            let is_it = stat.shm_perm.uid == owner && (made == 0 || stat.shm_ctime as u64 == made);
+            Some(is_it && stat.shm_nattch > 0)
         }
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EIDRM) => Some(false),
+            Some(libc::EACCES) if owner == user => Some(false),
+            _ => None,
+        },
     }
+}
+
+/// Whether a process, or one that has ended and was not waited for, has this pid.
+pub fn pid_exists(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    // SAFETY: takes no pointers; signal 0 only checks that the pid exists.
+    let there = unsafe { libc::kill(pid, 0) } == 0;
+    there || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// Whether a member of a group of this user lives.
+pub fn life_of(member: Member, owner: u32) -> Life {
+    let attached = is_attached(member.segment, owner, member.made);
+    Life::of_holder(member.pid, attached, || pid_exists(member.pid))
 }
 
 /// `None` if no process has it attached, if `owner` does not own it, or if other users have access.
@@ -69,7 +92,7 @@ impl Segment {
         Some(segment)
     }
 
-    fn words(&self) -> &[AtomicU64] {
+    pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: as many as the segment has, for as long as it is attached.
         unsafe { std::slice::from_raw_parts(self.at, self.words) }
     }
@@ -93,18 +116,19 @@ impl Drop for Segment {
     }
 }
 
-/// Fails if this process cannot make a segment of this size, as members of a group must. `bytes`: its size.
-pub fn can_be_made(bytes: usize) -> Result<(), io::Error> {
-    // SAFETY: plain calls; the segment is nobody's, and goes at once.
+/// A segment of this process alone, for as long as it is attached, with its id. Fails where members of a group cannot
+/// make theirs either.
+pub fn make(bytes: usize) -> io::Result<(Segment, i32)> {
+    // SAFETY: plain calls; the segment is nobody else's, and goes with this process at the latest.
     unsafe {
         let id = libc::shmget(libc::IPC_PRIVATE, bytes, libc::IPC_CREAT | 0o600);
-        let at = if id < 0 { -1 } else { libc::shmat(id, std::ptr::null(), 0) as isize };
-        let made = if at == -1 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        let at = if id < 0 { id as isize } else { libc::shmat(id, std::ptr::null(), 0) as isize };
+        let made = match at {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok((Segment { at: at as *const AtomicU64, words: bytes / 8 }, id)),
+        };
         if id >= 0 {
             libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
-        }
-        if at != -1 {
-            libc::shmdt(at as *const libc::c_void);
         }
         made
     }
@@ -137,10 +161,15 @@ mod tests {
         assert!(facts(id, me).is_none(), "open to others");
         // SAFETY: a segment of this test; removing it takes no pointer.
         unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
-        assert!(!is_gone(id));
+        let attached = |made| is_attached(id, me, made);
+        let made = stat(id).unwrap().shm_ctime as u64;
+        assert_eq!([0, made, made + 1].map(attached), [Some(true), Some(true), Some(false)]);
+        let member = Member { pid: std::process::id(), segment: id, made };
+        assert_eq!(life_of(member, me), Life::Alive);
         drop(segment);
-        assert!(is_gone(id));
+        assert_eq!(attached(0), Some(false));
+        assert_eq!(life_of(member, me), Life::Dead, "it runs, without the segment");
         assert!(Segment::attach(id, me, false).is_none());
-        assert!(can_be_made(1 << 20).is_ok());
+        assert!(make(1 << 20).is_ok());
     }
 }

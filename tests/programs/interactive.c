@@ -5,12 +5,22 @@
      i         cuMemGetInfo, in MiB      s BYTES  cuCtxSetLimit(stack size)
      l         cuModuleLoadData          h        allocates and frees 1..8 MiB until it is killed
      c COUNT   as many allocations of 1 MiB, freed at once
+     x WHAT    gives up what a process can see, see blind(); prints errno
      t         allocates and frees 2 MiB until it is killed, and prints a line whenever the answer became another one:
                the new answer, when the first such call began, and when the last other one began (CLOCK_MONOTONIC, ns)
 
    so that a test can look at it between two calls. */
+#define _GNU_SOURCE
 #include "driver.h"
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static CUdeviceptr live[100000];
 static size_t count;
@@ -48,6 +58,40 @@ static void turns(void) {
             answer = result;
         }
     }
+}
+
+static int mounts(void) {
+    return unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL);
+}
+
+/* What a process can do that must not make it take others for dead. */
+static int blind(int what) {
+    static const unsigned long all_of_landlock = 0x1fff;
+    const struct rlimit none = {0, 4096};
+    const struct rlimit some = {1024, 4096};
+    errno = 0;
+    switch (what) {
+    case 1: return chroot("/sys") || chdir("/") ? errno : 0;
+    case 2: return setrlimit(RLIMIT_NOFILE, &none) ? errno : 0;
+    case 3: return mounts() || umount2("/proc", MNT_DETACH) ? errno : 0;
+    case 4: return mounts() || mount("proc", "/proc", "proc", 0, "hidepid=2") ? errno : 0;
+    case 5: {
+        long rules = syscall(444, &all_of_landlock, sizeof all_of_landlock, 0);
+        return rules < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(446, rules, 0) ? errno : 0;
+    }
+    case 6: return unshare(CLONE_NEWIPC) ? errno : 0;
+    case 7: return setresuid(65534, 65534, 65534) ? errno : 0;
+    case 8: return setrlimit(RLIMIT_NOFILE, &some) ? errno : 0;
+    /* A child that lives on: prints its pid. */
+    case 9: {
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) pause();
+        return child;
+    }
+    default: execl("/proc/self/exe", "interactive", NULL);
+    }
+    return errno;
 }
 
 int main(int arguments, char **argument) {
@@ -89,6 +133,7 @@ int main(int arguments, char **argument) {
                 else result = 2;
             break;
         case 't': turns(); break;
+        case 'x': result = blind(number); break;
         case 'h':
             printf("on\n");
             fflush(stdout);

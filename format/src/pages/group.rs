@@ -3,36 +3,40 @@
 //! stores no total.
 //!
 //! ```text
-//! word     0  magic "vtgroup2"           1  inode of the pid namespace of all pids in the page
+//! word     0  magic "vtgroup3"           1  inode of the pid namespace of all pids in the page
 //!          2  member slots ever used     3  creation time: unique to this page
+//!          4  hash of the group's name
 //!   16..1040  128 devices of 8 words: key (made from the UUID; 0 = free), limit by command
 //!             (0 = none given), total bytes, UUID (2), ordinal as its first member saw it
-//! 1040..1552  256 members of 2 words: pid and start time (0 = free slot), program image
+//! 1040..1552  256 members of 2 words: pid and segment (0 = free slot), when the segment was made
 //! 1552..1808  for each member: requests begun (high half), requests in flight (low half)
 //! 2048..67584 for each device, for each member: bytes counted, limit it was started with (0 = none)
 //! ```
 //!
 //! The directory `group.NAME` holds an empty file named `<ipc namespace>.<segment>.<word 3>`, which identifies the
-//! segment. In version 1, `group.NAME` was the page itself: a file with 16 devices. Its processes cannot open a
-//! directory, so the two versions never use the same group.
+//! segment.
 //!
 //! A member adds to its own count, then sums all counts; if the sum is over the limit it subtracts its
 //! bytes again. Of concurrent requests, the last one to add sees all others, so the granted bytes never
 //! exceed the limit. The sum may include a request that is subtracted later. The member therefore retries,
 //! unless the counts of the members without a request in flight already leave too little. A killed member leaves its
-//! counts behind. A refused member first removes members whose process has exited: it stores its own
+//! counts behind. A refused member first removes members that are dead for certain ([`Life`]): it stores its own
 //! id with bit 63 in the slot, empties the slot, and frees it. If it is killed meanwhile, it is removed
 //! in the same way. A free slot is all zeros.
+//!
+//! A page may lose its name: its members and those who join find it among the user's segments by the hash. Of two
+//! pages of one name the older one holds.
 
 use super::group_layout::{COUNTS_AT, DEVICE_WORDS, DEVICES_AT, MEMBERS_AT, REQUESTS_AT};
 pub use super::group_layout::{GROUP_DEVICES, GROUP_MEMBERS, GROUP_WORDS};
 use super::member::Member;
 use crate::atomics::{AtomicU64, Ordering::SeqCst};
+use crate::proc::Life;
 use crate::uuid;
 
 /// Length of the page's segment in bytes.
 pub const GROUP_BYTES: usize = GROUP_WORDS * 8;
-const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup2");
+const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup3");
 /// Added to a member's request word when a request begins: one more begun, and one more in flight.
 const REQUEST: u64 = 1 << 32 | 1;
 /// The bits of a request word that count the requests in flight.
@@ -72,8 +76,8 @@ pub struct GroupDevice {
 }
 
 impl<'m> GroupPage<'m> {
-    /// Opens a page for a process of this pid namespace. A fresh page (all zeros) gets the magic number and
-    /// this namespace.
+    /// Opens a page for a process of this pid namespace (0: not known). A fresh page (all zeros) gets the magic number
+    /// and this namespace.
     pub fn open(
         words: &'m [AtomicU64; GROUP_WORDS],
         namespace: u64,
@@ -81,10 +85,20 @@ impl<'m> GroupPage<'m> {
         if set_once(&words[0], MAGIC) != MAGIC {
             return Err(Unusable::NotAGroup);
         }
-        match set_once(&words[1], namespace) == namespace {
-            true => Ok(GroupPage { words }),
+        let page = GroupPage { words };
+        match page.is_of_namespace(namespace) {
+            true => Ok(page),
             false => Err(Unusable::OtherNamespace),
         }
+    }
+
+    fn is_of_namespace(&self, namespace: u64) -> bool {
+        namespace == 0 || set_once(&self.words[1], namespace) == namespace
+    }
+
+    /// Whether it is the page of the group of this name, which has members of this pid namespace.
+    pub fn is_group_of(&self, name: &str, namespace: u64) -> bool {
+        self.words[4].load(SeqCst) != 0 && self.is_named(name) && self.is_of_namespace(namespace)
     }
 
     /// The creation time of the page. The first call stores `now`; later calls return the stored value.
@@ -92,18 +106,26 @@ impl<'m> GroupPage<'m> {
         set_once(&self.words[3], now)
     }
 
-    /// Opens a copy of a page, for reading. `None`: not a group page of this version.
+    /// Whether the group has this name. The first call stores it.
+    pub fn is_named(&self, name: &str) -> bool {
+        let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+        });
+        set_once(&self.words[4], hash | 1) == hash | 1
+    }
+
+    /// Opens a page that exists. `None`: not a group page of this version.
     pub fn look(words: &'m [AtomicU64; GROUP_WORDS]) -> Option<GroupPage<'m>> {
         (words[0].load(SeqCst) == MAGIC).then_some(GroupPage { words })
     }
 
-    /// Pid and start time of the member in this slot ([`Member::to_word`]), perhaps with [`EMPTYING`]. 0 = free.
+    /// Pid and segment of the member in this slot ([`Member::to_word`]), perhaps with [`EMPTYING`]. 0 = free.
     fn who(&self, slot: usize) -> &'m AtomicU64 {
         &self.words[MEMBERS_AT + 2 * slot]
     }
 
-    /// [`Member::image`] of the member in this slot.
-    fn image(&self, slot: usize) -> &'m AtomicU64 {
+    /// [`Member::made`] of the member in this slot.
+    fn segment_made(&self, slot: usize) -> &'m AtomicU64 {
         &self.words[MEMBERS_AT + 2 * slot + 1]
     }
 
@@ -167,19 +189,15 @@ impl<'m> GroupPage<'m> {
         0..(self.words[2].load(SeqCst) as usize).min(GROUP_MEMBERS)
     }
 
-    /// Takes a slot for this process. `None`: living processes hold all slots. `alive`: whether a member's process
-    /// runs.
-    pub fn join(&self, me: Member, alive: impl Fn(Member) -> bool) -> Option<usize> {
-        // A slot that this process took before an exec, perhaps half emptied.
-        let mine = |slot: &usize| self.who(*slot).load(SeqCst) & !EMPTYING == me.to_word();
-        self.slots().filter(mine).for_each(|slot| self.empty(slot));
-        self.remove_dead_members(me, &alive);
+    /// Takes a slot for this process. `None`: there is no free one.
+    pub fn join(&self, me: Member, life: impl Fn(Member) -> Life) -> Option<usize> {
+        self.remove_dead_members(me, &life);
         self.clear_old_orders();
         let slot = self.free_slot(me).or_else(|| {
-            self.remove_dead_members(me, &alive);
+            self.remove_dead_members(me, &life);
             self.free_slot(me)
         })?;
-        self.image(slot).store(me.image, SeqCst);
+        self.segment_made(slot).store(me.made, SeqCst);
         self.words[2].fetch_max(slot as u64 + 1, SeqCst);
         Some(slot)
     }
@@ -203,9 +221,23 @@ impl<'m> GroupPage<'m> {
             .find(|slot| self.who(*slot).compare_exchange(0, me.to_word(), SeqCst, SeqCst).is_ok())
     }
 
+    /// Whether the slot is still this member's.
+    #[inline]
+    pub fn is_member(&self, slot: usize, me: Member) -> bool {
+        self.who(slot).load(SeqCst) == me.to_word()
+    }
+
+    /// Gives up the slot, if it is this member's.
+    pub fn leave(&self, slot: usize, me: Member) {
+        let (who, marked) = (me.to_word(), me.to_word() | EMPTYING);
+        if self.who(slot).compare_exchange(who, marked, SeqCst, SeqCst).is_ok() {
+            self.empty(slot);
+        }
+    }
+
     /// Sets all words of a slot to 0, the member's id last.
     fn empty(&self, slot: usize) {
-        self.image(slot).store(0, SeqCst);
+        self.segment_made(slot).store(0, SeqCst);
         self.requests(slot).store(0, SeqCst);
         // A device without a key has no counts yet.
         for device in self.known() {
@@ -215,16 +247,16 @@ impl<'m> GroupPage<'m> {
         self.who(slot).store(0, SeqCst);
     }
 
-    /// Removes members whose process has exited. Returns whether at least one was removed. `me`: the calling process,
-    /// which must not be removed.
-    pub fn remove_dead_members(&self, me: Member, alive: impl Fn(Member) -> bool) -> bool {
+    /// Removes the members that are dead for certain. Returns whether at least one was removed. `me`: the calling
+    /// process, which must not be removed.
+    pub fn remove_dead_members(&self, me: Member, life: impl Fn(Member) -> Life) -> bool {
         let mut any = false;
         for slot in self.slots() {
             let who = self.who(slot).load(SeqCst);
-            // A process that is emptying a slot has no program stored in it.
-            let image = if who & EMPTYING == 0 { self.image(slot).load(SeqCst) } else { 0 };
-            let member = Member::from_words(who & !EMPTYING, image);
-            if who == 0 || who & !EMPTYING == me.to_word() || alive(member) {
+            // A process that is emptying a slot has no time stored in it.
+            let made = if who & EMPTYING == 0 { self.segment_made(slot).load(SeqCst) } else { 0 };
+            let member = Member::from_words(who & !EMPTYING, made);
+            if who == 0 || who & !EMPTYING == me.to_word() || life(member) != Life::Dead {
                 continue;
             }
             let marked = me.to_word() | EMPTYING;
@@ -240,7 +272,7 @@ impl<'m> GroupPage<'m> {
     pub fn members(&self) -> impl Iterator<Item = Member> {
         self.slots().filter_map(move |slot| {
             let who = self.who(slot).load(SeqCst);
-            let member = Member::from_words(who, self.image(slot).load(SeqCst));
+            let member = Member::from_words(who, self.segment_made(slot).load(SeqCst));
             (who != 0 && who & EMPTYING == 0).then_some(member)
         })
     }
@@ -306,27 +338,6 @@ impl<'m> GroupPage<'m> {
 pub fn is_of_other_version(first: [u64; 4], made: u64) -> bool {
     let [magic, own] = [first[0], MAGIC].map(u64::to_le_bytes);
     magic[..7] == own[..7] && magic != own && first[3] == made
-}
-
-/// Length of a group's file in version 1, in words.
-pub const V1_WORDS: usize = 9216;
-
-/// Converts a group's file of version 1 to a page of this version, for reading. `None`: it is not such a file. Limits
-/// by command have the same offsets in both versions.
-pub fn from_v1(words: &[AtomicU64; V1_WORDS]) -> Option<Box<[AtomicU64; GROUP_WORDS]>> {
-    let fresh: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let page: Box<[AtomicU64; GROUP_WORDS]> = fresh.into_boxed_slice().try_into().ok()?;
-    let copy = |from: usize, to: usize, count: usize| {
-        for (to, from) in page[to..to + count].iter().zip(&words[from..from + count]) {
-            to.store(from.load(SeqCst), SeqCst);
-        }
-    };
-    copy(0, 0, 144);
-    copy(256, MEMBERS_AT, 512);
-    copy(768, REQUESTS_AT, 256);
-    copy(1024, COUNTS_AT, 8192);
-    let earlier = u64::from_le_bytes(*b"vtgroup1");
-    page[0].compare_exchange(earlier, MAGIC, SeqCst, SeqCst).ok().map(|_| page)
 }
 
 /// How to set a limit by command: a byte offset in the page, and the word to store there.

@@ -22,10 +22,6 @@
 //! 1280..1792 64 call sites of 8 words each ([`super::live_sites`])
 //! ```
 //!
-//! Version 3 does not say who the page belongs to. Version 2 has 12,288 bytes and no call sites either (words 10, 11
-//! and from 1280 on). Version 1 is a file of 8,192 bytes with 16 words for each device and without orders. All are
-//! read.
-//!
 //! A process that cannot attach the page writes its orders behind the copy in the page's file: for device 0 to 15
 //! number, cap, check, 0. The traced process reads them when it updates the copy.
 
@@ -37,8 +33,6 @@ use crate::uuid;
 pub const LIVE_BYTES: usize = 16384;
 pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
 pub const LIVE_VERSION: u32 = 4;
-/// Length in bytes of the pages of each version, from version 1 on.
-pub const BYTES_OF_VERSIONS: [usize; 4] = [8192, 12288, LIVE_BYTES, LIVE_BYTES];
 /// Devices beyond this number are not in the page; their figures are in the trace only.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
@@ -55,9 +49,6 @@ const DEVICES_AT: usize = 768;
 const DEVICE_WORDS: usize = 32;
 /// Words of a device that [`LiveDevice`] fills.
 const FIGURES: usize = 20;
-/// The words that versions 1 and 2 fill, and the length of a device in version 1, in words.
-const FIGURES_BEFORE: [usize; 2] = [12, 17];
-const DEVICE_WORDS_1: usize = 16;
 /// Stands for "no cap".
 const NO_CAP: u64 = u64::MAX;
 
@@ -137,16 +128,11 @@ impl<'m> LivePage<'m> {
         page
     }
 
-    /// Opens a page that a process of this or an earlier version wrote. Fields that the version lacks are 0.
-    /// `None`: it is not a live page, or one of a newer version.
+    /// Opens a page. `None`: it is not a live page, or one of another version.
     pub fn open(words: &'m [AtomicU64; LIVE_WORDS]) -> Option<LivePage<'m>> {
         let page = LivePage { words };
         let magic = u64::from_le(words[0].load(Ordering::Acquire));
-        (magic == MAGIC && (1..=LIVE_VERSION).contains(&page.version())).then_some(page)
-    }
-
-    pub fn version(&self) -> u32 {
-        self.get(1) as u32
+        (magic == MAGIC && page.get(1) as u32 == LIVE_VERSION).then_some(page)
     }
 
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
@@ -256,22 +242,9 @@ impl<'m> LivePage<'m> {
 
     fn copy_devices(&self) -> (u64, Vec<LiveDevice>) {
         let count = ((self.get(1) >> 32) as usize).min(LIVE_DEVICES);
-        let (length, known) = match self.version() {
-            1 => (DEVICE_WORDS_1, FIGURES_BEFORE[0]),
-            2 => (DEVICE_WORDS, FIGURES_BEFORE[1]),
-            _ => (DEVICE_WORDS, FIGURES),
-        };
         let device = |index| {
-            let mut words = [0; FIGURES];
-            for (at, word) in words.iter_mut().enumerate().take(known) {
-                *word = self.get(DEVICES_AT + length * index + at);
-            }
-            let device = LiveDevice::from_words(&words);
-            // Versions 1 and 2 have no figure for paused bytes: all live bytes count as resident.
-            match self.version() {
-                1 | 2 => LiveDevice { resident: device.live, ..device },
-                _ => device,
-            }
+            let word = |at| self.get(DEVICES_AT + DEVICE_WORDS * index + at);
+            LiveDevice::from_words(&std::array::from_fn(word))
         };
         (self.get(8), (0..count).map(device).collect())
     }
@@ -280,11 +253,6 @@ impl<'m> LivePage<'m> {
     /// the counter is even and the same before and after the copy.
     pub fn updates(&self) -> u64 {
         self.get(6)
-    }
-
-    /// Whether the process reads orders: one of version 1 does not.
-    pub fn accepts_cap_changes(&self) -> bool {
-        self.version() > 1
     }
 
     /// The number of the last order. If it has changed, there is an order to apply.
@@ -327,7 +295,7 @@ impl<'m> LivePage<'m> {
     }
 
     /// As [`order`], for a process that cannot attach the page: the byte offset in the page's file, and the words to
-    /// store there. `None`: the process reads no orders, or the page does not have this device.
+    /// store there. `None`: the page does not have this device.
     pub fn filed_order(
         &self,
         ordinal: u8,
@@ -335,11 +303,9 @@ impl<'m> LivePage<'m> {
         number: u64,
     ) -> Option<(u64, [u64; 3])> {
         let cap = cap.unwrap_or(NO_CAP);
-        let bytes = BYTES_OF_VERSIONS.get((self.version() as usize).checked_sub(1)?)?;
-        let at = bytes + 8 * ORDER_WORDS * usize::from(ordinal);
+        let at = LIVE_BYTES + 8 * ORDER_WORDS * usize::from(ordinal);
         let words = [number, cap, self.check(ordinal, number, cap)];
-        (self.accepts_cap_changes() && usize::from(ordinal) < LIVE_DEVICES)
-            .then_some((at as u64, words))
+        (usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
     }
 
     /// The check of an order in the file: it covers the process, the device, the number and the cap.
@@ -372,7 +338,7 @@ impl<'m> LivePage<'m> {
     pub fn group(&self) -> Option<String> {
         let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
         let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        String::from_utf8(bytes).ok().filter(|name| !name.is_empty() && self.accepts_cap_changes())
+        String::from_utf8(bytes).ok().filter(|name| !name.is_empty())
     }
 }
 

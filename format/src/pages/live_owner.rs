@@ -1,5 +1,5 @@
 //! Who a live page belongs to, as the process itself knows it, for a reader in another container: there its pid and
-//! its /proc mean nothing. Since version 4.
+//! its /proc mean nothing.
 //!
 //! ```text
 //! word  12  bit 0: the process holds a lock on the page's file; bits 8 to 15: events after which driver calls may
@@ -13,8 +13,6 @@
 
 use super::live::LivePage;
 
-/// The oldest version that has these words.
-const SINCE: u32 = 4;
 const FLAGS: usize = 12;
 const RANK: usize = 13;
 const LOCKED: u64 = 1;
@@ -47,11 +45,7 @@ impl LivePage<'_> {
         self.put_text(HOST, &owner.host);
     }
 
-    /// Empty for a page of versions 1 to 3.
     pub fn owner(&self) -> LiveOwner {
-        if self.version() < SINCE {
-            return LiveOwner::default();
-        }
         LiveOwner {
             executable: self.text(EXECUTABLE),
             job: self.text(JOB),
@@ -67,9 +61,9 @@ impl LivePage<'_> {
         self.set(FLAGS, flags | u64::from(yes));
     }
 
-    /// Whether the lock on the page's file tells that the process lives. False for pages of versions 1 to 3.
+    /// Whether the lock on the page's file tells that the process lives.
     pub fn is_locked(&self) -> bool {
-        self.version() >= SINCE && self.get(FLAGS) & LOCKED != 0
+        self.get(FLAGS) & LOCKED != 0
     }
 
     /// Stores the events after which driver calls may bypass the recorder: bits of [`crate::escape::Escape`].
@@ -78,9 +72,9 @@ impl LivePage<'_> {
         self.set(FLAGS, flags | u64::from(escapes) << ESCAPES_SHIFT);
     }
 
-    /// Bits of [`crate::escape::Escape`]; 0 for a page of versions 1 to 3.
+    /// Bits of [`crate::escape::Escape`].
     pub fn escapes(&self) -> u8 {
-        if self.version() < SINCE { 0 } else { (self.get(FLAGS) >> ESCAPES_SHIFT) as u8 }
+        (self.get(FLAGS) >> ESCAPES_SHIFT) as u8
     }
 
     fn put_text(&self, (at, words): (usize, usize), text: &str) {
@@ -105,7 +99,7 @@ impl LivePage<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
     use crate::pages::live::{LIVE_WORDS, LiveDevice, LiveProcess};
@@ -140,9 +134,5 @@ mod tests {
         // A shorter text leaves nothing of the one before.
         page.set_owner(&LiveOwner { executable: "sh".into(), ..LiveOwner::default() });
         assert_eq!(page.owner(), LiveOwner { executable: "sh".into(), ..LiveOwner::default() });
-        // Version 3 has other contents there.
-        words[1].store(3u64.to_le(), Ordering::Relaxed);
-        page.set_locked(true);
-        assert_eq!((page.owner(), page.is_locked(), page.escapes()), Default::default());
     }
 }

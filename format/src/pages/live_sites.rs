@@ -62,12 +62,8 @@ impl LivePage<'_> {
         })
     }
 
-    /// The time at which the call sites were stored (ns since start), and the call sites, largest first. Empty for a
-    /// page of version 1 or 2.
+    /// The time at which the call sites were stored (ns since start), and the call sites, largest first.
     pub fn sites(&self) -> (u64, Vec<LiveSite>) {
-        if self.version() < 3 {
-            return (0, Vec::new());
-        }
         self.read_consistent(|page| {
             let count = (page.get(COUNT) as usize).min(LIVE_SITES);
             (page.get(STORED), (0..count).map(|index| page.site(index)).collect())

@@ -1,5 +1,4 @@
-//! The switch of the recording in a live page: orders of `vramtrace record`, and who has switched it off. Since
-//! version 4.
+//! The switch of the recording in a live page: orders of `vramtrace record`, and who has switched it off.
 //!
 //! ```text
 //! word 720  number of the last order; 0 = no order yet        721  1: on, 2: off
@@ -14,8 +13,6 @@ use std::sync::atomic::Ordering;
 use super::live::{LAST_ORDER, LIVE_BYTES, LIVE_DEVICES, LivePage, ORDER_WORDS};
 use crate::record::values::SwitchedBy;
 
-/// The oldest version that has these words.
-const SINCE: u32 = 4;
 const NUMBER: usize = 720;
 const VALUE: usize = 721;
 const APPLIED: usize = 722;
@@ -26,11 +23,6 @@ const OFF: u64 = 2;
 const CHECKED_AS: u8 = LIVE_DEVICES as u8;
 
 impl LivePage<'_> {
-    /// Whether the process reads orders for the recording.
-    pub fn accepts_switch(&self) -> bool {
-        self.version() >= SINCE
-    }
-
     /// The last order for the recording: its number, and whether the recording is to be on. `None`: there is none.
     pub fn switch_order(&self) -> Option<(u64, bool)> {
         let number = u64::from_le(self.word(NUMBER).load(Ordering::Acquire));
@@ -55,9 +47,9 @@ impl LivePage<'_> {
         self.set(OFF_BY, by.iter().fold(0, |bits, by| bits | 1 << *by as u64));
     }
 
-    /// Who has switched the recording off; empty: nobody, or a page of an earlier version.
+    /// Who has switched the recording off; empty: nobody.
     pub fn off_by(&self) -> Vec<SwitchedBy> {
-        let bits = if self.accepts_switch() { self.get(OFF_BY) } else { 0 };
+        let bits = self.get(OFF_BY);
         SwitchedBy::ALL.iter().copied().filter(|by| bits >> *by as u64 & 1 == 1).collect()
     }
 
@@ -72,11 +64,11 @@ impl LivePage<'_> {
     }
 
     /// As [`switch_order`], for a process that cannot attach the page: the byte offset in the page's file, and the
-    /// words to store there. `None`: the process reads no such orders.
-    pub fn filed_switch(&self, on: bool, number: u64) -> Option<(u64, [u64; 3])> {
+    /// words to store there.
+    pub fn filed_switch(&self, on: bool, number: u64) -> (u64, [u64; 3]) {
         let at = LIVE_BYTES + 8 * ORDER_WORDS * LIVE_DEVICES;
         let words = [number, value(on), self.check(CHECKED_AS, number, value(on))];
-        self.accepts_switch().then_some((at as u64, words))
+        (at as u64, words)
     }
 }
 
@@ -133,7 +125,7 @@ mod tests {
     fn an_order_by_the_file_counts_once_and_with_its_check_only() {
         let words = words();
         let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
-        let (at, order) = page.filed_switch(false, 9).unwrap();
+        let (at, order) = page.filed_switch(false, 9);
         let first = (at as usize - LIVE_BYTES) / 8;
         let mut filed = [0; FILED_WORDS];
         filed[first..first + 3].copy_from_slice(&order);

@@ -5,6 +5,7 @@ use loom::thread;
 use super::few_switches;
 use crate::group::{GROUP_WORDS, GroupPage, limit_order};
 use crate::member::Member;
+use crate::proc::Life;
 use crate::model::cap::counting::{Refusal, add_saturating, take_within};
 use crate::model::cap::group_share::GroupShare;
 use crate::runtime::atomics::{AtomicU64, Ordering::SeqCst};
@@ -24,7 +25,7 @@ fn page(words: Words) -> GroupPage<'static> {
 }
 
 fn member(pid: u32) -> Member {
-    Member { pid, start_ticks: 1, image: 5 }
+    Member { pid, segment: 1, made: 5 }
 }
 
 /// A page with these members, which share one device.
@@ -33,7 +34,7 @@ fn page_of(members: &[u32]) -> (Words, GroupPage<'static>) {
     let page = page(words);
     assert_eq!(page.device(&UUID, 0, 1 << 30), Some(0));
     for pid in members {
-        let slot = page.join(member(*pid), |_| true).unwrap();
+        let slot = page.join(member(*pid), |_| Life::Alive).unwrap();
         page.set_member_limit(slot, 0, Some(LIMIT));
     }
     (words, page)
@@ -41,7 +42,7 @@ fn page_of(members: &[u32]) -> (Words, GroupPage<'static>) {
 
 /// One request of a member, as `Budget::try_take` makes it.
 fn ask(page: GroupPage<'static>, slot: usize, bytes: u64) -> Result<(), Refusal> {
-    let share = GroupShare::new(page, slot, 0);
+    let share = GroupShare::new(page, slot, member(slot as u32 + 1), 0);
     let over = |counted| Refusal { counted, limit: u64::MAX, of_group: false };
     let add = || take_within(share.count(), bytes, u64::MAX).map_err(over);
     let take_back = || {
@@ -122,7 +123,10 @@ fn a_dead_members_place(who_empties: Option<u32>) {
             let who = words.iter().find(|word| word.load(SeqCst) == member(1).to_word());
             who.unwrap().store(marked, SeqCst);
         }
-        let alive = |member: Member| matches!(member.pid, 2 | 3);
+        let alive = |member: Member| match member.pid {
+            2 | 3 => Life::Alive,
+            _ => Life::Dead,
+        };
         let other = thread::spawn(move || page.remove_dead_members(member(2), alive));
         let slot = page.join(member(3), alive);
         let twos = page.members().filter(|member| member.pid == 2).count();
@@ -160,7 +164,7 @@ fn members_that_come_at_once_forget_what_was_ordered_in_the_last_run() {
         let (at, word) = limit_order(0, Some(3));
         words[at as usize / 8].store(word, SeqCst);
         let join = move |pid| {
-            let slot = page.join(member(pid), |_| true).unwrap();
+            let slot = page.join(member(pid), |_| Life::Alive).unwrap();
             page.set_member_limit(slot, 0, Some(LIMIT));
         };
         let other = thread::spawn(move || join(1));
@@ -178,7 +182,7 @@ fn what_is_ordered_when_a_member_is_seen_stays() {
         let (at, old) = limit_order(0, Some(3));
         let word = &words[at as usize / 8];
         word.store(old, SeqCst);
-        let first = thread::spawn(move || page.join(member(1), |_| true).unwrap());
+        let first = thread::spawn(move || page.join(member(1), |_| Life::Alive).unwrap());
         let is_seen = page.members().next().is_some();
         if is_seen {
             word.store(limit_order(0, Some(4)).1, SeqCst);
@@ -196,8 +200,8 @@ fn what_is_ordered_while_another_member_joins_stays() {
         let (at, old) = limit_order(0, Some(3));
         let word = &words[at as usize / 8];
         word.store(old, SeqCst);
-        let other = thread::spawn(move || page.join(member(1), |_| true).unwrap());
-        page.join(member(2), |_| true).unwrap();
+        let other = thread::spawn(move || page.join(member(1), |_| Life::Alive).unwrap());
+        page.join(member(2), |_| Life::Alive).unwrap();
         // Loom could order an exchange of the other thread before a plain store that precedes it.
         word.swap(limit_order(0, Some(4)).1, SeqCst);
         other.join().unwrap();

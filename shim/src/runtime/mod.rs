@@ -16,6 +16,7 @@ pub mod fallible_map;
 pub mod faults;
 pub mod file_symbols;
 pub mod forked;
+pub mod forked_child;
 pub mod found;
 pub mod futex;
 pub mod handle_set;

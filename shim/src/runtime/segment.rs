@@ -2,13 +2,16 @@
 //! be truncated. (A process that touches a truncated mapping dies by SIGBUS.)
 //!
 //! A segment is marked for removal as soon as it is attached: the kernel frees it when the last process
-//! that has it has ended, however it ends, and until then others may attach it by its id. So if no
-//! process has an id attached, its owner has exited, in whatever pid namespace it was.
+//! that has it has ended, however it ends, and until then others may attach it by its id. Forked children do
+//! not get it. So a process that made a segment lives, and runs the same program, while it is attached: this needs no
+//! /proc, no file and no descriptor, and holds in whatever namespace of pids, times or mounts the two are. It cannot be
+//! told from another IPC namespace, or by another user.
 //!
 //! System calls are made directly: some libraries interpose `shmat` and run their own code in it.
 
 use crate::runtime::faults::{Site, pages_granted};
-use crate::runtime::secure_dir::{Wrong, errno};
+use crate::runtime::forked_child;
+use crate::runtime::secure_dir::{Wrong, errno, user};
 use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -33,10 +36,45 @@ impl<const WORDS: usize> Segment<WORDS> {
             return Err(errno());
         }
         let id = id as i32;
-        let attached = Segment::attached(id);
+        let attached = Segment::kept(id);
         // SAFETY: a system call on the segment just created; it takes no pointers.
         unsafe { libc::syscall(SYS_shmctl, id, libc::IPC_RMID, 0) };
         attached
+    }
+
+    /// Attaches a segment for good, and for this process alone.
+    fn kept(id: i32) -> Result<Segment<WORDS>, Wrong> {
+        let range = forked_child::reserve(Self::BYTES).ok_or_else(errno)?;
+        // SAFETY: in place of what was reserved there. A segment is never shorter than it was made.
+        range.put(|at| unsafe {
+            match libc::syscall(SYS_shmat, id, at, libc::SHM_REMAP) {
+                -1 => Err(errno()),
+                at => Ok(Segment { id, words: &*(at as *const [AtomicU64; WORDS]) }),
+            }
+        })
+    }
+
+    /// When it was made, in seconds; 0 = not known.
+    pub fn made(&self) -> u64 {
+        own_stat(self.id).map_or(0, |stat| stat.shm_ctime as u64)
+    }
+
+    /// Calls `report` with the ids of this user's segments of this size that somebody has attached.
+    pub fn each_attached(mut report: impl FnMut(i32)) {
+        const SHM_STAT: i32 = 13;
+        const SHM_INFO: i32 = 14;
+        // SAFETY: structures of our own, for which zeros are a value; `stat` has room for what SHM_INFO gives.
+        unsafe {
+            let mut stat: libc::shmid_ds = std::mem::zeroed();
+            let last = libc::syscall(SYS_shmctl, 0, SHM_INFO, &mut stat);
+            for index in 0..=last {
+                let id = libc::syscall(SYS_shmctl, index, SHM_STAT, &mut stat);
+                let is_right = id >= 0 && stat.shm_segsz == Self::BYTES && stat.shm_nattch > 0;
+                if is_right && is_own(&stat).is_ok() {
+                    report(id as i32);
+                }
+            }
+        }
     }
 
     /// The segment of this id, if it is this user's, closed to others and of this size.
@@ -72,14 +110,14 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 }
 
-/// Whether this user's segment of this id no longer exists: it was removed, or the id is another user's
-/// by now. False if that cannot be determined. Other versions of this library may have made it in
-/// another size.
-pub fn is_removed(id: i32) -> bool {
+/// Whether somebody has this user's segment of this id attached, which was made at this time (0 = not known). Of
+/// whatever size. Without it the id is unused, or another segment's by now. `None`: it cannot be told.
+pub fn is_attached(id: i32, made: u64) -> Option<bool> {
     match own_stat(id) {
-        Ok(stat) => stat.shm_nattch == 0,
-        Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
-        Err(_) => true,
+        Ok(stat) => Some(stat.shm_nattch > 0 && (made == 0 || stat.shm_ctime as u64 == made)),
+        Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => Some(false),
+        Err(Wrong::Errno(_)) => None,
+        Err(_) => Some(false),
     }
 }
 
@@ -107,19 +145,23 @@ fn attach_count(id: i32, bytes: usize) -> Result<u64, Wrong> {
 /// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user
 /// too: it keeps access to a segment that it gives away.
 fn own_stat(id: i32) -> Result<libc::shmid_ds, Wrong> {
-    // SAFETY: a struct of our own; always succeeds.
-    let (stat, user) = unsafe {
+    // SAFETY: a struct of our own.
+    let stat = unsafe {
         let mut stat: libc::shmid_ds = std::mem::zeroed();
         if libc::syscall(SYS_shmctl, id, libc::IPC_STAT, &mut stat) < 0 {
             return Err(errno());
         }
-        (stat, libc::geteuid())
+        stat
     };
-    let perm = &stat.shm_perm;
+    is_own(&stat).map(|()| stat)
+}
+
+fn is_own(stat: &libc::shmid_ds) -> Result<(), Wrong> {
+    let (perm, user) = (&stat.shm_perm, user());
     match [perm.cuid, perm.uid].into_iter().find(|owner| *owner != user) {
         Some(owner) => Err(Wrong::Owner(owner)),
         None if perm.mode & 0o077 != 0 => Err(Wrong::Mode((perm.mode & 0o777).into())),
-        None => Ok(stat),
+        None => Ok(()),
     }
 }
 
@@ -145,15 +187,54 @@ mod tests {
     fn it_is_shared_while_somebody_has_it_and_removed_then() {
         let ours = Page::create().unwrap();
         ours.words[5].store(7, SeqCst);
-        assert!(!is_removed(ours.id));
+        let made = ours.made();
+        assert_eq!((is_attached(ours.id, 0), is_attached(ours.id, made)), (Some(true), Some(true)));
+        assert_eq!(is_attached(ours.id, made + 1), Some(false), "the id is another's by now");
+        let mut found = Vec::new();
+        Page::each_attached(|id| found.push(id));
+        assert!(found.contains(&ours.id));
         assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
         assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
         ours.words[0].store(5, SeqCst);
         assert_eq!(first_words::<1>(ours.id), Some([5]));
         assert_eq!(first_words::<65>(ours.id), None, "it is shorter");
         let theirs = id_of_child(|| Page::create().map_or(-1, |segment| segment.id));
-        assert!(theirs >= 0 && is_removed(theirs), "it went with its process");
+        assert_eq!(
+            (theirs >= 0, is_attached(theirs, 0)),
+            (true, Some(false)),
+            "it went with its process"
+        );
         assert!(Page::attach(theirs).is_err());
+    }
+
+    /// Also if it is forked while the segment is attached, and if it lives on.
+    #[test]
+    fn a_child_does_not_keep_it() {
+        let maker = id_of_child(|| {
+            let segment = Page::create().unwrap();
+            segment.words[0].store(7, SeqCst);
+            // SAFETY: the child only touches memory and waits; it ends with the pipe of the test.
+            match unsafe { libc::fork() } {
+                0 => {
+                    segment.words[0].fetch_add(1, SeqCst);
+                    let ended = segment.words[0].load(SeqCst) == 1;
+                    let range = forked_child::reserve(4096).unwrap();
+                    // SAFETY: as above.
+                    let of_child = range.put(|_| unsafe { libc::fork() });
+                    if of_child == 0 {
+                        // SAFETY: what was put there for the child is writable.
+                        unsafe { range.memory.cast::<u64>().write_volatile(1) };
+                    }
+                    // SAFETY: waits until the test's process has looked, and takes no pointer.
+                    unsafe {
+                        libc::sleep(if ended { 3 } else { 0 });
+                        libc::_exit(0)
+                    }
+                }
+                _ => segment.id,
+            }
+        });
+        assert_eq!(is_attached(maker, 0), Some(false));
     }
 
     #[test]
@@ -176,7 +257,7 @@ mod tests {
         let wide = unsafe { libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o660) };
         let refused = [given, wide].map(|id| Page::attach(id).err());
         assert_eq!(refused, [Some(Wrong::Owner(65534)), Some(Wrong::Mode(0o660))]);
-        assert!(is_removed(given) && is_removed(wide));
+        assert_eq!([given, wide].map(|id| is_attached(id, 0)), [Some(false); 2]);
         for id in [given, wide] {
             // SAFETY: a segment of this test, which is attached nowhere.
             unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };

@@ -20,6 +20,13 @@ pub fn fstat(number: c_int, stat: &mut libc::stat) -> c_int {
     unsafe { syscall(libc::SYS_fstat, number, &raw mut *stat) as c_int }
 }
 
+/// Whether a process, or one that has ended and was not waited for, has this pid.
+pub fn exists(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    // SAFETY: takes no pointers; signal 0 only checks that the pid exists.
+    unsafe { syscall(libc::SYS_kill, pid, 0) == 0 || super::errno::get() != libc::ESRCH }
+}
+
 /// Of the name itself, if it is a link.
 pub fn stat_of_name(directory: c_int, name: &CStr, stat: &mut libc::stat) -> c_int {
     let flags = libc::AT_SYMLINK_NOFOLLOW;

@@ -34,7 +34,7 @@ impl Identity {
     /// Without a table the files of /proc are not read.
     pub fn of_this_process(table: Option<&Table>) -> Identity {
         let read = |name| table.and_then(|table| table.read(name).ok());
-        let stat = read(c"/proc/self/stat").and_then(|line| Stat::parse(&line));
+        let stat = read(c"/proc/self/stat").and_then(|line| Stat::of_text(&line));
         Identity {
             pid: std::process::id(),
             start_ticks: stat.map_or(0, |stat| stat.start_ticks),

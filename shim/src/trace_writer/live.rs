@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use vramtrace_format::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveState};
 use vramtrace_format::member::Namespaces;
-use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::name::PageName;
+use vramtrace_format::proc::Life;
 use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveProcess, cgroup, memory};
 
 type Words = [AtomicU64; LIVE_WORDS];
@@ -59,8 +60,8 @@ impl PublishedPage {
     ) -> Result<PublishedPage, Option<WrongDirectory>> {
         let (words, segment) = memory().ok_or(None)?;
         let namespaces = Namespaces::of_this_process();
-        let place = Place::Segment { namespaces, id: segment };
-        let name = PageName { pid: identity.pid, start_ticks: identity.start_ticks, place };
+        let (pid, start_ticks) = (identity.pid, identity.start_ticks);
+        let name = PageName { pid, start_ticks, namespaces, id: segment };
         let announced = |directory: PathBuf| match announce(table, &directory, &name) {
             Ok(()) => Ok(directory),
             Err(what) => Err(WrongDirectory { path: directory, what }),
@@ -134,13 +135,13 @@ impl PublishedPage {
     fn write_copy(&self, table: &Table) {
         let Ok(directory) = secure_dir::directory(table, self.directory.as_bytes()) else { return };
         let flags = libc::O_RDWR | libc::O_CREAT;
-        let Ok(file) = secure_dir::open(table, &directory, &self.file, flags) else { return };
-        drop(directory);
-        if !is_plain_and_closed(file.number()) {
-            return;
-        }
+        let open = || {
+            let file = secure_dir::open(table, &directory, &self.file, flags).ok()?;
+            is_plain_and_closed(file.number()).then_some(file)
+        };
         // Before the contents, which say so.
-        self.page.set_locked(self.lock.hold(&file));
+        self.page.set_locked(self.lock.hold(open));
+        let Some(file) = open() else { return };
         let mut orders = [0u64; FILED_WORDS];
         let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
         let page = self.words.as_ptr().cast();
@@ -288,7 +289,7 @@ fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
 /// Files of other namespaces whose locks are looked at.
 const LOOKED_AT: usize = 256;
 
-/// Whether a page's file is of a version that has the lock, and says that its process holds it.
+/// Whether a page's file says that its process holds the lock.
 fn says_locked(file: &Opened) -> bool {
     let words: Words = [const { AtomicU64::new(0) }; LIVE_WORDS];
     // SAFETY: room for as many bytes; the words are this function's own.
@@ -304,7 +305,7 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
     let mut looked_at = 0;
     let mut is_unlocked = |file: &CStr, name: &PageName| {
         let is_of_others = !name.same_pids(here) && name.segment(here).is_none();
-        if !is_of_others || name.place == Place::File || looked_at == LOOKED_AT {
+        if !is_of_others || looked_at == LOOKED_AT {
             return false;
         }
         looked_at += 1;
@@ -321,8 +322,8 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
         if name == *own {
             return;
         }
-        let is_stale = before_exec || name.is_stale(here, segment::is_removed);
-        if is_stale || is_unlocked(file, &name) {
+        let life = name.life(here, |id| segment::is_attached(id, 0), system::exists);
+        if before_exec || life == Life::Dead || is_unlocked(file, &name) {
             let _ = secure_dir::remove(directory, file);
         }
     });

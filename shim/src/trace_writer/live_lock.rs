@@ -5,33 +5,37 @@
 //! exec. Forked children do not get the mapping.
 
 use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::forked_child::{self, Range};
 use crate::runtime::private_table::Opened;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use libc::c_void;
 
 /// One page is the least that can be mapped. It lies behind the end of an empty file, so it is never touched.
 const BYTES: usize = 4096;
 
 pub struct LiveLock {
-    /// The mapping; null before the first lock.
-    mapping: AtomicPtr<c_void>,
+    /// Where the mapping is; null before the first lock.
+    place: AtomicPtr<Range>,
 }
 
 impl LiveLock {
     pub fn new() -> LiveLock {
-        LiveLock { mapping: AtomicPtr::new(null_mut()) }
+        LiveLock { place: AtomicPtr::new(null_mut()) }
     }
 
-    /// Takes the lock on this file, which is opened for reading and writing, unless it is taken. False: the system
+    /// Takes the lock on the file that `open` opens for reading and writing, unless it is taken. False: the system
     /// gives none. Called by one thread at a time.
-    pub fn hold(&self, file: &Opened) -> bool {
-        match is_locked(file) {
-            None => false,
-            Some(true) => true,
+    pub fn hold<'t>(&self, open: impl Fn() -> Option<Opened<'t>>) -> bool {
+        let Some(file) = open() else { return false };
+        match is_locked(&file) {
+            None => return false,
+            Some(true) => return true,
             // The first time, or the file was removed and made again.
-            Some(false) => lock(file) && self.keep(file),
+            Some(false) if !(lock(&file) && self.keep(&file)) => return false,
+            Some(false) => drop(file),
         }
+        // Only now: on some file systems (overlay) the mapping is of another file, and does not keep the lock.
+        open().is_some_and(|again| is_locked(&again) == Some(true))
     }
 
     /// Maps the file in place of the one that was mapped before, whose lock is dropped.
@@ -39,20 +43,18 @@ impl LiveLock {
         if !pages_granted(Site::Live) {
             return false;
         }
-        let before = self.mapping.load(Ordering::Relaxed);
-        let place = if before.is_null() { 0 } else { libc::MAP_FIXED };
-        let flags = libc::MAP_SHARED | place;
-        // SAFETY: a fresh mapping, or one in place of our own, to which there is no reference.
-        unsafe {
-            let at = libc::mmap(before, BYTES, libc::PROT_NONE, flags, file.number(), 0);
-            if at == libc::MAP_FAILED {
-                return false;
-            }
-            // A child that keeps the description would keep the lock.
-            libc::madvise(at, BYTES, libc::MADV_DONTFORK);
-            self.mapping.store(at, Ordering::Relaxed);
-        }
-        true
+        let reserved = || {
+            forked_child::reserve(BYTES).map_or(null_mut(), |range| &raw const *range as *mut Range)
+        };
+        let before = self.place.load(Ordering::Relaxed);
+        let place = if before.is_null() { reserved() } else { before };
+        self.place.store(place, Ordering::Relaxed);
+        // SAFETY: null, or a range that is never freed.
+        let Some(range) = (unsafe { place.as_ref() }) else { return false };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: in place of our own mapping, to which there is no reference.
+        let map = |at| unsafe { libc::mmap(at, BYTES, libc::PROT_NONE, flags, file.number(), 0) };
+        range.put(map) != libc::MAP_FAILED
     }
 }
 
@@ -78,5 +80,31 @@ fn lock(file: &Opened) -> bool {
     // SAFETY: as above.
     unsafe {
         libc::syscall(libc::SYS_fcntl, file.number(), libc::F_OFD_SETLK, &raw const wanted) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::private_table;
+    use std::cell::Cell;
+    use std::ffi::CString;
+
+    /// As on an overlay file system, where the mapping keeps another file than the one that was opened.
+    #[test]
+    fn a_lock_that_does_not_outlive_the_descriptor_is_not_claimed() {
+        let path = |n: u32| {
+            std::env::temp_dir().join(format!("vramtrace-lock-{}-{n}", std::process::id()))
+        };
+        let names = [0, 1].map(|n| CString::new(path(n).to_str().unwrap()).unwrap());
+        let is_held = |first: usize, later: usize| {
+            private_table::run(|table| {
+                let next = Cell::new(first);
+                let flags = libc::O_RDWR | libc::O_CREAT;
+                LiveLock::new().hold(|| table.open(&names[next.replace(later)], flags, 0o600).ok())
+            })
+        };
+        assert_eq!((is_held(0, 1), is_held(1, 1)), (Ok(false), Ok(true)));
+        [0, 1].into_iter().for_each(|n| std::fs::remove_file(path(n)).unwrap());
     }
 }

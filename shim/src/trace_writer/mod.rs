@@ -8,7 +8,6 @@
 mod attempts;
 mod failure;
 mod file;
-mod forked_child;
 mod grid;
 mod held;
 mod held_state;

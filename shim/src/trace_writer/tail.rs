@@ -6,12 +6,12 @@
 //! removed at an orderly end.
 
 use super::failure::{Failure, errno};
-use super::forked_child;
 use super::means::Means;
 use super::named_file::{NamedFile, allocate, within_limit, write};
 use super::tail_place::{self, is_mappable, leaves_half};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::faults::{Site, beside_granted, pages_granted};
+use crate::runtime::forked_child;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system;
 use std::path::Path;

@@ -25,8 +25,7 @@ pub struct LiveProcessFacts {
     /// When the figures were stored, in seconds since the start of the process.
     pub updated_at_s: f64,
     pub devices: Vec<LiveDeviceFacts>,
-    /// The call sites that hold the most, largest first, 64 at most. Empty where the process runs an
-    /// earlier version of the library.
+    /// The call sites that hold the most, largest first, 64 at most.
     pub sites: Vec<SiteFacts>,
 }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, report, skip_here, vramtrace};
+use testkit::{Program, Scratch, Setup, SharedSegment, report, skip_here, vramtrace};
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::member::Member;
+use vramtrace_format::proc::Life;
 
 const MIB: u64 = 1 << 20;
 /// What a context and a stream take on the simulated driver.
@@ -228,11 +229,12 @@ fn the_place_of_a_dead_member_is_emptied_though_its_pid_lives() {
     let mut process = InteractiveProgram::start(exact(&name, &state, 3072, 1));
     let all = format!("a {}", 3072 - CONTEXT);
     let page = page_of(&name);
-    let me = Member::of_this_process().unwrap();
-    let earlier = Member { start_ticks: me.start_ticks - 1, ..me };
-    let before_an_exec = Member { image: me.image ^ 4096, ..me };
-    for (member, result) in [(earlier, 0), (before_an_exec, 0), (me, 2)] {
-        let slot = page.join(member, |_| true).unwrap();
+    let kept = SharedSegment::new(&[0; 512]);
+    // The test's own segment, before and after an exec: ids are used again.
+    let me = Member { pid: std::process::id(), segment: kept.id, made: 0 };
+    let (gone, earlier) = (Member { segment: i32::MAX, ..me }, Member { made: 7, ..me });
+    for (member, result) in [(gone, 0), (earlier, 0), (me, 2)] {
+        let slot = page.join(member, |_| Life::Alive).unwrap();
         page.count(slot, 0).store(1000 * MIB, Ordering::SeqCst);
         // Another process under the same pid is looked for once a millisecond at most.
         std::thread::sleep(Duration::from_millis(2));
@@ -337,11 +339,11 @@ fn library_of_another_version() -> Option<(Scratch, PathBuf)> {
         return None;
     }
     let ends: Vec<usize> = (0..library.len() - 7)
-        .filter(|at| library[*at..].starts_with(b"vtgroup2"))
+        .filter(|at| library[*at..].starts_with(b"vtgroup3"))
         .map(|at| at + 7)
         .collect();
     assert!(!ends.is_empty(), "the first word of a page stands in the code");
-    ends.into_iter().for_each(|at| library[at] = b'3');
+    ends.into_iter().for_each(|at| library[at] = b'2');
     let scratch = Scratch::new();
     let path = scratch.0.join("libvramtrace.so");
     std::fs::write(&path, library).unwrap();

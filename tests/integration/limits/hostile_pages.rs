@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use testkit::{SharedMemory, SharedSegment};
 use vramtrace_format::live::{LIVE_WORDS, LiveState};
-use vramtrace_format::member::{Member, Namespaces};
+use vramtrace_format::member::Namespaces;
+use vramtrace_format::proc::Stat;
 use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
 
 /// A page of this process, with these devices.
-fn page(me: &Member, devices: &[LiveDevice]) -> Vec<u64> {
+fn page(me: &Stat, devices: &[LiveDevice]) -> Vec<u64> {
     let words: Vec<_> = (0..LIVE_WORDS).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
     let words: Box<[_; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
     let process =
@@ -61,14 +62,16 @@ fn seen(memory: &SharedMemory, command: &str, pid: u32) -> (usize, String, Strin
 
 #[test]
 fn many_pages_that_are_none_are_a_few_lines() {
-    let (memory, me) = (SharedMemory::new(), Member::of_this_process().unwrap());
+    let (memory, me) = (SharedMemory::new(), Stat::of_this_process().unwrap());
     let directory = directory(&memory);
     let at = |name: &str| directory.join(name);
     let device = absurd();
-    write(&at(&format!("{}.{}", me.pid, me.start_ticks)), &page(&me, &[device, device]));
+    let here = Namespaces::of_this_process();
+    let place = format!("{}.{}.{}.-", me.start_ticks, here.pid, here.ipc);
+    write(&at(&format!("{}.{place}", me.pid)), &page(&me, &[device, device]));
     // Other names of the same process: cut, a FIFO, links, open to others, without end.
     for n in 0..1000 {
-        let file = at(&format!("{:0>1$}.{2}", me.pid, 12 + n / 20, me.start_ticks));
+        let file = at(&format!("{:0>1$}.{place}", me.pid, 12 + n / 20));
         match n % 20 {
             0 => write(&file, &[7; 3]),
             1 => {
@@ -83,7 +86,7 @@ fn many_pages_that_are_none_are_a_few_lines() {
     }
     // Of processes that are gone, and of none.
     for n in 0..20_000 {
-        fs::write(at(&format!("4194304.{n}")), "").unwrap();
+        fs::write(at(&format!("4194304.{n}.{}.{}.-", here.pid, here.ipc)), "").unwrap();
         fs::write(at(&format!("no page {n}\u{1b}[2J")), "").unwrap();
     }
     for command in ["ps", "top"] {
@@ -96,7 +99,7 @@ fn many_pages_that_are_none_are_a_few_lines() {
 
 #[test]
 fn a_page_that_changes_all_the_time_and_a_segment_of_any_length_are_read_once() {
-    let (memory, me) = (SharedMemory::new(), Member::of_this_process().unwrap());
+    let (memory, me) = (SharedMemory::new(), Stat::of_this_process().unwrap());
     let directory = directory(&memory);
     let mut words = page(&me, &[absurd()]);
     // An update that never ends.

@@ -1,8 +1,8 @@
 //! Caps of a process and of a group: what they refuse, and the messages when memory runs out.
 
+mod blind_members;
 mod cap_policies;
 mod control;
-mod earlier_pages;
 mod groups;
 mod hammer;
 mod hostile_pages;

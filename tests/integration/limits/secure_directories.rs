@@ -140,12 +140,11 @@ fn a_page_that_could_be_anothers_is_refused() {
     let page = user.page();
     let elsewhere = Scratch::reachable();
     let target = elsewhere.0.join("target");
-    let plain = "not a regular file with a single hard link";
     for (case, shim, command) in [
-        ("wide", "open to others (mode 666)", "open to others (mode 666)"),
+        ("wide", "open to others (mode 777)", "open to others (mode 777)"),
         ("root's", "belongs to user 0", "belongs to user 0"),
         ("link", "link", "link"),
-        ("two names", plain, plain),
+        ("a file", "not a directory", "Not a directory"),
         ("something else", "not a group page of this version", "not a page of this version"),
     ] {
         user.make();
@@ -155,16 +154,16 @@ fn a_page_that_could_be_anothers_is_refused() {
                 give(&target, user.0, 0o600);
                 symlink(&target, &page).unwrap();
             }
-            "something else" => std::fs::write(&page, [1; 100]).unwrap(),
-            _ => std::fs::write(&page, "").unwrap(),
+            "a file" => std::fs::write(&page, "").unwrap(),
+            _ => std::fs::create_dir(&page).unwrap(),
         }
         match case {
-            "wide" => give(&page, user.0, 0o666),
-            "root's" => give(&page, 0, 0o600),
-            _ => give(&page, user.0, 0o600),
+            "wide" => give(&page, user.0, 0o777),
+            "root's" => give(&page, 0, 0o700),
+            _ => give(&page, user.0, 0o700),
         }
-        if case == "two names" {
-            std::fs::hard_link(&page, user.directory().join("other")).unwrap();
+        if case == "something else" {
+            std::fs::write(page.join("notes"), "").unwrap();
         }
         user.group_is_refused(&page, shim, command);
     }

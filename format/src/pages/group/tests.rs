@@ -9,7 +9,11 @@ fn words() -> Box<[AtomicU64; GROUP_WORDS]> {
 }
 
 fn member(pid: u32) -> Member {
-    Member { pid, start_ticks: 1000 + u64::from(pid), image: 5 }
+    Member { pid, segment: 1000 + pid as i32, made: 5 }
+}
+
+fn alive_if(yes: bool) -> Life {
+    if yes { Life::Alive } else { Life::Dead }
 }
 
 const UUID: [u8; 16] = [7; 16];
@@ -19,7 +23,10 @@ fn the_lowest_member_limit_holds_until_a_limit_is_set_by_command() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
-    let (a, b) = (page.join(member(1), |_| true).unwrap(), page.join(member(2), |_| true).unwrap());
+    let (a, b) = (
+        page.join(member(1), |_| Life::Alive).unwrap(),
+        page.join(member(2), |_| Life::Alive).unwrap(),
+    );
     let device = page.device(&UUID, 3, 100).unwrap();
     assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
     assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
@@ -43,17 +50,17 @@ fn an_exited_member_is_removed_once_with_its_count_and_limit() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let dead = page.join(member(1), |_| true).unwrap();
-    let me = page.join(member(2), |_| true).unwrap();
+    let dead = page.join(member(1), |_| Life::Alive).unwrap();
+    let me = page.join(member(2), |_| Life::Alive).unwrap();
     page.count(dead, device).store(70, SeqCst);
     page.set_member_limit(dead, device, Some(1));
     page.count(me, device).store(5, SeqCst);
-    let alive = |member: Member| member.pid == 2;
+    let alive = |member: Member| alive_if(member.pid == 2);
     assert!(page.remove_dead_members(member(2), alive));
     assert!(!page.remove_dead_members(member(2), alive));
     assert_eq!((page.sum(device), page.limit(device)), (5, None));
     // Its place is free, and a later one starts from nothing.
-    assert_eq!(page.join(member(3), |_| true), Some(dead));
+    assert_eq!(page.join(member(3), |_| Life::Alive), Some(dead));
     assert_eq!(page.sum(device), 5);
 }
 
@@ -67,44 +74,20 @@ fn a_group_has_at_most_128_devices() {
     }
     assert_eq!(page.device(&uuid(200), 0, 100), None);
     assert_eq!(page.device(&uuid(127), 0, 100), Some(127));
-    let slot = page.join(member(1), |_| true).unwrap();
+    let slot = page.join(member(1), |_| Life::Alive).unwrap();
     page.count(slot, 127).store(70, SeqCst);
     assert_eq!((page.devices().count(), page.sum(127), page.sum(126)), (128, 70, 0));
-    assert!(page.remove_dead_members(member(2), |_| false));
+    assert!(page.remove_dead_members(member(2), |_| Life::Dead));
     assert_eq!(page.sum(127), 0);
-}
-
-#[test]
-#[cfg_attr(miri, ignore = "a page whose words are stored one after the other takes minutes")]
-fn a_page_of_version_1_can_be_read() {
-    let words: Box<[AtomicU64; V1_WORDS]> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-    assert!(from_v1(&words).is_none());
-    let set = |at: usize, word| words[at].store(word, SeqCst);
-    // The second member counts 70 bytes on the third device and was started with a limit of 80.
-    for (at, word) in [(0, u64::from_le_bytes(*b"vtgroup1")), (1, 9), (2, 2)] {
-        set(at, word);
-    }
-    (0..3).for_each(|device| set(16 + 8 * device, 5));
-    let (at, word) = limit_order(1, Some(90));
-    set(at as usize / 8, word);
-    let count = 1024 + 2 * (2 * 256 + 1);
-    for (at, word) in [(258, member(4).to_word()), (259, 5), (count, 70), (count + 1, 80)] {
-        set(at, word);
-    }
-    let page = from_v1(&words).unwrap();
-    let page = GroupPage::look(&page).unwrap();
-    assert_eq!(page.members().collect::<Vec<_>>(), [member(4)]);
-    assert_eq!((page.sum(2), page.limit(2), page.limit(1)), (70, Some(80), Some(90)));
-    assert_eq!(page.devices().count(), 3);
 }
 
 #[test]
 fn a_page_of_another_version_is_recognised() {
     let of =
         |magic: &[u8; 8], made| is_of_other_version([u64::from_le_bytes(*magic), 9, 1, made], 77);
-    assert!(of(b"vtgroup3", 77) && of(b"vtgroup9", 77));
-    assert!(!of(b"vtgroup2", 77), "this version");
-    assert!(!of(b"vtgroup3", 78), "another group");
+    assert!(of(b"vtgroup2", 77) && of(b"vtgroup9", 77));
+    assert!(!of(b"vtgroup3", 77), "this version");
+    assert!(!of(b"vtgroup2", 78), "another group");
     assert!(!of(b"vtlive\0\0", 77));
 }
 
@@ -113,7 +96,7 @@ fn settled_omits_members_with_a_request_in_flight() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| true).unwrap());
+    let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| Life::Alive).unwrap());
     for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
         page.count(slot, device).store(count, SeqCst);
     }
@@ -127,9 +110,9 @@ fn settled_omits_members_with_a_request_in_flight() {
     // Killed while it asked: nobody waits for it any more.
     page.begin_request(c);
     page.end_request(a);
-    assert!(page.remove_dead_members(member(1), |member| member.pid != 3));
+    assert!(page.remove_dead_members(member(1), |member| alive_if(member.pid != 3)));
     assert_eq!(page.settled(a, device), Some(21));
-    assert_eq!(page.join(member(4), |_| true), Some(c));
+    assert_eq!(page.join(member(4), |_| Life::Alive), Some(c));
     assert_eq!(page.settled(a, device), Some(21), "the place comes without them");
 }
 
@@ -138,24 +121,43 @@ fn a_member_killed_while_emptying_a_slot_is_replaced() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let dead = page.join(member(1), |_| true).unwrap();
-    page.join(member(2), |_| true).unwrap();
+    let dead = page.join(member(1), |_| Life::Alive).unwrap();
+    page.join(member(2), |_| Life::Alive).unwrap();
     page.count(dead, device).store(70, SeqCst);
     page.who(dead).store(member(7).to_word() | EMPTYING, SeqCst);
-    assert!(!page.remove_dead_members(member(2), |_| true), "process 7 is emptying the slot");
-    assert!(page.remove_dead_members(member(2), |member| member.pid == 2));
+    assert!(
+        !page.remove_dead_members(member(2), |_| Life::Alive),
+        "process 7 is emptying the slot"
+    );
+    assert!(page.remove_dead_members(member(2), |member| alive_if(member.pid == 2)));
     assert_eq!(page.sum(device), 0);
 }
 
 #[test]
-fn an_exec_starts_with_an_empty_slot() {
+fn a_member_that_leaves_takes_its_count_with_it_and_who_is_none_cannot() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let before = page.join(member(1), |_| true).unwrap();
-    page.count(before, device).store(70, SeqCst);
-    let again = page.join(Member { image: 6, ..member(1) }, |_| true).unwrap();
-    assert_eq!((again, page.sum(device), page.members().count()), (before, 0, 1));
+    let slot = page.join(member(1), |_| Life::Alive).unwrap();
+    page.count(slot, device).store(70, SeqCst);
+    page.leave(slot, member(2));
+    assert!(page.is_member(slot, member(1)) && page.sum(device) == 70);
+    page.leave(slot, member(1));
+    assert!(!page.is_member(slot, member(1)) && page.sum(device) == 0);
+}
+
+#[test]
+fn whom_nobody_can_check_stays() {
+    let words = words();
+    let page = GroupPage::open(&words, 0).unwrap();
+    assert!(GroupPage::open(&words, 9).is_ok(), "the first did not know its namespace");
+    page.join(member(1), |_| Life::Unknown).unwrap();
+    page.join(member(2), |_| Life::Unknown).unwrap();
+    assert!(!page.remove_dead_members(member(2), |_| Life::Unknown));
+    assert_eq!(page.members().count(), 2);
+    assert!(!page.is_group_of("a", 9), "it was given no name");
+    assert!(page.is_named("a") && !page.is_named("b"));
+    assert!(page.is_group_of("a", 9) && page.is_group_of("a", 0) && !page.is_group_of("a", 8));
 }
 
 #[test]
@@ -163,12 +165,12 @@ fn a_new_run_clears_the_limits_set_in_the_last() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    page.join(member(1), |_| true).unwrap();
+    page.join(member(1), |_| Life::Alive).unwrap();
     let (at, word) = limit_order(device, Some(90));
     words[at as usize / 8].store(word, SeqCst);
-    page.join(member(2), |_| true).unwrap();
+    page.join(member(2), |_| Life::Alive).unwrap();
     assert_eq!(page.limit(device), Some(90));
-    page.join(member(3), |member| member.pid == 3).unwrap();
+    page.join(member(3), |member| alive_if(member.pid == 3)).unwrap();
     assert_eq!(page.limit(device), None);
 }
 
@@ -178,10 +180,10 @@ fn a_full_group_accepts_a_member_only_after_one_has_exited() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     for pid in 1..=GROUP_MEMBERS as u32 {
-        assert!(page.join(member(pid), |_| true).is_some());
+        assert!(page.join(member(pid), |_| Life::Alive).is_some());
     }
-    assert_eq!(page.join(member(999), |_| true), None);
-    assert!(page.join(member(999), |member| member.pid != 77).is_some());
+    assert_eq!(page.join(member(999), |_| Life::Alive), None);
+    assert!(page.join(member(999), |member| alive_if(member.pid != 77)).is_some());
     assert!(page.members().all(|member| member.pid != 77));
 }
 
@@ -192,7 +194,7 @@ fn threads_remove_each_exited_member_once() {
         let words = words();
         let page = GroupPage::open(&words, 9).unwrap();
         for pid in 1..=dead {
-            page.join(member(pid), |_| true).unwrap();
+            page.join(member(pid), |_| Life::Alive).unwrap();
         }
         let taken = AtomicU64::new(0);
         let go = AtomicBool::new(false);
@@ -203,7 +205,8 @@ fn threads_remove_each_exited_member_once() {
                     while !go.load(SeqCst) {
                         std::hint::spin_loop();
                     }
-                    let slot = page.join(member(pid), |member| member.pid >= 100).unwrap();
+                    let slot =
+                        page.join(member(pid), |member| alive_if(member.pid >= 100)).unwrap();
                     taken.fetch_add(slot as u64 + 1, SeqCst);
                 });
             }

@@ -1,4 +1,4 @@
-//! Pages of this version and of those before, groups, orders.
+//! Figures, groups, orders.
 
 use super::*;
 
@@ -40,56 +40,15 @@ fn figures_groups_and_orders_come_back() {
     assert_eq!(order(16, None, 1), None);
 }
 
-/// Pages as versions 1 and 2 wrote them.
 #[test]
-fn the_pages_of_the_versions_before_are_read() {
-    for (version, length) in [(1u64, 16usize), (2, 32)] {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
-        let set = |at: usize, word: u64| words[at].store(word.to_le(), Ordering::Relaxed);
-        set(0, MAGIC);
-        set(1, version | 2 << 32);
-        set(2, 4711 | 1 << 32);
-        set(8, 99);
-        for (device, ordinal) in [(0, 3), (1, 5)] {
-            let at = 768 + length * device;
-            let figures = [ordinal, 100, 200, 30, 140, u64::MAX, 7, 9, 2, 1, 4, 16];
-            for (word, value) in figures.into_iter().enumerate() {
-                set(at + word, value);
-            }
-            if version == 2 {
-                set(at + 12, 6);
-                set(at + 13, 1 << 30);
-            }
-        }
-        let page = LivePage::open(&words).unwrap();
-        let (at, devices) = page.devices();
-        let wanted = LiveDevice {
-            ordinal: 3,
-            live: 100,
-            peak: 200,
-            reserved: 30,
-            counted: 140,
-            live_allocations: 7,
-            allocations: 9,
-            frees: 2,
-            refused_by_cap: 1,
-            refused_by_driver: 4,
-            events: 16,
-            warned: if version == 2 { 6 } else { 0 },
-            total_bytes: if version == 2 { 1 << 30 } else { 0 },
-            resident: 100,
-            ..LiveDevice::default()
-        };
-        assert_eq!((at, devices.len(), devices[0]), (99, 2, wanted), "version {version}");
-        assert_eq!(devices[1].ordinal, 5);
-        assert_eq!((page.process().pid, page.state()), (4711, Some(LiveState::Recording)));
-        assert!(page.sites().1.is_empty());
-        // Behind the file of its version.
-        let filed = page.filed_order(1, None, 77).map(|(at, _)| at);
-        assert_eq!(filed, (version == 2).then_some(12288 + 32));
-        set(1, u64::from(LIVE_VERSION) + 1);
-        assert!(LivePage::open(&words).is_none(), "a newer one");
+fn a_page_of_another_version_is_none() {
+    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+    LivePage::begin(&words, &LiveProcess::default());
+    assert!(LivePage::open(&words).is_some());
+    for version in [0, LIVE_VERSION - 1, LIVE_VERSION + 1] {
+        words[1].store(u64::from(version).to_le(), Ordering::Relaxed);
+        assert!(LivePage::open(&words).is_none(), "{version}");
     }
 }
 

@@ -36,6 +36,7 @@ fn attend(process: &Process) {
 #[inline(never)]
 fn maintain_and_ask(process: &'static Process) {
     own_stack::run(|| maintain(process));
+    process.cap.keep_group();
     process.nvml.now_and_then(process);
 }
 

@@ -102,6 +102,9 @@ pub(in crate::hooks) fn refuse_at(
     if let Why::Warned(refusal) = why {
         say_that_it_only_warns(p, device, size, refusal);
     }
+    if refused.by == RefusedBy::Group {
+        p.cap.name_unchecked();
+    }
     if is_of_memory(&refused) && !reserve::is_used() {
         p.oom.refused(sources(p), device, &refused);
     }

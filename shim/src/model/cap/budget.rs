@@ -16,10 +16,11 @@ use std::sync::atomic::{Ordering::Release, Ordering::SeqCst};
 pub struct Budget {
     /// `u64::MAX` = no cap.
     limit: AtomicU64,
-    /// The count, if the process is in no group.
     counted: Contended,
-    /// Null, or this process's share in a group's budget; never freed.
+    /// Null, or this process's share in a group's budget, which has a copy of the count; never freed.
     share: AtomicPtr<GroupShare>,
+    /// The count and its copy where they differed at the last look.
+    differed: [AtomicU64; 2],
     soft: SoftLimiter,
     /// Nothing is refused: the caller reports the excess and takes the bytes anyway.
     only_warns: bool,
@@ -43,6 +44,7 @@ impl Budget {
             limit: AtomicU64::new(u64::MAX),
             counted: Contended::default(),
             share: AtomicPtr::new(null_mut()),
+            differed: Default::default(),
             soft: SoftLimiter::new(),
             only_warns,
         }
@@ -56,10 +58,21 @@ impl Budget {
         self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Makes the budget part of a group's. Called once, before the budget is used.
+    /// Makes the budget part of a group's, also in place of the one before: with what it has counted.
     pub fn share_with(&self, share: GroupShare) {
-        share.count().fetch_add(self.counted.0.swap(0, Relaxed), SeqCst);
+        share.count().fetch_add(self.counted(), SeqCst);
         self.share.store(Box::into_raw(Box::new(share)), Release);
+    }
+
+    /// Makes the group's copy equal to the count, which calls that were in progress changed alone when the process joined
+    /// again. Only if neither has changed since the last look: such calls have ended then.
+    pub fn align(&self) {
+        let Some(share) = self.share().filter(|share| share.is_held()) else { return };
+        let now = [self.counted(), share.count().load(SeqCst)];
+        let before = [0, 1].map(|at| self.differed[at].swap(now[at], Relaxed));
+        if now[0] != now[1] && now == before {
+            share.count().fetch_add(now[0].wrapping_sub(now[1]), SeqCst);
+        }
     }
 
     pub fn share(&self) -> Option<&GroupShare> {
@@ -77,10 +90,7 @@ impl Budget {
 
     /// Bytes allocated, and bytes reserved for calls in progress.
     pub fn counted(&self) -> u64 {
-        match self.share() {
-            None => self.counted.0.load(Relaxed),
-            Some(share) => share.count().load(Relaxed),
-        }
+        self.counted.0.load(Relaxed)
     }
 
     /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even a
@@ -92,9 +102,14 @@ impl Budget {
         match self.share() {
             None => self.take_own(&self.counted.0, bytes)?,
             Some(share) => {
-                let add = || self.take_own(share.count(), bytes);
+                let add = || {
+                    self.take_own(&self.counted.0, bytes)?;
+                    share.count().fetch_add(bytes, SeqCst);
+                    Ok(())
+                };
                 let take_back = || {
                     add_saturating(share.count(), -(bytes as i64), SeqCst);
+                    add_saturating(&self.counted.0, -(bytes as i64), Relaxed);
                 };
                 let taken = share.take(bytes, add, take_back);
                 if share.has_changed() {
@@ -135,10 +150,10 @@ impl Budget {
         if delta == 0 {
             return true;
         }
-        let good = match self.share() {
-            None => add_saturating(&self.counted.0, delta, Relaxed),
-            Some(share) => add_saturating(share.count(), delta, SeqCst),
-        };
+        if let Some(share) = self.share().filter(|share| share.is_held()) {
+            add_saturating(share.count(), delta, SeqCst);
+        }
+        let good = add_saturating(&self.counted.0, delta, Relaxed);
         self.soft.notice(self.counted());
         good
     }

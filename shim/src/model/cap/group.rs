@@ -4,40 +4,57 @@
 //! find the same page. A directory or page that another user could write is refused, since that user
 //! could change the cap.
 //!
-//! Before a refusal, members whose process has exited are removed. Missing pids are looked for at most
-//! every 20 us; zombies, reused pids and other programs after an exec at most every millisecond.
+//! Before a refusal, members that are dead are removed: one system call for each member, at most every 20 us. A
+//! member lives while the segment is attached that it made when it joined (`runtime/segment.rs`). Where that is gone and
+//! the pid is still there, /proc tells whether the kernel is still taking back what the process had, at most every
+//! millisecond. A member of which this cannot be told is kept, and named after the refusal.
+//!
+//! A member that was removed while it lives, or whose page has lost its name, joins again with what it holds. It
+//! finds the first at its next request, by a load, and the second once a second at most, at the end of a call or
+//! before a refusal, by asking whether the page's file is there.
 
-use super::group_page;
+use super::group_page::{self, Held};
 use super::{DeviceFacts, GroupShare};
+use crate::runtime::fallible::TryPush;
 use crate::runtime::private_table::{self, NoTask};
 use crate::runtime::secure_dir::{self, Wrong};
+use crate::runtime::segment::{self, Segment};
+use crate::runtime::system;
+use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 use vramtrace_format::capspec::CapSpec;
-use vramtrace_format::group::{GROUP_DEVICES, GROUP_MEMBERS, GroupPage};
+use vramtrace_format::group::{GROUP_DEVICES, GROUP_MEMBERS};
 use vramtrace_format::member::Member;
 use vramtrace_format::policy::GroupSpec;
+use vramtrace_format::proc::Life;
 
 /// The process's membership, if it is in a group.
 pub struct Group(Option<Joined>);
 
 struct Joined {
-    page: GroupPage<'static>,
+    held: Held,
     slot: usize,
     me: Member,
     cap: Option<CapSpec>,
-    /// When members were last checked, ns of the monotonic clock; and when last checked closely.
+    /// When members were last checked, ns of the monotonic clock; when by /proc; and when the page's name.
     looked_ns: AtomicU64,
     closely_ns: AtomicU64,
+    name_ns: AtomicU64,
+    /// Of a member it could not be told at once, at the last check.
+    unchecked: AtomicBool,
 }
 
-/// Least time between two checks for missing pids, which cost a system call for each member: a program
-/// that retries in a loop must not be slowed down.
+/// Least time between two checks of the members: a program that retries in a loop must not be slowed down.
 const LOOK_EVERY_NS: u64 = 20_000;
-/// Least time between two close checks, which read a file for each member. Only these find zombies and
-/// reused pids.
+/// Least time between two readings of /proc.
 const CLOSELY_EVERY_NS: u64 = 1_000_000;
+/// Least time between two looks for the page's name.
+const NAME_EVERY_NS: u64 = 1_000_000_000;
+
+/// The least segment that can be made: by it others see that this process lives.
+const SIGN_WORDS: usize = 512;
 
 /// Why a group cannot be joined. The message says what would be right.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,11 +74,6 @@ pub enum Why {
     OtherNamespace {
         path: String,
     },
-    /// Of an earlier version, and this process still runs.
-    EarlierVersion {
-        path: String,
-        pid: u32,
-    },
     /// Of another version, and its processes still run.
     OtherVersion {
         path: String,
@@ -76,7 +88,6 @@ pub enum Why {
     },
     Full,
     Devices,
-    NoProc,
     /// The system makes no task, which opens the files.
     NoTask {
         errno: i32,
@@ -98,11 +109,6 @@ impl fmt::Display for Why {
                 f,
                 "{path} is a group of another container, whose processes are not visible here; use \
                  another name, or remove it if no process uses it"
-            ),
-            Why::EarlierVersion { path, pid } => write!(
-                f,
-                "{path} is a group of an earlier version of this library, and process {pid} is a \
-                 member; use another name, or start all its processes with one version"
             ),
             Why::OtherVersion { path } => write!(
                 f,
@@ -133,10 +139,6 @@ impl fmt::Display for Why {
                 "the system makes no thread to open the files of a group with (errno {errno}); raise \
                  RLIMIT_NPROC or pids.max, or allow clone (seccomp)"
             ),
-            Why::NoProc => write!(
-                f,
-                "/proc of this pid namespace is needed to find out which members still run; mount it"
-            ),
         }
     }
 }
@@ -147,62 +149,151 @@ impl Group {
     }
 
     pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
-        let user = secure_dir::user();
-        Group::join_in(&vramtrace_format::memory::directory(user), spec)
+        Group::join_in(&vramtrace_format::memory::directory(secure_dir::user()), spec, None)
     }
 
-    fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {
-        let joined = private_table::run(|_| Group::enter(directory, spec));
-        let (page, slot, me) =
-            joined.unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))?;
-        let (looked_ns, closely_ns) = Default::default();
-        let cap = spec.cap.clone();
-        Ok(Group(Some(Joined { page, slot, me, cap, looked_ns, closely_ns })))
+    fn join_in(directory: &str, spec: &GroupSpec, before: Option<&Joined>) -> Result<Group, Why> {
+        let joined = private_table::run(|_| Group::enter(directory, spec, before));
+        joined.unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))
     }
 
     /// In a task.
-    #[allow(clippy::disallowed_methods)]
-    fn enter(
-        directory: &str,
-        spec: &GroupSpec,
-    ) -> Result<(GroupPage<'static>, usize, Member), Why> {
-        let me = Member::of_this_process().ok_or(Why::NoProc)?;
-        let page = group_page::open(directory, &spec.name)?;
-        let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
-        Ok((page, slot, me))
+    fn enter(directory: &str, spec: &GroupSpec, before: Option<&Joined>) -> Result<Group, Why> {
+        let me = before.map_or_else(sign, |before| Ok(before.me))?;
+        let held = group_page::open(directory, &spec.name, before.map(|before| &before.held))?;
+        let kept = before.filter(|before| before.is_member() && before.held.made == held.made);
+        let slot = match kept {
+            Some(before) => before.slot,
+            None => held.page.join(me, |member| life(me, member)).ok_or(Why::Full)?,
+        };
+        let (looked_ns, closely_ns, unchecked) = Default::default();
+        let name_ns = AtomicU64::new(monotonic_ns());
+        let cap = spec.cap.clone();
+        Ok(Group(Some(Joined { held, slot, me, cap, looked_ns, closely_ns, name_ns, unchecked })))
+    }
+
+    /// Whether this process is to join again: it is no member any more, or the page's file is gone.
+    pub fn is_lost(&self) -> bool {
+        let Some(joined) = &self.0 else { return false };
+        !joined.is_member() || is_due(&joined.name_ns, NAME_EVERY_NS) && joined.is_lost()
+    }
+
+    pub fn is_member(&self) -> bool {
+        self.0.as_ref().is_none_or(Joined::is_member)
+    }
+
+    /// Joins again, with the same identity: the page that has the name now, or the same one. Says what happened, and
+    /// whether it has another place now. `None`: another thread was faster.
+    pub fn again(&self, spec: &GroupSpec) -> Result<Option<(Group, bool, &'static str)>, Why> {
+        let lost = self.0.as_ref().filter(|joined| joined.is_lost());
+        let Some(before) = lost else { return Ok(None) };
+        let was_member = before.is_member();
+        let group = Group::join_in(&before.held.directory, spec, Some(before))?;
+        let is_same = group.0.as_ref().is_some_and(|after| after.held.made == before.held.made);
+        let what = match (is_same, was_member) {
+            (true, true) => "its name in memory was removed, and is there again",
+            (true, false) => "this process was removed while it lives, and is a member again",
+            (false, _) => "it had two pages; this process is in the older one now",
+        };
+        if !is_same {
+            before.held.page.leave(before.slot, before.me);
+        }
+        Ok(Some((group, !(is_same && was_member), what)))
     }
 
     /// This process's part in a device's budget. `None`: it is in no group.
     pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Result<Option<GroupShare>, Why> {
-        let Some(Joined { page, slot, cap, .. }) = &self.0 else { return Ok(None) };
+        let Some(Joined { held, slot, me, cap, .. }) = &self.0 else { return Ok(None) };
+        let page = held.page;
         let number = page.device(&facts.uuid, device.0, facts.total_bytes).ok_or(Why::Devices)?;
         let limit =
             cap.as_ref().and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
         page.set_member_limit(*slot, number, limit);
-        Ok(Some(GroupShare::new(*page, *slot, number)))
+        Ok(Some(GroupShare::new(page, *slot, *me, number)))
     }
 
-    #[allow(clippy::disallowed_methods)] // in a task
+    /// Removes members that are dead.
     pub fn reap(&self) {
-        let Some(Joined { page, me, looked_ns, closely_ns, .. }) = &self.0 else { return };
-        let now = monotonic_ns();
-        let is_due = |last: &AtomicU64, every| {
-            let due = now.saturating_sub(last.load(Relaxed)) >= every;
-            if due {
-                last.store(now, Relaxed);
-            }
-            due
+        let Some(joined) = &self.0 else { return };
+        let Joined { held, me, looked_ns, closely_ns, unchecked, .. } = joined;
+        if !is_due(looked_ns, LOOK_EVERY_NS) {
+            return;
+        }
+        let [is_unclear, is_unknown] = [const { Cell::new(false) }; 2];
+        let noted = |life, note: &Cell<bool>| {
+            note.set(true);
+            life
         };
-        if is_due(closely_ns, CLOSELY_EVERY_NS) {
-            // Without a task they are looked for by their pids alone.
-            let closely = || page.remove_dead_members(*me, |member| member.is_alive());
-            if private_table::run(|_| closely()).is_err() {
-                page.remove_dead_members(*me, |member| pid_is_taken(member.pid));
-            }
-        } else if is_due(looked_ns, LOOK_EVERY_NS) {
-            page.remove_dead_members(*me, |member| pid_is_taken(member.pid));
+        held.page.remove_dead_members(*me, |member| match is_attached(*me, member) {
+            Some(true) => Life::Alive,
+            Some(false) if !system::exists(member.pid) => Life::Dead,
+            Some(false) => noted(Life::Unknown, &is_unclear),
+            None => noted(Life::Unknown, &is_unknown),
+        });
+        unchecked.store(is_unclear.get() || is_unknown.get(), Relaxed);
+        if is_unclear.get() && is_due(closely_ns, CLOSELY_EVERY_NS) {
+            // Without a task they are kept.
+            let closely = |_: &_| held.page.remove_dead_members(*me, |member| life(*me, member));
+            let _ = private_table::run(closely);
         }
     }
+
+    /// The pids of members of which it cannot be told whether they live.
+    pub fn unchecked(&self) -> Vec<u32> {
+        let mut pids = Vec::new();
+        let Some(Joined { held, me, unchecked, .. }) = &self.0 else { return pids };
+        if !unchecked.load(Relaxed) {
+            return pids;
+        }
+        let _ = private_table::run(|_| {
+            for member in held.page.members() {
+                if member != *me && life(*me, member) == Life::Unknown {
+                    let _ = pids.try_push(member.pid);
+                }
+            }
+        });
+        pids
+    }
+}
+
+impl Joined {
+    fn is_member(&self) -> bool {
+        self.held.page.is_member(self.slot, self.me)
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.is_member() || self.held.has_lost_its_name()
+    }
+}
+
+/// This process, as a member: others see by a segment that it lives.
+fn sign() -> Result<Member, Why> {
+    let made = Segment::<SIGN_WORDS>::create().map_err(|wrong| match wrong {
+        Wrong::Errno(errno) => Why::NoSharedMemory { errno },
+        _ => Why::NoSharedMemory { errno: 0 },
+    })?;
+    Ok(Member { pid: std::process::id(), segment: made.id, made: made.made() })
+}
+
+/// Whether a member's segment is attached. `None`: this thread does not see its own process's either, so it has
+/// another IPC namespace or user by now.
+fn is_attached(me: Member, member: Member) -> Option<bool> {
+    let of = |member: Member| segment::is_attached(member.segment, member.made);
+    of(member).filter(|attached| *attached || of(me) == Some(true))
+}
+
+#[allow(clippy::disallowed_methods)] // in a task
+fn life(me: Member, member: Member) -> Life {
+    Life::of_holder(member.pid, is_attached(me, member), || system::exists(member.pid))
+}
+
+fn is_due(last: &AtomicU64, every: u64) -> bool {
+    let now = monotonic_ns();
+    let due = now.saturating_sub(last.load(Relaxed)) >= every;
+    if due {
+        last.store(now, Relaxed);
+    }
+    due
 }
 
 fn monotonic_ns() -> u64 {
@@ -210,14 +301,6 @@ fn monotonic_ns() -> u64 {
     // SAFETY: a struct of our own.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// Whether a process, or a zombie, has this pid.
-fn pid_is_taken(pid: u32) -> bool {
-    let Ok(pid) = i32::try_from(pid) else { return false };
-    // SAFETY: takes no pointers; signal 0 only checks that the pid exists.
-    let there = unsafe { libc::kill(pid, 0) } == 0;
-    there || secure_dir::errno() != Wrong::Errno(libc::ESRCH)
 }
 
 #[cfg(test)]
@@ -233,33 +316,95 @@ mod tests {
 
     fn why(directory: &str, name: &str) -> String {
         let spec = GroupSpec { name: name.into(), cap: None };
-        let why = Group::join_in(directory, &spec).err().expect("it must be refused").to_string();
+        let why =
+            Group::join_in(directory, &spec, None).err().expect("it must be refused").to_string();
         assert!(why.contains(directory), "{why}");
         why
     }
 
+    fn join(place: &str, spec: &GroupSpec) -> Group {
+        Group::join_in(place, spec, None).ok().unwrap()
+    }
+
     #[test]
-    fn who_has_ended_is_found_at_once_and_who_is_not_waited_for_at_the_next_close_look() {
+    fn who_has_ended_is_removed_and_who_cannot_be_told_is_kept_and_named() {
         let place = scratch("gone");
         let spec = GroupSpec { name: "a".into(), cap: None };
-        let group = Group::join_in(&place, &spec).ok().unwrap();
-        let Joined { page, closely_ns, .. } = group.0.as_ref().unwrap();
-        let member = |pid| Member { pid, start_ticks: 1, image: 0 };
+        let group = join(&place, &spec);
+        let Joined { held, slot, me, looked_ns, closely_ns, .. } = group.0.as_ref().unwrap();
+        let page = held.page;
         let count = || page.members().count();
-        closely_ns.store(u64::MAX, Relaxed);
-        let ended = (1 << 22) - 1;
-        page.join(member(ended), |_| true).unwrap();
+        let look = || {
+            looked_ns.store(0, Relaxed);
+            group.reap();
+        };
+        let add = |member| page.join(member, |_| Life::Alive).unwrap();
+        let none = (1 << 22) - 1;
+        // No such segment, and no such process.
+        add(Member { pid: none, segment: i32::MAX, made: 1 });
         assert_eq!(count(), 2);
-        group.reap();
+        look();
         assert_eq!(count(), 1);
-        // This process's pid, of an earlier start.
-        page.join(member(std::process::id()), |_| true).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        group.reap();
+        // This process's pid: it is there, and does not have that segment.
+        add(Member { segment: i32::MAX, ..*me });
+        closely_ns.store(u64::MAX, Relaxed);
+        look();
         assert_eq!(count(), 2, "no close look was due");
         closely_ns.store(0, Relaxed);
-        group.reap();
+        look();
         assert_eq!(count(), 1);
+        // It has its own, made at another time.
+        add(Member { made: me.made + 1, ..*me });
+        assert!(page.is_member(*slot, *me));
+        // Who sees itself no more cannot tell of others.
+        let blind = Member { segment: i32::MAX - 1, ..*me };
+        assert_eq!(life(blind, Member { pid: none, segment: i32::MAX, made: 1 }), Life::Unknown);
+        let _ = std::fs::remove_dir_all(&place);
+    }
+
+    #[test]
+    fn who_was_removed_or_has_lost_the_name_joins_again_and_of_two_pages_the_older_holds() {
+        let place = scratch("again");
+        let spec = GroupSpec { name: "a".into(), cap: None };
+        let group = join(&place, &spec);
+        let parts = |group: &Group| {
+            let Joined { held, slot, me, .. } = group.0.as_ref().unwrap();
+            (held.page, *slot, *me, held.made)
+        };
+        let (page, slot, me, made) = parts(&group);
+        assert!(!group.is_lost());
+        page.leave(slot, me);
+        assert!(group.is_lost());
+        let (group, _, what) = group.again(&spec).ok().flatten().unwrap();
+        assert!(
+            what.contains("removed while it lives")
+                && parts(&group).3 == made
+                && page.is_member(slot, me)
+        );
+        let forget = |group: &Group| group.0.as_ref().unwrap().name_ns.store(0, Relaxed);
+        std::fs::remove_dir_all(&place).unwrap();
+        forget(&group);
+        assert!(group.is_lost());
+        // Who joins finds it without its name.
+        let other = join(&place, &spec);
+        assert_eq!(parts(&other).3, made);
+        forget(&group);
+        assert!(!group.is_lost(), "its name is there again");
+        std::fs::remove_dir_all(&place).unwrap();
+        let (group, _, what) = group.again(&spec).ok().flatten().unwrap();
+        assert!(what.contains("is there again") && !group.is_lost());
+        // A newer page gets the name: it is given up.
+        let newer = join(&place, &GroupSpec { name: "b".into(), cap: None });
+        assert!(parts(&newer).3 > made);
+        std::fs::remove_dir_all(format!("{place}/group.a")).unwrap();
+        std::fs::rename(format!("{place}/group.b"), format!("{place}/group.a")).unwrap();
+        let (group, ..) = group.again(&spec).ok().flatten().unwrap();
+        assert_eq!(parts(&group).3, made);
+        forget(&newer);
+        assert!(newer.is_lost());
+        let (moved, _, what) = newer.again(&spec).ok().flatten().unwrap();
+        assert!(what.contains("older") && parts(&moved).3 == made);
+        assert_eq!((parts(&newer).0.members().count(), page.members().count()), (0, 3));
         let _ = std::fs::remove_dir_all(&place);
     }
 
@@ -277,28 +422,23 @@ mod tests {
 
         std::fs::set_permissions(&open, PermissionsExt::from_mode(0o700)).unwrap();
         let spec = GroupSpec { name: "good".into(), cap: None };
-        let group = Group::join_in(&open, &spec).ok().unwrap();
-        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
+        let group = join(&open, &spec);
+        assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
         group.reap();
-        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
+        assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
 
         symlink(format!("{open}/group.good"), format!("{open}/group.linked")).unwrap();
         assert!(why(&open, "linked").contains("link"));
-        std::fs::write(format!("{open}/group.once"), "").unwrap();
-        let closed = || PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(format!("{open}/group.once"), closed()).unwrap();
-        std::fs::hard_link(format!("{open}/group.once"), format!("{open}/group.twice")).unwrap();
-        assert!(why(&open, "twice").contains("single hard link"));
+        std::fs::write(format!("{open}/group.file"), "").unwrap();
+        assert!(why(&open, "file").contains("not a directory"));
         std::fs::create_dir(format!("{open}/group.entered")).unwrap();
         let wide = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(format!("{open}/group.entered"), wide).unwrap();
         assert!(why(&open, "entered").contains("mode 755"));
-        std::fs::write(format!("{open}/group.wide"), "").unwrap();
-        let wide = PermissionsExt::from_mode(0o644);
-        std::fs::set_permissions(format!("{open}/group.wide"), wide).unwrap();
-        assert!(why(&open, "wide").contains("mode 644"));
-        std::fs::write(format!("{open}/group.other"), [1; 100]).unwrap();
-        std::fs::set_permissions(format!("{open}/group.other"), closed()).unwrap();
+        std::fs::create_dir(format!("{open}/group.other")).unwrap();
+        let closed = PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(format!("{open}/group.other"), closed).unwrap();
+        std::fs::write(format!("{open}/group.other/notes"), "").unwrap();
         assert!(why(&open, "other").contains("not a group page of this version"));
         if secure_dir::user() == 0 {
             std::os::unix::fs::chown(&open, Some(65534), Some(65534)).unwrap();

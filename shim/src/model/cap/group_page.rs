@@ -2,16 +2,16 @@
 //! it, whose name gives the segment of shared memory.
 //!
 //! A directory and an empty file take no room: they can be created when the file system is full, or
-//! under a file size limit of 0. They cannot be truncated, and earlier versions, whose page is a file
-//! of this name, refuse a directory.
+//! under a file size limit of 0. They cannot be truncated.
 
 use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
+use crate::runtime::errno;
 use crate::runtime::private_table::{self, NoTask, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
 use crate::runtime::system;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 use vramtrace_format::group::{self, GROUP_WORDS, GroupPage, Unusable};
 use vramtrace_format::member::{Member, Namespaces};
@@ -22,26 +22,71 @@ type Memory = Segment<GROUP_WORDS>;
 /// this long is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Attaches the group's page, and creates it if there is none. It is never detached.
-pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
-    private_table::run(|table| open_in(table, directory, name))
-        .unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))
+/// The page of a group, attached for good.
+pub struct Held {
+    pub page: GroupPage<'static>,
+    /// When it was made: of two pages of one name the older one holds.
+    pub made: u64,
+    segment: i32,
+    pub directory: String,
+    /// The path of the file that names it, and the device on which that is.
+    path: CString,
+    device: u64,
 }
 
-fn open_in(table: &Table, directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
+impl Held {
+    /// Whether the file that names the page is gone. False where that cannot be told: in another root directory, or for
+    /// another user.
+    pub fn has_lost_its_name(&self) -> bool {
+        device_of(&self.path).is_none()
+            && errno::get() == libc::ENOENT
+            && device_of(c"/dev/shm") == Some(self.device)
+    }
+}
+
+/// The device on which this file is. `None`: errno says why.
+fn device_of(path: &CStr) -> Option<u64> {
+    // SAFETY: a structure for which zeros are a value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    (system::stat_of_name(libc::AT_FDCWD, path, &mut stat) == 0).then_some(stat.st_dev)
+}
+
+/// How often it is tried again where the directory was removed meanwhile.
+const TRIES: u32 = 5;
+
+/// Attaches the group's page, and creates it if there is none. It is never detached. `mine`: the page that this process
+/// is in, which is the group's if it is the older one.
+pub fn open(directory: &str, name: &str, mine: Option<&Held>) -> Result<Held, Why> {
+    let mut tries = 0;
+    loop {
+        let opened = private_table::run(|table| open_in(table, directory, name, mine))
+            .unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }));
+        tries += 1;
+        match opened {
+            Err(Why::File { what: Wrong::Errno(libc::ENOENT), .. }) if tries < TRIES => {}
+            opened => return opened,
+        }
+    }
+}
+
+fn open_in(table: &Table, directory: &str, name: &str, mine: Option<&Held>) -> Result<Held, Why> {
     let refuse = |what| Why::Directory { path: directory.into(), what };
     let opened = secure_dir::directory(table, directory.as_bytes()).map_err(refuse)?;
     let path = format!("{directory}/group.{name}");
     if !lock(&opened) {
         return Err(Why::Busy { path: directory.into() });
     }
-    let name = secure_dir::c_string(format!("group.{name}").as_bytes());
-    let name = name.map_err(|what| Why::File { path: path.clone(), what })?;
-    let group = Place { directory: open_place(table, &opened, &name, &path)?, table, path };
-    match group.find()? {
-        Some(page) => Ok(page),
-        None => group.make(),
-    }
+    let listed = secure_dir::c_string(format!("group.{name}").as_bytes()).and_then(|file| {
+        let place = secure_dir::directory_in(table, &opened, &file)?;
+        secure_dir::names(&place).map(|files| (place, files))
+    });
+    let (place, files) = listed.map_err(|what| Why::File { path: path.clone(), what })?;
+    let group = Place { directory: place, files, table, path, name };
+    let found = group.page_of(mine)?;
+    let path = group.announce(&found).map_err(|what| group.wrong(what))?;
+    let device = device_of(&path).ok_or_else(|| group.wrong(secure_dir::errno()))?;
+    let Found { page, made, segment } = found;
+    Ok(Held { page, made, segment, directory: directory.into(), path, device })
 }
 
 /// Locks the directory of group pages against other processes until it is closed: one process at a time
@@ -61,83 +106,21 @@ fn lock(directory: &Opened) -> bool {
     }
 }
 
-fn open_place<'t>(
-    table: &'t Table,
-    directory: &Opened,
-    name: &CStr,
-    path: &str,
-) -> Result<Opened<'t>, Why> {
-    let opened = match secure_dir::directory_in(table, directory, name) {
-        Err(Wrong::Errno(libc::ENOTDIR)) => {
-            remove_earlier(table, directory, name, path)?;
-            secure_dir::directory_in(table, directory, name)
-        }
-        other => other,
-    };
-    opened.map_err(|what| Why::File { path: path.into(), what })
-}
-
-/// Removes the page of an earlier version, which was a file, if all of its members have exited.
-fn remove_earlier(table: &Table, directory: &Opened, name: &CStr, path: &str) -> Result<(), Why> {
-    let wrong = |what| Why::File { path: path.into(), what };
-    let file = secure_dir::open(table, directory, name, libc::O_RDONLY).map_err(wrong)?;
-    let stat = secure_dir::checked_stat(&file).map_err(wrong)?;
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
-        return Err(wrong(Wrong::NotPlain));
-    }
-    let read = |at, words: &mut [u64]| {
-        // SAFETY: room for as many bytes.
-        unsafe { system::pread(file.number(), words.as_mut_ptr().cast(), words.len() * 8, at) > 0 }
-    };
-    match earlier::living_member(read) {
-        Ok(None) => {
-            let _ = secure_dir::remove(directory, name);
-            Ok(())
-        }
-        Ok(Some(pid)) => Err(Why::EarlierVersion { path: path.into(), pid }),
-        Err(earlier::Unknown::NotAGroup) => Err(Why::NotAGroup { path: path.into() }),
-        Err(earlier::Unknown::OtherNamespace) => Err(Why::OtherNamespace { path: path.into() }),
-    }
-}
-
-/// The layout of a group's file in earlier versions.
-mod earlier {
-    use super::Member;
-
-    pub enum Unknown {
-        NotAGroup,
-        OtherNamespace,
-    }
-
-    const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup1");
-    const MEMBERS_AT: i64 = 256;
-    const MEMBERS: i64 = 256;
-
-    /// The pid of a live member, if there is one. `read` reads words at a byte offset.
-    #[allow(clippy::disallowed_methods)] // in a task
-    pub fn living_member(read: impl Fn(i64, &mut [u64]) -> bool) -> Result<Option<u32>, Unknown> {
-        let mut head = [0; 2];
-        if !read(0, &mut head) || head[0] != MAGIC {
-            return Err(Unknown::NotAGroup);
-        }
-        if head[1] != Member::namespace() {
-            return Err(Unknown::OtherNamespace);
-        }
-        let member = |slot| {
-            let mut words = [0; 2];
-            let there = read((MEMBERS_AT + 2 * slot) * 8, &mut words) && words[0] != 0;
-            there.then(|| Member::from_words(words[0] & !(1 << 63), words[1]))
-        };
-        let living = (0..MEMBERS).filter_map(member).find(Member::is_alive);
-        Ok(living.map(|member| member.pid))
-    }
-}
-
 /// The group's directory, under the lock.
 struct Place<'t> {
     directory: Opened<'t>,
+    files: Vec<CString>,
     table: &'t Table,
     path: String,
+    name: &'t str,
+}
+
+/// A page that this process has attached.
+#[derive(Clone, Copy)]
+struct Found {
+    page: GroupPage<'static>,
+    made: u64,
+    segment: i32,
 }
 
 /// The name of the file in it.
@@ -162,16 +145,82 @@ impl Entry {
 }
 
 impl Place<'_> {
-    /// The page of the group's live members. Removes the remains of a group that has ended.
-    fn find(&self) -> Result<Option<GroupPage<'static>>, Why> {
-        for file in secure_dir::names(&self.directory).map_err(|what| self.wrong(what))? {
+    /// The page that has the name, or that of this process if it is older. If neither is there, one that has lost its name;
+    /// else a new one.
+    fn page_of(&self, mine: Option<&Held>) -> Result<Found, Why> {
+        let mine =
+            mine.map(|held| Found { page: held.page, made: held.made, segment: held.segment });
+        match (self.find(mine)?, mine) {
+            (Some(found), Some(mine)) if mine.made < found.made => Ok(mine),
+            (Some(found), _) => Ok(found),
+            (None, mine) => match (self.nameless(mine), mine) {
+                (Some(found), Some(mine)) if mine.made < found.made => Ok(mine),
+                (Some(found), _) => Ok(found),
+                (None, Some(mine)) => Ok(mine),
+                (None, None) => self.make(),
+            },
+        }
+    }
+
+    /// The oldest page of this name that somebody has attached, but for this process's: its directory was removed while
+    /// its members live.
+    fn nameless(&self, mine: Option<Found>) -> Option<Found> {
+        let mut oldest: Option<Found> = None;
+        Memory::each_attached(|segment| {
+            if mine.is_some_and(|mine| mine.segment == segment) {
+                return;
+            }
+            let Ok(memory) = Memory::attach(segment) else { return };
+            let is_it = |page: &GroupPage| page.is_group_of(self.name, Member::namespace());
+            match GroupPage::look(memory.words).filter(is_it) {
+                Some(page) if oldest.is_none_or(|oldest| page.made(1) < oldest.made) => {
+                    oldest = Some(Found { page, made: page.made(1), segment });
+                }
+                _ => memory.detach(),
+            }
+        });
+        oldest
+    }
+
+    /// Makes the file that names the page, unless it is there, and removes others. Returns its path.
+    fn announce(&self, found: &Found) -> Result<CString, Wrong> {
+        let mut there = None;
+        for file in &self.files {
+            let entry = file.to_str().ok().and_then(Entry::parse);
+            match entry.filter(|entry| (entry.segment, entry.made) == (found.segment, found.made)) {
+                Some(entry) => there = Some(entry.name()),
+                None => secure_dir::remove(&self.directory, file)?,
+            }
+        }
+        let name = there.map_or_else(|| self.add(found), Ok)?;
+        secure_dir::c_string(format!("{}/{name}", self.path).as_bytes())
+    }
+
+    fn add(&self, found: &Found) -> Result<String, Wrong> {
+        let ipc_namespace = Namespaces::of_this_process().ipc;
+        let name = Entry { ipc_namespace, segment: found.segment, made: found.made }.name();
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+        let file = secure_dir::c_string(name.as_bytes())?;
+        secure_dir::open(self.table, &self.directory, &file, flags).map(|_| name)
+    }
+
+    /// The page that the directory names. `None`: nobody has it any more.
+    fn find(&self, mine: Option<Found>) -> Result<Option<Found>, Why> {
+        for file in &self.files {
             let entry = file.to_str().ok().and_then(Entry::parse).ok_or_else(|| self.no_group())?;
-            if entry.ipc_namespace != Namespaces::of_this_process().ipc {
+            let (theirs, own) = (entry.ipc_namespace, Namespaces::of_this_process().ipc);
+            if theirs != 0 && own != 0 && theirs != own {
                 return Err(self.other_namespace());
             }
+            if let Some(mine) = mine.filter(|mine| mine.made == entry.made) {
+                return Ok(Some(mine));
+            }
+            let Entry { made, segment, .. } = entry;
             match self.attach(&entry)? {
-                Some(page) => return Ok(Some(page)),
-                None => self.remove(&file)?,
+                Some(page) => return Ok(Some(Found { page, made, segment })),
+                // It may live where this process has no part of.
+                None if own == 0 && theirs != 0 => return Err(self.other_namespace()),
+                None => {}
             }
         }
         Ok(None)
@@ -206,22 +255,22 @@ impl Place<'_> {
         }
     }
 
-    fn make(&self) -> Result<GroupPage<'static>, Why> {
+    fn make(&self) -> Result<Found, Why> {
         let memory = Memory::create().map_err(|wrong| {
             let Wrong::Errno(errno) = wrong else { return self.wrong(wrong) };
             Why::NoSharedMemory { errno }
         })?;
         let segment = memory.id;
         let page = self.checked_page(memory)?;
+        page.is_named(self.name);
         let made = page.made(real_mono_ns());
-        let ipc_namespace = Namespaces::of_this_process().ipc;
-        self.add(&Entry { ipc_namespace, segment, made }.name())?;
-        Ok(page)
+        Ok(Found { page, made, segment })
     }
 
     /// The page in this memory, if it is a group page of this version and pid namespace.
     fn checked_page(&self, memory: Memory) -> Result<GroupPage<'static>, Why> {
-        GroupPage::open(memory.words, Member::namespace()).map_err(|why| {
+        let namespace = Member::namespace();
+        GroupPage::open(memory.words, namespace).map_err(|why| {
             // Otherwise a group whose members have all exited would exist as long as this process.
             memory.detach();
             match why {
@@ -229,17 +278,6 @@ impl Place<'_> {
                 Unusable::OtherNamespace => self.other_namespace(),
             }
         })
-    }
-
-    fn add(&self, name: &str) -> Result<(), Why> {
-        let name = secure_dir::c_string(name.as_bytes()).map_err(|what| self.wrong(what))?;
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-        let made = secure_dir::open(self.table, &self.directory, &name, flags);
-        made.map(drop).map_err(|what| self.wrong(what))
-    }
-
-    fn remove(&self, file: &CStr) -> Result<(), Why> {
-        secure_dir::remove(&self.directory, file).map_err(|what| self.wrong(what))
     }
 
     fn wrong(&self, what: Wrong) -> Why {
@@ -259,7 +297,7 @@ impl Place<'_> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use vramtrace_format::proc::Life;
 
     struct Scratch(String);
 
@@ -285,14 +323,6 @@ mod tests {
             assert!(files.next().is_none());
             Entry::parse(&name).unwrap()
         }
-
-        fn earlier(&self, words: &[u64]) {
-            let file = format!("{}/group.a", self.0);
-            let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            bytes.resize(73728, 0);
-            fs::write(&file, bytes).unwrap();
-            fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
-        }
     }
 
     impl Drop for Scratch {
@@ -304,56 +334,37 @@ mod tests {
     #[test]
     fn all_find_the_same_page_and_a_dead_one_is_made_anew() {
         let place = Scratch::new("same");
-        let me = Member::of_this_process().unwrap();
-        let first = open(&place.0, "a").ok().unwrap();
-        let slot = first.join(me, |_| true).unwrap();
+        let me = Member { pid: 1, segment: 2, made: 3 };
+        let open = |name| open(&place.0, name, None).map(|held| held.page);
+        let first = open("a").ok().unwrap();
+        let slot = first.join(me, |_| Life::Alive).unwrap();
         let device = first.device(&[1; 16], 0, 100).unwrap();
         first.set_member_limit(slot, device, Some(70));
         let entry = place.entry();
-        assert_eq!(open(&place.0, "a").ok().unwrap().limit(device), Some(70));
-        assert_eq!(open(&place.0, "b").ok().unwrap().members().count(), 0, "another group");
-        // The id is another group's by now.
-        place.put(&Entry { made: entry.made + 1, ..entry });
-        assert_eq!(open(&place.0, "a").ok().unwrap().members().count(), 0);
-        place.put(&Entry { segment: i32::MAX, ..entry });
-        assert_eq!(open(&place.0, "a").ok().unwrap().members().count(), 0);
+        assert_eq!(open("a").ok().unwrap().limit(device), Some(70));
+        assert_eq!(open("b").ok().unwrap().members().count(), 0, "another group");
+        // The id is another group's by now, or nobody's: the page is found by the name that it has.
+        for wrong in [Entry { made: entry.made + 1, ..entry }, Entry { segment: i32::MAX, ..entry }]
+        {
+            place.put(&wrong);
+            assert_eq!(open("a").ok().unwrap().limit(device), Some(70));
+            assert_eq!(place.entry().name(), entry.name());
+        }
         let other = Entry { ipc_namespace: 1, ..entry };
         place.put(&other);
-        assert!(matches!(open(&place.0, "a"), Err(Why::OtherNamespace { .. })));
-    }
-
-    #[test]
-    fn the_file_of_an_earlier_version_goes_when_its_members_are_dead() {
-        let place = Scratch::new("earlier");
-        drop(open(&place.0, "a"));
-        let me = Member::of_this_process().unwrap();
-        let magic = u64::from_le_bytes(*b"vtgroup1");
-        let mut words = vec![0; 512];
-        for (member, namespace) in [(me, 0), (me, 1), (Member { start_ticks: 1, ..me }, 0)] {
-            let _ = fs::remove_dir_all(format!("{}/group.a", place.0));
-            (words[0], words[1]) = (magic, Member::namespace() + namespace);
-            (words[256 + 2 * 9], words[256 + 2 * 9 + 1]) = (member.to_word(), member.image);
-            place.earlier(&words);
-            match (open(&place.0, "a"), member == me, namespace) {
-                (Err(Why::EarlierVersion { pid, .. }), true, 0) => assert_eq!(pid, me.pid),
-                (Err(Why::OtherNamespace { .. }), _, 1) => {}
-                (Ok(_), false, 0) => {}
-                (other, ..) => panic!("{:?}", other.err()),
-            }
-            let _ = fs::remove_file(format!("{}/group.a", place.0));
-        }
+        assert!(matches!(open("a"), Err(Why::OtherNamespace { .. })));
     }
 
     #[test]
     fn who_finds_it_locked_waits_and_gives_up() {
         let place = Scratch::new("locked");
-        drop(open(&place.0, "a"));
+        drop(open(&place.0, "a", None));
         private_table::run(|table| {
             let directory = secure_dir::directory(table, place.0.as_bytes()).unwrap();
             assert!(lock(&directory));
-            assert!(matches!(open(&place.0, "a"), Err(Why::Busy { .. })));
+            assert!(matches!(open(&place.0, "a", None), Err(Why::Busy { .. })));
         })
         .unwrap();
-        assert!(open(&place.0, "a").is_ok());
+        assert!(open(&place.0, "a", None).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! One device's part in the budget of a group: this process's count lies in the group's page, and
+//! One device's part in the budget of a group: a copy of this process's count lies in the group's page, and
 //! a request must fit with what all members have.
 //!
 //! A request adds to this member's count and then sums all counts; over the limit it takes back. Of
@@ -10,10 +10,12 @@
 use super::counting::{Attempt, Refusal, add_then_look};
 use crate::runtime::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed, spin_loop};
 use vramtrace_format::group::GroupPage;
+use vramtrace_format::member::Member;
 
 pub struct GroupShare {
     page: GroupPage<'static>,
     slot: usize,
+    me: Member,
     device: usize,
     /// The limit that was reported last: `u64::MAX` = none.
     reported_limit: AtomicU64,
@@ -26,12 +28,18 @@ pub struct GroupShare {
 const TRIES: u32 = if cfg!(loom) { 1 } else { 6 };
 
 impl GroupShare {
-    pub fn new(page: GroupPage<'static>, slot: usize, device: usize) -> GroupShare {
+    pub fn new(page: GroupPage<'static>, slot: usize, me: Member, device: usize) -> GroupShare {
         let reported_limit = AtomicU64::new(page.limit(device).unwrap_or(u64::MAX));
-        GroupShare { page, slot, device, reported_limit, changed: AtomicBool::new(false) }
+        GroupShare { page, slot, me, device, reported_limit, changed: AtomicBool::new(false) }
     }
 
-    /// This process's count.
+    /// Whether this process is still a member: the slot may be another's, whose count must not be touched.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.page.is_member(self.slot, self.me)
+    }
+
+    /// This process's count, as the group sees it.
     pub fn count(&self) -> &'static AtomicU64 {
         self.page.count(self.slot, self.device)
     }
@@ -53,6 +61,11 @@ impl GroupShare {
         add: impl Fn() -> Result<(), Refusal>,
         take_back: impl Fn(),
     ) -> Result<(), Refusal> {
+        if !self.is_held() {
+            // It joins again before it is refused.
+            let limit = self.limit().unwrap_or(0);
+            return Err(Refusal { counted: self.sum(), limit, of_group: true });
+        }
         let _asks = Asks::begin(self);
         let limit = || {
             let limit = self.limit();
@@ -123,7 +136,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::Ordering::SeqCst;
     use vramtrace_format::group::{GROUP_WORDS, limit_order};
-    use vramtrace_format::member::Member;
+    use vramtrace_format::proc::Life;
 
     fn page() -> (GroupPage<'static>, &'static [AtomicU64; GROUP_WORDS]) {
         let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
@@ -133,11 +146,12 @@ mod tests {
     }
 
     fn budget(page: GroupPage<'static>, pid: u32, limit: u64) -> Budget {
-        let slot = page.join(Member { pid, start_ticks: 1, image: 0 }, |_| true).unwrap();
+        let me = Member { pid, segment: 1, made: 0 };
+        let slot = page.join(me, |_| Life::Alive).unwrap();
         let device = page.device(&[1; 16], 0, 1 << 30).unwrap();
         page.set_member_limit(slot, device, Some(limit));
         let budget = Budget::default();
-        budget.share_with(GroupShare::new(page, slot, device));
+        budget.share_with(GroupShare::new(page, slot, me, device));
         budget
     }
 
@@ -160,6 +174,31 @@ mod tests {
         assert!(b.reserve(1, None).is_err(), "lowered to what is live");
         a.charge(-10);
         assert!(b.reserve(5, None).is_ok());
+    }
+
+    #[test]
+    fn who_is_removed_is_refused_until_it_has_joined_again_with_what_it_holds() {
+        let (page, _) = page();
+        let (a, b) = (budget(page, 1, 100), budget(page, 2, 100));
+        a.reserve(60, None).unwrap().commit(60).unwrap();
+        let me = Member { pid: 1, segment: 1, made: 0 };
+        page.remove_dead_members(Member { pid: 2, ..me }, |_| Life::Dead);
+        // The place is another's by now, whose count stays as it is.
+        let other = budget(page, 3, 100);
+        other.reserve(7, None).unwrap().commit(7).unwrap();
+        assert!(a.reserve(1, None).is_err());
+        a.charge(-20);
+        assert_eq!((a.counted(), page.sum(0)), (40, 7));
+        let slot = page.join(me, |_| Life::Alive).unwrap();
+        a.share_with(GroupShare::new(page, slot, me, 0));
+        assert_eq!(page.sum(0), 47);
+        assert!(b.reserve(54, None).is_err() && b.reserve(53, None).is_ok());
+        // What was counted while it moved is put right once nothing moves any more.
+        page.count(slot, 0).fetch_add(5, SeqCst);
+        a.align();
+        assert_eq!(page.sum(0), 52);
+        a.align();
+        assert_eq!(page.sum(0), 47);
     }
 
     #[test]

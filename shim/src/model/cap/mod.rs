@@ -53,7 +53,7 @@ use std::sync::atomic::{
 };
 use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
-use vramtrace_format::{DeviceId, Kind};
+use vramtrace_format::{DeviceId, Kind, uuid};
 
 /// The driver's facts of a device that are needed to find its rule in the cap.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +90,10 @@ pub struct Cap {
     /// The group, once it is joined.
     group: AtomicPtr<Group>,
     joining: Lock<()>,
+    /// It was reported that the process cannot join again.
+    lost: AtomicBool,
+    /// The members that were named last as those that cannot be checked.
+    unchecked: AtomicU64,
     pub orders: Orders<LIVE_DEVICES>,
 }
 
@@ -107,6 +111,7 @@ struct DeviceCap {
     ordered: AtomicBool,
     /// 0 = not known yet.
     total: AtomicU64,
+    uuid: [AtomicU64; 2],
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
     managed: Managed,
@@ -119,6 +124,7 @@ impl DeviceCap {
             resolved: AtomicBool::new(false),
             ordered: AtomicBool::new(false),
             total: AtomicU64::new(0),
+            uuid: Default::default(),
             outside: AtomicU64::new(0),
             managed: Managed::default(),
         }
@@ -138,6 +144,8 @@ impl Cap {
             bad: AtomicBool::new(rules.bad),
             group: AtomicPtr::new(null_mut()),
             joining: Lock::new(()),
+            lost: AtomicBool::new(false),
+            unchecked: AtomicU64::new(0),
             order: AtomicU64::new(0),
             ordered: AtomicPtr::new((&raw const NO_ORDER).cast_mut()),
             orders: Orders::default(),
@@ -196,6 +204,8 @@ impl Cap {
         let limit =
             spec.and_then(|spec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes));
         cap.total.store(facts.total_bytes, Relaxed);
+        let words = uuid::to_words(&facts.uuid);
+        cap.uuid.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
         if !cap.ordered.load(Relaxed) {
             cap.budget.set_limit(limit);
         }
@@ -219,10 +229,8 @@ impl Cap {
     /// The process's group, joined at the first need. Under the lock. `Err`: it cannot be joined.
     fn join(&self) -> Result<&Group, ()> {
         static NONE: Group = Group::none();
-        let known = self.group.load(Acquire);
-        if !known.is_null() {
-            // SAFETY: never freed.
-            return Ok(unsafe { &*known });
+        if let Some(known) = self.joined() {
+            return Ok(known);
         }
         let Some(spec) = &self.rules.group else { return Ok(&NONE) };
         match Group::join(spec) {
@@ -270,11 +278,75 @@ impl Cap {
         self.rules.group.as_ref().map(|group| group.name.as_str())
     }
 
-    /// Removes members of the group whose process has exited, which frees their share.
-    pub fn reap(&self) {
+    fn joined(&self) -> Option<&Group> {
         // SAFETY: null, or never freed.
-        if let Some(group) = unsafe { self.group.load(Acquire).as_ref() } {
-            group.reap();
+        unsafe { self.group.load(Acquire).as_ref() }
+    }
+
+    /// Removes members of the group that are dead, which frees their share.
+    pub fn reap(&self) {
+        self.keep_group();
+        self.joined().into_iter().for_each(Group::reap);
+    }
+
+    /// Joins the group again, with what this process holds, if it was removed or the page has lost its name. Called before
+    /// a refusal, and from time to time at the end of a call.
+    pub fn keep_group(&self) {
+        let Some(group) = self.joined() else { return };
+        if group.is_lost() {
+            self.join_again();
+        }
+        self.devices.iter().for_each(|cap| cap.budget.align());
+    }
+
+    #[cold]
+    fn join_again(&self) {
+        let _one = self.joining.lock();
+        // Another thread may have been faster.
+        let (Some(group), Some(spec)) = (self.joined(), &self.rules.group) else { return };
+        let name = &spec.name;
+        match group.again(spec) {
+            Ok(None) => {}
+            Ok(Some((again, has_moved, what))) => {
+                let again = Box::into_raw(Box::new(again));
+                // SAFETY: never freed.
+                let group = unsafe { &*again };
+                for (ordinal, cap) in self.devices.iter().enumerate() {
+                    if !has_moved || cap.budget.share().is_none() {
+                        continue;
+                    }
+                    let word = |at: usize| cap.uuid[at].load(Relaxed);
+                    let uuid = uuid::from_words([word(0), word(1)]);
+                    let facts = DeviceFacts { uuid, total_bytes: cap.total.load(Relaxed) };
+                    if let Ok(Some(share)) = self.share(group, DeviceId(ordinal as u8), &facts) {
+                        cap.budget.share_with(share);
+                    }
+                }
+                self.group.store(again, Release);
+                log::line(format_args!("VRAMTRACE_CAP_GROUP={name}: {what}"));
+            }
+            // Its requests are refused, if it is no member; else its limit holds as it is.
+            Err(why) if !group.is_member() && !self.lost.swap(true, Relaxed) => {
+                log::line(format_args!(
+                    "VRAMTRACE_CAP_GROUP={name}: this process was removed while it lives, and cannot join \
+                     again: {why}; every request for GPU memory is refused"
+                ));
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// After a refusal by the group: names the members of which it cannot be told whether they live, if they are others
+    /// than the last time.
+    pub fn name_unchecked(&self) {
+        let pids = self.joined().map(Group::unchecked).unwrap_or_default();
+        let sum = pids.iter().fold(0, |sum: u64, pid| sum.rotate_left(7) ^ u64::from(*pid));
+        if self.unchecked.swap(sum, Relaxed) != sum && !pids.is_empty() {
+            log::line(format_args!(
+                "VRAMTRACE_CAP_GROUP={}: from here it cannot be told whether these members still run: \
+                 {pids:?}; what they hold counts; `vramtrace ps` removes those that have ended",
+                self.group_name().unwrap_or_default()
+            ));
         }
     }
 

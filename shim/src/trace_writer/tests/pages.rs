@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use vramtrace_format::LivePage;
 use vramtrace_format::live::{LIVE_WORDS, LiveState};
 use vramtrace_format::member::Namespaces;
-use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::name::PageName;
 use vramtrace_format::proc::Stat;
 
 /// A directory in memory: live pages lie on no other.
@@ -146,25 +146,26 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     let parent = std::os::unix::process::parent_id();
     let start = Stat::of(parent).unwrap().start_ticks;
     let name = |pid, start_ticks, namespaces, id| {
-        let place = Place::Segment { namespaces, id };
-        PageName { pid, start_ticks, place }.to_string()
+        PageName { pid, start_ticks, namespaces, id }.to_string()
     };
     let (dead, elsewhere) = (4194305, Namespaces { pid: 1, ..here });
     let segment = Segment::<LIVE_WORDS>::create().ok().unwrap().id;
     let stay = [
         name(parent, start, here, Some(segment)),
+        // Somebody has the segment.
+        name(dead, 77, here, Some(segment)),
         // Whether they live cannot be known from here.
         name(dead, 77, elsewhere, None),
         name(dead, 77, elsewhere, Some(segment)),
         name(dead, 77, Namespaces { pid: 1, ipc: 1 }, Some(i32::MAX)),
-        // An earlier version's.
         format!("{dead}.77"),
         "notes".into(),
         "1.x".into(),
     ];
     let go = [
-        name(dead, 77, here, Some(segment)),
         name(dead, 77, here, None),
+        // Nobody has the segment.
+        name(parent, start, here, Some(i32::MAX)),
         name(parent, 1, here, None),
         // Nobody has the segment.
         name(dead, 77, elsewhere, Some(i32::MAX)),
@@ -253,8 +254,8 @@ fn files_of_ended_processes_in_other_namespaces_go_by_their_lock() {
     std::fs::create_dir(&given).unwrap();
     std::fs::set_permissions(&given, std::fs::Permissions::from_mode(0o700)).unwrap();
     let name = |pid| {
-        let place = Place::Segment { namespaces: Namespaces { pid: 1, ipc: 1 }, id: Some(1) };
-        given.join(PageName { pid, start_ticks: 77, place }.to_string())
+        let namespaces = Namespaces { pid: 1, ipc: 1 };
+        given.join(PageName { pid, start_ticks: 77, namespaces, id: Some(1) }.to_string())
     };
     let write = |file: &Path, locked: bool| {
         let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
