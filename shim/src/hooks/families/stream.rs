@@ -3,7 +3,8 @@
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::{
-    CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
+    CUgraphEdgeData, CUresult, CUstreamCaptureMode, CUstreamCigCaptureParams, Event, Graph,
+    GreenCtx, Node, Stream,
 };
 use crate::driver::param::{In, Out};
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
@@ -43,6 +44,8 @@ fn begin(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUr
         Api::cuStreamBeginCapture_ptsz
             | Api::cuStreamBeginCapture_v2_ptsz
             | Api::cuStreamBeginCaptureToGraph_ptsz
+            | Api::cuStreamBeginRecaptureToGraph_ptsz
+            | Api::cuStreamBeginCaptureToCig_ptsz
     );
     let origin = origin(stream, per_thread);
     let result = call.forward();
@@ -63,6 +66,18 @@ hooks! { p, call:
         count: usize,
         mode: CUstreamCaptureMode,
     ) = begin(p, call, stream);
+    /// cuStreamBeginRecaptureToGraph. `changed` is called by the driver, in this call or a later one.
+    begin_recapture(
+        stream: Stream,
+        mode: CUstreamCaptureMode,
+        graph: Graph,
+        changed: *mut c_void,
+        data: *mut c_void,
+    ) = begin(p, call, stream);
+    /// A capture into a command list of a graphics API.
+    begin_cig(stream: Stream, params: *mut CUstreamCigCaptureParams) = begin(p, call, stream);
+    end_cig(stream: Stream) = end(p, call, stream);
+    end_capture(stream: Stream, graph: Out<Graph>) = end(p, call, stream);
     /// cuStreamCreate.
     create(stream: Out<Stream>, flags: u32) = made(p, call);
     /// cuStreamCreateWithPriority.
@@ -73,18 +88,14 @@ hooks! { p, call:
     create_event(event: Out<Event>, flags: u32) = event_changes(p, call);
     /// cuEventDestroy.
     destroy_event(event: Event) = event_changes(p, call);
-    /// cuStreamSynchronize and cuEventSynchronize.
+    /// cuStreamSynchronize, cuEventSynchronize and cuCtxSynchronize_v2.
     synchronize(handle: *mut c_void) = synchronized(p, call);
     synchronize_context() = synchronized(p, call);
 }
 
-pub fn end_capture(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    stream: Stream,
-    _graph: Out<Graph>,
-) -> CUresult {
-    let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
+fn end(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
+    let per_thread =
+        matches!(call.api, Api::cuStreamEndCapture_ptsz | Api::cuStreamEndCaptureToCig_ptsz);
     // Its context is not needed: a thread's stream can be captured in one context at a time.
     let stream_id = stream_id(stream, per_thread);
     let thread = if stream_id == PER_THREAD_STREAM { thread_slot::tid() } else { 0 };
