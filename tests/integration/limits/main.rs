@@ -13,6 +13,7 @@ mod oom_command;
 mod oom_message;
 mod page_damage;
 mod reported_memory;
+mod reserved;
 mod secure_directories;
 mod services;
 mod swallowed;

@@ -14,10 +14,13 @@ use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, current_target};
+use crate::hooks::process::texts::say_once;
 use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::stream_captures::Origin;
 use crate::runtime::thread_slot;
 use core::ffi::c_void;
+use std::sync::atomic::AtomicBool;
+use vramtrace_format::size::AsGiven;
 use vramtrace_format::{Cause, PoolId};
 
 /// The stream of a capture, with its context and thread. To be called before the capture begins: a
@@ -114,7 +117,23 @@ fn made(p: &'static Process, call: &Call<impl Function>) -> CUresult {
         ..Originator::unnamed(Cause::Streams)
     });
     let followed = Followed { originator, ..DriverActivity::Streams.into() };
-    watched(p, call.api, target, followed, nameless, real)
+    let passed = || {
+        let own = p.cap.limit(target.device).map(|limit| (limit, p.cap.counted(target.device, 0)));
+        let limits = own.into_iter().chain(p.cap.enforced_by_group(target.device));
+        limits.filter(|(limit, counted)| counted > limit).map(|(limit, _)| limit).next()
+    };
+    let before = passed();
+    let result = watched(p, call.api, target, followed, nameless, real);
+    if let (None, Some(limit)) = (before, passed()) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let (device, limit) = (target.device.0, AsGiven(limit));
+        say_once(&p.trace_writer, &SAID, || {
+            format!(
+                "cuda:{device}: streams took memory over the limit of {limit}, which is known only afterwards"
+            )
+        });
+    }
+    result
 }
 
 fn event_changes(p: &'static Process, call: &Call<impl Function>) -> CUresult {
