@@ -98,7 +98,9 @@ fn documentation() -> String {
          The functions of the driver, NVML and PyTorch that `libvramtrace.so` intercepts, generated from its table (`shim/src/driver/table.rs`).\n\
          `since` is the version with which `cuGetProcAddress` is asked for exactly this variant. \
          `pass`: the call is forwarded to the driver, nothing else. `note`: the same, and the trace records that it was used. \
-         Otherwise: the function in `shim/src/hooks/families/` that handles the call.\n",
+         Otherwise: the function in `shim/src/hooks/families/` that handles the call.\n\n\
+         `cuSubgridCreate`, `cuSubgridWorksetCreate` and `cuSubgridWorkerGridCreate`, which the runtime of CUDA 13.5 looks up, are in no header: \
+         they are not intercepted, and what they take has the name of the next call that is followed, or none.\n",
     );
     let mut section = String::new();
     for [name, since, title, hook] in table() {

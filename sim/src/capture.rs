@@ -10,13 +10,10 @@ use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex};
 
 pub(crate) fn begin(stream: StreamArg, mode: i32) -> Done {
-    if !(0..=2).contains(&mode) {
-        return Err(Error::INVALID_VALUE);
-    }
     // Only a stream that can capture gets a graph.
     streams::place(stream)?;
     let graph = graphs::new_graph();
-    begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graphs::discard(graph))
+    begin_in(stream, graph, Vec::new(), mode, None).inspect_err(|_| graphs::discard(graph))
 }
 
 pub(crate) fn begin_v1(stream: StreamArg) -> Done {
@@ -31,21 +28,43 @@ pub(crate) fn begin_to_graph(
     count: usize,
     mode: i32,
 ) -> Done {
+    let after = graphs::handles(dependencies, count)?;
+    graphs::check(graph as usize)?;
+    begin_in(stream, graph as usize, after, mode, None)
+}
+
+/// The nodes must come in the order of the earlier capture. `changed` would be called for other parameters of theirs, which are
+/// not compared.
+pub(crate) fn begin_recapture(
+    stream: StreamArg,
+    mode: i32,
+    graph: Handle,
+    _changed: Handle,
+    _data: Handle,
+) -> Done {
+    let graph = graph as usize;
+    graphs::check(graph)?;
+    let again: Vec<usize> = graphs::graphs().of(graph).map(|(id, _)| id).collect();
+    begin_in(stream, graph, Vec::new(), mode, Some(again.into_iter()))
+}
+
+fn begin_in(
+    stream: StreamArg,
+    graph: usize,
+    after: Vec<usize>,
+    mode: i32,
+    again: Option<std::vec::IntoIter<usize>>,
+) -> Done {
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
-    let after = graphs::handles(dependencies, count)?;
-    graphs::check(graph as usize)?;
-    begin_in(stream, graph as usize, after, mode)
-}
-
-fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>, mode: i32) -> Done {
     let capture = Capture {
         origin: stream.0,
         id: next_id(),
         graph,
         status: AtomicU8::new(ACTIVE),
         last: Mutex::new(after),
+        again: Mutex::new(again),
         mode,
         thread: std::thread::current().id(),
     };
@@ -58,7 +77,8 @@ pub(crate) fn end(stream: StreamArg, out: Out<Handle>) -> Done {
     }
     let capture = streams::end(stream)?;
     let was = capture.status.swap(ENDED, AcqRel);
-    if was != ACTIVE {
+    let lacks = capture.again.lock().unwrap().as_ref().is_some_and(|again| again.len() > 0);
+    if was != ACTIVE || lacks {
         out.set(std::ptr::null_mut());
         graphs::discard(capture.graph);
         return Err(Error::CAPTURE_INVALIDATED);

@@ -21,6 +21,8 @@ pub(crate) struct Capture {
     pub graph: usize,
     pub status: AtomicU8,
     pub last: Mutex<Vec<usize>>,
+    /// The graph's nodes that a recapture has not reached.
+    pub again: Mutex<Option<std::vec::IntoIter<usize>>>,
     pub mode: i32,
     pub thread: std::thread::ThreadId,
 }
@@ -64,7 +66,12 @@ impl Capture {
             return Err(Error::CAPTURE_INVALIDATED);
         }
         let mut last = self.last.lock().unwrap();
-        let node = graphs::add(self.graph, &last, work)?;
+        let node = match &mut *self.again.lock().unwrap() {
+            None => graphs::add(self.graph, &last, work)?,
+            Some(again) => graphs::graphs()
+                .replace(again.next(), &last, work)
+                .inspect_err(|_| self.invalidate())?,
+        };
         *last = vec![node];
         Ok(node)
     }
@@ -82,9 +89,12 @@ impl Capture {
     }
 
     pub(crate) fn add_alloc(&self, memory: &'static Memory, size: u64) -> Done<Pointer> {
-        let (work, pointer) = Work::alloc(memory, size)?;
-        self.add(work)?;
-        Ok(pointer)
+        let (work, _) = Work::alloc(memory, size)?;
+        let node = self.add(work)?;
+        match graphs::graphs().node(node as Handle)?.work {
+            Work::Alloc(ref memory) => Ok(memory.address),
+            _ => Err(Error::INVALID_VALUE),
+        }
     }
 
     pub(crate) fn add_free(&self, pointer: Pointer) -> Done {

@@ -172,6 +172,29 @@ impl Graphs {
         Ok(id)
     }
 
+    /// A recapture has come to a node. Nodes that allocate or free keep what they were.
+    pub(crate) fn replace(
+        &mut self,
+        id: Option<usize>,
+        after: &[usize],
+        work: Work,
+    ) -> Done<usize> {
+        let id = id.ok_or(Error::INVALID_VALUE)?;
+        let node = self.node(id as Handle)?;
+        let same = match (&node.work, &work) {
+            (Work::Alloc(old), Work::Alloc(new)) => old.size == new.size,
+            (Work::Free(old), Work::Free(new)) => old == new,
+            (old, new) => old.kind() == new.kind(),
+        };
+        if !same || node.after != after {
+            return Err(Error::INVALID_VALUE);
+        }
+        if !matches!(work, Work::Alloc(_)) {
+            node.work = work;
+        }
+        Ok(id)
+    }
+
     /// All work in an order that the dependencies allow; an error for a circle.
     pub(crate) fn ordered(&self, graph: usize) -> Done<Vec<Work>> {
         let mut waiting: Vec<(usize, &Node)> = self.of(graph).collect();

@@ -94,7 +94,7 @@ pub(crate) fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     let (start, size) = {
         let locked = memory.lock();
         let (start, block) = locked.find(pointer).ok_or(Error::INVALID_VALUE)?;
-        if memory.index == HOST || !matches!(block.owner, Owner::Slab | Owner::Pages) {
+        if memory.index == HOST || !matches!(block.owner, Owner::Slab(_) | Owner::Pages) {
             return Err(Error::INVALID_VALUE);
         }
         (start, block.size)

@@ -23,7 +23,7 @@
 //! | pitch | multiple of 512 | 1024 for 1000 |
 //! | pools | grow in steps of 32 MiB; at a synchronisation down to the release threshold; what they do not use is released when the device is full; the used attribute is in requested bytes | same |
 //! | graph memory | 32 MiB steps at upload or first launch, until trimmed | 200 MiB: 224 MiB |
-//! | arrays | as plain memory; requirements are reported for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB |
+//! | arrays | whole blocks of 64 bytes by 8 rows and more; up to 1 MiB in slabs for each context and size of an element; requirements are reported for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB; 1 B x 65,536: 4 MiB |
 //! | managed memory | charged when the device touches it, not in NVML's figure for the process, stays when prefetched back | same |
 //! | stack limit | SMs x threads per SM x increase, at the call; given back when lowered | 16 KiB: 3,960 MiB |
 //! | local memory of a kernel | SMs x threads per SM x (its bytes - the highest so far, at first the stack limit), at its first launch; stays | 2,048: 264 MiB; 16,384: 3,960 MiB |

@@ -1,7 +1,7 @@
 //! One device's memory: pages, the slabs in them, and what is live at which address.
 //!
 //! Up to 1 MiB, allocations lie 512 bytes apart or at multiples of it in slabs of one 2 MiB page,
-//! and the page is taken from the device while anything in it is live. Larger ones take whole
+//! and the page is taken from the device while anything in it is live. Arrays have slabs of their own. Larger ones take whole
 //! pages. Pinned host memory is the same machine without a device to charge.
 
 use crate::abi::{MIB, PAGE, POOL_STEP, Pointer};
@@ -35,13 +35,16 @@ pub(crate) struct State {
     /// Free addresses, whole pages.
     pages: Ranges,
     /// Free addresses in slabs.
-    slabs: Ranges,
+    slabs: BTreeMap<Slabs, Ranges>,
     pub live: BTreeMap<Pointer, Block>,
     pub pools: BTreeMap<PoolId, Pool>,
     pub current_pool: PoolId,
     pub next_pool: PoolId,
     pub graph: GraphMemory,
 }
+
+/// What shares slabs: linear memory (0, 0); the arrays of a context whose elements have so many bytes.
+pub(crate) type Slabs = (u32, u64);
 
 /// A live allocation.
 pub(crate) struct Block {
@@ -56,7 +59,7 @@ pub(crate) struct Block {
 }
 
 pub(crate) enum Owner {
-    Slab,
+    Slab(Slabs),
     Pages,
     Managed(Touched),
     Pool(PoolId),
@@ -91,7 +94,7 @@ impl Memory {
         pages.give(aperture.base, aperture.size);
         let state = State {
             pages,
-            slabs: Ranges::new(PAGE),
+            slabs: BTreeMap::new(),
             live: BTreeMap::new(),
             pools: BTreeMap::from([(0, Pool::default_of_device())]),
             current_pool: 0,
@@ -131,6 +134,12 @@ impl Memory {
     }
 }
 
+impl State {
+    fn slabs(&mut self, of: Slabs) -> &mut Ranges {
+        self.slabs.entry(of).or_insert_with(|| Ranges::new(PAGE))
+    }
+}
+
 impl Locked<'_> {
     pub(crate) fn charge(&mut self, used: u64, shown: u64) -> Done {
         if self.memory.try_charge(used, shown) {
@@ -152,10 +161,14 @@ impl Locked<'_> {
 
     /// Memory as cuMemAlloc gives it.
     pub(crate) fn allocate(&mut self, size: u64, context: u32) -> Done<Pointer> {
+        self.allocate_in((0, 0), size, context)
+    }
+
+    pub(crate) fn allocate_in(&mut self, of: Slabs, size: u64, context: u32) -> Done<Pointer> {
         let grain = if self.memory.is_host() { HOST_GRAIN } else { GRAIN };
         let (address, span, owner) = if size <= SMALL {
             let span = round_up(size, grain)?;
-            (self.take_small(span, grain)?, span, Owner::Slab)
+            (self.take_small(of, span, grain)?, span, Owner::Slab(of))
         } else {
             let span = round_up(size, PAGE)?;
             self.charge(span, span)?;
@@ -172,23 +185,23 @@ impl Locked<'_> {
         Ok(address)
     }
 
-    fn take_small(&mut self, span: u64, grain: u64) -> Done<Pointer> {
-        if let Some(address) = self.state.slabs.take(span, grain) {
+    fn take_small(&mut self, of: Slabs, span: u64, grain: u64) -> Done<Pointer> {
+        if let Some(address) = self.state.slabs(of).take(span, grain) {
             return Ok(address);
         }
         self.charge(PAGE, PAGE)?;
         let page = self.take_pages(PAGE, PAGE).inspect_err(|_| self.memory.release(PAGE, PAGE))?;
-        self.state.slabs.give(page, PAGE);
-        self.state.slabs.take(span, grain).ok_or(Error::OUT_OF_MEMORY)
+        self.state.slabs(of).give(page, PAGE);
+        self.state.slabs(of).take(span, grain).ok_or(Error::OUT_OF_MEMORY)
     }
 
     /// Releases a block that was removed from `live`.
     pub(crate) fn release_block(&mut self, address: Pointer, block: Block) {
         match block.owner {
-            Owner::Slab => {
-                let (start, length) = self.state.slabs.give(address, block.span);
+            Owner::Slab(of) => {
+                let (start, length) = self.state.slabs(of).give(address, block.span);
                 if length == PAGE {
-                    self.state.slabs.take_at(start, PAGE);
+                    self.state.slabs(of).take_at(start, PAGE);
                     self.give_pages(start, PAGE);
                     self.memory.release(PAGE, PAGE);
                 }

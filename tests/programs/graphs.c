@@ -38,6 +38,30 @@ static void end(CUgraphExec exec, CUgraph graph) {
     figures("trimmed");
 }
 
+/* A capture into the graph of an earlier one: nodes that allocate keep their addresses, and take nothing before a launch. */
+static void recaptured(void) {
+    CUdeviceptr address = 0, again = 0, other = 0;
+    CUgraph graph = capture(1, &address);
+    SHOW(CALL(cuStreamBeginRecaptureToGraph, (CUstream, int, CUgraph, void *, void *))(stream, 2, graph, NULL, NULL));
+    SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&again, 40 * MIB, stream));
+    printf("the same address %d\n", again == address);
+    SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(again, stream));
+    SHOW(CALL(cuStreamEndCapture, (CUstream, CUgraph *))(stream, &graph));
+    figures("recaptured");
+    CUgraphExec exec = instantiate(graph, 0);
+    launch(exec);
+    end(exec, graph);
+    /* Another size: it fails at once, and the graph is of no use. */
+    graph = capture(1, &address);
+    SHOW(CALL(cuStreamBeginRecaptureToGraph, (CUstream, int, CUgraph, void *, void *))(stream, 2, graph, NULL, NULL));
+    SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&other, 41 * MIB, stream));
+    SHOW(CALL(cuStreamEndCapture, (CUstream, CUgraph *))(stream, &graph));
+    SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&other, 5 * MIB, stream));
+    SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(other, stream));
+    SHOW(CALL(cuCtxSynchronize_v2, (CUcontext))(NULL));
+    figures("after a recapture that failed");
+}
+
 int main(void) {
     CUdeviceptr address = 0, plain = 0;
     CUgraph graph;
@@ -88,5 +112,7 @@ int main(void) {
     SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&plain, 3 * MIB, stream));
     SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(plain, stream));
     figures("end");
+    printf("-- recaptured\n");
+    recaptured();
     return 0;
 }

@@ -74,6 +74,8 @@ pub type CUlaunchConfig = c_void;
 pub type CUcheckpointCheckpointArgs = c_void;
 pub type CUcheckpointRestoreArgs = c_void;
 pub type NvmlProcessDetailList = c_void;
+pub type CUstreamCigCaptureParams = c_void;
+pub type NvmlAccountingStats = c_void;
 pub type NvmlMemoryLimits = c_void;
 
 pub const CU_LIMIT_STACK_SIZE: CUlimit = 0;

@@ -82,8 +82,6 @@ driver! {
         mem_free: "cuMemFree_v2" (ptr: DevicePtr);
         mem_release: "cuMemRelease" (handle: MemHandle);
         pointer_get_attribute: "cuPointerGetAttribute" (data: *mut c_void, attribute: CUpointer_attribute, ptr: DevicePtr);
-        array_get_memory_requirements: "cuArrayGetMemoryRequirements" (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: Array, device: Device);
-        mipmapped_array_get_memory_requirements: "cuMipmappedArrayGetMemoryRequirements" (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: MArray, device: Device);
         func_get_attribute: "cuFuncGetAttribute" (value: *mut i32, attribute: u32, function: Function);
         func_get_name: "cuFuncGetName" (name: *mut *const c_char, function: Function);
         kernel_get_attribute: "cuKernelGetAttribute" (value: *mut i32, attribute: u32, kernel: Kernel, device: Device);

@@ -217,6 +217,12 @@ macro_rules! table {
                 cuStreamBeginCapture_v2_ptsz 10010 (stream: Stream, mode: CUstreamCaptureMode) => stream::begin_capture;
                 cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
                 cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
+                cuStreamBeginRecaptureToGraph 13030 (stream: Stream, mode: CUstreamCaptureMode, graph: Graph, changed: *mut c_void, data: *mut c_void) => stream::begin_recapture;
+                cuStreamBeginRecaptureToGraph_ptsz 13030 (stream: Stream, mode: CUstreamCaptureMode, graph: Graph, changed: *mut c_void, data: *mut c_void) => stream::begin_recapture;
+                cuStreamBeginCaptureToCig 13010 (stream: Stream, params: *mut CUstreamCigCaptureParams) => stream::begin_cig;
+                cuStreamBeginCaptureToCig_ptsz 13010 (stream: Stream, params: *mut CUstreamCigCaptureParams) => stream::begin_cig;
+                cuStreamEndCaptureToCig 13010 (stream: Stream) => stream::end_cig;
+                cuStreamEndCaptureToCig_ptsz 13010 (stream: Stream) => stream::end_cig;
                 cuStreamEndCapture 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
                 cuStreamGetCaptureInfo 10010 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) => torch_streams::capture_info;
                 cuStreamGetCaptureInfo_ptsz 10010 (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) => torch_streams::capture_info;
@@ -228,6 +234,7 @@ macro_rules! table {
                 cuStreamSynchronize_ptsz 7000 (stream: Stream) => stream::synchronize;
                 cuEventSynchronize 2000 (event: Event) => stream::synchronize;
                 cuCtxSynchronize 2000 () => stream::synchronize_context;
+                cuCtxSynchronize_v2 13000 (ctx: Ctx) => stream::synchronize;
                 cuStreamDestroy_v2 4000 (stream: Stream) => stream::destroy;
                 cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
                 cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
@@ -273,6 +280,8 @@ macro_rules! table {
                 nvmlDeviceGetMPSComputeRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
                 nvmlDeviceGetMPSComputeRunningProcesses_v3 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
                 nvmlDeviceGetRunningProcessDetailList 0 (device: NvmlDevice, list: *mut NvmlProcessDetailList) => pass;
+                nvmlDeviceGetAccountingStats 0 (device: NvmlDevice, pid: u32, stats: *mut NvmlAccountingStats) => pass;
+                nvmlDeviceGetAccountingStats_v2 0 (device: NvmlDevice, stats: *mut NvmlAccountingStats) => pass;
                 nvmlDeviceGetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
                 nvmlDeviceSetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
             }

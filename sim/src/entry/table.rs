@@ -258,6 +258,7 @@ table! {
     ptsz 10000 cuStreamBeginCapture(stream: StreamArg) = capture::begin_v1;
     ptsz 10010 cuStreamBeginCapture_v2(stream: StreamArg, mode: i32) = capture::begin;
     ptsz 12030 cuStreamBeginCaptureToGraph(stream: StreamArg, graph: Handle, list: In<Handle>, data: In<u8>, count: usize, mode: i32) = capture::begin_to_graph;
+    ptsz 13030 cuStreamBeginRecaptureToGraph(stream: StreamArg, mode: i32, graph: Handle, changed: Handle, data: Handle) = capture::begin_recapture;
     ptsz 10000 cuStreamEndCapture(stream: StreamArg, out: Out<Handle>) = capture::end;
     ptsz 10000 cuStreamIsCapturing(stream: StreamArg, out: Out<i32>) = capture::is_capturing;
     ptsz 10010 cuStreamGetCaptureInfo(stream: StreamArg, out: Out<i32>, id: Out<u64>) = capture::info_v1;
@@ -376,6 +377,8 @@ table! {
     call 12040 cuGreenCtxDestroy() = device_calls::unsupported;
     call 12080 cuCheckpointProcessCheckpoint() = device_calls::unsupported;
     call 12080 cuCheckpointProcessRestore() = device_calls::unsupported;
+    call 13010 cuStreamBeginCaptureToCig() = device_calls::unsupported;
+    call 13010 cuStreamEndCaptureToCig() = device_calls::unsupported;
     call 13030 cuLogicalEndpointBindMem() = device_calls::unsupported;
     call 13030 cuLogicalEndpointUnbind() = device_calls::unsupported;
     call 13030 cuLogicalEndpointDestroy() = device_calls::unsupported;

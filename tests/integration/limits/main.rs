@@ -14,6 +14,7 @@ mod oom_message;
 mod page_damage;
 mod replaced_traces;
 mod reported_memory;
+mod reserved;
 mod secure_directories;
 mod services;
 mod swallowed;

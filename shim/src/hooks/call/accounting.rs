@@ -202,6 +202,7 @@ pub fn allocate(
     let entry = Entry {
         space: request.space,
         context: request.target.context,
+        stream: request.element,
         ..Entry::new(request.kind, 0, request.size, request.target.device)
     };
     take(p, Single { p, request, undo: Some(undo) }, entry, real, |entry| {

@@ -10,7 +10,7 @@ use crate::model::sites::SiteKey;
 use crate::oom;
 use crate::runtime::log;
 use crate::runtime::reserve;
-use vramtrace_format::physical::{PAGE, Physical, physical};
+use vramtrace_format::physical::{PAGE, Physical, SMALL, physical};
 use vramtrace_format::size::{AsGiven, Bytes};
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
 
@@ -25,16 +25,20 @@ pub struct Request {
     /// Bytes requested, as exactly as they can be known before the call; 0 where the driver is certain
     /// to refuse the call.
     pub size: u64,
+    /// Of an array: the bytes of an element.
+    pub element: u64,
 }
 
 impl Request {
     pub fn new(api: Api, kind: Kind, target: Target, size: u64) -> Request {
-        Request { api, kind, space: kind.space(), target, size }
+        Request { api, kind, space: kind.space(), target, size, element: 0 }
     }
 
     /// The most physical bytes that the request can take; 0 for memory that no cap counts.
     pub(super) fn upper_bound(&self) -> u64 {
         match physical(self.kind, self.size) {
+            // They count by the pages that they share (`families/array.rs`).
+            Physical::Own(1..=SMALL) if matches!(self.kind, Kind::Array | Kind::Mipmapped) => 0,
             Physical::Own(bytes) => bytes,
             Physical::Shared(_) => PAGE,
             Physical::Reserved | Physical::None => 0,

@@ -1,5 +1,4 @@
-//! Arrays and mipmapped arrays. Their size is the driver's own figure (cuArrayGetMemoryRequirements);
-//! before the call it is estimated from the descriptor.
+//! Arrays and mipmapped arrays. Their size follows from the descriptor: the driver gives it for arrays without memory only.
 
 use super::sparse::destroy_with_tiles;
 use crate::driver::api::Api;
@@ -7,16 +6,18 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::accounting::{allocate, free};
-use crate::hooks::call::request::Request;
+use crate::hooks::call::accounting::{allocate, begin_free, commit_free, free, free_failed};
+use crate::hooks::call::request::{Request, Why, refuse};
 use crate::hooks::call::{Call, Function, hooks};
+use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::current_target;
-use crate::model::contexts::Target;
+use crate::model::cap::{Budget, Sharing};
+use crate::model::ledger::Entry;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use vramtrace_format::physical::{PAGE, SMALL, round_up};
-use vramtrace_format::{DeviceId, Kind, Space};
+use vramtrace_format::{ContextId, Kind, Space};
 
 const LAYERED: u32 = 0x1;
 const CUBEMAP: u32 = 0x4;
@@ -47,85 +48,64 @@ macro_rules! shape {
     };
 }
 
-/// Bits of one channel of one element; block-compressed formats as the average of an element.
-fn channel_bits(format: u32) -> u64 {
-    match format {
-        // Signed, unsigned and normalised 8 bits, NV12's planes
-        0x01 | 0x08 | 0xb0 | 0xc0..=0xc2 | 0xc6..=0xc8 => 8,
-        // 16 bits and half
-        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 16,
-        // Block compressed: 64 (BC1, BC4) or 128 bits for 16 elements
-        0x91 | 0x92 | 0x97 | 0x98 => 4,
-        0x93..=0x96 | 0x99..=0x9d => 8,
-        // 32 bits, float, and what is not known
-        _ => 32,
-    }
-}
-
 impl Shape {
+    /// Bytes of an element and 1; of a block of compressed elements, and the elements of its side.
+    fn element(&self) -> (u64, u64) {
+        let channels = u64::from(self.channels.clamp(1, 4));
+        match self.format {
+            // BC1 and BC4; the other block compressed formats; 10, 10, 10 and 2 bits
+            0x91 | 0x92 | 0x97 | 0x98 => (8, 4),
+            0x93..=0x96 | 0x99..=0x9e => (16, 4),
+            0x50 => (4, 1),
+            // Signed, unsigned and normalised 8 bits, NV12's planes
+            0x01 | 0x08 | 0xb0 | 0xc0..=0xc2 | 0xc6..=0xc8 => (channels, 1),
+            // 16 bits and half
+            0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => (2 * channels, 1),
+            // 32 bits, float, and what is not known
+            _ => (4 * channels, 1),
+        }
+    }
+
     /// Sparse and deferred arrays get their memory by later mappings.
     fn takes_memory(&self) -> bool {
         self.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
     }
 
-    /// Bytes of all levels, without the driver's padding.
+    /// Bytes that all levels take: the card has elements in blocks of 64 bytes by 8 rows and more. Measured on an H100, by the
+    /// memory requirements of deferred arrays; of others the driver gives none.
     fn bytes(&self) -> u64 {
         if !self.takes_memory() {
             return 0;
         }
-        let bits = channel_bits(self.format) * u64::from(self.channels.clamp(1, 4));
-        let layers = self.flags & (LAYERED | CUBEMAP) != 0;
+        let (element, side) = self.element();
+        let is_solid = self.depth > 0 && self.flags & (LAYERED | CUBEMAP) == 0;
+        let whole = |length: u64, most: u64| round_up(length, length.min(most).next_power_of_two());
         let mut all = 0u64;
         for level in 0..self.levels.clamp(1, 64) {
             let at = |length: u64| length.checked_shr(level).unwrap_or(0).max(1);
-            let depth = if layers { self.depth.max(1) } else { at(self.depth) };
-            let elements = at(self.width).saturating_mul(at(self.height)).saturating_mul(depth);
-            all = all.saturating_add(elements.saturating_mul(bits).div_ceil(8));
+            let (row, rows) = (at(self.width).div_ceil(side), at(self.height).div_ceil(side));
+            let (rows, depth) = match is_solid {
+                true => (round_up(rows, 8), whole(at(self.depth), 16)),
+                false => (whole(rows.max(8), 128), self.depth.max(1)),
+            };
+            let row = round_up(row.saturating_mul(element), 64);
+            all = all.saturating_add(row.saturating_mul(rows).saturating_mul(depth));
         }
         all
     }
 
-    /// Bytes that an array takes on an H200, measured: arrays of up to 1 MiB share pages with others,
-    /// larger ones have separate pages. The driver gives the requirements of deferred arrays only.
-    fn padded(&self) -> u64 {
+    /// Arrays of up to 1 MiB share pages with others ([`crate::model::cap`]), larger ones have separate pages.
+    fn taken(&self) -> u64 {
         match self.bytes() {
             small if small <= SMALL => small,
             large => round_up(large, PAGE),
         }
     }
-
-    /// Bytes to reserve under the cap before the call. The driver pads, rarely beyond the page.
-    fn forecast(&self) -> u64 {
-        match self.bytes() {
-            0 => 0,
-            bytes => round_up(bytes, PAGE),
-        }
-    }
 }
 
-/// The driver's figure of the bytes; where it gives none, the estimate from the descriptor.
-fn required(
-    p: &'static Process,
-    kind: Kind,
-    handle: *mut c_void,
-    target: Target,
-    shape: &Shape,
-) -> u64 {
-    if !shape.takes_memory() {
-        return 0;
-    }
-    let ask = match kind {
-        Kind::Mipmapped => driver().mipmapped_array_get_memory_requirements,
-        _ => driver().array_get_memory_requirements,
-    };
-    let (Some(ask), false) = (ask, target.device == DeviceId::UNKNOWN || p.stream_captures.any())
-    else {
-        return shape.padded();
-    };
-    let mut answer = CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
-    // SAFETY: the driver has just given this handle; room for the answer.
-    let result = inside(|| unsafe { ask(&mut answer, handle, target.device.0.into()) });
-    if result == 0 && answer.size > 0 { answer.size as u64 } else { shape.padded() }
+/// What an array shares pages with; `None`: it has its own, or none.
+fn sharing(size: u64, context: ContextId, element: u64) -> Option<Sharing> {
+    (1..=SMALL).contains(&size).then_some((context, element))
 }
 
 fn create(
@@ -138,17 +118,16 @@ fn create(
 ) -> CUresult {
     let target = current_target(p);
     // The driver refuses NULL in either place.
-    let size = match shape {
-        Some(shape) if !handle.is_null() => shape.forecast(),
-        _ => 0,
-    };
+    let shape = shape.filter(|_| !handle.is_null());
+    let (size, element) = shape.map_or((0, 0), |shape| (shape.taken(), shape.element().0));
+    let request = Request { element, ..Request::new(api, kind, target, size) };
+    let of = sharing(size, target.context, element).filter(|_| !p.cap.is_bad());
+    if let Some(Err(refused)) = of.map(|of| comes(p, &request, of)) {
+        return refused;
+    }
     let old = handle.get();
-    let taken = || {
-        let made = handle.get().unwrap_or(null_mut());
-        let size = shape.map_or(0, |shape| required(p, kind, made, target, &shape));
-        (made as u64, size)
-    };
-    allocate(p, &Request::new(api, kind, target, size), real, taken, |key| {
+    let taken = || (handle.get().unwrap_or(null_mut()) as u64, size);
+    let result = allocate(p, &request, real, taken, |key| {
         let destroy = match kind {
             Kind::Mipmapped => driver().mipmapped_array_destroy,
             _ => driver().array_destroy,
@@ -160,7 +139,41 @@ fn create(
         if let Some(old) = old {
             handle.set(old);
         }
-    })
+    });
+    if let Some(of) = of.filter(|_| result != 0) {
+        p.cap.array_went(target.device, of, size);
+    }
+    result
+}
+
+/// Counts the page that a small array may begin. `Err`: the result for the program.
+fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUresult> {
+    let device = request.target.device;
+    let within = || p.cap.array_comes(device, of, request.size, Budget::try_take);
+    let counted = within().or_else(|_| {
+        refresh_before_refusal(p, device);
+        within()
+    });
+    let Err(refusal) = counted else { return Ok(()) };
+    if !p.cap.only_warns() {
+        return Err(refuse(p, request, Why::Cap(refusal)));
+    }
+    refuse(p, request, Why::Warned(refusal));
+    p.cap.array_comes(device, of, request.size, |budget, bytes| Ok(budget.take_anyway(bytes)))
+}
+
+fn destroyed(p: &'static Process, call: &Call<impl Function>, key: u64) -> CUresult {
+    let Some((removed, site)) = begin_free(p, call.api, (Space::Array, key), |_| true) else {
+        return free(p, call, call.api, (Space::Array, key), 0);
+    };
+    let Entry { size, context, stream: element, device, .. } = removed.entry;
+    let result = call.forward();
+    match sharing(size, context, element) {
+        _ if result != 0 => free_failed(p, &removed, site, result),
+        Some(of) => p.cap.array_went(device, of, size),
+        None => commit_free(p, &removed, 0),
+    }
+    result
 }
 
 hooks! { p, call:
@@ -178,7 +191,7 @@ hooks! { p, call:
     };
     /// cuArrayDestroy and cuMipmappedArrayDestroy.
     destroy(array: *mut c_void) = destroy_with_tiles(p, call.api, array as u64, || {
-        free(p, call, call.api, (Space::Array, array as u64), 0)
+        destroyed(p, call, array as u64)
     });
 }
 
@@ -207,30 +220,68 @@ mod tests {
         levels: 1,
     };
 
+    const BYTE: Shape = Shape { format: 0x01, channels: 1, ..SQUARE };
+
     #[test]
-    fn sizes_are_in_bytes_and_count_all_levels() {
+    fn whole_blocks_of_all_levels() {
         assert_eq!(SQUARE.bytes(), 256 * MIB);
         let mipmap = Shape { width: 2048, height: 2048, levels: 5, ..SQUARE };
         let levels = (64 + 16 + 4 + 1) * MIB + MIB / 4;
-        assert_eq!((mipmap.bytes(), mipmap.forecast()), (levels, 86 * MIB));
-        assert_eq!(Shape { height: 0, ..SQUARE }.bytes(), 64 << 10);
-        assert_eq!(Shape { format: 0x01, channels: 1, ..SQUARE }.bytes(), 16 * MIB);
-        assert_eq!(Shape { format: 0x10, channels: 2, depth: 3, ..SQUARE }.bytes(), 192 * MIB);
+        assert_eq!((mipmap.bytes(), mipmap.taken()), (levels, 86 * MIB));
+        assert_eq!(Shape { height: 0, ..SQUARE }.bytes(), 512 << 10);
+        assert_eq!(Shape { format: 0x10, channels: 2, depth: 3, ..SQUARE }.bytes(), 256 * MIB);
+    }
+
+    /// Memory requirements of deferred arrays, KiB: multiples of 64.
+    #[test]
+    fn the_measured_sizes() {
+        let flat = |width, height| Shape { width, height, ..BYTE };
+        let wide = |side| Shape { width: side, height: side, ..SQUARE };
+        let deep = |height, depth| Shape { width: 2048, height, depth, ..BYTE };
+        let of = |flags, shape: Shape| Shape { flags, ..shape };
+        for (shape, expected) in [
+            (flat(1, 0), 64),
+            (flat(65536, 0), 512),
+            (flat(700, 1024), 704),
+            (flat(1024, 700), 768),
+            (flat(1024, 1025), 1152),
+            (flat(1, 16384), 1024),
+            (flat(65, 8192), 1024),
+            (flat(65536, 9), 1024),
+            (wide(100), 256),
+            (wide(200), 832),
+            (wide(257), 1600),
+            (wide(362), 2240),
+            (Shape { depth: 33, ..flat(33, 33) }, 128),
+            (Shape { depth: 200, ..flat(10, 10) }, 256),
+            (deep(1, 5), 128),
+            (deep(17, 3), 192),
+            (deep(65, 1), 192),
+            (deep(100, 16), 3328),
+            (deep(129, 129), 39168),
+            (of(CUBEMAP, Shape { depth: 6, ..wide(33) }), 256),
+            (of(LAYERED, deep(33, 100)), 12800),
+            (of(LAYERED, Shape { depth: 5, ..flat(16384, 0) }), 640),
+            (Shape { levels: 9, ..flat(256, 256) }, 128),
+            (Shape { levels: 9, format: FLOAT, ..flat(256, 256) }, 384),
+            (Shape { levels: 10, format: FLOAT, ..flat(512, 512) }, 1408),
+        ] {
+            assert_eq!(round_up(shape.bytes(), 64 << 10) >> 10, expected, "{shape:?}");
+        }
     }
 
     #[test]
-    fn layers_stay_and_depth_halves() {
-        let solid = Shape { width: 64, height: 64, depth: 8, levels: 2, ..SQUARE };
-        let base = 64 * 64 * 8 * 16;
-        assert_eq!(solid.bytes(), base + base / 8);
-        assert_eq!(Shape { flags: LAYERED, ..solid }.bytes(), base + base / 4);
+    fn compressed_elements_lie_in_blocks_of_four_by_four() {
+        let compressed = |format| Shape { format, ..SQUARE };
+        assert_eq!((compressed(0x91).element(), compressed(0x9e).element()), ((8, 4), (16, 4)));
+        assert_eq!(compressed(0x91).bytes(), 1024 * 1024 * 8);
     }
 
     #[test]
     fn no_memory_yet_and_nonsense() {
-        assert_eq!(Shape { flags: CUDA_ARRAY3D_SPARSE, ..SQUARE }.forecast(), 0);
+        assert_eq!(Shape { flags: CUDA_ARRAY3D_SPARSE, ..SQUARE }.taken(), 0);
         assert_eq!(Shape { flags: CUDA_ARRAY3D_DEFERRED_MAPPING, ..SQUARE }.bytes(), 0);
         let huge = Shape { width: u64::MAX, height: u64::MAX, levels: u32::MAX, ..SQUARE };
-        assert!(huge.forecast() > 1 << 60);
+        assert!(huge.taken() > 1 << 60);
     }
 }

@@ -18,13 +18,13 @@ use crate::hooks::process::target::{
     announce, arrival, device_id, is_inactive, known_device, record_created,
 };
 use crate::model::attribution::driver_internal::DriverActivity;
-use crate::model::cap::Reservation;
+use crate::model::cap::{Reservation, Turn};
 use crate::model::contexts::{Ending, Step, Target};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
 use crate::model::stream_captures::Ending as Captures;
 use crate::oom::keep_exit_status;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
+use vramtrace_format::{ContextId, Event, Kind, PoolId};
 
 /// cuInit. It fails where the cap cannot be parsed: such a cap must not become no cap.
 pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUresult {
@@ -73,10 +73,11 @@ fn created(
     ctx: Out<Ctx>,
     device: i32,
 ) -> CUresult {
-    if let Some(refused) = bad_cap(p, call.api, device) {
-        return refused;
-    }
-    let watch = Measured::start(p, before_any(device), DriverActivity::Context);
+    // The driver refuses NULL, whatever the cap.
+    let making = match Making::begin(p, call.api, device, || ctx.is_null()) {
+        Ok(making) => making,
+        Err(refused) => return refused,
+    };
     gave(call.forward(), ctx, |ctx| {
         let handle = ctx as u64;
         // The driver returned a handle that the model holds as live: that context was destroyed by a
@@ -84,11 +85,13 @@ fn created(
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let freed = take_all(p, &stale);
             has_ended(p, &stale);
-            uncount(p, freed, stale.context.device);
+            uncount(p, freed, stale.context.target());
         }
         let arrival = arrival(p, handle, device_id(device));
         let seen = p.contexts.created(arrival, |context| announce(p, context));
-        watch.made(p, call.api, seen.target);
+        if let Some(making) = making {
+            making.made(p, call.api, seen.target);
+        }
     })
 }
 
@@ -99,19 +102,17 @@ pub fn primary_retain(
     ctx: Out<Ctx>,
     device: i32,
 ) -> CUresult {
-    if let Some(refused) = bad_cap(p, call.api, device) {
-        return refused;
-    }
     let id = device_id(device);
-    let watch = match p.contexts.primary_of(id) {
-        Some(_) => Measured { before: None, tracked: TrackedCall::none() },
-        None => Measured::start(p, before_any(device), DriverActivity::Context),
+    let is_made = || ctx.is_null() || p.contexts.has_primary(id);
+    let making = match Making::begin(p, call.api, device, is_made) {
+        Ok(making) => making,
+        Err(refused) => return refused,
     };
     gave(call.forward(), ctx, |ctx| {
         let arrival = arrival(p, ctx as u64, id);
         let seen = p.contexts.retained(arrival, |context| announce(p, context));
-        if seen.new {
-            watch.made(p, call.api, seen.target);
+        if let Some(making) = making.filter(|_| seen.new) {
+            making.made(p, call.api, seen.target);
         }
     })
 }
@@ -125,12 +126,24 @@ pub fn green_create(
     device: i32,
     _flags: u32,
 ) -> CUresult {
-    if let Some(refused) = bad_cap(p, call.api, device) {
-        return refused;
-    }
-    let (target, real) = (before_any(device), || call.forward());
-    let result = watched(p, call.api, target, DriverActivity::Context, nameless, real);
-    gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, device_id(device)))
+    let id = device_id(device);
+    let is_made = || ctx.is_null() || p.contexts.has_primary(id);
+    let making = match Making::begin(p, call.api, device, is_made) {
+        Ok(making) => making,
+        Err(refused) => return refused,
+    };
+    let target = before_any(device);
+    let result = match making {
+        None => watched(p, call.api, target, DriverActivity::Context, nameless, || call.forward()),
+        Some(making) => {
+            let result = call.forward();
+            if result == CUDA_SUCCESS {
+                making.settle(p, call.api, target);
+            }
+            result
+        }
+    };
+    gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, id))
 }
 
 /// cuDevicePrimaryCtxRelease.
@@ -140,11 +153,11 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
     if result == CUDA_SUCCESS && is_inactive(device) {
         // The driver destroyed it although by our count it is still retained.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
-            let (device, captures) = (ending.context.device, captures_of(p, &ending));
+            let captures = captures_of(p, &ending);
             let freed = take_all(p, &ending);
             p.stream_captures.ended(captures);
             has_ended(p, &ending);
-            return_to_cap(p, freed, device);
+            return_to_cap(p, freed, ending.context.target());
         }
     }
     result
@@ -176,16 +189,6 @@ fn before_any(device: i32) -> Target {
     Target { context: ContextId(0), device: device_id(device) }
 }
 
-/// No context is made under a cap that cannot be understood.
-fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
-    if !p.cap.is_bad() {
-        return None;
-    }
-    let target = before_any(device);
-    let site = site(p, api, None, target, PoolId(0), 0);
-    Some(refuse_at(p, target.device, site, 0, Why::BadCap))
-}
-
 /// Makes the call that ends the context, or only releases it, according to `step`. The context's
 /// allocations leave the model before the call: while it runs, another thread may be given their
 /// addresses.
@@ -200,7 +203,7 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         }
         return result;
     };
-    let device = ending.context.device;
+    let target = ending.context.target();
     let captures = captures_of(p, ending);
     let freed = take_all(p, ending);
     let result = real();
@@ -211,7 +214,7 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
-    return_to_cap(p, freed, device);
+    return_to_cap(p, freed, target);
     result
 }
 
@@ -237,15 +240,16 @@ fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
     freed
 }
 
-fn uncount(p: &Process, freed: ContextTotals, device: DeviceId) {
+fn uncount(p: &Process, freed: ContextTotals, Target { context, device }: Target) {
+    p.cap.arrays_ended(device, context);
     p.cap.went(device, Kind::Device, freed.bytes.saturating_sub(freed.managed));
     p.cap.went(device, Kind::Managed, freed.managed);
 }
 
 /// After the driver's answer.
-fn return_to_cap(p: &'static Process, freed: ContextTotals, device: DeviceId) {
-    uncount(p, freed, device);
-    refresh_usage(p, device);
+fn return_to_cap(p: &'static Process, freed: ContextTotals, target: Target) {
+    uncount(p, freed, target);
+    refresh_usage(p, target.device);
 }
 
 /// cuCtxSetLimit.
@@ -261,23 +265,9 @@ pub fn set_limit(
         _ => 0,
     };
     // A limit that needs no more memory is never refused, even while the count is over the cap.
-    let promise = match growth {
-        0 => Ok(Reservation::none()),
-        _ => p.cap.reserve(target.device, Kind::Device, growth, || {
-            refresh_before_refusal(p, target.device)
-        }),
-    };
-    let promise = match promise {
+    let promise = match reserve(p, call.api, target, growth) {
         Ok(promise) => promise,
-        Err(refusal) if p.cap.only_warns() => {
-            let site = site(p, call.api, None, target, PoolId(0), 0);
-            refuse_at(p, target.device, site, growth, Why::Warned(refusal));
-            p.cap.reserve_anyway(target.device, Kind::Device, growth)
-        }
-        Err(refusal) => {
-            let site = site(p, call.api, None, target, PoolId(0), 0);
-            return refuse_at(p, target.device, site, growth, Why::Cap(refusal));
-        }
+        Err(refused) => return refused,
     };
     let doing = match limit {
         CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
@@ -304,6 +294,30 @@ pub fn set_limit(
         p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
+}
+
+/// Reserves what the driver is going to take for itself. `Err`: the result for the program.
+fn reserve(
+    p: &'static Process,
+    api: Api,
+    target: Target,
+    bytes: u64,
+) -> Result<Reservation<'static>, CUresult> {
+    if bytes == 0 {
+        return Ok(Reservation::none());
+    }
+    let device = target.device;
+    let refuse = |why| {
+        let site = site(p, api, None, target, PoolId(0), 0);
+        refuse_at(p, device, site, bytes, why)
+    };
+    match p.cap.reserve(device, Kind::Device, bytes, || refresh_before_refusal(p, device)) {
+        Err(refusal) if p.cap.only_warns() => {
+            refuse(Why::Warned(refusal));
+            Ok(p.cap.reserve_anyway(device, Kind::Device, bytes))
+        }
+        reserved => reserved.map_err(|refusal| refuse(Why::Cap(refusal))),
+    }
 }
 
 /// Bytes of local memory that a larger stack limit takes at once: the driver allocates it for every
@@ -346,13 +360,57 @@ impl Measured {
         let (device, before) = self.before.as_ref()?;
         p.nvml.taken_since(p, device, before)
     }
+}
 
-    /// After a context was created: charges and samples the bytes that it took.
+/// A context that is being made.
+struct Making {
+    promise: Reservation<'static>,
+    forecast: u64,
+    watch: Measured,
+    /// Last: it ends when the rest is done.
+    _turn: Option<Turn<'static>>,
+}
+
+impl Making {
+    /// Before the call. `None`: it makes none, by `is_made`. `Err`: the result for the program.
+    fn begin(
+        p: &'static Process,
+        api: Api,
+        device: i32,
+        is_made: impl FnOnce() -> bool,
+    ) -> Result<Option<Making>, CUresult> {
+        let target = before_any(device);
+        // No context is made under a cap that cannot be understood.
+        if p.cap.is_bad() {
+            let site = site(p, api, None, target, PoolId(0), 0);
+            return Err(refuse_at(p, target.device, site, 0, Why::BadCap));
+        }
+        let making = p.cap.making(target.device);
+        let turn = p.cap.limited(target.device).map(|_| making.turn());
+        if is_made() {
+            return Ok(None);
+        }
+        let forecast = if turn.is_some() { making.forecast() } else { 0 };
+        let promise = reserve(p, api, target, forecast)?;
+        let watch = Measured::start(p, target, DriverActivity::Context);
+        Ok(Some(Making { promise, forecast, watch, _turn: turn }))
+    }
+
+    /// It was made: charges and samples the bytes that it took.
     fn made(self, p: &'static Process, api: Api, target: Target) {
         if p.launched_kernels.context_seen() {
             state::hot().launches.forget();
         }
-        p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
-        self.tracked.end(p, api, target, nameless);
+        let bytes = self.watch.taken(p).unwrap_or(self.forecast);
+        p.cap.making(target.device).measured(bytes);
+        p.contexts.set_bytes(target.context, bytes);
+        self.settle(p, api, target);
+    }
+
+    fn settle(self, p: &'static Process, api: Api, target: Target) {
+        // As in `set_limit`: charged first, then released. The reading corrects it.
+        p.cap.charge(target.device, self.forecast as i64);
+        drop(self.promise);
+        self.watch.tracked.end(p, api, target, nameless);
     }
 }

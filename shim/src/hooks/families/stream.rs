@@ -3,7 +3,8 @@
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::{
-    CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
+    CUgraphEdgeData, CUresult, CUstreamCaptureMode, CUstreamCigCaptureParams, Event, Graph,
+    GreenCtx, Node, Stream,
 };
 use crate::driver::param::{In, Out};
 use crate::hooks::call::attribution::{nameless, watched, watched_seldom};
@@ -13,10 +14,13 @@ use crate::hooks::families::ordered::{PER_THREAD_STREAM, context_of, stream_id};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_context, current_target};
+use crate::hooks::process::texts::say_once;
 use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::stream_captures::Origin;
 use crate::runtime::thread_slot;
 use core::ffi::c_void;
+use std::sync::atomic::AtomicBool;
+use vramtrace_format::size::AsGiven;
 use vramtrace_format::{Cause, PoolId};
 
 /// The stream of a capture, with its context and thread. To be called before the capture begins: a
@@ -43,6 +47,8 @@ fn begin(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUr
         Api::cuStreamBeginCapture_ptsz
             | Api::cuStreamBeginCapture_v2_ptsz
             | Api::cuStreamBeginCaptureToGraph_ptsz
+            | Api::cuStreamBeginRecaptureToGraph_ptsz
+            | Api::cuStreamBeginCaptureToCig_ptsz
     );
     let origin = origin(stream, per_thread);
     let result = call.forward();
@@ -63,6 +69,18 @@ hooks! { p, call:
         count: usize,
         mode: CUstreamCaptureMode,
     ) = begin(p, call, stream);
+    /// cuStreamBeginRecaptureToGraph. `changed` is called by the driver, in this call or a later one.
+    begin_recapture(
+        stream: Stream,
+        mode: CUstreamCaptureMode,
+        graph: Graph,
+        changed: *mut c_void,
+        data: *mut c_void,
+    ) = begin(p, call, stream);
+    /// A capture into a command list of a graphics API.
+    begin_cig(stream: Stream, params: *mut CUstreamCigCaptureParams) = begin(p, call, stream);
+    end_cig(stream: Stream) = end(p, call, stream);
+    end_capture(stream: Stream, graph: Out<Graph>) = end(p, call, stream);
     /// cuStreamCreate.
     create(stream: Out<Stream>, flags: u32) = made(p, call);
     /// cuStreamCreateWithPriority.
@@ -73,18 +91,14 @@ hooks! { p, call:
     create_event(event: Out<Event>, flags: u32) = event_changes(p, call);
     /// cuEventDestroy.
     destroy_event(event: Event) = event_changes(p, call);
-    /// cuStreamSynchronize and cuEventSynchronize.
+    /// cuStreamSynchronize, cuEventSynchronize and cuCtxSynchronize_v2.
     synchronize(handle: *mut c_void) = synchronized(p, call);
     synchronize_context() = synchronized(p, call);
 }
 
-pub fn end_capture(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    stream: Stream,
-    _graph: Out<Graph>,
-) -> CUresult {
-    let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
+fn end(p: &'static Process, call: &Call<impl Function>, stream: Stream) -> CUresult {
+    let per_thread =
+        matches!(call.api, Api::cuStreamEndCapture_ptsz | Api::cuStreamEndCaptureToCig_ptsz);
     // Its context is not needed: a thread's stream can be captured in one context at a time.
     let stream_id = stream_id(stream, per_thread);
     let thread = if stream_id == PER_THREAD_STREAM { thread_slot::tid() } else { 0 };
@@ -103,7 +117,23 @@ fn made(p: &'static Process, call: &Call<impl Function>) -> CUresult {
         ..Originator::unnamed(Cause::Streams)
     });
     let followed = Followed { originator, ..DriverActivity::Streams.into() };
-    watched(p, call.api, target, followed, nameless, real)
+    let passed = || {
+        let own = p.cap.limit(target.device).map(|limit| (limit, p.cap.counted(target.device, 0)));
+        let limits = own.into_iter().chain(p.cap.enforced_by_group(target.device));
+        limits.filter(|(limit, counted)| counted > limit).map(|(limit, _)| limit).next()
+    };
+    let before = passed();
+    let result = watched(p, call.api, target, followed, nameless, real);
+    if let (None, Some(limit)) = (before, passed()) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let (device, limit) = (target.device.0, AsGiven(limit));
+        say_once(&p.trace_writer, &SAID, || {
+            format!(
+                "cuda:{device}: streams took memory over the limit of {limit}, which is known only afterwards"
+            )
+        });
+    }
+    result
 }
 
 fn event_changes(p: &'static Process, call: &Call<impl Function>) -> CUresult {

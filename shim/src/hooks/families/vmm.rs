@@ -48,7 +48,7 @@ pub fn create(
     };
     let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
     let size = size as u64;
-    let request = Request { api: call.api, kind, space: Space::Vmm, target, size };
+    let request = Request { space: Space::Vmm, ..Request::new(call.api, kind, target, size) };
     if p.vmm.lock().make_room().is_err() {
         stop_without_host_memory(p);
         return match p.cap.must_count(device) {

@@ -11,6 +11,8 @@
 //!   request that a pool can serve from its reserve is never refused ([`Growth`]).
 //! * What only NVML's figure shows is charged after the call that takes it. It may lift the count
 //!   over the cap; then every request is refused until the count is below it again.
+//! * A context that is not a device's first reserves what the first took ([`Making`]).
+//! * Arrays of up to 1 MiB count with the pages that they share ([`ArrayPages`]).
 //! * `vramtrace cap` stores an order for another cap in the live page. Each hook checks for one first
 //!   (two loads), so a call that begins after the command has returned obeys it.
 //! * Before a refusal the state is read again (`hooks/process/refresh.rs`): dead members of the group are
@@ -20,6 +22,7 @@
 //! Members of a group share a page with a count for each member and device (`group_share`).
 //! `scripts/bench.sh limits`, `live` and `refusals` measure what all this costs a call.
 
+mod array_pages;
 mod budget;
 mod counting;
 mod group;
@@ -27,15 +30,19 @@ mod group_page;
 mod group_share;
 mod growth;
 mod in_flight;
+mod making;
 mod managed;
 mod most_in_use;
 pub mod orders;
 mod soft;
 
 use crate::model::cap::group_share::GroupShare;
+use array_pages::ArrayPages;
+pub use array_pages::Sharing;
 pub use budget::{Budget, Refusal, Reservation};
 pub use counting::add_saturating;
 use group::Group;
+pub use making::{Making, Turn};
 use managed::Managed;
 use orders::Orders;
 pub use soft::Crossing;
@@ -53,7 +60,7 @@ use std::sync::atomic::{
 };
 use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
-use vramtrace_format::{DeviceId, Kind, uuid};
+use vramtrace_format::{ContextId, DeviceId, Kind, uuid};
 
 /// The driver's facts of a device that are needed to find its rule in the cap.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +102,7 @@ pub struct Cap {
     /// The members that were named last as those that cannot be checked.
     unchecked: AtomicU64,
     pub orders: Orders<LIVE_DEVICES>,
+    array_pages: ArrayPages,
 }
 
 const DEVICES: usize = 256;
@@ -115,6 +123,9 @@ struct DeviceCap {
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
     managed: Managed,
+    /// Bytes of pages that small arrays share which are no array's, a part of the budget's count.
+    beside_arrays: AtomicU64,
+    making: Making,
 }
 
 impl DeviceCap {
@@ -127,6 +138,8 @@ impl DeviceCap {
             uuid: Default::default(),
             outside: AtomicU64::new(0),
             managed: Managed::default(),
+            beside_arrays: AtomicU64::new(0),
+            making: Making::default(),
         }
     }
 }
@@ -149,6 +162,7 @@ impl Cap {
             order: AtomicU64::new(0),
             ordered: AtomicPtr::new((&raw const NO_ORDER).cast_mut()),
             orders: Orders::default(),
+            array_pages: ArrayPages::default(),
             rules,
             ask,
             warned: AtomicBool::new(false),
@@ -475,6 +489,50 @@ impl Cap {
         if let Some(budget) = self.budget(device) {
             budget.give_back(bytes, self.managed(device, kind));
         }
+    }
+
+    /// Before an array of up to 1 MiB is created: counts the page that it may begin, by `take`. One for which there is room in
+    /// the pages is never refused.
+    pub fn array_comes<E>(
+        &self,
+        device: DeviceId,
+        of: Sharing,
+        size: u64,
+        take: impl FnOnce(&Budget, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let take = |bytes| match self.budget(device) {
+            Some(budget) if bytes > 0 => take(budget, bytes),
+            _ => Ok(()),
+        };
+        self.array_pages.comes(of, size, take, |change| self.note_beside_arrays(device, change))
+    }
+
+    /// The driver has destroyed it, or has not created it.
+    pub fn array_went(&self, device: DeviceId, of: Sharing, size: u64) {
+        let give_back = |bytes: u64| self.grow(device, -(bytes as i64));
+        let note = |change| self.note_beside_arrays(device, change);
+        self.array_pages.went(of, size, give_back, note);
+    }
+
+    /// The context has ended; the bytes of its arrays leave the count elsewhere.
+    pub fn arrays_ended(&self, device: DeviceId, context: ContextId) {
+        let rest = self.array_pages.ended(context);
+        self.note_beside_arrays(device, -rest);
+        self.grow(device, -rest);
+    }
+
+    fn note_beside_arrays(&self, device: DeviceId, change: i64) {
+        add_saturating(&self.devices[device.0 as usize].beside_arrays, change, Relaxed);
+    }
+
+    /// Bytes of the pages that small arrays share which are no array's.
+    pub fn beside_arrays(&self, device: DeviceId) -> u64 {
+        self.devices[device.0 as usize].beside_arrays.load(Relaxed)
+    }
+
+    /// How contexts are made on the device.
+    pub fn making(&self, device: DeviceId) -> &Making {
+        &self.devices[device.0 as usize].making
     }
 
     /// Bytes counted for allocations and reserved for calls in progress: without the driver's own

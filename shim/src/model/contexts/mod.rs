@@ -221,6 +221,11 @@ impl Contexts {
         self.state.lock().primary_of(device)
     }
 
+    /// Whether the device's primary context lives, seen or by a green context.
+    pub fn has_primary(&self, device: DeviceId) -> bool {
+        self.state.lock().has_primary(device)
+    }
+
     /// Live contexts, for a checkpoint.
     pub fn for_each(&self, mut visit: impl FnMut(&Context)) {
         self.state.lock().all().for_each(&mut visit);

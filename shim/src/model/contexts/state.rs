@@ -213,6 +213,10 @@ impl State {
         self.primaries.get(&device)?.live
     }
 
+    pub fn has_primary(&self, device: DeviceId) -> bool {
+        self.primary_of(device).is_some() || self.greens.values().any(|of| *of == device)
+    }
+
     pub fn on(&self, device: DeviceId) -> impl Iterator<Item = &Context> {
         self.live.values().filter(move |context| context.device == device)
     }

@@ -11,9 +11,10 @@ use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, SiteId, Space, StackId,
 pub struct Entry {
     /// Address, or the number that stands for it in `space`.
     pub key: u64,
-    /// Requested bytes (real pitch x height; memory requirements for arrays).
+    /// Requested bytes (real pitch x height; for arrays, what their blocks take).
     pub size: u64,
-    /// Raw stream handle of the allocating call (2 = per-thread default), 0 where there is none.
+    /// Raw stream handle of the allocating call (2 = per-thread default), 0 where there is none. Of an array: the bytes of an
+    /// element.
     pub stream: u64,
     pub time_ns: u64,
     pub site: SiteId,

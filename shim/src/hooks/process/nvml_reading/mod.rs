@@ -288,5 +288,6 @@ fn accounted(p: &Process, device: DeviceId) -> AccountedBytes {
     let live = p.ledger.live(device);
     let managed = p.ledger.live_of(device, Kind::Managed);
     let held = p.cap.held(device, live);
+    let live = live.saturating_add(p.cap.beside_arrays(device));
     AccountedBytes { held, live, managed }
 }
