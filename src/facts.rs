@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, SwitchedBy};
 
 /// The ordinal of a device as the process saw it; null where the device is not known.
 pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
@@ -13,6 +13,23 @@ pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Erro
 /// ns as seconds.
 pub fn seconds<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(*ns as f64 / 1e9)
+}
+
+pub fn seconds_or_null<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+    ns.map(|ns| ns as f64 / 1e9).serialize(to)
+}
+
+/// What switches the recording off.
+pub fn name_of_switch(by: SwitchedBy) -> &'static str {
+    match by {
+        SwitchedBy::Order => "record",
+        SwitchedBy::HostFile => "host_file",
+        SwitchedBy::End => "unwritable",
+    }
+}
+
+pub fn switched_by<S: Serializer>(by: &SwitchedBy, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(name_of_switch(*by))
 }
 
 /// The facts of a device, in a list of devices.

@@ -5,6 +5,7 @@
 //! adds what stayed unused to the KV cache and leaves a margin; nothing of it was tried on the engine, and it holds while
 //! everything else keeps its size.
 
+use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId};
 
 use super::Process;
@@ -77,8 +78,10 @@ pub enum Setting {
     Fits { kv_bytes: u64, options: Vec<SettingOption> },
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SettingOption {
+    #[serde(rename = "option")]
     pub name: &'static str,
     /// Its value in the command line. `None`: it is not there.
     pub had: Option<String>,

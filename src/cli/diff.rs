@@ -7,7 +7,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
 use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, RolesOf};
 use vramtrace_reader::files;
-use vramtrace_reader::report::json::diff::facts;
+use vramtrace_reader::report::json::diff::{DiffReport, SCHEMA};
 use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
@@ -274,7 +274,15 @@ fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome 
     match args.format {
         Format::Text => print_text(&text(differences, shown, how))?,
         Format::Markdown => print(&markdown(differences, shown, &verdict, how))?,
-        Format::Json => print(&json(&facts(differences, &names, tolerance, &failures))?)?,
+        Format::Json => print(&json(&DiffReport {
+            schema: SCHEMA,
+            before: &names[0],
+            after: &names[1],
+            tolerance_percent: tolerance.map(|part| part * 100.0),
+            passed: failures.is_empty(),
+            reasons: &failures,
+            devices: differences,
+        })?)?,
     }
     failures.iter().for_each(|failure| message(format_args!("FAILED: {failure}")));
     Ok(if failures.is_empty() { DONE } else { FOUND })

@@ -1,6 +1,5 @@
 //! `vramtrace frag`: how fragmented PyTorch's cache is, and which lines cause it.
 
-use vramtrace_format::Header;
 use vramtrace_reader::analysis::Moment;
 use vramtrace_reader::analysis::frag::{Frag, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
@@ -46,17 +45,11 @@ pub struct Args {
     json: bool,
 }
 
-struct NamedFrag {
-    name: String,
-    header: Header,
-    frag: Frag,
-}
-
 /// Width of the output where stdout is not a terminal.
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    let mut all = Vec::new();
+    let mut all: Vec<(&Input, Frag)> = Vec::new();
     let mut not_there = None;
     let mut seen = Vec::new();
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
@@ -87,11 +80,7 @@ pub fn run(args: Args) -> Outcome {
         }
         seen.extend(found.iter().map(|frag| frag.device));
         let found = found.into_iter().filter(|frag| args.device.includes(frag.device));
-        all.extend(found.map(|frag| NamedFrag {
-            name: input.name.clone(),
-            header: input.trace.header().clone(),
-            frag,
-        }));
+        all.extend(found.map(|frag| (input, frag)));
     }
     if !seen.is_empty() {
         args.device.check(seen)?;
@@ -103,15 +92,17 @@ pub fn run(args: Args) -> Outcome {
         ));
     }
     if args.json {
-        let devices = all.iter().map(|it| facts(&it.frag, &it.header, args.at)).collect();
+        let facts = |(input, frag): &(&Input, Frag)| facts(frag, input.trace.header(), args.at);
+        let devices = all.iter().map(facts).collect();
         let report = FragReport { schema: SCHEMA, devices };
         print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
     let width = console::width().unwrap_or(COLUMNS);
     let shown = FragOptions { at: args.at, top: args.top, rows: args.rows, width };
-    let parts: Vec<String> =
-        all.iter().map(|it| text(&it.name, &it.frag, &it.header, shown)).collect();
+    let text =
+        |(input, frag): &(&Input, Frag)| text(&input.name, frag, input.trace.header(), shown);
+    let parts: Vec<String> = all.iter().map(text).collect();
     console::print_text(&parts.join("\n"))?;
     Ok(DONE)
 }

@@ -3,10 +3,10 @@
 use vramtrace_format::LiveSite;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::uuid;
+use vramtrace_reader::facts;
 use vramtrace_reader::report::json::ps::{
     GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
-use vramtrace_reader::report::json::recording_off;
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
 use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
@@ -89,7 +89,7 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
     LiveProcessFacts {
         pid: process.pid,
         command: process.command.clone(),
-        recording_off_by: process.off_by.iter().map(|by| recording_off::name(*by)).collect(),
+        recording_off_by: process.off_by.iter().map(|by| facts::name_of_switch(*by)).collect(),
         trace: (!process.trace.is_empty()).then(|| process.trace.clone()),
         group: process.group.clone(),
         updated_at_s: process.updated_ns as f64 / 1e9,

@@ -5,7 +5,7 @@ use vramtrace_reader::analysis::tree::{Node, Top, Tree};
 use vramtrace_reader::analysis::{Level, Moment, Process, RolesOf, StackClassifier};
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::MomentFacts;
-use vramtrace_reader::report::json::tree::{DeviceTree, NodeFacts, SCHEMA, TreeReport};
+use vramtrace_reader::report::json::tree::{DeviceTree, SCHEMA, TreeReport};
 use vramtrace_reader::report::text::tree::{TreeOptions, tree};
 use vramtrace_reader::report::wording::{gpu_name, ordinal};
 use vramtrace_reader::symbols::Symbols;
@@ -133,9 +133,9 @@ fn device_trees<'p>(
     held.at_ns.iter().map(device_tree).filter(|of| of.root.held.bytes > 0).collect()
 }
 
-fn facts(of: &DeviceCallTree) -> DeviceTree {
+fn facts<'t>(of: &'t DeviceCallTree) -> DeviceTree<'t> {
     let header = &of.process.header;
-    let (device, root) = (ordinal(of.device), NodeFacts::from(&of.root));
+    let (device, root) = (ordinal(of.device), &of.root);
     DeviceTree { pid: header.pid, rank: header.rank, device, root }
 }
 

@@ -49,15 +49,6 @@ pub struct Args {
     json: bool,
 }
 
-/// One device of one process.
-struct Predicted {
-    name: String,
-    pid: u32,
-    rank: Option<u32>,
-    recorded: Recorded,
-    prediction: Prediction,
-}
-
 pub fn run(args: Args) -> Outcome {
     let capacities = args
         .capacity
@@ -81,7 +72,7 @@ pub fn run(args: Args) -> Outcome {
             }
         })
         .collect::<Result<Vec<(String, Conf)>, Failure>>()?;
-    let mut all = Vec::new();
+    let mut all: Vec<(&Input, Recorded, Prediction)> = Vec::new();
     let mut seen = Vec::new();
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
     for input in &inputs {
@@ -100,14 +91,7 @@ pub fn run(args: Args) -> Outcome {
                 false => capacities.clone(),
             };
             let prediction = with_progress(&recorded, &confs, capacities);
-            let header = input.trace.header();
-            all.push(Predicted {
-                name: input.name.clone(),
-                pid: header.pid,
-                rank: header.rank,
-                recorded,
-                prediction,
-            });
+            all.push((input, recorded, prediction));
         }
     }
     if !seen.is_empty() {
@@ -121,11 +105,9 @@ pub fn run(args: Args) -> Outcome {
     }
     let devices: Vec<PredictedDevice> = all
         .iter()
-        .map(|one| PredictedDevice {
-            pid: one.pid,
-            rank: one.rank,
-            recorded: &one.recorded,
-            prediction: &one.prediction,
+        .map(|(input, recorded, prediction)| {
+            let (pid, rank) = (input.trace.header().pid, input.trace.header().rank);
+            PredictedDevice { pid, rank, recorded, prediction }
         })
         .collect();
     if args.json {
@@ -133,7 +115,7 @@ pub fn run(args: Args) -> Outcome {
         return Ok(DONE);
     }
     let parts: Vec<String> =
-        all.iter().zip(&devices).map(|(one, device)| text(&one.name, device)).collect();
+        all.iter().zip(&devices).map(|((input, ..), device)| text(&input.name, device)).collect();
     print_text(&parts.join("\n"))?;
     Ok(DONE)
 }

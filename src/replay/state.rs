@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::{
     ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, SwitchedBy, ThreadId,
 };
@@ -15,6 +16,7 @@ use super::exec_graphs::ExecGraphs;
 use super::history::History;
 use super::live::LiveSet;
 use super::mapping::AddressSpace;
+use crate::facts;
 
 /// The number of first refusals and of last refusals whose details are kept.
 pub const REFUSALS_KEPT: usize = 16;
@@ -80,13 +82,23 @@ pub struct Stop {
 }
 
 /// A time in which the recording was switched off: events are missing, the cap went on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OffSpan {
+    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub from_ns: u64,
-    /// `None`: to the end of the trace.
+    /// Null: to the end of the trace.
+    #[serde(rename = "until_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub until_ns: Option<u64>,
+    /// `record`: by `vramtrace record`; `host_file`: by the file of the host or of the user; `unwritable`: no thread could
+    /// write the trace.
+    #[serde(serialize_with = "facts::switched_by")]
+    #[cfg_attr(test, schemars(with = "String"))]
     pub by: SwitchedBy,
     /// The recording went on because the process ended.
+    #[serde(skip)]
     pub until_end: bool,
 }
 

@@ -52,15 +52,18 @@ impl PageName {
         &self,
         from: Namespaces,
         attached: impl FnOnce(i32) -> Option<bool>,
-        exists: impl FnOnce(u32) -> bool,
+        exists: impl Fn(u32) -> bool,
     ) -> Life {
+        let by_pid = || match self.same_pids(from) {
+            true => Life::of_started(self.pid, self.start_ticks, || exists(self.pid)),
+            false => Life::Unknown,
+        };
         match self.segment(from).and_then(attached) {
-            Some(true) => Life::Alive,
             Some(false) => Life::Dead,
-            None if self.same_pids(from) => {
-                Life::of_started(self.pid, self.start_ticks, || exists(self.pid))
-            }
-            None => Life::Unknown,
+            // The numbers of namespaces are used again: it may be another's segment, of the same id.
+            Some(true) if by_pid() != Life::Dead => Life::Alive,
+            Some(true) => Life::Dead,
+            None => by_pid(),
         }
     }
 }
@@ -112,7 +115,7 @@ mod tests {
         // No such pid.
         let dead = (1 << 22) + 1;
         for (namespaces, id, attached, life) in [
-            (HERE, Some(1), Some(true), Life::Alive),
+            (HERE, Some(1), Some(true), Life::Dead),
             (HERE, Some(1), Some(false), Life::Dead),
             (HERE, Some(1), None, Life::Dead),
             (HERE, None, Some(true), Life::Dead),
@@ -127,7 +130,8 @@ mod tests {
             let name = name(dead, namespaces, id);
             assert_eq!(name.life(HERE, |_| attached, |_| false), life, "{name}");
             let hidden = name.life(HERE, |_| attached, |_| true);
-            assert!(hidden == life || hidden == Life::Unknown, "{name}: /proc shows no such pid");
+            let gone = name.segment(HERE).is_some() && attached == Some(false);
+            assert_eq!(hidden == Life::Dead, gone, "{name}: /proc shows no such pid");
         }
         let unknown = Namespaces::default();
         assert_eq!(name(dead, unknown, None).life(unknown, |_| None, |_| false), Life::Unknown);

@@ -79,7 +79,6 @@ pub type NvmlAccountingStats = c_void;
 pub type NvmlMemoryLimits = c_void;
 
 pub const CU_LIMIT_STACK_SIZE: CUlimit = 0;
-pub const CU_LIMIT_PRINTF_FIFO_SIZE: CUlimit = 1;
 pub const CU_LIMIT_MALLOC_HEAP_SIZE: CUlimit = 2;
 
 pub const CU_MEM_LOCATION_TYPE_DEVICE: u32 = 1;
@@ -89,20 +88,13 @@ pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
 /// The id's lowest byte is the device.
 pub const CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: u32 = 6;
 
-pub const CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: CUmemPool_attribute = 4;
 pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: CUmemPool_attribute = 5;
-pub const CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: CUmemPool_attribute = 6;
 pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: CUmemPool_attribute = 7;
-pub const CU_MEMPOOL_ATTR_USED_MEM_HIGH: CUmemPool_attribute = 8;
 
 pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: CUgraphMem_attribute = 0;
 pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: CUgraphMem_attribute = 2;
 
-pub const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CUpointer_attribute = 2;
 pub const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: CUpointer_attribute = 9;
-pub const CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: CUpointer_attribute = 11;
-pub const CU_POINTER_ATTRIBUTE_RANGE_SIZE: CUpointer_attribute = 12;
-pub const CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: CUpointer_attribute = 17;
 
 pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: i32 = 10;
 pub const CU_GRAPH_NODE_TYPE_MEM_FREE: i32 = 11;

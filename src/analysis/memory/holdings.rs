@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, Space, StackId};
 
 use super::recorded_peaks::RecordedPeaks;
@@ -20,7 +21,9 @@ use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
 /// Memory that one stack holds on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// As JSON its bytes and its count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Held {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
@@ -28,12 +31,16 @@ pub struct Held {
     /// Number of allocations; of memory that the driver took, of functions and names that it took it for.
     pub count: u64,
     /// Bytes whose memory is unmapped and may be mapped again. Not in `bytes`.
+    #[serde(skip)]
     pub paused: u64,
     /// Of `bytes`, physical memory that is mapped nowhere.
+    #[serde(skip)]
     pub unmapped: u64,
     /// The call that brought memory back after it had been unmapped.
+    #[serde(skip)]
     pub brought_back_by: Option<StackId>,
     /// The variance of `bytes`, where they are estimated from samples of blocks; else 0.
+    #[serde(skip)]
     pub variance: f64,
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, StackId};
 
 use super::holdings::{Held, Holdings};
@@ -11,9 +12,11 @@ use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
 /// One frame, role or library.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Node {
     pub name: String,
+    #[serde(flatten)]
     pub held: Held,
     /// Largest first.
     pub children: Vec<Node>,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use vramtrace_format::DeviceId;
 
 use crate::analysis::Process;
-use crate::analysis::engine_use::{MARGIN, Setting, engine_use};
+use crate::analysis::engine_use::{MARGIN, Setting, SettingOption, engine_use};
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -29,7 +29,7 @@ pub struct EngineFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_value_fits_missing_bytes: Option<u64>,
     /// The options that give that KV cache.
-    pub options: Vec<EngineOption>,
+    pub options: Vec<SettingOption>,
 }
 
 #[derive(Debug, Serialize)]
@@ -37,15 +37,6 @@ pub struct EngineFacts {
 pub struct EnginePart {
     pub part: &'static str,
     pub bytes: u64,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct EngineOption {
-    pub option: &'static str,
-    /// Its value in the command line.
-    pub had: Option<String>,
-    pub value: String,
 }
 
 pub(super) fn facts(process: &Process, id: DeviceId) -> Option<EngineFacts> {
@@ -56,11 +47,6 @@ pub(super) fn facts(process: &Process, id: DeviceId) -> Option<EngineFacts> {
         Setting::NothingFits { missing } => (None, Some(missing), Vec::new()),
         Setting::Fits { kv_bytes, options } => (Some(kv_bytes), None, options),
     };
-    let options = options.into_iter().map(|one| EngineOption {
-        option: one.name,
-        had: one.had,
-        value: one.value,
-    });
     Some(EngineFacts {
         engine: found.engine.name(),
         parts: found.parts.into_iter().map(part).collect(),
@@ -70,6 +56,6 @@ pub(super) fn facts(process: &Process, id: DeviceId) -> Option<EngineFacts> {
         margin_bytes: MARGIN,
         kv_cache_bytes,
         no_value_fits_missing_bytes: missing,
-        options: options.collect(),
+        options,
     })
 }

@@ -53,25 +53,13 @@ pub struct FragFacts {
     pub from_s: Option<f64>,
     /// The size of the last request that failed.
     pub out_of_memory_bytes: Option<u64>,
-    pub small: PoolFacts,
-    pub large: PoolFacts,
+    pub small: PoolFrag,
+    pub large: PoolFrag,
     pub segments: u64,
     /// The segments with a block, those with the most free memory first.
     pub pinned: Vec<SegmentFacts>,
     /// The lines of code whose blocks keep segments, those that keep the most free memory first.
     pub holders: Vec<PinFacts>,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct PoolFacts {
-    pub segments: u64,
-    pub reserved_bytes: u64,
-    pub allocated_bytes: u64,
-    pub largest_free_block_bytes: u64,
-    pub releasable_bytes: u64,
-    pub unusable_bytes: u64,
-    pub usual_request_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,23 +122,11 @@ pub fn facts(frag: &Frag, header: &Header, at: Moment) -> FragFacts {
         fragmentation: frag.fragmentation(),
         from_s: frag.from_ns.map(|ns| ns as f64 / 1e9),
         out_of_memory_bytes: frag.out_of_memory.map(|oom| oom.size),
-        small: pool_facts(&frag.small),
-        large: pool_facts(&frag.large),
+        small: frag.small,
+        large: frag.large,
         segments: frag.segments.len() as u64,
         pinned: frag.pinned_segments().into_iter().take(FACTS).map(segment_facts).collect(),
         holders: frag.pins.iter().take(FACTS).map(|pin| pin_facts(&classifier, pin)).collect(),
-    }
-}
-
-fn pool_facts(pool: &PoolFrag) -> PoolFacts {
-    PoolFacts {
-        segments: pool.segments,
-        reserved_bytes: pool.reserved,
-        allocated_bytes: pool.allocated,
-        largest_free_block_bytes: pool.largest_free,
-        releasable_bytes: pool.releasable,
-        unusable_bytes: pool.unusable,
-        usual_request_bytes: pool.usual_request,
     }
 }
 

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::is_zero;
-use super::recording_off::{OffFacts, off_facts};
 use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::leaks::{KeptReason, LargerPieces, Leak, Leaks, Sampled, Suppressions};
 use crate::analysis::{MergedLeak, merge_leaks};
+use crate::replay::OffSpan;
 use crate::report::leak_evidence::evidence;
 use crate::report::wording::ordinal;
 
@@ -161,7 +161,7 @@ pub struct LeakProcessFacts {
     pub sampled: Option<SampledFacts>,
     /// When the recording was switched off; absent where it never was.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recording_off: Vec<OffFacts>,
+    pub recording_off: Vec<OffSpan>,
     pub live_is_known: bool,
     /// Memory that is held and is no leak.
     pub kept: Vec<KeptFacts>,
@@ -332,7 +332,7 @@ fn process_facts(found: &Leaks) -> LeakProcessFacts {
         until_s: at(found.until_ns),
         beginning_lost: found.beginning_lost,
         sampled: found.sampled.as_ref().map(sampled_facts),
-        recording_off: off_facts(&found.off),
+        recording_off: found.off.clone(),
         live_is_known: found.live_is_known,
         kept: found
             .kept

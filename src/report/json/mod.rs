@@ -15,7 +15,6 @@ pub mod phases;
 pub mod process;
 pub mod ps;
 pub mod ranks;
-pub mod recording_off;
 pub mod run;
 mod sampled;
 #[cfg(test)]

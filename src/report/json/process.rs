@@ -10,13 +10,12 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
 use super::leaks::{SampledFacts, sampled_facts as time_facts};
-use super::recording_off::{OffFacts, off_facts};
 use super::sampled::{SampledMomentFacts, facts as sampled_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{Held, Process, SampledPhase, Standing, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
-use crate::replay::{DeviceState, RefusalAt};
+use crate::replay::{DeviceState, OffSpan, RefusalAt};
 use crate::report::wording;
 
 pub const SCHEMA: &str = "vramtrace.report/2";
@@ -55,7 +54,7 @@ pub struct ProcessFacts {
     pub stopped: Option<Stopped>,
     /// When the recording was switched off; absent where it never was.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recording_off: Vec<OffFacts>,
+    pub recording_off: Vec<OffSpan>,
     pub events: u64,
     /// What the recorder cost the process; absent where the trace does not contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,7 +316,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             .stopped
             .as_ref()
             .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: wording::stop_text(stop) }),
-        recording_off: off_facts(&process.ending.off),
+        recording_off: process.ending.off.clone(),
         events: process.ending.events,
         recorder: process.ending.recorder_cost.map(|cost| RecorderFacts {
             in_calls_s: (cost.calls > 0).then(|| seconds(cost.in_hooks_ns())),

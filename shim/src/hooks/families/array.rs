@@ -159,7 +159,10 @@ fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUre
         return Err(refuse(p, request, Why::Cap(refusal)));
     }
     refuse(p, request, Why::Warned(refusal));
-    p.cap.array_comes(device, of, request.size, |budget, bytes| Ok(budget.take_anyway(bytes)))
+    p.cap.array_comes(device, of, request.size, |budget, bytes| {
+        budget.take_anyway(bytes);
+        Ok(())
+    })
 }
 
 fn destroyed(p: &'static Process, call: &Call<impl Function>, key: u64) -> CUresult {

@@ -202,7 +202,10 @@ mod tests {
         let (pages, mut counted, rest) = (ArrayPages::default(), 0, std::cell::Cell::new(0));
         let note = |change| rest.set(rest.get() + change);
         for of in [(1, 4), (1, 4), (1, 16), (2, 4)] {
-            let take = |bytes| Ok::<_, ()>(counted += bytes);
+            let take = |bytes| {
+                counted += bytes;
+                Ok::<_, ()>(())
+            };
             pages.comes((ContextId(of.0), of.1), MIB, take, note).unwrap();
         }
         assert_eq!((counted, rest.get()), (6 * MIB, 2 * MIB as i64));

@@ -322,14 +322,18 @@ mod tests {
         why
     }
 
+    /// A name that no other test uses: a page is found by it.
+    fn named(what: &str) -> GroupSpec {
+        GroupSpec { name: format!("{what}-{}", std::process::id()), cap: None }
+    }
+
     fn join(place: &str, spec: &GroupSpec) -> Group {
         Group::join_in(place, spec, None).ok().unwrap()
     }
 
     #[test]
     fn who_has_ended_is_removed_and_who_cannot_be_told_is_kept_and_named() {
-        let place = scratch("gone");
-        let spec = GroupSpec { name: "a".into(), cap: None };
+        let (place, spec) = (scratch("gone"), named("gone"));
         let group = join(&place, &spec);
         let Joined { held, slot, me, looked_ns, closely_ns, .. } = group.0.as_ref().unwrap();
         let page = held.page;
@@ -364,8 +368,7 @@ mod tests {
 
     #[test]
     fn who_was_removed_or_has_lost_the_name_joins_again_and_of_two_pages_the_older_holds() {
-        let place = scratch("again");
-        let spec = GroupSpec { name: "a".into(), cap: None };
+        let (place, spec) = (scratch("again"), named("again"));
         let group = join(&place, &spec);
         let parts = |group: &Group| {
             let Joined { held, slot, me, .. } = group.0.as_ref().unwrap();
@@ -394,10 +397,11 @@ mod tests {
         let (group, _, what) = group.again(&spec).ok().flatten().unwrap();
         assert!(what.contains("is there again") && !group.is_lost());
         // A newer page gets the name: it is given up.
-        let newer = join(&place, &GroupSpec { name: "b".into(), cap: None });
+        let newer = join(&place, &named("newer"));
         assert!(parts(&newer).3 > made);
-        std::fs::remove_dir_all(format!("{place}/group.a")).unwrap();
-        std::fs::rename(format!("{place}/group.b"), format!("{place}/group.a")).unwrap();
+        let path = |spec: &GroupSpec| format!("{place}/group.{}", spec.name);
+        std::fs::remove_dir_all(path(&spec)).unwrap();
+        std::fs::rename(path(&named("newer")), path(&spec)).unwrap();
         let (group, ..) = group.again(&spec).ok().flatten().unwrap();
         assert_eq!(parts(&group).3, made);
         forget(&newer);
@@ -421,13 +425,13 @@ mod tests {
         assert!(why(&link, "a").contains("link"));
 
         std::fs::set_permissions(&open, PermissionsExt::from_mode(0o700)).unwrap();
-        let spec = GroupSpec { name: "good".into(), cap: None };
+        let spec = named("good");
         let group = join(&open, &spec);
         assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
         group.reap();
         assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
 
-        symlink(format!("{open}/group.good"), format!("{open}/group.linked")).unwrap();
+        symlink(format!("{open}/group.{}", spec.name), format!("{open}/group.linked")).unwrap();
         assert!(why(&open, "linked").contains("link"));
         std::fs::write(format!("{open}/group.file"), "").unwrap();
         assert!(why(&open, "file").contains("not a directory"));

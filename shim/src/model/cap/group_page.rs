@@ -299,6 +299,11 @@ mod tests {
     use std::fs;
     use vramtrace_format::proc::Life;
 
+    /// A name that no other test process uses: a page is found by it.
+    fn name(what: &str) -> String {
+        format!("page-{what}-{}", std::process::id())
+    }
+
     struct Scratch(String);
 
     impl Scratch {
@@ -310,7 +315,7 @@ mod tests {
 
         /// A file of this name in the group's directory, in place of the one that is there.
         fn put(&self, entry: &Entry) {
-            let group = format!("{}/group.a", self.0);
+            let group = format!("{}/group.{}", self.0, name("a"));
             fs::read_dir(&group)
                 .unwrap()
                 .for_each(|file| fs::remove_file(file.unwrap().path()).unwrap());
@@ -318,7 +323,7 @@ mod tests {
         }
 
         fn entry(&self) -> Entry {
-            let mut files = fs::read_dir(format!("{}/group.a", self.0)).unwrap();
+            let mut files = fs::read_dir(format!("{}/group.{}", self.0, name("a"))).unwrap();
             let name = files.next().unwrap().unwrap().file_name().into_string().unwrap();
             assert!(files.next().is_none());
             Entry::parse(&name).unwrap()
@@ -335,7 +340,7 @@ mod tests {
     fn all_find_the_same_page_and_a_dead_one_is_made_anew() {
         let place = Scratch::new("same");
         let me = Member { pid: 1, segment: 2, made: 3 };
-        let open = |name| open(&place.0, name, None).map(|held| held.page);
+        let open = |what| open(&place.0, &name(what), None).map(|held| held.page);
         let first = open("a").ok().unwrap();
         let slot = first.join(me, |_| Life::Alive).unwrap();
         let device = first.device(&[1; 16], 0, 100).unwrap();
@@ -358,13 +363,13 @@ mod tests {
     #[test]
     fn who_finds_it_locked_waits_and_gives_up() {
         let place = Scratch::new("locked");
-        drop(open(&place.0, "a", None));
+        drop(open(&place.0, &name("a"), None));
         private_table::run(|table| {
             let directory = secure_dir::directory(table, place.0.as_bytes()).unwrap();
             assert!(lock(&directory));
-            assert!(matches!(open(&place.0, "a", None), Err(Why::Busy { .. })));
+            assert!(matches!(open(&place.0, &name("a"), None), Err(Why::Busy { .. })));
         })
         .unwrap();
-        assert!(open(&place.0, "a", None).is_ok());
+        assert!(open(&place.0, &name("a"), None).is_ok());
     }
 }

@@ -152,8 +152,6 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     let segment = Segment::<LIVE_WORDS>::create().ok().unwrap().id;
     let stay = [
         name(parent, start, here, Some(segment)),
-        // Somebody has the segment.
-        name(dead, 77, here, Some(segment)),
         // Whether they live cannot be known from here.
         name(dead, 77, elsewhere, None),
         name(dead, 77, elsewhere, Some(segment)),
@@ -164,6 +162,8 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     ];
     let go = [
         name(dead, 77, here, None),
+        // Another's segment, of the same id.
+        name(dead, 77, here, Some(segment)),
         // Nobody has the segment.
         name(parent, start, here, Some(i32::MAX)),
         name(parent, 1, here, None),

@@ -24,6 +24,7 @@ pub use segment::{FragBlock, FragSegment};
 pub use sizes::Sizes;
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::{DeviceId, StackId};
 
 use crate::replay::CacheOomAt;
@@ -131,15 +132,22 @@ impl Frag {
 }
 
 /// The segments of one of the two pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PoolFrag {
     pub segments: u64,
+    #[serde(rename = "reserved_bytes")]
     pub reserved: u64,
+    #[serde(rename = "allocated_bytes")]
     pub allocated: u64,
+    #[serde(rename = "largest_free_block_bytes")]
     pub largest_free: u64,
+    #[serde(rename = "releasable_bytes")]
     pub releasable: u64,
+    #[serde(rename = "unusable_bytes")]
     pub unusable: u64,
     /// Half of all bytes were requested in requests of this size or more.
+    #[serde(rename = "usual_request_bytes")]
     pub usual_request: u64,
 }
 

@@ -6,13 +6,30 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
+
 use super::usage::{LineName, LineUse, PlaceUse, Usage};
 
 /// Bytes before and after.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "ChangeFacts")]
 pub struct Change {
     pub before: u64,
     pub after: u64,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ChangeFacts {
+    before_bytes: u64,
+    after_bytes: u64,
+    change_bytes: i64,
+}
+
+impl From<Change> for ChangeFacts {
+    fn from(of: Change) -> ChangeFacts {
+        ChangeFacts { before_bytes: of.before, after_bytes: of.after, change_bytes: of.bytes() }
+    }
 }
 
 impl Change {
@@ -44,22 +61,48 @@ impl Change {
 }
 
 /// The change of one line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineChange {
     /// The name after the change; where the line holds nothing then, the name before.
+    #[serde(flatten)]
     pub name: LineName,
+    #[serde(flatten)]
+    #[cfg_attr(test, schemars(with = "ChangeFacts"))]
     pub bytes: Change,
 }
 
+/// The change of a role or of a library.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PartChange<'p> {
+    name: &'p str,
+    #[serde(flatten)]
+    #[cfg_attr(test, schemars(with = "ChangeFacts"))]
+    bytes: Change,
+}
+
+fn parts<S: Serializer>(all: &[(String, Change)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(all.iter().map(|(name, bytes)| PartChange { name, bytes: *bytes }))
+}
+
 /// The changes of one device of one process.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Difference {
     pub name: String,
-    pub peak: Change,
+    #[cfg_attr(test, schemars(with = "ChangeFacts"))]
     pub in_use: Change,
+    #[cfg_attr(test, schemars(with = "ChangeFacts"))]
     pub free_in_cache: Change,
+    #[cfg_attr(test, schemars(with = "ChangeFacts"))]
+    pub peak: Change,
     /// The largest change first.
+    #[serde(serialize_with = "parts")]
+    #[cfg_attr(test, schemars(with = "Vec<PartChange>"))]
     pub roles: Vec<(String, Change)>,
+    #[serde(serialize_with = "parts")]
+    #[cfg_attr(test, schemars(with = "Vec<PartChange>"))]
     pub libraries: Vec<(String, Change)>,
     /// The largest change first. Their sum is the change of `in_use`.
     pub lines: Vec<LineChange>,
