@@ -34,8 +34,9 @@ pub(crate) struct Memory {
 pub(crate) struct State {
     /// Free addresses, whole pages.
     pages: Ranges,
-    /// Free addresses in slabs.
-    slabs: BTreeMap<Slabs, Ranges>,
+    /// Free addresses in slabs: of linear memory, of arrays.
+    slabs: Ranges,
+    array_slabs: BTreeMap<Slabs, Ranges>,
     pub live: BTreeMap<Pointer, Block>,
     pub pools: BTreeMap<PoolId, Pool>,
     pub current_pool: PoolId,
@@ -94,7 +95,8 @@ impl Memory {
         pages.give(aperture.base, aperture.size);
         let state = State {
             pages,
-            slabs: BTreeMap::new(),
+            slabs: Ranges::new(PAGE),
+            array_slabs: BTreeMap::new(),
             live: BTreeMap::new(),
             pools: BTreeMap::from([(0, Pool::default_of_device())]),
             current_pool: 0,
@@ -136,7 +138,10 @@ impl Memory {
 
 impl State {
     fn slabs(&mut self, of: Slabs) -> &mut Ranges {
-        self.slabs.entry(of).or_insert_with(|| Ranges::new(PAGE))
+        match of {
+            (0, 0) => &mut self.slabs,
+            _ => self.array_slabs.entry(of).or_insert_with(|| Ranges::new(PAGE)),
+        }
     }
 }
 

@@ -166,14 +166,9 @@ pub fn require_known(trace: &Trace, process: &Process) -> Result<(), Failure> {
     Ok(())
 }
 
-/// [`require_known`] for each process: removes those whose state is not known, with a message. Fails if none is
-/// left.
-pub fn retain_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Result<(), Failure> {
-    retain_known_or(processes, traces, |_| false)
-}
-
-/// [`retain_known`]; processes for which `shown` is true stay in any case.
-pub fn retain_known_or(
+/// [`require_known`] for each process: removes those whose state is not known, with a message, unless they are `shown`.
+/// Fails if none is left.
+pub fn retain_known(
     processes: &mut Vec<Process>,
     traces: &mut Vec<Trace>,
     shown: impl Fn(&Process) -> bool,

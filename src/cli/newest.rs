@@ -44,7 +44,7 @@ pub fn of(paths: Vec<PathBuf>) -> Outcome {
 /// `given`: the arguments that name the run in a command, each after a space.
 fn show(mut traces: Vec<Trace>, given: String) -> Outcome {
     let mut processes = read_all(&traces, Moment::End, verdict::collect(&traces), &|_, _| {});
-    caveats::retain_known(&mut processes, &mut traces)?;
+    caveats::retain_known(&mut processes, &mut traces, |_| false)?;
     caveats::warn_damage(&traces);
     caveats::warn_tails_in_memory(&traces);
     let headers: Vec<Header> = traces.iter().map(|trace| trace.header().clone()).collect();

@@ -39,7 +39,7 @@ impl Question<'_> {
         let collect = Collect { roles: self.roles, points: true, ..Collect::default() };
         let mut processes = read_all(&traces, read, collect, &|_, _| {});
         moment::require_in(&processes, self.at, self.option)?;
-        caveats::retain_known(&mut processes, &mut traces)?;
+        caveats::retain_known(&mut processes, &mut traces, |_| false)?;
         if let Some(device) = self.device {
             device.check(processes.iter().flat_map(|one| one.state.devices.keys().copied()))?;
         }

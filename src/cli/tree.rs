@@ -134,9 +134,8 @@ fn device_trees<'p>(
 }
 
 fn facts<'t>(of: &'t DeviceCallTree) -> DeviceTree<'t> {
-    let header = &of.process.header;
-    let (device, root) = (ordinal(of.device), &of.root);
-    DeviceTree { pid: header.pid, rank: header.rank, device, root }
+    let (header, device) = (&of.process.header, ordinal(of.device));
+    DeviceTree { pid: header.pid, rank: header.rank, device, root: &of.root }
 }
 
 fn shown(all: &[DeviceCallTree], several: bool, args: &Args) -> String {

@@ -255,13 +255,12 @@ impl<'m> LivePage<'m> {
         self.get(6)
     }
 
-    /// The number of the last order. If it has changed, there is an order to apply.
-    #[inline]
-    pub fn last_order(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn last_order(&self) -> u64 {
         u64::from_le(self.last_order_word().load(Ordering::Acquire))
     }
 
-    /// Its word in the page, little-endian.
+    /// The number of the last order, in a word of the page, little-endian. If it has changed, there is an order to apply.
     pub fn last_order_word(&self) -> &AtomicU64 {
         &self.words[LAST_ORDER]
     }

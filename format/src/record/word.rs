@@ -58,8 +58,6 @@ impl Head {
     }
 }
 
-/// The bits of word 0 that hold the kind.
-pub const KIND_MASK: u64 = 0xFF << 40;
 /// The bits of word 0 that hold the check.
 pub const CHECK_MASK: u64 = 0xFFFF;
 
