@@ -198,8 +198,7 @@ pub fn run(args: Args) -> Outcome {
         |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
     let mut processes = with_progress(read);
     moment::require_in(&processes, moment, "--at")?;
-    let is_sampled = |process: &Process| process.sampled().is_some();
-    caveats::retain_known(&mut processes, &mut found.traces, is_sampled)?;
+    caveats::retain_known(&mut processes, &mut found.traces, |one| one.sampled().is_some())?;
     caveats::warn_damage(&found.traces);
     caveats::warn_tails_in_memory(&found.traces);
     args.device

@@ -10,12 +10,6 @@ static pthread_barrier_t barrier;
 static CUcontext made[MOST];
 static int results[MOST];
 
-static void *nvml_function(const char *name) {
-    static void *library;
-    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    return dlsym(library, name);
-}
-
 /* MiB that processes hold on the card. */
 static unsigned long long held(void) {
     struct { unsigned pid; unsigned long long used; unsigned gpu, compute; } list[8];

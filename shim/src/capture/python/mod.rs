@@ -90,7 +90,8 @@ impl Python {
     }
 
     /// Looks for the interpreter in a library that was found on a stack. `Err`: it is an interpreter
-    /// whose frames cannot be read; Python stacks are then off. `replaces`: it takes the place of one that was unloaded.
+    /// whose frames cannot be read; Python stacks are then off, which is returned once. `replaces`: it takes the place of one that
+    /// was unloaded.
     #[cold]
     pub fn register(
         &self,
@@ -110,8 +111,9 @@ impl Python {
         let interpreter = match found {
             Ok(interpreter) => interpreter,
             Err(why) => {
+                let was_said = self.unreadable.last().is_some();
                 self.unreadable.put(library(None), ());
-                return Err(why);
+                return if was_said { Ok(()) } else { Err(why) };
             }
         };
         if self.interpreter.last().is_some() {
