@@ -8,6 +8,7 @@
 use super::failure::Failure;
 use super::{HELD, RUNNING, TraceWriter};
 use crate::runtime::log;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use vramtrace_format::Definition;
 
@@ -20,16 +21,15 @@ impl TraceWriter {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         if self.state.compare_exchange(RUNNING, HELD, order.0, order.1).is_ok() {
             self.short.end();
-            self.say_held(failure);
+            self.say_held(failure, &self.path().unwrap_or_else(|| self.wanted()));
         }
     }
 
-    pub(super) fn say_held(&self, failure: Failure) {
+    pub(super) fn say_held(&self, failure: Failure, path: &Path) {
         if let Some(live) = self.live() {
             live.recording(false);
         }
         if !self.held.said.swap(true, Ordering::Relaxed) {
-            let path = self.path().unwrap_or_else(|| self.wanted());
             log::line(format_args!(
                 "cannot record into {}: {failure}; recording pauses until a thread can, the program goes on",
                 path.display()

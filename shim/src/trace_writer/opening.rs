@@ -81,7 +81,7 @@ impl TraceWriter {
         let trace = match created {
             Ok(Some(trace)) => trace,
             Ok(None) => return self.state.store(SILENT, Ordering::Release),
-            Err(failure) if failure.may_pass() => return self.say_held(failure),
+            Err(failure) if failure.may_pass() => return self.say_held(failure, &path),
             Err(failure) => {
                 self.state.store(SILENT, Ordering::Release);
                 if let Some(live) = self.live() {

@@ -78,8 +78,8 @@ fn against_means_the_run_before_in_diff_and_report() {
     assert!(scratch.0.join("page.html").exists());
     for (args, wanted) in [
         (&["diff", "a", "b", "--against", "c"][..], "only one trace can be given with --against"),
-        (&["diff", "after.vtrace", "--against", "nothing"], "nothing: No such file"),
-        (&["report", "after.vtrace", "--against", "nothing"], "nothing: No such file"),
+        (&["diff", "after.vtrace", "--against", "nothing"], "nothing: no such file"),
+        (&["report", "after.vtrace", "--against", "nothing"], "nothing: no such file"),
         (
             &["report", "--json", "after.vtrace", "--against", "before.vtrace"],
             "cannot be used with",
