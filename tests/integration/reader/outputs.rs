@@ -40,7 +40,6 @@ fn writers() -> Vec<Vec<String>> {
         words("pack t.vtrace"),
     ];
     all.push(vec!["import".into(), snapshot()]);
-    all.push(vec!["frag".into(), snapshot()]);
     all
 }
 
@@ -148,10 +147,7 @@ fn what_is_read_is_never_written_over() {
             ];
             match input {
                 "t.vtrace" => commands.push(vec!["pack", input, "-o", &output]),
-                _ => {
-                    commands.push(vec!["import", input, "-o", &output]);
-                    commands.push(vec!["frag", input, "-o", &output]);
-                }
+                _ => commands.push(vec!["import", input, "-o", &output]),
             }
             for command in commands {
                 let refused = run(&scratch, &[&command[..], &["--force"]].concat());

@@ -171,7 +171,7 @@ fn wrong_input_says_what_is_wrong_and_what_would_be_right() {
     std::fs::write(path.join("empty.vtrace"), "").unwrap();
     std::fs::create_dir(path.join("nothing")).unwrap();
     for (arguments, wanted) in [
-        (vec!["missing.vtrace"], "missing.vtrace: No such file"),
+        (vec!["missing.vtrace"], "missing.vtrace: no such file"),
         (vec!["text.vtrace"], "text.vtrace: not a vramtrace trace"),
         (vec!["short.vtrace"], "short.vtrace: only 1 bytes long"),
         (vec!["empty.vtrace"], "empty.vtrace: only 0 bytes long"),
