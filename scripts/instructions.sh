@@ -39,4 +39,4 @@ for bin in "$@"; do
         [ -e "$bin/$file" ] || { echo "instructions: $bin/$file does not exist" >&2; exit 2; }
     done
 done
-exec python3 "$here/instructions.py" ${check:+"$check"} "$@"
+exec python3 "$here/../benches/instructions.py" ${check:+"$check"} "$@"
