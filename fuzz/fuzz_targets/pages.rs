@@ -32,7 +32,7 @@ fn live(bytes: &[u8]) {
         words[word].store(fresh[word].load(Ordering::Relaxed), Ordering::Relaxed);
     }
     let page = LivePage::open(&words).expect("its beginning is right");
-    let _ = (page.process(), page.state(), page.group(), page.last_order(), page.sites());
+    let _ = (page.process(), page.state(), page.group(), page.last_order_word(), page.sites());
     let (owner, escapes) = (page.owner(), page.escapes());
     let (_, devices) = page.devices();
     assert!(devices.len() <= LIVE_DEVICES);
