@@ -41,7 +41,7 @@ fn recording_pauses_until_a_thread_comes_that_can_write() {
                 run.stderr
             );
             let trace = run.only_trace();
-            let process = report(&[trace.clone()])["processes"][0].clone();
+            let process = report(std::slice::from_ref(&trace))["processes"][0].clone();
             assert_eq!(process["ended_in_order"], true, "{how} {when}");
             assert_eq!(process["damage"]["places"], 0, "{how} {when}");
             assert_eq!(process["recording_off"][0]["by"], "unwritable", "{how} {when}");
