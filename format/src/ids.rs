@@ -1,6 +1,8 @@
 //! Ids of sites, stacks, contexts, pools, devices and threads. Each id is defined once, in a definition window, before
 //! the first event that refers to it.
 
+use crate::scalar::scalar_ids;
+
 /// Where and how an allocation was made: API, kind, device, context, stream, pool.
 /// Resolved through [`crate::Definition::Site`]. 0 = unknown; in a free, the site of the allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,3 +32,5 @@ impl DeviceId {
 /// A thread of this process, numbered from 1 in order of first event. 0 = a thread after the first 65,535.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u16);
+
+scalar_ids!(SiteId(u32), StackId(u32), ContextId(u16), PoolId(u16), DeviceId(u8), ThreadId(u16));

@@ -89,6 +89,7 @@ pub mod read;
 pub mod record;
 pub mod recordspec;
 pub mod sampling;
+mod scalar;
 pub mod secrets;
 pub mod shown;
 pub mod size;

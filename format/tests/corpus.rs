@@ -1,5 +1,4 @@
 //! The fuzzer's seeds still are what their names say: they follow the format.
-//! Made anew by `cargo run -p vramtrace-format --example corpus -- fuzz/corpus`.
 
 mod common;
 

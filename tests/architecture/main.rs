@@ -25,6 +25,7 @@ const FORMAT: Layout = Layout {
     library: "vramtrace_format",
     divided: &[],
     layers: &[
+        &["scalar"],
         &[
             "atomics",
             "block_size",

@@ -8,14 +8,37 @@ use super::found::Window;
 use super::scan::{Findings, Raw, Scan};
 use crate::record::code;
 use crate::record::definition::Definition;
-use crate::record::definition_decode::decode;
-use crate::record::word::SMALL_MASK;
+use crate::record::word::{MAX_WORDS, SMALL_MASK};
 
 /// A long definition of which not all parts were read yet.
 #[derive(Clone, Debug, Default)]
-struct Pending {
-    parts: u32,
+pub(super) struct Pending {
+    pub(super) parts: u32,
     payload: Vec<u64>,
+}
+
+/// File offset of the first part of a definition. `offset`: of this part.
+pub(super) fn first_part(part: &Raw, offset: u64) -> u64 {
+    let named = part.words().next().unwrap_or(offset);
+    if part.small >> 16 == 0 { offset } else { named }
+}
+
+impl Pending {
+    /// Adds the next part. True: it is the last one. `None`: one before it is missing.
+    pub(super) fn add(&mut self, part: &Raw) -> Option<bool> {
+        if part.small >> 16 != u64::from(self.parts) {
+            return None;
+        }
+        self.parts += 1;
+        self.payload.extend(part.words().skip(1));
+        Some(part.small >> 8 & 1 != 0)
+    }
+
+    /// The whole definition. `part`: any of its parts.
+    pub(super) fn definition(&self, part: &Raw) -> Option<Definition> {
+        let (small, body) = self.payload.split_first()?;
+        Definition::decode(part.small as u8, small & SMALL_MASK, body)
+    }
 }
 
 /// Iterator over the intact definitions, in file order.
@@ -61,37 +84,19 @@ impl<'a> Definitions<'a> {
     /// Adds a part. Returns the definition if the part was its last one.
     fn part(&mut self, raw: &Raw) -> Option<Definition> {
         let offset = self.scan.offset() + raw.at as u64;
-        let (kind, last, index) =
-            (raw.small as u8, raw.small >> 8 & 1 != 0, (raw.small >> 16) as u32);
-        let mut words =
-            raw.body.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_le_bytes));
-        let first = words.next().filter(|_| index > 0).unwrap_or(offset);
-        let pending = if index == 0 {
-            self.pending.entry(first).insert_entry(Pending::default()).into_mut()
-        } else {
-            match self.pending.get_mut(&first) {
-                Some(pending) if pending.parts == index => pending,
-                _ => {
-                    self.pending.remove(&first);
-                    self.findings.damage.push(Damage {
-                        offset,
-                        bytes: 16 + raw.body.len() as u64,
-                        kind: DamageKind::Part,
-                    });
-                    return None;
-                }
-            }
-        };
-        pending.parts += 1;
-        pending.payload.extend(words);
-        if !last {
-            return None;
+        let first = first_part(raw, offset);
+        if first == offset {
+            self.pending.insert(first, Pending::default());
         }
-        let payload = self.pending.remove(&first)?.payload;
-        let definition = match payload.split_first() {
-            Some((small, body)) => decode(kind, small & SMALL_MASK, body),
-            None => None,
+        let Some(is_last) = self.pending.get_mut(&first).and_then(|pending| pending.add(raw))
+        else {
+            self.pending.remove(&first);
+            let bytes = 16 + raw.body.len() as u64;
+            self.findings.damage.push(Damage { offset, bytes, kind: DamageKind::Part });
+            return None;
         };
+        let whole = if is_last { self.pending.remove(&first) } else { None };
+        let definition = whole?.definition(raw);
         self.findings.unknown += u64::from(definition.is_none());
         definition
     }
@@ -115,13 +120,10 @@ impl Iterator for Definitions<'_> {
                     None => continue,
                 }
             }
-            let mut words = [0; 255];
-            let mut len = 0;
-            for (word, bytes) in words.iter_mut().zip(raw.body.chunks_exact(8)) {
-                *word = bytes.try_into().map_or(0, u64::from_le_bytes);
-                len += 1;
-            }
-            match decode(raw.kind, raw.small, &words[..len]) {
+            let mut words = [0; MAX_WORDS];
+            let len = raw.body.len() / 8;
+            words.iter_mut().zip(raw.words()).for_each(|(word, from)| *word = from);
+            match Definition::decode(raw.kind, raw.small, &words[..len]) {
                 Some(definition) => return Some(definition),
                 None => self.findings.unknown += 1,
             }

@@ -1,13 +1,12 @@
 //! Reads single definitions of a trace by their file offset. Only the windows that hold them are read.
 
+use super::definitions::{Pending, first_part};
 use super::found::Window;
 use super::scan::{Findings, Raw, Scan};
 use super::tail::header_at;
 use crate::header::HEADER_BYTES;
 use crate::record::code;
 use crate::record::definition::Definition;
-use crate::record::definition_decode::decode;
-use crate::record::word::SMALL_MASK;
 use crate::window::{SLOT, WindowHeader, WindowKind, slot_offset};
 
 /// Greatest number of consecutive definition windows that are searched for the parts of one definition.
@@ -37,23 +36,22 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
         let slot = u32::try_from(in_grid / SLOT as u64).ok()?;
         let first = self.slots.iter().position(|one| *one == slot)?;
         let mut from = (in_grid % SLOT as u64) as usize;
-        let mut parts = Parts::default();
+        let mut pending = Pending::default();
         for index in first..self.slots.len().min(first + WINDOWS_MOST) {
             let (window, bytes) = self.window(index)?;
             let mut scan = Scan::new(bytes, window, from, true);
             while let Some(raw) = scan.next(&mut Findings::default()) {
                 let here = window.offset + raw.at as u64;
-                if parts.count == 0 && here != offset {
+                if pending.parts == 0 && here != offset {
                     return None;
                 }
                 if raw.kind == code::PART {
-                    if parts.take(&raw, here, offset)? {
-                        let (small, body) = parts.payload.split_first()?;
-                        return decode(raw.small as u8, small & SMALL_MASK, body);
+                    if first_part(&raw, here) == offset && pending.add(&raw)? {
+                        return pending.definition(&raw);
                     }
-                } else if parts.count == 0 {
-                    let body: Vec<u64> = words(&raw).collect();
-                    return decode(raw.kind, raw.small, &body);
+                } else if pending.parts == 0 {
+                    let body: Vec<u64> = raw.words().collect();
+                    return Definition::decode(raw.kind, raw.small, &body);
                 }
             }
             from = 0;
@@ -103,42 +101,13 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
     }
 }
 
-/// The parts of a long definition that were read so far.
-#[derive(Default)]
-struct Parts {
-    count: u32,
-    payload: Vec<u64>,
-}
-
-impl Parts {
-    /// Adds a part if it belongs to the definition at `first`. True: it was the last part. `None`: a part is missing.
-    fn take(&mut self, raw: &Raw, here: u64, first: u64) -> Option<bool> {
-        let (last, index) = (raw.small >> 8 & 1 != 0, (raw.small >> 16) as u32);
-        let mut words = words(raw);
-        let named = words.next()?;
-        if (if index == 0 { here } else { named }) != first {
-            return Some(false);
-        }
-        if index != self.count {
-            return None;
-        }
-        self.count += 1;
-        self.payload.extend(words);
-        Some(last)
-    }
-}
-
 /// Kind and id of the definition that begins with this record. `None`: the record is a later part.
 fn starts(raw: &Raw) -> Option<(u8, u32)> {
     if raw.kind != code::PART {
         return Some((raw.kind, raw.small as u32));
     }
-    let small = words(raw).nth(1)?;
+    let small = raw.words().nth(1)?;
     (raw.small >> 16 == 0).then_some((raw.small as u8, small as u32))
-}
-
-fn words<'r>(raw: &Raw<'r>) -> impl Iterator<Item = u64> + use<'r> {
-    raw.body.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
 }
 
 fn header(bytes: &[u8]) -> Option<WindowHeader> {

@@ -22,6 +22,13 @@ pub(crate) struct Raw<'a> {
     pub body: &'a [u8],
 }
 
+impl<'a> Raw<'a> {
+    /// The words of the body.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.body.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
+    }
+}
+
 /// What a scan found besides intact records that can be decoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {

@@ -19,17 +19,7 @@ pub const BLOCK_FREE_SHORT: u8 = 0x22;
 
 /// Definitions have this code or a greater one.
 pub const FIRST_DEFINITION: u8 = 0x80;
-pub const DEFINE_API: u8 = 0x80;
-pub const DEFINE_THREAD: u8 = 0x81;
-pub const DEFINE_DEVICE: u8 = 0x82;
-pub const DEFINE_CONTEXT: u8 = 0x83;
-pub const DEFINE_POOL: u8 = 0x84;
-pub const DEFINE_SITE: u8 = 0x85;
+/// Codes of the table of definitions, for [`crate::Lookup::early`].
 pub const DEFINE_TEXT: u8 = 0x86;
-pub const DEFINE_NOTE: u8 = 0x87;
-pub const DEFINE_MODULE: u8 = 0x88;
 pub const DEFINE_CODE: u8 = 0x89;
 pub const DEFINE_STACK: u8 = 0x8A;
-pub const DEFINE_SETTING: u8 = 0x8B;
-pub const DEFINE_NAMES: u8 = 0x8C;
-pub const DEFINE_FORWARD: u8 = 0x8D;

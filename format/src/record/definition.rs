@@ -1,8 +1,13 @@
 //! Definitions: what ids refer to. They are in separate windows, which are never erased. A definition is published
 //! before the first use of its id.
+//!
+//! A row of the table is one kind of definition: its code, and its fields with their places in the record (`wire.rs`).
 
+use super::record_macro::records;
+use super::wire::{Element, Get};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Kind;
+use crate::scalar::{numbered_enum, scalar_ids};
 
 /// The name of the [`Definition::Setting`] which says that the sites of blocks carry PyTorch's streams, and as pools the
 /// numbers of captures (CUDA graphs). Without it a stream of 0 can be any.
@@ -16,90 +21,139 @@ pub const BLOCK_REQUESTS: &str = "block_requests";
 /// replaced the beginning of functions of the recorder, so calls go through it. There is one for each such library.
 pub const PATCHED_BY: &str = "patched_by";
 
-/// A definition of an id, or a setting, note or name of the run.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Definition {
-    /// A driver function that the recorder intercepts.
-    Api { id: u16, name: String },
-    /// A thread. `tid`: the kernel's thread id.
-    Thread { id: ThreadId, tid: u32, name: String },
-    /// A device. `mig`: it is a MIG device, and `uuid` the UUID of that.
-    Device { id: DeviceId, uuid: [u8; 16], name: String, total_bytes: u64, mig: bool },
-    /// A CUDA context. `handle`: the driver's `CUcontext`. `primary`: a primary context.
-    Context { id: ContextId, device: DeviceId, handle: u64, primary: bool },
-    /// A memory pool. `handle`: the driver's `CUmemoryPool`.
-    Pool { id: PoolId, device: DeviceId, handle: u64, origin: PoolOrigin },
-    /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2
-    /// per-thread). Of a block: PyTorch's id of its stream, and as `pool` the number of the capture that its private pool
-    /// serves ([`BLOCK_STREAMS`]).
-    Site {
-        id: SiteId,
-        api: u16,
-        kind: Option<Kind>,
-        device: DeviceId,
-        context: ContextId,
-        pool: PoolId,
-        stream: u64,
-    },
-    /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
-    Text { id: u32, text: String },
-    /// A setting at the start of the process: an environment variable that affects memory
-    /// (`PYTORCH_CUDA_ALLOC_CONF`); with the name `import`, the source of an imported trace; [`BLOCK_STREAMS`] or
-    /// [`BLOCK_REQUESTS`].
-    Setting { name: String, value: String },
-    /// A message of the recorder, one line. Most are printed to stderr too.
-    Note { text: String },
-    /// An executable or library in memory, at `start..end`. An address in memory less `base` is the address in the
-    /// file. A module that was loaded later at the same addresses has a later definition. The addresses of a stack
-    /// belong to the modules that are defined before the stack.
-    Module {
-        id: u32,
-        /// The path that the loader used; `[vdso]` for the kernel's vDSO.
-        path: String,
-        /// Its GNU build-id; empty if it has none.
-        build_id: Vec<u8>,
-        base: u64,
-        start: u64,
-        end: u64,
-    },
-    /// A Python code object; or, in an imported trace, a native function that is known by name only.
-    Code {
-        id: u32,
-        /// The Y of CPython 3.Y, which determines the encoding of the line table.
-        /// [`Definition::NAMED_NATIVE`]: a native function; `first_line` is its line, 0 if not known.
-        minor: u8,
-        /// The qualified name (from Python 3.11 on), else the unqualified one.
-        name: String,
-        file: String,
-        first_line: i32,
-        /// The bytes of `co_lnotab` (up to 3.9) or `co_linetable` (from 3.10 on).
-        line_table: Vec<u8>,
-    },
-    /// A call stack.
-    Stack {
-        id: StackId,
-        /// [`StackFlags`].
-        flags: StackFlags,
-        /// Return addresses, innermost first. Each one follows the call instruction.
-        native: Vec<u64>,
-        /// Innermost first.
-        python: Vec<PythonFrame>,
-        /// Which native frame runs which Python frames, innermost first.
-        joins: Vec<Join>,
-    },
-    /// The function names of a return address, stored on a machine that has the library. No names: the library has
-    /// none for the address.
-    Names {
-        /// Id of a [`Definition::Module`].
-        module: u32,
-        /// The return address, less the module's base.
-        address: u64,
-        /// Innermost first: several if functions were inlined.
-        names: Vec<NativeName>,
-    },
-    /// The calls of a stack run a node of PyTorch's backward pass. `forward` is the stack of the forward operation that
-    /// made the node. Follows the definition of `stack`, and precedes the first event with its id.
-    Forward { stack: StackId, forward: StackId },
+records! {
+    /// A definition of an id, or a setting, note or name of the run.
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum Definition {
+        /// A driver function that the recorder intercepts.
+        0x80 Api {
+            id: u16 = small,
+            name: String = list,
+        };
+
+        /// A thread. `tid`: the kernel's thread id.
+        0x81 Thread {
+            id: ThreadId = small,
+            tid: u32 = word,
+            name: String = list,
+        };
+
+        /// A device. `mig`: it is a MIG device, and `uuid` the UUID of that.
+        0x82 Device {
+            id: DeviceId = small,
+            mig: bool = small,
+            uuid: [u8; 16] = uuid,
+            total_bytes: u64 = word,
+            name: String = list,
+        };
+
+        /// A CUDA context. `handle`: the driver's `CUcontext`. `primary`: a primary context.
+        0x83 Context {
+            id: ContextId = small,
+            device: DeviceId = small,
+            primary: bool = small,
+            handle: u64 = word,
+        };
+
+        /// A memory pool. `handle`: the driver's `CUmemoryPool`.
+        0x84 Pool {
+            id: PoolId = small,
+            device: DeviceId = small,
+            origin: PoolOrigin = small,
+            handle: u64 = word,
+        };
+
+        /// The parameters of an allocation or free call. `stream`: the raw handle (0 legacy default, 1 legacy, 2
+        /// per-thread). Of a block: PyTorch's id of its stream, and as `pool` the number of the capture that its private
+        /// pool serves ([`BLOCK_STREAMS`]).
+        0x85 Site {
+            id: SiteId = small,
+            device: DeviceId = small,
+            api: u16 = packed,
+            context: ContextId = packed,
+            pool: PoolId = packed,
+            kind: Option<Kind> = packed,
+            stream: u64 = word,
+        };
+
+        /// A string that other records refer to by its id: the text of a mark, the name of a function or of a file.
+        0x86 Text {
+            id: u32 = small,
+            text: String = list,
+        };
+
+        /// A message of the recorder, one line. Most are printed to stderr too.
+        0x87 Note {
+            text: String = list,
+        };
+
+        /// An executable or library in memory, at `start..end`. An address in memory less `base` is the address in the
+        /// file. A module that was loaded later at the same addresses has a later definition. The addresses of a stack
+        /// belong to the modules that are defined before the stack.
+        0x88 Module {
+            id: u32 = small,
+            base: u64 = word,
+            start: u64 = word,
+            end: u64 = word,
+            /// The path that the loader used; `[vdso]` for the kernel's vDSO.
+            path: String = list,
+            /// Its GNU build-id; empty if it has none.
+            build_id: Vec<u8> = list,
+        };
+
+        /// A Python code object; or, in an imported trace, a native function that is known by name only.
+        0x89 Code {
+            id: u32 = small,
+            /// The Y of CPython 3.Y, which determines the encoding of the line table.
+            /// [`Definition::NAMED_NATIVE`]: a native function; `first_line` is its line, 0 if not known.
+            minor: u8 = small,
+            first_line: i32 = word,
+            /// The qualified name (from Python 3.11 on), else the unqualified one.
+            name: String = list,
+            file: String = list,
+            /// The bytes of `co_lnotab` (up to 3.9) or `co_linetable` (from 3.10 on).
+            line_table: Vec<u8> = list,
+        };
+
+        /// A call stack.
+        0x8A Stack {
+            id: StackId = small,
+            /// [`StackFlags`].
+            flags: StackFlags = small,
+            /// Return addresses, innermost first. Each one follows the call instruction.
+            native: Vec<u64> = list,
+            /// Innermost first.
+            python: Vec<PythonFrame> = list,
+            /// Which native frame runs which Python frames, innermost first.
+            joins: Vec<Join> = list,
+        };
+
+        /// A setting at the start of the process: an environment variable that affects memory
+        /// (`PYTORCH_CUDA_ALLOC_CONF`); with the name `import`, the source of an imported trace; [`BLOCK_STREAMS`] or
+        /// [`BLOCK_REQUESTS`].
+        0x8B Setting {
+            name: String = list,
+            value: String = list,
+        };
+
+        /// The function names of a return address, stored on a machine that has the library. No names: the library has
+        /// none for the address.
+        0x8C Names {
+            /// Id of a [`Definition::Module`].
+            module: u32 = small,
+            /// The return address, less the module's base.
+            address: u64 = word,
+            /// Innermost first: several if functions were inlined.
+            names: Vec<NativeName> = list,
+        };
+
+        /// The calls of a stack run a node of PyTorch's backward pass. `forward` is the stack of the forward operation
+        /// that made the node. Follows the definition of `stack`, and precedes the first event with its id.
+        0x8D Forward {
+            stack: StackId = small,
+            forward: StackId = word,
+        };
+    }
 }
 
 /// The name and position of a function. Strings are ids of [`Definition::Text`]; 0: not known.
@@ -113,6 +167,12 @@ pub struct NativeName {
 }
 
 impl Definition {
+    /// Decodes a definition from its code, the small field of word 1 and the words after it, which may have any values.
+    /// `None`: unknown or invalid.
+    pub(crate) fn decode(code: u8, small: u64, words: &[u64]) -> Option<Definition> {
+        Definition::get(code, &mut Get::<false>::new(small, words))
+    }
+
     /// The `minor` of a [`Definition::Code`] that is a native function.
     pub const NAMED_NATIVE: u8 = 0;
 }
@@ -170,11 +230,53 @@ impl StackFlags {
     }
 }
 
-/// How a pool came to exist in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum PoolOrigin {
-    Default = 0,
-    Created = 1,
-    Imported = 2,
+scalar_ids!(StackFlags(u8));
+
+numbered_enum! {
+    /// How a pool came to exist in the process.
+    pub enum PoolOrigin {
+        Default = 0,
+        Created = 1,
+        Imported = 2,
+    }
+}
+
+fn halves(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+impl Element for PythonFrame {
+    fn word(&self, _: usize) -> u64 {
+        halves(self.code, self.last_instruction as u32)
+    }
+
+    fn of(words: &[u64]) -> PythonFrame {
+        PythonFrame { code: (words[0] >> 32) as u32, last_instruction: words[0] as i32 }
+    }
+}
+
+impl Element for Join {
+    fn word(&self, _: usize) -> u64 {
+        halves(self.python, self.native)
+    }
+
+    fn of(words: &[u64]) -> Join {
+        Join { python: (words[0] >> 32) as u32, native: words[0] as u32 }
+    }
+}
+
+impl Element for NativeName {
+    const WORDS: usize = 2;
+
+    fn word(&self, index: usize) -> u64 {
+        match index {
+            0 => halves(self.function, self.file),
+            _ => u64::from(self.line),
+        }
+    }
+
+    fn of(words: &[u64]) -> NativeName {
+        let texts = words[0];
+        NativeName { function: (texts >> 32) as u32, file: texts as u32, line: words[1] as u32 }
+    }
 }

@@ -1,17 +1,15 @@
 //! The table of events on GPU memory, and their storage.
 //!
 //! A row is one kind of event: its code, its fields with their places in the record (`wire.rs`), whether it creates the
-//! trace file, and whether it is part of the totals. The encoder, the decoder and the generator for tests come from the
-//! table. A new kind needs a row here and one in docs/FORMAT.md. Codes are never reused; a reader skips unknown ones.
+//! trace file, and whether it is part of the totals. The encoder and the decoder come from the table. A new kind needs a row here and one in docs/FORMAT.md. Codes are never reused; a reader skips unknown ones.
 //! Newer writers may add words at the end of a record; older readers ignore them.
 
-use super::event_macro::events;
+use super::record_macro::events;
 use super::values::{
     Alloc, BlockChange, Counters, Drift, HeldBytes, HistoryBin, HistoryDevice, HistoryHolder,
     HistoryLevel, HistoryPhase, Mark, PostMortem, Refused, Sample, StopReason, SummaryDriver,
     SummaryHolder, SwitchedBy, Took,
 };
-use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Space;
 

@@ -62,10 +62,10 @@ pub(crate) fn encode(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
             Some(requested) => short_requested(alloc, requested).map(Record::widen),
         },
         Event::Free { key, space, site } => short_free(*key, *space, *site).map(Record::widen),
-        Event::Anchor => Some(event.put().with(time_ns)),
+        Event::Anchor => Some(event.put().record.with(time_ns)),
         _ => None,
     };
-    short.unwrap_or_else(|| event.put())
+    short.unwrap_or_else(|| event.put().record)
 }
 
 /// Decodes an event from its code, the small field of word 1 and the words after it, as bytes. `None`: not an event, or one
@@ -94,7 +94,7 @@ pub(crate) fn decode<R>(
             for (word, bytes) in words.iter_mut().zip(body.chunks_exact(8)) {
                 *word = bytes.try_into().map_or(0, u64::from_le_bytes);
             }
-            return Event::get(kind, &mut Get::new(small, &words[..len])).map(found);
+            return Event::get(kind, &mut Get::<false>::new(small, &words[..len])).map(found);
         }
     };
     let key = small << 9;

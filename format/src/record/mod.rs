@@ -1,16 +1,14 @@
 //! Records: events, definitions, and their layout in words.
 //!
-//! [`event`] holds the table of events. All code that depends on the kind of an event is generated from it.
+//! [`event`] and [`definition`] hold the tables. All code that depends on the kind of a record is generated from them.
 
 pub mod code;
 pub mod define;
 pub mod definition;
-pub(crate) mod definition_decode;
 pub mod event;
 pub(crate) mod event_codec;
-mod event_macro;
-mod scalar;
+mod record_macro;
 pub(crate) mod sealed;
 pub mod values;
-mod wire;
+pub(crate) mod wire;
 pub mod word;

@@ -45,6 +45,20 @@ impl<const N: usize> Record<N> {
         self.words[self.len - 1] |= bits;
     }
 
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// The small field of word 1.
+    pub(crate) fn small(&self) -> u64 {
+        self.words[1]
+    }
+
+    /// The words after word 1.
+    pub(crate) fn body(&self) -> &[u64] {
+        &self.words[2..self.len]
+    }
+
     /// The same record in an array of `M` words.
     pub(crate) fn widen<const M: usize>(self) -> Record<M> {
         let mut words = [0; M];

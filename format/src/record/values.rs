@@ -1,10 +1,10 @@
 //! Values of events: structures with the places of their fields in a record (`wire.rs`), and enumerations with their
 //! numbers in the file.
 
-use super::scalar::{Scalar, numbered_enum, scalar_enum};
-use super::wire::{AnyFields, Fields, Get, Put, fields};
+use super::wire::{Fields, Get, Put, fields};
 use crate::ids::{DeviceId, SiteId, StackId};
 use crate::kind::Space;
+use crate::scalar::{Scalar, numbered_enum};
 
 fields! {
     /// An allocation.
@@ -45,52 +45,33 @@ impl Fields for BlockChange {
         to.word(&bytes);
     }
 
-    fn get(from: &mut Get) -> Option<BlockChange> {
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<BlockChange> {
         let (what, bytes): (u8, u64) = (from.small()?, from.word()?);
         match what {
             1 => Some(BlockChange::Requested(bytes)),
             2 => Some(BlockChange::Pending),
             3 => Some(BlockChange::Reusable),
-            _ => None,
-        }
-    }
-
-    fn any<N: Iterator<Item = u64>>(numbers: &mut AnyFields<N>) -> BlockChange {
-        match numbers.small::<u8>() % 3 {
-            0 => BlockChange::Requested(numbers.word()),
-            1 => BlockChange::Pending,
-            _ => BlockChange::Reusable,
+            _ => ANY.then_some(BlockChange::Requested(bytes)),
         }
     }
 }
 
-/// The kind of an NVTX call: nested ranges of a thread (push, pop), ranges that any thread may end (start, end), and
-/// marks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Mark {
-    /// Ends the thread's innermost range.
-    Pop = 0,
-    /// Begins a nested range of the thread.
-    Push = 1,
-    /// Begins a range that is not nested.
-    Start = 2,
-    /// Ends the range with this name that was started last.
-    End = 3,
-    /// A point in time.
-    Moment = 4,
-}
-
-impl Mark {
-    pub const ALL: [Mark; 5] = [Mark::Pop, Mark::Push, Mark::Start, Mark::End, Mark::Moment];
-
-    /// Decodes the number. An unknown one, of a newer recorder, is a `Moment`.
-    pub fn from_u8(value: u8) -> Mark {
-        Mark::ALL.get(usize::from(value)).copied().unwrap_or(Mark::Moment)
+numbered_enum! {
+    /// The kind of an NVTX call: nested ranges of a thread (push, pop), ranges that any thread may end (start, end), and
+    /// marks.
+    pub enum Mark else Moment {
+        /// Ends the thread's innermost range.
+        Pop = 0,
+        /// Begins a nested range of the thread.
+        Push = 1,
+        /// Begins a range that is not nested.
+        Start = 2,
+        /// Ends the range with this name that was started last.
+        End = 3,
+        /// A point in time.
+        Moment = 4,
     }
 }
-
-scalar_enum!(Mark, |value| Some(Mark::from_u8(value)));
 
 fields! {
     /// A request that got no memory, or that a cap only warned about.
@@ -172,28 +153,15 @@ numbered_enum! {
     /// What refused a request.
     pub enum RefusedBy {
         /// Only out of memory (result 2) counts as a refusal; other results are failed calls.
-        Driver = 0,
+        Driver = 0 => "driver",
         /// The cap of the process.
-        Cap = 1,
+        Cap = 1 => "cap",
         /// The cap cannot be parsed: every request is refused.
-        BadCap = 2,
+        BadCap = 2 => "bad_cap",
         /// The cap that a group of processes shares; `counted` and `limit` are the group's.
-        Group = 3,
+        Group = 3 => "group",
         /// A cap that only warns: the request exceeded it and was granted (`result` 0).
-        Warned = 4,
-    }
-}
-
-impl RefusedBy {
-    /// The name in JSON, exports and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            RefusedBy::Driver => "driver",
-            RefusedBy::Cap => "cap",
-            RefusedBy::BadCap => "bad_cap",
-            RefusedBy::Group => "group",
-            RefusedBy::Warned => "warned",
-        }
+        Warned = 4 => "warned",
     }
 }
 
@@ -212,8 +180,8 @@ impl Scalar for Option<RefusedBy> {
         }
     }
 
-    fn any(number: u64) -> Option<RefusedBy> {
-        (number % 6 != 5).then(|| RefusedBy::any(number))
+    fn any(bits: u64) -> Option<Option<RefusedBy>> {
+        Option::<RefusedBy>::from_bits(bits % 6)
     }
 }
 
@@ -234,62 +202,30 @@ fields! {
     }
 }
 
-/// What the driver allocates memory for. The memory of the creation of contexts is counted separately
-/// ([`Sample::context_bytes`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Cause {
-    /// After calls of several kinds, or a call of another kind.
-    Other = 0,
-    /// Loaded modules: code and variables.
-    Modules = 1,
-    /// Local memory of kernel threads: spilled registers, arrays, the stack.
-    LocalMemory = 2,
-    /// The heap for `malloc` in kernels.
-    Heap = 3,
-    /// Streams and events.
-    Streams = 4,
-    /// Executable graphs, without their memory nodes.
-    Graphs = 5,
-    /// Peer access, imports, multicast.
-    Sharing = 6,
-    /// Memory of a context, allocated after its creation.
-    Context = 7,
+numbered_enum! {
+    /// What the driver allocates memory for, in the order of reports. The memory of the creation of contexts is counted
+    /// separately ([`Sample::context_bytes`]).
+    pub enum Cause else Other {
+        /// Loaded modules: code and variables.
+        Modules = 1 => "modules",
+        /// Local memory of kernel threads: spilled registers, arrays, the stack.
+        LocalMemory = 2 => "local_memory",
+        /// The heap for `malloc` in kernels.
+        Heap = 3 => "heap",
+        /// Streams and events.
+        Streams = 4 => "streams",
+        /// Executable graphs, without their memory nodes.
+        Graphs = 5 => "graphs",
+        /// Peer access, imports, multicast.
+        Sharing = 6 => "sharing",
+        /// Memory of a context, allocated after its creation.
+        Context = 7 => "context",
+        /// After calls of several kinds, or a call of another kind.
+        Other = 0 => "other",
+    }
 }
 
 impl Cause {
-    pub const COUNT: usize = 8;
-    /// All causes, in the order of reports.
-    pub const ALL: [Cause; Cause::COUNT] = [
-        Cause::Modules,
-        Cause::LocalMemory,
-        Cause::Heap,
-        Cause::Streams,
-        Cause::Graphs,
-        Cause::Sharing,
-        Cause::Context,
-        Cause::Other,
-    ];
-
-    /// Decodes the number. An unknown one, of a newer recorder, is `Other`.
-    pub fn from_u8(value: u8) -> Cause {
-        Cause::ALL.into_iter().find(|cause| *cause as u8 == value).unwrap_or(Cause::Other)
-    }
-
-    /// The name in keys and columns.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Modules => "modules",
-            Cause::LocalMemory => "local_memory",
-            Cause::Heap => "heap",
-            Cause::Streams => "streams",
-            Cause::Graphs => "graphs",
-            Cause::Sharing => "sharing",
-            Cause::Context => "context",
-            Cause::Other => "other",
-        }
-    }
-
     /// The name in text.
     pub fn words(self) -> &'static str {
         match self {
@@ -298,8 +234,6 @@ impl Cause {
         }
     }
 }
-
-scalar_enum!(Cause, |value| Some(Cause::from_u8(value)));
 
 fields! {
     /// Figures of the driver and of NVML for a device, in bytes.

@@ -1,8 +1,7 @@
 //! The layout of a record's fields in its words.
 //!
-//! Each field of an event is declared with a *place*: the name of a method of [`Put`], which writes the field, of
-//! [`Get`], which reads it, and of [`AnyFields`], which generates a value. Fields are stored in the order of their
-//! declaration.
+//! Each field of an event or definition is declared with a *place*: the name of a method of [`Put`], which writes the
+//! field, and of [`Get`], which reads it. Fields are stored in the order of their declaration.
 //!
 //! | place | position of the field |
 //! |---|---|
@@ -16,10 +15,18 @@
 //! | `word_at_end` | the next word, at the end of the record; `None` if the record ends before it |
 //! | `inner` | the positions of the fields of its type |
 //! | `inner_if` | as `inner`, at the end of the record; `None` if the record ends before them |
+//! | `packed` | the next free bits of a word that all such fields of a record share |
+//! | `uuid` | the next two words |
+//! | `list` | behind all words of a definition, with its length ([`List`]) |
 
-use super::scalar::Scalar;
+use std::borrow::Cow;
+use std::fmt::Debug;
+
 use super::sealed::Record;
 use super::word::whole_ticks;
+use crate::sampling::random;
+use crate::scalar::Scalar;
+use crate::uuid;
 
 /// Greatest length of an event record, in words.
 pub(crate) const EVENT_WORDS: usize = 16;
@@ -29,27 +36,24 @@ pub(super) trait Fields: Sized {
     fn put(&self, to: &mut Put);
 
     /// `None`: the record is too short, or has a value of a newer writer.
-    fn get(from: &mut Get) -> Option<Self>;
-
-    fn any<N: Iterator<Item = u64>>(numbers: &mut AnyFields<N>) -> Self;
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Self>;
 }
 
 /// Writes fields.
-pub(super) struct Put {
-    record: Record<EVENT_WORDS>,
-    /// Number of bits of the small field in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put<'a> {
+    /// All fields but lists.
+    pub(super) record: Record<EVENT_WORDS>,
+    pub(super) lists: [Option<&'a dyn List>; 3],
+    /// Number of bits of the small field in use, and of the word of `packed` fields.
     bits: u32,
+    packed: u32,
 }
 
-impl Put {
+impl<'a> Put<'a> {
     #[inline(always)]
-    pub(super) fn new(kind: u8) -> Put {
-        Put { record: Record::new(kind, 0), bits: 0 }
-    }
-
-    #[inline(always)]
-    pub(super) fn finish(self) -> Record<EVENT_WORDS> {
-        self.record
+    pub(super) fn new(kind: u8) -> Put<'a> {
+        Put { record: Record::new(kind, 0), lists: [None; 3], bits: 0, packed: 0 }
     }
 
     #[inline(always)]
@@ -112,55 +116,95 @@ impl Put {
             value.put(self);
         }
     }
+
+    pub(super) fn packed<T: Scalar>(&mut self, value: &T) {
+        if self.packed == 0 {
+            self.record.push(0);
+        }
+        self.record.add_last(value.to_bits() << self.packed);
+        self.packed += T::BITS;
+    }
+
+    pub(super) fn uuid(&mut self, value: &[u8; 16]) {
+        uuid::to_words(value).into_iter().for_each(|word| self.record.push(word));
+    }
+
+    pub(super) fn list(&mut self, value: &'a dyn List) {
+        if let Some(place) = self.lists.iter_mut().find(|place| place.is_none()) {
+            *place = Some(value);
+        }
+    }
 }
 
 /// Reads fields. The words may have any number and values; words after the last field are ignored.
-pub(super) struct Get<'a> {
+///
+/// `ANY`: for tests and fuzzers. All words then are a record: each field has a value of its type, and words that are not
+/// there are 0.
+pub(super) struct Get<'a, const ANY: bool> {
     small: u64,
     words: &'a [u64],
     /// The word whose high half was read last.
     low: u64,
+    /// The rest of the word of `packed` fields.
+    packed: Option<u64>,
 }
 
 /// Decodes a value from the low bits of a word.
-fn narrow<T: Scalar>(bits: u64) -> Option<T> {
-    T::from_bits(bits & (u64::MAX >> (64 - T::BITS)))
+#[inline(always)]
+fn narrow<T: Scalar, const ANY: bool>(bits: u64) -> Option<T> {
+    let bits = bits & (u64::MAX >> (64 - T::BITS));
+    if ANY { T::any(bits) } else { T::from_bits(bits) }
 }
 
-impl<'a> Get<'a> {
+impl<'a, const ANY: bool> Get<'a, ANY> {
     #[inline(always)]
-    pub(super) fn new(small: u64, words: &'a [u64]) -> Get<'a> {
-        Get { small, words, low: 0 }
+    pub(super) fn new(small: u64, words: &'a [u64]) -> Get<'a, ANY> {
+        Get { small, words, low: 0, packed: None }
     }
 
     #[inline(always)]
-    fn next(&mut self) -> Option<u64> {
-        let (first, rest) = self.words.split_first()?;
+    pub(super) fn next(&mut self) -> Option<u64> {
+        match self.words.split_first() {
+            Some((first, rest)) => {
+                self.words = rest;
+                Some(*first)
+            }
+            None => ANY.then_some(0),
+        }
+    }
+
+    /// The next words, as many as that. `None`: there are fewer.
+    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u64]> {
+        let (taken, rest) = self.words.split_at_checked(count)?;
         self.words = rest;
-        Some(*first)
+        Some(taken)
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.words.is_empty()
     }
 
     #[inline(always)]
     pub(super) fn small<T: Scalar>(&mut self) -> Option<T> {
         let bits = self.small;
         self.small >>= T::BITS;
-        narrow(bits)
+        narrow::<T, ANY>(bits)
     }
 
     #[inline(always)]
     pub(super) fn word<T: Scalar>(&mut self) -> Option<T> {
-        narrow(self.next()?)
+        narrow::<T, ANY>(self.next()?)
     }
 
     #[inline(always)]
     pub(super) fn high<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next()?;
-        narrow(self.low >> 32)
+        narrow::<T, ANY>(self.low >> 32)
     }
 
     #[inline(always)]
     pub(super) fn low<T: Scalar>(&mut self) -> Option<T> {
-        narrow(self.low)
+        narrow::<T, ANY>(self.low)
     }
 
     #[inline(always)]
@@ -172,23 +216,23 @@ impl<'a> Get<'a> {
 
     #[inline(always)]
     pub(super) fn ticks(&mut self) -> Option<u64> {
-        self.next()
+        self.next().map(|ns| if ANY { whole_ticks(ns) } else { ns })
     }
 
     #[inline(always)]
     pub(super) fn word_added<T: Scalar>(&mut self) -> Option<T> {
-        narrow(self.next().unwrap_or(0))
+        narrow::<T, ANY>(self.next().unwrap_or(0))
     }
 
     #[inline(always)]
     pub(super) fn high_added<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next().unwrap_or(0);
-        narrow(self.low >> 32)
+        narrow::<T, ANY>(self.low >> 32)
     }
 
     #[inline(always)]
     pub(super) fn word_at_end(&mut self) -> Option<Option<u64>> {
-        Some(self.next())
+        Some(if self.is_at_end() { None } else { self.next() })
     }
 
     #[inline(always)]
@@ -198,60 +242,147 @@ impl<'a> Get<'a> {
 
     #[inline(always)]
     pub(super) fn inner_if<T: Fields>(&mut self) -> Option<Option<T>> {
-        Some(T::get(self))
+        Some(if self.is_at_end() { None } else { T::get(self) })
+    }
+
+    pub(super) fn packed<T: Scalar>(&mut self) -> Option<T> {
+        let bits = self.packed.or_else(|| self.next())?;
+        self.packed = Some(bits >> T::BITS);
+        narrow::<T, ANY>(bits)
+    }
+
+    pub(super) fn uuid(&mut self) -> Option<[u8; 16]> {
+        Some(uuid::from_words([self.next()?, self.next()?]))
+    }
+
+    pub(super) fn list<T: List>(&mut self) -> Option<T> {
+        T::get(self)
     }
 }
 
-/// Derives fields from numbers, for events of tests and fuzzers. After the last number: 0.
-pub(super) struct AnyFields<N>(pub N);
+/// A list of a definition: a text, bytes, or elements of one or two words. A word with its length comes first, in bytes of a
+/// text or of bytes, else in words. Bytes are padded to whole words. Writing it allocates nothing: the recorder does so in hooks.
+pub(super) trait List: Debug + Sync {
+    /// The value of its first word.
+    fn length(&self) -> usize;
 
-impl<N: Iterator<Item = u64>> AnyFields<N> {
-    fn next(&mut self) -> u64 {
-        self.0.next().unwrap_or(0)
+    /// Number of words after the first one.
+    fn words(&self) -> usize {
+        self.length()
     }
 
-    pub(super) fn small<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    fn word(&self, index: usize) -> u64;
+
+    /// `None`: the words end before it.
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+/// The length and the words of a list. `unit`: how many of its elements are in a word.
+fn take<'a, const ANY: bool>(
+    from: &mut Get<'a, ANY>,
+    unit: usize,
+) -> Option<(usize, Cow<'a, [u64]>)> {
+    let length = from.next()?;
+    if ANY {
+        // Some are longer than a record.
+        let most = if length % 8 == 7 { 4096 } else { 32 };
+        let (length, mut state) = (length as usize / 512 % most * 2, length);
+        let word = |_| {
+            let (next, word) = random(state);
+            state = next;
+            word
+        };
+        return Some((length, (0..length.div_ceil(unit)).map(word).collect()));
+    }
+    let length = usize::try_from(length).ok()?;
+    Some((length, Cow::Borrowed(from.take(length.div_ceil(unit))?)))
+}
+
+/// The 8 bytes from `8 * index` on, as a word; zeros where there are none.
+pub(crate) fn word_of(bytes: &[u8], index: usize) -> u64 {
+    let from = bytes.get(8 * index..).unwrap_or_default();
+    let mut word = [0; 8];
+    let length = from.len().min(8);
+    word[..length].copy_from_slice(&from[..length]);
+    u64::from_le_bytes(word)
+}
+
+impl List for Vec<u8> {
+    fn length(&self) -> usize {
+        self.len()
     }
 
-    pub(super) fn word<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    fn words(&self) -> usize {
+        self.len().div_ceil(8)
     }
 
-    pub(super) fn high<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    fn word(&self, index: usize) -> u64 {
+        word_of(self, index)
     }
 
-    pub(super) fn low<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Vec<u8>> {
+        let (length, words) = take(from, 8)?;
+        let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.truncate(length);
+        Some(bytes)
+    }
+}
+
+impl List for String {
+    fn length(&self) -> usize {
+        self.len()
     }
 
-    pub(super) fn word_if(&mut self) -> Option<u64> {
-        bool::any(self.next()).then(|| self.next())
+    fn words(&self) -> usize {
+        self.len().div_ceil(8)
     }
 
-    pub(super) fn ticks(&mut self) -> u64 {
-        whole_ticks(self.next())
+    fn word(&self, index: usize) -> u64 {
+        word_of(self.as_bytes(), index)
     }
 
-    pub(super) fn word_added<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    /// Invalid UTF-8 is replaced with U+FFFD.
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<String> {
+        let text = String::from_utf8(Vec::get(from)?);
+        Some(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+}
+
+/// An element of one or two words.
+pub(super) trait Element: Sized + Debug + Sync {
+    const WORDS: usize = 1;
+
+    fn word(&self, index: usize) -> u64;
+
+    fn of(words: &[u64]) -> Self;
+}
+
+impl<T: Element> List for Vec<T> {
+    fn length(&self) -> usize {
+        T::WORDS * self.len()
     }
 
-    pub(super) fn high_added<T: Scalar>(&mut self) -> T {
-        T::any(self.next())
+    fn word(&self, index: usize) -> u64 {
+        self[index / T::WORDS].word(index % T::WORDS)
     }
 
-    pub(super) fn word_at_end(&mut self) -> Option<u64> {
-        bool::any(self.next()).then(|| self.next())
+    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Vec<T>> {
+        let elements = take(from, 1)?.1;
+        let elements = elements.chunks_exact(T::WORDS);
+        elements.remainder().is_empty().then(|| elements.map(T::of).collect())
+    }
+}
+
+impl Element for u64 {
+    fn word(&self, _: usize) -> u64 {
+        *self
     }
 
-    pub(super) fn inner<T: Fields>(&mut self) -> T {
-        T::any(self)
-    }
-
-    pub(super) fn inner_if<T: Fields>(&mut self) -> Option<T> {
-        bool::any(self.next()).then(|| T::any(self))
+    fn of(words: &[u64]) -> u64 {
+        words[0]
     }
 }
 
@@ -275,16 +406,11 @@ macro_rules! fields {
             }
 
             #[inline(always)]
-            fn get(from: &mut $crate::record::wire::Get) -> Option<$name> {
+            fn get<const ANY: bool>(
+                from: &mut $crate::record::wire::Get<ANY>,
+            ) -> Option<$name> {
                 $( let $field = from.$place()?; )*
                 Some($name { $($field),* })
-            }
-
-            fn any<N: Iterator<Item = u64>>(
-                numbers: &mut $crate::record::wire::AnyFields<N>,
-            ) -> $name {
-                $( let $field = numbers.$place(); )*
-                $name { $($field),* }
             }
         }
     };

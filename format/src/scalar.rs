@@ -1,10 +1,7 @@
 //! Values that fit in a word or a part of one: numbers, ids and enumerations.
 
-use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId};
-use crate::kind::Space;
-
 /// A value of at most 64 bits.
-pub(super) trait Scalar: Copy {
+pub(crate) trait Scalar: Copy {
     /// Width of the encoded value, in bits.
     const BITS: u32;
 
@@ -14,8 +11,10 @@ pub(super) trait Scalar: Copy {
     /// Decodes the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a value of a newer writer.
     fn from_bits(bits: u64) -> Option<Self>;
 
-    /// For tests: maps every number to a value, and reaches every value.
-    fn any(number: u64) -> Self;
+    /// For tests: maps all bits to a value, and reaches every value.
+    fn any(bits: u64) -> Option<Self> {
+        Self::from_bits(bits)
+    }
 }
 
 macro_rules! numbers {
@@ -32,10 +31,6 @@ macro_rules! numbers {
             #[inline(always)]
             fn from_bits(bits: u64) -> Option<$number> {
                 Some(bits as $number)
-            }
-
-            fn any(number: u64) -> $number {
-                number as $number
             }
         }
     )* };
@@ -55,15 +50,12 @@ impl Scalar for bool {
     fn from_bits(bits: u64) -> Option<bool> {
         Some(bits != 0)
     }
-
-    fn any(number: u64) -> bool {
-        number & 1 != 0
-    }
 }
 
-macro_rules! ids {
+/// Implements [`Scalar`] for structures around a number.
+macro_rules! scalar_ids {
     ($($id:ident($number:ty)),*) => { $(
-        impl Scalar for $id {
+        impl $crate::scalar::Scalar for $id {
             const BITS: u32 = <$number>::BITS;
 
             #[inline(always)]
@@ -75,57 +67,52 @@ macro_rules! ids {
             fn from_bits(bits: u64) -> Option<$id> {
                 Some($id(bits as $number))
             }
-
-            fn any(number: u64) -> $id {
-                $id(number as $number)
-            }
         }
     )* };
 }
 
-ids!(DeviceId(u8), ContextId(u16), PoolId(u16), SiteId(u32), StackId(u32));
-
-/// Implements [`Scalar`] in 8 bits for an enumeration with `ALL`. `$from_u8`: the function that decodes it.
-macro_rules! scalar_enum {
-    ($name:ident, $from_u8:expr) => {
-        impl $crate::record::scalar::Scalar for $name {
-            const BITS: u32 = 8;
-
-            #[inline(always)]
-            fn to_bits(self) -> u64 {
-                self as u64
-            }
-
-            fn from_bits(bits: u64) -> Option<$name> {
-                $from_u8(bits as u8)
-            }
-
-            fn any(number: u64) -> $name {
-                $name::ALL[number as usize % $name::ALL.len()]
-            }
-        }
-    };
-}
-
-/// Declares an enumeration whose numbers are stored in the file, with `ALL`, `from_u8` and [`Scalar`]. Numbers are
-/// never reused.
+/// Declares an enumeration whose numbers are stored in the file, with `ALL`, `from_u8` and [`Scalar`]; with texts behind the
+/// numbers, also `name`. `else`: the value that an unknown number is read as. Numbers are never reused.
 macro_rules! numbered_enum {
     (
         $(#[$meta:meta])*
-        pub enum $name:ident {
+        pub enum $name:ident $(else $unknown:ident)? {
+            $( $(#[$variant_meta:meta])* $variant:ident = $number:literal => $text:literal, )*
+        }
+    ) => {
+        $crate::scalar::numbered_enum! {
+            $(#[$meta])*
+            pub enum $name $(else $unknown)? {
+                $( $(#[$variant_meta])* $variant = $number, )*
+            }
+        }
+
+        impl $name {
+            /// The name in JSON, exports and tables.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $( $name::$variant => $text, )*
+                }
+            }
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident $(else $unknown:ident)? {
             $( $(#[$variant_meta:meta])* $variant:ident = $number:literal, )*
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum $name {
             $( $(#[$variant_meta])* $variant = $number, )*
         }
 
         impl $name {
+            pub const COUNT: usize = [$($number),*].len();
             /// All values, in the order of declaration.
-            pub const ALL: &[$name] = &[$( $name::$variant ),*];
+            pub const ALL: [$name; $name::COUNT] = [$( $name::$variant ),*];
 
             /// `None`: a value of a newer writer.
             pub fn from_u8(value: u8) -> Option<$name> {
@@ -136,10 +123,23 @@ macro_rules! numbered_enum {
             }
         }
 
-        $crate::record::scalar::scalar_enum!($name, $name::from_u8);
+        impl $crate::scalar::Scalar for $name {
+            const BITS: u32 = 8;
+
+            #[inline(always)]
+            fn to_bits(self) -> u64 {
+                self as u64
+            }
+
+            fn from_bits(bits: u64) -> Option<$name> {
+                $name::from_u8(bits as u8)$( .or(Some($name::$unknown)) )?
+            }
+
+            fn any(bits: u64) -> Option<$name> {
+                $name::ALL.get(bits as usize % $name::COUNT).copied()
+            }
+        }
     };
 }
 
-pub(crate) use {numbered_enum, scalar_enum};
-
-scalar_enum!(Space, Space::from_u8);
+pub(crate) use {numbered_enum, scalar_ids};
