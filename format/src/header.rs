@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::record::word::Check;
+use crate::shown::cut;
 
 /// Length of the header page, in bytes.
 pub const HEADER_BYTES: usize = 4096;
@@ -216,13 +217,10 @@ impl Page {
     /// the length does not fit; nothing was written.
     fn put_text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
         let Some(room) = HEADER_BYTES.checked_sub(*at + 2) else { return false };
-        let mut cut = text.len().min(most).min(room);
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        self.put(*at, &(cut as u16).to_le_bytes());
-        self.put(*at + 2, &text.as_bytes()[..cut]);
-        *at += 2 + cut;
+        let text = cut(text, most.min(room));
+        self.put(*at, &(text.len() as u16).to_le_bytes());
+        self.put(*at + 2, text.as_bytes());
+        *at += 2 + text.len();
         true
     }
 

@@ -1,4 +1,4 @@
-//! Which characters a message may hold. Library and command print paths, names and values of the environment, which
+//! Which characters a message may hold, and how long texts are cut. Library and command print paths, names and values of the environment, which
 //! may hold any: one that a terminal obeys, or that shows other text than there is, is printed as `?`.
 
 /// Whether the character is text: neither a control character (C0, DEL, C1) nor one that turns the direction of text,
@@ -14,6 +14,12 @@ pub fn is_text(c: char) -> bool {
 /// The character, or `?` in place of one that is no text.
 pub fn shown(c: char) -> char {
     if is_text(c) { c } else { '?' }
+}
+
+/// The begin of a text: at most this many bytes, cut at a character boundary.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(all(test, not(loom)))]

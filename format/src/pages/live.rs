@@ -27,6 +27,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use crate::record::wire::word_of;
+use crate::shown::cut;
 use crate::uuid;
 
 /// Length of the page, and of its copy in a file, in bytes.
@@ -36,13 +38,15 @@ pub const LIVE_VERSION: u32 = 4;
 /// Devices beyond this number are not in the page; their figures are in the trace only.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
-const PATH_AT: usize = 16;
-const PATH_BYTES: usize = 4096;
-pub(super) const LAST_ORDER: usize = 9;
-const GROUP_AT: usize = 528;
-const GROUP_WORDS: usize = 8;
+const LAST_ORDER: usize = 9;
+/// First word and length, in words, of the texts.
+const TRACE: (usize, usize) = (16, 512);
+const GROUP: (usize, usize) = (528, 8);
 const ORDERS_AT: usize = 576;
-pub(super) const ORDER_WORDS: usize = 4;
+pub(super) const SWITCH_AT: usize = 720;
+const ORDER_WORDS: usize = 4;
+/// Stands for the device in an order for the recording.
+pub(super) const RECORDING: u8 = LIVE_DEVICES as u8;
 /// Length of the orders behind the copy of a page in its file, in words: for each device, and for the recording.
 pub const FILED_WORDS: usize = ORDER_WORDS * (LIVE_DEVICES + 1);
 const DEVICES_AT: usize = 768;
@@ -135,10 +139,6 @@ impl<'m> LivePage<'m> {
         (magic == MAGIC && page.get(1) as u32 == LIVE_VERSION).then_some(page)
     }
 
-    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
-        &self.words[at]
-    }
-
     pub(super) fn get(&self, at: usize) -> u64 {
         u64::from_le(self.words[at].load(Ordering::Relaxed))
     }
@@ -147,16 +147,23 @@ impl<'m> LivePage<'m> {
         self.words[at].store(value.to_le(), Ordering::Relaxed);
     }
 
+    /// Stores a text at these words, with zeros behind it. One that is too long is cut at a character.
+    pub(super) fn put_text(&self, (at, words): (usize, usize), text: &str) {
+        let bytes = cut(text, 8 * words).as_bytes();
+        (0..words).for_each(|index| self.set(at + index, word_of(bytes, index)));
+    }
+
+    pub(super) fn text(&self, (at, words): (usize, usize)) -> String {
+        let bytes = (at..at + words).flat_map(|word| self.get(word).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Stores the path of the trace. A path of more than 4,096 bytes is stored as empty.
     pub fn set_trace(&self, path: &str) {
-        let bytes = path.as_bytes();
-        let len = if bytes.len() > PATH_BYTES { 0 } else { bytes.len() };
-        for (at, chunk) in bytes[..len].chunks(8).enumerate() {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.set(PATH_AT + at, u64::from_le_bytes(word));
-        }
-        self.words[7].store((len as u64).to_le(), Ordering::Release);
+        let path = if path.len() > 8 * TRACE.1 { "" } else { path };
+        self.put_text(TRACE, path);
+        self.words[7].store((path.len() as u64).to_le(), Ordering::Release);
     }
 
     pub fn set_state(&self, state: LiveState) {
@@ -206,16 +213,13 @@ impl<'m> LivePage<'m> {
     }
 
     pub fn process(&self) -> LiveProcess {
-        let len = (u64::from_le(self.words[7].load(Ordering::Acquire)) as usize).min(PATH_BYTES);
-        let mut path: Vec<u8> =
-            (0..len.div_ceil(8)).flat_map(|at| self.get(PATH_AT + at).to_le_bytes()).collect();
-        path.truncate(len);
+        let has_trace = self.words[7].load(Ordering::Acquire) != 0;
         LiveProcess {
             pid: self.get(2) as u32,
             start_ticks: self.get(3),
             start_unix_ns: self.get(4),
             start_mono_ns: self.get(5),
-            trace: String::from_utf8_lossy(&path).into_owned(),
+            trace: if has_trace { self.text(TRACE) } else { String::new() },
         }
     }
 
@@ -267,26 +271,26 @@ impl<'m> LivePage<'m> {
 
     /// The order for a device that was not applied yet: its number, and the cap in bytes (`None`: no cap).
     pub fn ordered(&self, ordinal: u8) -> Option<(u64, Option<u64>)> {
-        let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
-        if usize::from(ordinal) >= LIVE_DEVICES {
-            return None;
-        }
+        let [number, cap, applied] = self.last_order_for(ordinal)?;
+        (ordinal < RECORDING && number != 0 && number != applied)
+            .then_some((number, Some(cap).filter(|cap| *cap != NO_CAP)))
+    }
+
+    /// Number and value of the last order for a device or [`RECORDING`], and the number of the last applied one.
+    pub(super) fn last_order_for(&self, what: u8) -> Option<[u64; 3]> {
+        let at = order_at(what)?;
         let number = u64::from_le(self.words[at].load(Ordering::Acquire));
-        let cap = self.get(at + 1);
-        (number != 0 && number != self.get(at + 2))
-            .then_some((number, Some(cap).filter(|c| *c != NO_CAP)))
+        Some([number, self.get(at + 1), self.get(at + 2)])
     }
 
     /// Copies orders from the page's file to the page: `words` follow the copy of the page there. Orders with a wrong
     /// check, and those older than the one in the page, are ignored.
     pub fn take_filed(&self, words: &[u64; FILED_WORDS]) {
-        let (devices, switch) = words.split_at(ORDER_WORDS * LIVE_DEVICES);
-        self.take_filed_switch(switch);
-        for (ordinal, filed) in devices.chunks_exact(ORDER_WORDS).enumerate() {
-            let (ordinal, number, cap) = (ordinal as u8, filed[0], filed[1]);
-            let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
-            if number > self.get(at) && filed[2] == self.check(ordinal, number, cap) {
-                self.set(at + 1, cap);
+        for (filed, what) in words.chunks_exact(ORDER_WORDS).zip(0..) {
+            let (number, value) = (filed[0], filed[1]);
+            let Some(at) = order_at(what) else { return };
+            if number > self.get(at) && filed[2] == self.check(what, number, value) {
+                self.set(at + 1, value);
                 self.words[at].store(number.to_le(), Ordering::Release);
                 self.words[LAST_ORDER].store(number.to_le(), Ordering::Release);
             }
@@ -301,15 +305,17 @@ impl<'m> LivePage<'m> {
         cap: Option<u64>,
         number: u64,
     ) -> Option<(u64, [u64; 3])> {
-        let cap = cap.unwrap_or(NO_CAP);
-        let at = LIVE_BYTES + 8 * ORDER_WORDS * usize::from(ordinal);
-        let words = [number, cap, self.check(ordinal, number, cap)];
-        (usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
+        (ordinal < RECORDING).then(|| self.filed(ordinal, cap.unwrap_or(NO_CAP), number))
     }
 
-    /// The check of an order in the file: it covers the process, the device, the number and the cap.
-    pub(super) fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
-        let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), ordinal.into(), number, cap];
+    pub(super) fn filed(&self, what: u8, value: u64, number: u64) -> (u64, [u64; 3]) {
+        let at = LIVE_BYTES + 8 * ORDER_WORDS * usize::from(what);
+        (at as u64, [number, value, self.check(what, number, value)])
+    }
+
+    /// The check of an order in the file: it covers the process, what it is for, the number and the value.
+    fn check(&self, what: u8, number: u64, value: u64) -> u64 {
+        let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), what.into(), number, value];
         words.into_iter().fold(0, |check: u64, word| {
             (check.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         })
@@ -317,79 +323,61 @@ impl<'m> LivePage<'m> {
 
     /// Marks the order with this number as applied to a device.
     pub fn set_applied(&self, ordinal: u8, number: u64) {
-        if usize::from(ordinal) < LIVE_DEVICES {
-            self.set(ORDERS_AT + ORDER_WORDS * usize::from(ordinal) + 2, number);
+        if let Some(at) = order_at(ordinal) {
+            self.set(at + 2, number);
         }
     }
 
     /// Stores the name of the process's group. A name of more than 64 bytes is stored as none.
     pub fn set_group(&self, name: &str) {
-        let mut bytes = [0; GROUP_WORDS * 8];
-        if let Some(to) = bytes.get_mut(..name.len()) {
-            to.copy_from_slice(name.as_bytes());
-        }
-        for (at, word) in bytes.chunks_exact(8).enumerate() {
-            self.set(GROUP_AT + at, word.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)));
-        }
+        self.put_text(GROUP, if name.len() > 8 * GROUP.1 { "" } else { name });
     }
 
     /// The name of the process's group. `None`: it has none.
     pub fn group(&self) -> Option<String> {
-        let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
-        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        String::from_utf8(bytes).ok().filter(|name| !name.is_empty())
+        Some(self.text(GROUP)).filter(|name| !name.is_empty())
     }
 }
 
-impl LiveDevice {
-    fn words(&self) -> [u64; FIGURES] {
-        let [low, high] = uuid::to_words(&self.uuid);
-        [
-            u64::from(self.ordinal),
-            self.live,
-            self.peak,
-            self.reserved,
-            self.counted,
-            self.cap.unwrap_or(NO_CAP),
-            self.live_allocations,
-            self.allocations,
-            self.frees,
-            self.refused_by_cap,
-            self.refused_by_driver,
-            self.events,
-            self.warned,
-            self.total_bytes,
-            low,
-            high,
-            u64::from(self.only_warns),
-            self.free_cache,
-            self.resident,
-            self.paused,
-        ]
-    }
+/// The words of a device that are plain numbers, each with its field.
+macro_rules! figures {
+    ($($word:literal: $field:ident),*) => {
+        impl LiveDevice {
+            fn words(&self) -> [u64; FIGURES] {
+                let mut words = [0; FIGURES];
+                $( words[$word] = self.$field; )*
+                words[0] = u64::from(self.ordinal);
+                words[5] = self.cap.unwrap_or(NO_CAP);
+                [words[14], words[15]] = uuid::to_words(&self.uuid);
+                words[16] = u64::from(self.only_warns);
+                words
+            }
 
-    fn from_words(w: &[u64; FIGURES]) -> LiveDevice {
-        LiveDevice {
-            ordinal: w[0] as u8,
-            live: w[1],
-            peak: w[2],
-            reserved: w[3],
-            counted: w[4],
-            cap: (w[5] != NO_CAP).then_some(w[5]),
-            live_allocations: w[6],
-            allocations: w[7],
-            frees: w[8],
-            refused_by_cap: w[9],
-            refused_by_driver: w[10],
-            events: w[11],
-            warned: w[12],
-            total_bytes: w[13],
-            uuid: uuid::from_words([w[14], w[15]]),
-            only_warns: w[16] != 0,
-            free_cache: w[17],
-            resident: w[18],
-            paused: w[19],
+            fn from_words(words: &[u64; FIGURES]) -> LiveDevice {
+                LiveDevice {
+                    $( $field: words[$word], )*
+                    ordinal: words[0] as u8,
+                    cap: Some(words[5]).filter(|cap| *cap != NO_CAP),
+                    uuid: uuid::from_words([words[14], words[15]]),
+                    only_warns: words[16] != 0,
+                }
+            }
         }
+    };
+}
+
+figures!(
+    1: live, 2: peak, 3: reserved, 4: counted, 6: live_allocations, 7: allocations, 8: frees,
+    9: refused_by_cap, 10: refused_by_driver, 11: events, 12: warned, 13: total_bytes,
+    17: free_cache, 18: resident, 19: paused
+);
+
+/// First word of the orders for a device, or for [`RECORDING`]. `None`: the page has none for it.
+fn order_at(what: u8) -> Option<usize> {
+    match what {
+        ..RECORDING => Some(ORDERS_AT + ORDER_WORDS * usize::from(what)),
+        RECORDING => Some(SWITCH_AT),
+        _ => None,
     }
 }
 
@@ -397,13 +385,13 @@ impl LiveDevice {
 /// store there, in this order. `number` must not be 0 and must be greater than that of any earlier order, for
 /// example the time. `None`: the page does not have this device.
 pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
-    let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
-    let place = |word: usize| word as u64 * 8;
-    (usize::from(ordinal) < LIVE_DEVICES).then_some([
-        (place(at + 1), cap.unwrap_or(NO_CAP)),
-        (place(at), number),
-        (place(LAST_ORDER), number),
-    ])
+    let at = order_at(ordinal).filter(|_| ordinal < RECORDING)?;
+    Some(order_words(at, cap.unwrap_or(NO_CAP), number))
+}
+
+/// Byte offsets and words of an order whose number is in word `at`.
+pub(super) fn order_words(at: usize, value: u64, number: u64) -> [(u64, u64); 3] {
+    [(at + 1, value), (at, number), (LAST_ORDER, number)].map(|(at, word)| (at as u64 * 8, word))
 }
 
 #[cfg(test)]

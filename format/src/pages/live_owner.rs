@@ -76,25 +76,6 @@ impl LivePage<'_> {
     pub fn escapes(&self) -> u8 {
         (self.get(FLAGS) >> ESCAPES_SHIFT) as u8
     }
-
-    fn put_text(&self, (at, words): (usize, usize), text: &str) {
-        let most = words * 8;
-        let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-        let bytes = &text.as_bytes()[..end.unwrap_or(0)];
-        for index in 0..words {
-            let mut word = [0; 8];
-            let part = bytes.get(index * 8..).unwrap_or_default();
-            let part = &part[..part.len().min(8)];
-            word[..part.len()].copy_from_slice(part);
-            self.set(at + index, u64::from_le_bytes(word));
-        }
-    }
-
-    fn text(&self, (at, words): (usize, usize)) -> String {
-        let bytes = (at..at + words).flat_map(|word| self.get(word).to_le_bytes());
-        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
 }
 
 #[cfg(test)]

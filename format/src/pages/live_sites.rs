@@ -16,7 +16,7 @@ const STORED: usize = 11;
 const SITES_AT: usize = 1280;
 const SITE_WORDS: usize = 8;
 const LIBRARY_AT: usize = 4;
-const LIBRARY_BYTES: usize = 32;
+const LIBRARY_WORDS: usize = 4;
 
 /// The bytes that one stack holds on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,13 +49,7 @@ impl LivePage<'_> {
                 page.set(at, which);
                 page.set(at + 1, site.bytes);
                 page.set(at + 2, site.count);
-                let mut name = [0; LIBRARY_BYTES];
-                let cut = cut(&site.library);
-                name[..cut.len()].copy_from_slice(cut.as_bytes());
-                for (word, bytes) in name.chunks_exact(8).enumerate() {
-                    let value = bytes.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b));
-                    page.set(at + LIBRARY_AT + word, value);
-                }
+                page.put_text((at + LIBRARY_AT, LIBRARY_WORDS), &site.library);
             }
             page.set(COUNT, sites.len() as u64);
             page.set(STORED, now_ns);
@@ -73,24 +67,15 @@ impl LivePage<'_> {
     fn site(&self, index: usize) -> LiveSite {
         let at = SITES_AT + SITE_WORDS * index;
         let which = self.get(at);
-        let words = at + LIBRARY_AT..at + LIBRARY_AT + LIBRARY_BYTES / 8;
-        let name = words.flat_map(|word| self.get(word).to_le_bytes());
-        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
         LiveSite {
             ordinal: (which >> 32) as u8,
             of_framework: which >> 40 & 1 == 1,
             stack: StackId(which as u32),
             bytes: self.get(at + 1),
             count: self.get(at + 2),
-            library: String::from_utf8_lossy(&name).into_owned(),
+            library: self.text((at + LIBRARY_AT, LIBRARY_WORDS)),
         }
     }
-}
-
-/// The longest prefix of a name that fits in 32 bytes, cut at a character boundary.
-fn cut(name: &str) -> &str {
-    let end = (0..=LIBRARY_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
-    &name[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]

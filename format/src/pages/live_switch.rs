@@ -8,38 +8,30 @@
 //!
 //! In the page's file such an order follows those for devices: number, 1 or 2, check, 0.
 
-use std::sync::atomic::Ordering;
-
-use super::live::{LAST_ORDER, LIVE_BYTES, LIVE_DEVICES, LivePage, ORDER_WORDS};
+use super::live::{LivePage, RECORDING, SWITCH_AT, order_words};
 use crate::record::values::SwitchedBy;
 
-const NUMBER: usize = 720;
-const VALUE: usize = 721;
-const APPLIED: usize = 722;
 const OFF_BY: usize = 723;
 const ON: u64 = 1;
 const OFF: u64 = 2;
-/// Stands for the device in the check of an order in the file.
-const CHECKED_AS: u8 = LIVE_DEVICES as u8;
 
 impl LivePage<'_> {
     /// The last order for the recording: its number, and whether the recording is to be on. `None`: there is none.
     pub fn switch_order(&self) -> Option<(u64, bool)> {
-        let number = u64::from_le(self.word(NUMBER).load(Ordering::Acquire));
-        match self.get(VALUE) {
-            ON if number != 0 => Some((number, true)),
-            OFF if number != 0 => Some((number, false)),
+        match self.last_order_for(RECORDING)? {
+            [number, ON, _] if number != 0 => Some((number, true)),
+            [number, OFF, _] if number != 0 => Some((number, false)),
             _ => None,
         }
     }
 
     /// Marks the order with this number as applied.
     pub fn set_switch_applied(&self, number: u64) {
-        self.set(APPLIED, number);
+        self.set_applied(RECORDING, number);
     }
 
     pub fn is_switch_applied(&self) -> bool {
-        self.get(NUMBER) == self.get(APPLIED)
+        self.last_order_for(RECORDING).is_some_and(|[number, _, applied]| number == applied)
     }
 
     /// Says who has switched the recording off; nobody: it is on.
@@ -50,25 +42,13 @@ impl LivePage<'_> {
     /// Who has switched the recording off; empty: nobody.
     pub fn off_by(&self) -> Vec<SwitchedBy> {
         let bits = self.get(OFF_BY);
-        SwitchedBy::ALL.iter().copied().filter(|by| bits >> *by as u64 & 1 == 1).collect()
-    }
-
-    /// Copies an order for the recording from the page's file to the page, if it is newer and its check is right.
-    pub(super) fn take_filed_switch(&self, filed: &[u64]) {
-        let [number, value, check, ..] = *filed else { return };
-        if number > self.get(NUMBER) && check == self.check(CHECKED_AS, number, value) {
-            self.set(VALUE, value);
-            self.word(NUMBER).store(number.to_le(), Ordering::Release);
-            self.word(LAST_ORDER).store(number.to_le(), Ordering::Release);
-        }
+        SwitchedBy::ALL.into_iter().filter(|by| bits >> *by as u64 & 1 == 1).collect()
     }
 
     /// As [`switch_order`], for a process that cannot attach the page: the byte offset in the page's file, and the
     /// words to store there.
     pub fn filed_switch(&self, on: bool, number: u64) -> (u64, [u64; 3]) {
-        let at = LIVE_BYTES + 8 * ORDER_WORDS * LIVE_DEVICES;
-        let words = [number, value(on), self.check(CHECKED_AS, number, value(on))];
-        (at as u64, words)
+        self.filed(RECORDING, value(on), number)
     }
 }
 
@@ -79,16 +59,15 @@ fn value(on: bool) -> u64 {
 /// An order that switches the recording: byte offsets in the page with the words to store there, in this order.
 /// `number` must not be 0 and must be greater than that of any earlier order, for example the time.
 pub fn switch_order(on: bool, number: u64) -> [(u64, u64); 3] {
-    [(VALUE, value(on)), (NUMBER, number), (LAST_ORDER, number)]
-        .map(|(word, value)| (word as u64 * 8, value))
+    order_words(SWITCH_AT, value(on), number)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::pages::live::{FILED_WORDS, LIVE_WORDS, LiveDevice, LiveProcess};
+    use crate::pages::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveDevice, LiveProcess};
 
     fn words() -> Box<[AtomicU64; LIVE_WORDS]> {
         let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
