@@ -74,27 +74,27 @@ fn launcher(command: &[String]) -> Option<&str> {
     (beside && runs && !name.ends_with(".py")).then_some(script)
 }
 
-/// Packages of [`Layer::Framework`].
-const FRAMEWORKS: [&str; 19] = [
-    "torch",
-    "torchgen",
-    "functorch",
-    "numpy",
-    "cupy",
-    "cupyx",
-    "cupy_backends",
-    "jax",
-    "jaxlib",
-    "tensorflow",
-    "keras",
-    "triton",
-    "numba",
-    "numba_cuda",
-    "rmm",
-    "cuda",
-    "pycuda",
-    "nvidia",
-    "pybind11",
+/// Packages of [`Layer::Framework`] by their import names, with their common names.
+const FRAMEWORKS: [(&str, &str); 19] = [
+    ("torch", "PyTorch"),
+    ("torchgen", "torchgen"),
+    ("functorch", "PyTorch"),
+    ("numpy", "numpy"),
+    ("cupy", "CuPy"),
+    ("cupyx", "CuPy"),
+    ("cupy_backends", "CuPy"),
+    ("jax", "XLA"),
+    ("jaxlib", "XLA"),
+    ("tensorflow", "TensorFlow"),
+    ("keras", "TensorFlow"),
+    ("triton", "Triton"),
+    ("numba", "numba"),
+    ("numba_cuda", "numba_cuda"),
+    ("rmm", "RMM"),
+    ("cuda", "cuda"),
+    ("pycuda", "pycuda"),
+    ("nvidia", "nvidia"),
+    ("pybind11", "pybind11"),
 ];
 
 /// Prefixes of file names of libraries, with the libraries' common names.
@@ -131,21 +131,6 @@ const LIBRARIES: [(&str, &str); 32] = [
     ("libucp", "UCX"),
     ("libuct", "UCX"),
     ("libmpi", "MPI"),
-];
-
-/// Import names of Python packages, with the packages' common names where they differ.
-const PACKAGES: [(&str, &str); 11] = [
-    ("torch", "PyTorch"),
-    ("functorch", "PyTorch"),
-    ("cupy", "CuPy"),
-    ("cupyx", "CuPy"),
-    ("cupy_backends", "CuPy"),
-    ("jax", "XLA"),
-    ("jaxlib", "XLA"),
-    ("tensorflow", "TensorFlow"),
-    ("keras", "TensorFlow"),
-    ("rmm", "RMM"),
-    ("triton", "Triton"),
 ];
 
 /// Packages that run the program's code, as the interpreter does: they allocate nothing for themselves. vramtrace's own is
@@ -254,7 +239,7 @@ impl Places {
     /// The layer of a Python source file.
     pub fn python(&self, file: &str) -> Layer {
         if let Some(package) = package(file) {
-            return match FRAMEWORKS.contains(&package) {
+            return match FRAMEWORKS.iter().any(|(name, _)| *name == package) {
                 true => Layer::Framework,
                 false if RUNNERS.contains(&package) => Layer::Plumbing,
                 false => Layer::Package,
@@ -373,7 +358,7 @@ pub fn title(name: &str) -> Option<&'static str> {
 
 /// The common name of a Python package; its import name if no other is known.
 pub fn package_title(package: &str) -> String {
-    let known = PACKAGES.iter().find(|(name, _)| *name == package);
+    let known = FRAMEWORKS.iter().find(|(name, _)| *name == package);
     known.map_or(package, |(_, title)| title).to_string()
 }
 

@@ -55,12 +55,7 @@ impl Cause {
         match self {
             Cause::Fragmentation => "fragmentation",
             Cause::BadCap => "VRAMTRACE_CAP cannot be understood",
-            Cause::Cap
-            | Cause::Card
-            | Cause::Mps
-            | Cause::Cgroup
-            | Cause::Torch
-            | Cause::Unknown => "too much",
+            _ => "too much",
         }
     }
 }
@@ -114,31 +109,33 @@ pub struct Figures {
 impl Figures {
     /// The figures of a refused driver call.
     pub fn of_refused(refused: &Refused, other: Option<OtherLimit>) -> Figures {
-        let &Refused { by, size, counted, limit, driver_free, .. } = refused;
-        let card_free = Some(driver_free).filter(|free| *free > 0);
+        let card_free = Some(refused.driver_free).filter(|free| *free > 0);
+        let Refused { by, size, counted, limit, .. } = *refused;
+        Figures { other, ..Figures::of_request(Some(by), size, counted, limit, card_free) }
+    }
+
+    /// The figures of a post-mortem. `free`: free bytes in the framework's segments.
+    pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
+        let PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = *post_mortem;
+        let of_cache = post_mortem.evidence == OomEvidence::FrameworkGaveUp;
+        let of_request = Figures::of_request(by, size, counted, limit, driver_free);
+        Figures { of_cache, free, largest_hole, ..of_request }
+    }
+
+    fn of_request(
+        by: Option<RefusedBy>,
+        size: u64,
+        counted: u64,
+        limit: u64,
+        driver_free: Option<u64>,
+    ) -> Figures {
         Figures {
-            by: Some(by),
+            by,
             all_known: true,
             of_cache: false,
             size,
             free: 0,
             largest_hole: None,
-            left: left(Some(by), counted, limit, card_free),
-            over: over(Some(by), counted, limit),
-            other,
-        }
-    }
-
-    /// The figures of a post-mortem. `free`: free bytes in the framework's segments.
-    pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
-        let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = post_mortem;
-        Figures {
-            by,
-            all_known: true,
-            of_cache: post_mortem.evidence == OomEvidence::FrameworkGaveUp,
-            size,
-            free,
-            largest_hole,
             left: left(by, counted, limit, driver_free),
             over: over(by, counted, limit),
             other: None,
