@@ -5,7 +5,6 @@
 #   scripts/fuzz.sh [SECONDS]
 #   scripts/fuzz.sh build       builds what a short run needs, and runs nothing
 #
-# The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
 # FUZZ_TARGETS="reader pages" takes others of fuzz/fuzz_targets/ than reader, records, import, directory and elf.
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
