@@ -9,9 +9,8 @@ use vramtrace_reader::units::{limit, size};
 
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
-use crate::live_processes::PageProblem;
+use crate::live_processes::control::ControlTarget;
 use crate::live_processes::group::Group;
-use crate::live_processes::process::ControlTarget;
 
 #[derive(clap::Args)]
 #[command(
@@ -185,9 +184,9 @@ fn set_process_limit(
 fn set_group_limit(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
     let group = Group::open(name).map_err(|problem| match problem {
-        PageProblem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
-            format!("--group {name}: you have no such group; `vramtrace ps` lists them"),
-        ),
+        missing if missing.is_not_found() => Failure::new(format!(
+            "--group {name}: you have no such group; `vramtrace ps` lists them"
+        )),
         other => other.into(),
     })?;
     let Some(group) = group.filter(|group| !group.members.is_empty()) else {

@@ -8,8 +8,8 @@ use vramtrace_reader::units::shorten;
 
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
-use crate::live_processes::node;
 use crate::live_processes::places::Places;
+use crate::live_processes::process;
 use crate::metrics::changes::{Changes, of_finding};
 use crate::metrics::passes::Passes;
 
@@ -42,7 +42,8 @@ pub fn run(args: Args) -> Outcome {
     let mut changes = Changes::default();
     if !args.follow {
         let passes = Passes::once(&places);
-        let mut events = changes.look(node::all(&places).0, |key| passes.known(key));
+        let mut events =
+            changes.look(process::of_users(&places, |_| true).0, |key| passes.known(key));
         events.extend(passes.take().iter().map(of_finding));
         events.sort_by(|a, b| a.time.cmp(&b.time));
         events.iter().try_for_each(|event| print_event(event, args.json))?;
@@ -51,10 +52,10 @@ pub fn run(args: Args) -> Outcome {
     let began = jiff::Timestamp::now();
     let passes = Passes::start(places.clone(), PASS, true);
     // Those that run already have started before.
-    changes.look(node::all(&places).0, |key| passes.known(key));
+    changes.look(process::of_users(&places, |_| true).0, |key| passes.known(key));
     loop {
         std::thread::sleep(LOOK);
-        let processes = node::all(&places).0;
+        let processes = process::of_users(&places, |_| true).0;
         passes.saw(&processes);
         let mut events = changes.look(processes, |key| passes.known(key));
         let is_new = |event: &EventFacts| {

@@ -88,7 +88,7 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
     });
     LiveProcessFacts {
         pid: process.pid,
-        command: process.command.clone(),
+        command: process.command(),
         recording_off_by: process.off_by.iter().map(|by| facts::name_of_switch(*by)).collect(),
         trace: (!process.trace.is_empty()).then(|| process.trace.clone()),
         group: process.group.clone(),
@@ -134,7 +134,7 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
         };
         let group =
             process.group.as_ref().map(|name| format!(" [{}]", clean(name))).unwrap_or_default();
-        let command = format!("{}{group}{note}", shorten(&clean(&process.command), 50));
+        let command = format!("{}{group}{note}", shorten(&clean(&process.command()), 50));
         if process.devices.is_empty() {
             let dash = || (String::from("-"), PLAIN);
             let pid = (process.pid.to_string(), PLAIN);

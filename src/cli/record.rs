@@ -6,7 +6,8 @@ use vramtrace_format::live::LiveState;
 use super::cap::ACKNOWLEDGE_TIMEOUT;
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
-use crate::live_processes::process::{ControlTarget, LiveProcess};
+use crate::live_processes::control::ControlTarget;
+use crate::live_processes::process::LiveProcess;
 
 #[derive(clap::Args)]
 #[command(

@@ -25,7 +25,7 @@ pub struct DriverUsage {
     /// Libraries that replaced the beginning of the recorder's functions.
     pub patched_by: BTreeSet<String>,
     /// Processes that used the driver without the recorder: pid and name.
-    pub without_shim: Vec<(i32, String)>,
+    pub without_shim: Vec<(u32, String)>,
     /// A process had the recorder.
     pub with_shim: bool,
 }

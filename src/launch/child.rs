@@ -62,7 +62,7 @@ pub fn run(
     let started = child.spawn().map_err(|error| not_started(&command[0], &error));
     let ended = started.and_then(|mut child| {
         let pid = child.id() as pid_t;
-        monitor.follow(pid);
+        monitor.follow(pid as u32);
         wait(pid, &mut monitor);
         // The process is a zombie until here, so its pid was not reused and no signal reached another process.
         Ok(child.wait()?)

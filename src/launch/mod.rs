@@ -6,7 +6,6 @@ pub mod inherited;
 pub mod library;
 pub mod monitor;
 pub mod output;
-pub mod processes;
 pub mod python;
 pub mod signals;
 pub mod simulate;

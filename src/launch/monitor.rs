@@ -9,24 +9,33 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use vramtrace_format::proc::{self, Stat};
 use vramtrace_reader::files;
 
 use super::library::{SHIM, SIMULATED};
-use super::processes::{self, Process, Stat};
 use crate::console::message;
-use crate::live_processes::kernel_driver;
+use crate::live_processes::places::Places;
+use crate::live_processes::process::{user, variable};
+use crate::live_processes::{control, kernel_driver};
 
 /// The result of the monitor when the command ended.
 #[derive(Clone, Debug, Default)]
 pub struct MonitorReport {
     /// Processes that mapped libcuda without the recorder: pid and name.
-    pub without_shim: Vec<(i32, String)>,
+    pub without_shim: Vec<(u32, String)>,
     /// At least one process had loaded the recorder.
     pub with_shim: bool,
     /// A process loaded libcudart under the simulated driver.
     pub cudart_on_simulated: bool,
     /// A descendant outlived the command.
     pub still_running: bool,
+}
+
+/// Pid and start time, which together are not reused.
+type Process = (u32, u64);
+
+fn process(stat: &Stat) -> Process {
+    (stat.pid, stat.start_ticks)
 }
 
 pub struct ProcessMonitor {
@@ -120,15 +129,15 @@ impl ProcessMonitor {
     }
 
     /// Sets the root of the process tree: `pid` of the command.
-    pub fn follow(&mut self, pid: i32) {
-        self.root = processes::stat(pid).map(|stat| stat.process);
+    pub fn follow(&mut self, pid: u32) {
+        self.root = Stat::of(pid).map(|stat| process(&stat));
     }
 
     /// Finds the members of the run and examines those that are due. Call it repeatedly while the command runs.
     pub fn look(&mut self, now: Instant) {
         for stat in self.find_members(now) {
             let fresh = Schedule::new(stat.stack_start, now);
-            let mut schedule = *self.members.entry(stat.process).or_insert(fresh);
+            let mut schedule = *self.members.entry(process(&stat)).or_insert(fresh);
             if schedule.image != stat.stack_start {
                 schedule = fresh;
             }
@@ -136,7 +145,7 @@ impl ProcessMonitor {
                 let settled = self.examine(&stat);
                 schedule.looked(now, settled);
             }
-            self.members.insert(stat.process, schedule);
+            self.members.insert(process(&stat), schedule);
         }
     }
 
@@ -144,38 +153,38 @@ impl ProcessMonitor {
     pub fn end(mut self) -> MonitorReport {
         let root = self.root;
         let members = self.find_members(Instant::now());
-        self.report.still_running = members.iter().any(|stat| Some(stat.process) != root);
+        self.report.still_running = members.iter().any(|stat| Some(process(stat)) != root);
         self.report
     }
 
     /// Running descendants of the command, orphaned ones included.
     fn find_members(&mut self, now: Instant) -> Vec<Stat> {
         let Some(root) = self.root else { return Vec::new() };
-        let mut all = processes::all();
-        all.retain(|stat| !stat.zombie || stat.process == root);
-        let running: HashSet<Process> = all.iter().map(|stat| stat.process).collect();
+        let mut all: Vec<Stat> = proc::pids().filter_map(Stat::of).collect();
+        all.retain(|stat| stat.is_alive() || process(stat) == root);
+        let running: HashSet<Process> = all.iter().map(process).collect();
         self.strangers.retain(|process, _| running.contains(process));
         self.members.retain(|process, _| running.contains(process));
-        let mut children: HashMap<i32, Vec<usize>> = HashMap::new();
+        let mut children: HashMap<u32, Vec<usize>> = HashMap::new();
         for (index, stat) in all.iter().enumerate() {
             children.entry(stat.parent).or_default().push(index);
         }
         // A known member stays a member after its parents have ended.
         let is_start =
-            |stat: &Stat| stat.process == root || self.members.contains_key(&stat.process);
+            |stat: &Stat| process(stat) == root || self.members.contains_key(&process(stat));
         let mut reached: HashSet<usize> = HashSet::new();
         let mut next: Vec<usize> = (0..all.len()).filter(|index| is_start(&all[*index])).collect();
         for (index, stat) in all.iter().enumerate() {
-            let younger = stat.process.start_ticks >= root.start_ticks;
+            let younger = stat.start_ticks >= root.1;
             if !younger || is_start(stat) {
                 continue;
             }
             let fresh = Schedule::new(stat.stack_start, now);
-            let schedule = self.strangers.entry(stat.process).or_insert(fresh);
+            let schedule = self.strangers.entry(process(stat)).or_insert(fresh);
             if schedule.is_due(now) {
-                if processes::has_variable(stat.process.pid, "VRAMTRACE_RUN", &self.marker) {
+                if variable(stat.pid, "VRAMTRACE_RUN").as_ref() == Some(&self.marker) {
                     next.push(index);
-                    self.strangers.remove(&stat.process);
+                    self.strangers.remove(&process(stat));
                 } else {
                     schedule.looked(now, !is_transient_child(stat));
                 }
@@ -183,24 +192,26 @@ impl ProcessMonitor {
         }
         while let Some(index) = next.pop() {
             if reached.insert(index) {
-                let pid = all[index].process.pid;
+                let pid = all[index].pid;
                 next.extend(children.get(&pid).into_iter().flatten().copied());
             }
         }
         let mut members: Vec<Stat> = reached.into_iter().map(|index| all[index].clone()).collect();
-        members.retain(|stat| !stat.zombie);
-        members.sort_unstable_by_key(|stat| stat.process.pid);
+        members.retain(Stat::is_alive);
+        members.sort_unstable_by_key(|stat| stat.pid);
         members
     }
 
     /// True if the process need not be examined again, as long as it executes this program.
     fn examine(&mut self, stat: &Stat) -> bool {
         self.examined += 1;
-        if processes::has_live_page(stat.process) {
+        let (pid, name) = (stat.pid, String::from_utf8_lossy(&stat.name));
+        let places = Places::from(|name| variable(pid, name));
+        if control::has_page(pid, user(), &places) {
             self.report.with_shim = true;
             return !self.simulated || self.report.cudart_on_simulated;
         }
-        let files = processes::mapped_files(stat.process.pid);
+        let files = kernel_driver::mapped_files(pid);
         let has = |wanted: &dyn Fn(&str) -> bool| {
             files.iter().any(|file| file_name(file).is_some_and(wanted))
         };
@@ -216,30 +227,22 @@ impl ProcessMonitor {
             );
         }
         if cuda && !shim {
-            let pid = stat.process.pid;
             message(format_args!(
-                "process {pid} ({}) uses the driver without the recorder: neither recorded nor capped \
-                 (`vramtrace doctor CMD` says why)",
-                stat.name
+                "process {pid} ({name}) uses the driver without the recorder: neither recorded nor \
+                 capped (`vramtrace doctor CMD` says why)"
             ));
-            self.report.without_shim.push((pid, stat.name.clone()));
+            self.report.without_shim.push((pid, name.into_owned()));
             return true;
         }
-        if !cuda && kernel_driver::is_called_by(stat.process.pid as u32, &files) {
-            let Stat { process, name, .. } = stat;
-            message(format_args!("process {} ({name}) {}", process.pid, kernel_driver::UNRECORDED));
+        if !cuda && kernel_driver::is_called_by(pid, &files) {
+            message(format_args!("process {pid} ({name}) {}", kernel_driver::UNRECORDED));
             return true;
         }
         // The recorder stays loaded; what it does not see may come later.
-        let later = !cuda && calls_kernel_driver_later(stat.process.pid);
+        let later = !cuda
+            && kernel_driver::asked_by(|name| variable(pid, name)?.into_string().ok()).is_some();
         shim && !later && (!self.simulated || self.report.cudart_on_simulated)
     }
-}
-
-/// Whether its environment asks for a backend that passes libcuda by.
-fn calls_kernel_driver_later(pid: i32) -> bool {
-    let value = |name: &str| String::from_utf8(processes::variable(pid, name)?).ok();
-    kernel_driver::asked_by(value).is_some()
 }
 
 fn file_name(path: &Path) -> Option<&str> {
@@ -254,7 +257,7 @@ fn is_cudart(name: &str) -> bool {
 /// Whether this may be a forked child that has not called exec yet. Its environment reads as empty, and
 /// is to be read again later.
 fn is_transient_child(stat: &Stat) -> bool {
-    let environ = files::read_kernel(format!("/proc/{}/environ", stat.process.pid));
+    let environ = files::read_kernel(format!("/proc/{}/environ", stat.pid));
     environ.is_ok_and(|environ| environ.is_empty())
 }
 
@@ -271,7 +274,7 @@ mod tests {
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         assert_eq!(line(&mut child), b'1');
-        monitor.follow(child.id() as i32);
+        monitor.follow(child.id());
         (monitor, child)
     }
 
@@ -310,7 +313,7 @@ mod tests {
     #[test]
     fn a_process_with_the_recorder_is_examined_once_and_again_after_exec() {
         let is_libc = |path: &PathBuf| file_name(path).is_some_and(|name| name == "libc.so.6");
-        let mapped = processes::mapped_files(std::process::id() as i32);
+        let mapped = kernel_driver::mapped_files(std::process::id());
         let library = mapped.into_iter().find(is_libc).unwrap();
         let (mut monitor, mut child) =
             watched("echo 1; read line; exec sh -c 'echo 2; read line'", library);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libc::{c_int, pid_t, siginfo_t, sigset_t};
 
-use super::processes;
+use vramtrace_format::proc;
 
 /// A signal that this process got.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl Signal {
         }
         // SAFETY: these codes fill the field. 0: a process of an outer pid namespace. getpid always succeeds.
         let (sender, own) = unsafe { (self.info.si_pid(), libc::getpid()) };
-        sender == own || sender != 0 && processes::is_below(sender, command)
+        sender == own || sender != 0 && proc::is_below(sender as u32, command as u32)
     }
 
     /// The terminal sends to a group, or, when it is closed, to the leader of the session alone.

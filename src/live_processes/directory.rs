@@ -1,6 +1,6 @@
 //! The directories of one user that hold pages. Each is checked: owned by the user, mode 0700, no symbolic link.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -39,20 +39,15 @@ enum Memory {
     Copy(File),
 }
 
-/// A page that [`PageDirectory::pages`] lists.
-pub struct Listed {
-    file: String,
-    name: PageName,
-    /// In the pid namespace of this process.
-    pub pid: u32,
-}
+/// Pages of one user that are read. More are a mistake or an attack.
+const MOST_PAGES: usize = 4096;
 
 impl PageDirectory {
     /// The directories in which processes of this user put their pages. Those that are not there
     /// are left out.
     pub fn all_of(owner: u32, places: &Places) -> Vec<Result<PageDirectory, PageProblem>> {
         let open = |path: PathBuf| match PageDirectory::open(&path, owner) {
-            Err(PageProblem::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(problem) if problem.is_not_found() => None,
             other => Some(other),
         };
         places.of(owner).into_iter().filter_map(open).collect()
@@ -63,27 +58,16 @@ impl PageDirectory {
         self.owner
     }
 
-    /// At most this many live pages, wherever their processes are.
-    pub fn all_pages(&self, most: usize) -> Result<Vec<(String, PageName)>, PageProblem> {
-        let names = self.opened.names();
-        let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
-        let parsed = |file: OsString| {
-            let file = file.into_string().ok()?;
-            let name = PageName::parse(&file)?;
-            Some((file, name))
-        };
-        Ok(names.filter_map(parsed).take(most).collect())
+    /// The live pages by their files, wherever their processes are.
+    pub fn pages(&self) -> Result<Vec<(String, PageName)>, PageProblem> {
+        let parsed = |file: String| PageName::parse(&file).map(|name| (file, name));
+        Ok(self.names()?.filter_map(parsed).take(MOST_PAGES).collect())
     }
 
-    /// The file of a page, which is the page or a copy of it.
-    pub fn file(&self, name: &str) -> Result<PageFile, PageProblem> {
-        self.page(name, false)
-    }
-
-    /// The page of the process in its segment. `None`: it cannot be attached from here.
-    pub fn segment(&self, name: &PageName) -> Option<PageFile> {
+    /// The page of a process in its segment. `None`: it cannot be attached from here.
+    pub fn segment(&self, name: &PageName, write: bool) -> Option<PageFile> {
         let id = name.segment(Namespaces::of_this_process())?;
-        self.attach(id, &name.to_string(), false).filter(|page| page.live_words().is_ok())
+        self.attach(id, &name.to_string(), write).filter(|page| page.live_words().is_ok())
     }
 
     /// Where groups are, and the live pages of processes without a runtime directory.
@@ -127,21 +111,10 @@ impl PageDirectory {
         &self.opened
     }
 
-    pub fn names(&self) -> Result<Vec<String>, PageProblem> {
+    pub fn names(&self) -> Result<impl Iterator<Item = String>, PageProblem> {
         let names = self.opened.names();
         let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
-        Ok(names.filter_map(|name| name.into_string().ok()).collect())
-    }
-
-    /// Live pages whose processes have a pid here, and are not known to have ended.
-    pub fn pages(&self) -> Result<Vec<Listed>, PageProblem> {
-        let here = Namespaces::to_look_from();
-        let listed = |file: String| {
-            let name = PageName::parse(&file)?;
-            let pid = self.pid_here(&name, here)?;
-            Some(Listed { file, name, pid })
-        };
-        Ok(self.names()?.into_iter().filter_map(listed).collect())
+        Ok(names.filter_map(|name| name.into_string().ok()))
     }
 
     /// Whether the page's process lives.
@@ -150,24 +123,12 @@ impl PageDirectory {
     }
 
     /// The pid of the page's process in this pid namespace, from the segment's creator if namespaces differ.
-    fn pid_here(&self, name: &PageName, here: Namespaces) -> Option<u32> {
-        // The process ended or called exec.
-        if self.life(name, here) == Life::Dead {
-            return None;
-        }
+    pub(super) fn pid_here(&self, name: &PageName, here: Namespaces) -> Option<u32> {
         if name.same_pids(here) {
             return Some(name.pid);
         }
         let creator = segment::facts(name.segment(here)?, self.owner)?.creator;
         Some(creator).filter(|pid| *pid != 0)
-    }
-
-    /// Opens a listed page: its segment if it can be attached, else its file. `write`: for storing orders.
-    pub fn live_page(&self, listed: &Listed, write: bool) -> Result<PageFile, PageProblem> {
-        let segment = listed.name.segment(Namespaces::of_this_process());
-        let page = segment.and_then(|id| self.attach(id, &listed.file, write));
-        let page = page.filter(|page| page.live_words().is_ok());
-        page.map_or_else(|| self.page(&listed.file, write), Ok)
     }
 
     fn attach(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
@@ -205,7 +166,8 @@ impl PageDirectory {
         Ok(PageDirectory { path, opened, owner: self.owner })
     }
 
-    fn page(&self, name: &str, write: bool) -> Result<PageFile, PageProblem> {
+    /// The file of a page, which is the page or a copy of it. `write`: for storing orders.
+    pub fn page(&self, name: &str, write: bool) -> Result<PageFile, PageProblem> {
         let path = self.path.join(name);
         let access = if write { Access::Write } else { Access::Read };
         let file =
@@ -237,6 +199,12 @@ impl PageFile {
         };
         let words: Vec<_> = words.into_iter().map(Into::into).collect();
         words.into_boxed_slice().try_into().map_err(|_| PageProblem::Unknown(self.path.clone()))
+    }
+
+    /// What a live page of this version says.
+    pub fn live<T>(&self, of: impl FnOnce(&LivePage) -> T) -> Result<T, PageProblem> {
+        let words = self.words()?;
+        LivePage::open(&words).map(|page| of(&page)).ok_or_else(|| self.unknown())
     }
 
     /// A live page of this version. Orders may follow it in its file.

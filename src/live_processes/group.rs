@@ -22,20 +22,18 @@ pub fn all() -> (Vec<Group>, Vec<PageProblem>) {
     let path = PageDirectory::shared_path(user());
     let directory = match PageDirectory::open(&path, user()) {
         Ok(directory) => directory,
-        Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Default::default();
-        }
+        Err(problem) if problem.is_not_found() => return Default::default(),
         Err(problem) => return (Vec::new(), vec![problem]),
     };
     let (mut groups, mut problems) = (Vec::new(), Vec::new());
-    for name in directory.names().unwrap_or_default() {
+    for name in directory.names().into_iter().flatten() {
         let Some(name) = name.strip_prefix("group.") else { continue };
         match Group::open_in(&directory, name) {
             Ok(None) | Err(PageProblem::OtherNamespace(_)) => {}
             Ok(Some(group)) if group.members.is_empty() => {}
             Ok(Some(group)) => groups.push(group),
             // The group was removed after the directory was listed.
-            Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(problem) if problem.is_not_found() => {}
             Err(problem) => problems.push(problem),
         }
     }

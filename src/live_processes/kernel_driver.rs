@@ -2,10 +2,29 @@
 //! NV backend does so; so do Vulkan and OpenGL.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use vramtrace_reader::files;
 
 /// What a message says of such a process.
 pub const UNRECORDED: &str = "calls the kernel driver, not libcuda (tinygrad's NV backend, Vulkan): not recorded, not capped";
+
+/// Paths of the files that a process has mapped, each once; none if they cannot be read.
+pub fn mapped_files(pid: u32) -> Vec<PathBuf> {
+    let Ok(maps) = files::read_kernel(format!("/proc/{pid}/maps")) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = Vec::new();
+    for line in maps.split(|byte| *byte == b'\n') {
+        let Some(slash) = line.iter().position(|byte| *byte == b'/') else { continue };
+        let path = Path::new(OsStr::from_bytes(&line[slash..]));
+        if files.last().is_none_or(|last| last != path) {
+            files.push(path.into());
+        }
+    }
+    files.sort_unstable();
+    files.dedup();
+    files
+}
 
 /// Whether it does. NVML opens /dev/nvidiactl too, but never the driver of memory, nvidia-uvm.
 pub fn is_called_by(pid: u32, mapped: &[PathBuf]) -> bool {
@@ -49,6 +68,7 @@ mod tests {
         assert!(!calls(&["/dev/nvidiactl", "/dev/nvidia0"], &[]), "NVML alone");
         assert!(!calls(&[], &[]));
         assert!(!is_called_by(std::process::id(), &[]));
+        assert!(mapped_files(std::process::id()).contains(&std::env::current_exe().unwrap()));
     }
 
     #[test]

@@ -4,14 +4,14 @@
 // `metrics` is the user of a part of these files.
 #![cfg_attr(not(feature = "metrics"), allow(dead_code))]
 
+#[cfg(any(feature = "metrics", feature = "top"))]
+pub mod background;
+pub mod control;
 mod directory;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod followed;
 pub mod group;
 pub mod kernel_driver;
-#[cfg(feature = "metrics")]
-pub mod node;
-#[cfg(any(feature = "metrics", feature = "top"))]
 pub mod owner;
 pub mod places;
 pub mod process;
@@ -22,6 +22,7 @@ pub use directory::PageDirectory;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use vramtrace_format::size::Bytes;
@@ -44,16 +45,23 @@ pub enum PageProblem {
     NoSharedMemory(std::io::Error),
 }
 
+impl PageProblem {
+    /// The file or directory is not there (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, PageProblem::Io(_, error) if error.kind() == ErrorKind::NotFound)
+    }
+}
+
 impl fmt::Display for PageProblem {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            PageProblem::Io(path, error) if error.raw_os_error() == Some(libc::ELOOP) => {
-                write!(f, "{} is a link; remove it", path.display())
-            }
-            PageProblem::Io(path, error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                write!(f, "{} cannot be created: {}", path.display(), Full)
-            }
-            PageProblem::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            PageProblem::Io(path, error) => match error.raw_os_error() {
+                Some(libc::ELOOP) => write!(f, "{} is a link; remove it", path.display()),
+                Some(libc::ENOSPC) => {
+                    write!(f, "{} cannot be created: {}", path.display(), Full)
+                }
+                _ => write!(f, "{}: {error}", path.display()),
+            },
             PageProblem::Owner(path, owner) => write!(
                 f,
                 "{} belongs to user {owner}: it must belong to the user of the processes",
@@ -62,13 +70,11 @@ impl fmt::Display for PageProblem {
             PageProblem::Mode(path, mode) => {
                 write!(f, "{} is open to others (mode {mode:o}); chmod go-rwx it", path.display())
             }
-            PageProblem::NotPlain(path) => {
-                write!(
-                    f,
-                    "{} is not a regular file with a single hard link; remove it",
-                    path.display()
-                )
-            }
+            PageProblem::NotPlain(path) => write!(
+                f,
+                "{} is not a regular file with a single hard link; remove it",
+                path.display()
+            ),
             PageProblem::Unknown(path) => {
                 write!(f, "{} is not a page of this version of vramtrace", path.display())
             }

@@ -1,84 +1,241 @@
-//! Running recorded processes: reads their live pages and stores orders for another cap.
+//! Running recorded processes as their live pages describe them: those of this user; for root and the metrics, those of
+//! all users of this node, in whatever namespaces they are.
+//!
+//! Their pids may mean nothing here, so a process is known by its page's name, and whether it lives is told by the
+//! lock on the page's file. Without a lock they are told by pid or segment, and those of other namespaces are left out.
 
-use std::collections::HashSet;
-use std::os::unix::ffi::OsStrExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant, SystemTime};
+use std::path::PathBuf;
 
-use vramtrace_format::live::{LiveState, order};
-use vramtrace_format::{LiveDevice, LivePage, LiveSite, SwitchedBy, live_switch, proc, secrets};
+use vramtrace_format::live::LiveState;
+use vramtrace_format::member::Namespaces;
+use vramtrace_format::name::PageName;
+use vramtrace_format::proc::{self, Life};
+use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveSite, SwitchedBy, secrets};
 use vramtrace_reader::files;
 
-use super::directory::{Listed, PageFile};
+use super::directory::PageFile;
 use super::places::Places;
-use super::{PageDirectory, PageProblem};
+use super::{PageDirectory, PageProblem, owner};
+
+/// A recorded process of this node. Pid and namespace are those of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessKey {
+    pub user: u32,
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub pid_namespace: u64,
+}
 
 /// The content of a live page.
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
+    pub key: ProcessKey,
+    /// In the pid namespace of this process, if `is_here`.
     pub pid: u32,
-    pub command: String,
+    /// Its pid here is known. Otherwise it takes a search of /proc ([`find_pid`]).
+    pub is_here: bool,
     pub state: LiveState,
     /// Who has switched the recording off; empty: nobody.
     pub off_by: Vec<SwitchedBy>,
-    /// Path of the trace; empty if the process records none.
+    /// Path of the trace, as the process sees it; empty if the process records none.
     pub trace: String,
+    /// When it started to use its GPU, CLOCK_REALTIME, ns.
+    pub start_unix_ns: u64,
+    /// The same by CLOCK_MONOTONIC.
+    pub start_mono_ns: u64,
     /// When the figures were stored, ns since the start.
     pub updated_ns: u64,
     pub group: Option<String>,
     pub devices: Vec<LiveDevice>,
     /// The call sites that hold most, as of their last update.
     pub sites: Vec<LiveSite>,
+    pub owner: LiveOwner,
+    /// Bits of `vramtrace_format::escape::Escape`.
+    pub escapes: u8,
 }
 
-/// All recorded processes of this user, and the problems of pages that could not be read.
+/// The recorded processes of this user that have a pid here, and the problems of pages that could not be read.
 pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
+    let (mut found, problems) = of_users(&Places::of_environment(), |of| of == user());
+    found.retain(|process| process.is_here);
+    found.sort_by_key(|process| process.pid);
+    (found, problems)
+}
+
+/// All processes of these users that live, in whatever namespaces, and the problems of pages that could not be read.
+pub fn of_users(
+    places: &Places,
+    wanted: impl Fn(u32) -> bool,
+) -> (Vec<LiveProcess>, Vec<PageProblem>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for directory in PageDirectory::all_of(user(), &Places::of_environment()) {
-        match directory.and_then(|directory| in_directory(&directory, &mut problems)) {
-            Ok(some) => found.extend(some),
+    for directory in directories(places, wanted) {
+        match directory.and_then(|directory| in_directory(&directory, &mut found, &mut problems)) {
+            // The user of a session may have none.
+            Ok(()) => {}
+            Err(problem) if problem.is_not_found() => {}
             Err(problem) => problems.push(problem),
         }
     }
+    found.sort_by_key(|process| process.key);
     // Two directories may have a page of one process.
-    let mut seen = HashSet::new();
-    found.retain(|process: &LiveProcess| seen.insert(process.pid));
-    found.sort_by_key(|process: &LiveProcess| process.pid);
+    found.dedup_by_key(|process| process.key);
     (found, problems)
+}
+
+/// The users who have pages.
+pub fn users(places: &Places) -> BTreeSet<u32> {
+    directories(places, |_| true).into_iter().flatten().map(|opened| opened.owner()).collect()
+}
+
+fn directories(
+    places: &Places,
+    wanted: impl Fn(u32) -> bool,
+) -> Vec<Result<PageDirectory, PageProblem>> {
+    match user() {
+        0 => {
+            let all = places.of_all().into_iter().filter(|(_, owner)| wanted(*owner));
+            all.map(|(path, owner): (PathBuf, u32)| PageDirectory::open(&path, owner)).collect()
+        }
+        user => PageDirectory::all_of(user, places),
+    }
 }
 
 fn in_directory(
     directory: &PageDirectory,
+    found: &mut Vec<LiveProcess>,
     problems: &mut Vec<PageProblem>,
-) -> Result<Vec<LiveProcess>, PageProblem> {
-    let mut found: Vec<LiveProcess> = Vec::new();
-    let mut read = HashSet::new();
-    for listed in directory.pages()? {
-        let pid = listed.pid;
-        // Other names for a process of which a page was read say nothing new.
-        if read.contains(&pid) {
-            continue;
-        }
-        match directory.live_page(&listed, false).and_then(|page| LiveProcess::read(&page, pid)) {
-            Ok(process) if process.state != LiveState::Ended => {
-                read.insert(pid);
-                found.push(process);
-            }
-            Ok(_) => {}
-            // The process is still writing its page.
-            Err(PageProblem::Unknown(_)) if is_young(pid) => {}
-            // The process ended after the directory was listed.
-            Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+) -> Result<(), PageProblem> {
+    let here = Namespaces::to_look_from();
+    for (file, name) in directory.pages()? {
+        match read(directory, &file, &name, here) {
+            Ok(process) => found.extend(process),
+            // It ended after the directory was listed.
+            Err(problem) if problem.is_not_found() => {}
             Err(problem) => problems.push(problem),
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-/// Started less than a second ago, as far as its page tells.
-fn is_young(pid: u32) -> bool {
-    let started = std::fs::metadata(format!("/proc/{pid}")).and_then(|about| about.modified());
-    started.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < Duration::from_secs(1)))
+/// `None`: its process has ended, or cannot be told to live; or the page is not written yet.
+fn read(
+    directory: &PageDirectory,
+    file: &str,
+    name: &PageName,
+    here: Namespaces,
+) -> Result<Option<LiveProcess>, PageProblem> {
+    // Known without its page.
+    let life = directory.life(name, here);
+    if life == Life::Dead {
+        return Ok(None);
+    }
+    let copy = directory.page(file, false)?;
+    let locked = copy.live(|page| page.is_locked() && is_of(page, name)).unwrap_or(false);
+    let lives = match (life, locked) {
+        (Life::Alive, _) => true,
+        (_, true) => copy.is_locked().unwrap_or(true),
+        (_, false) => name.same_pids(here) || name.segment(here).is_some(),
+    };
+    if !lives {
+        return Ok(None);
+    }
+    let attached = directory.segment(name, false);
+    let user = directory.owner();
+    match LiveProcess::read(attached.as_ref().unwrap_or(&copy), name, user) {
+        Ok(mut process) => {
+            // A page of another user may say anything.
+            let is_it = |pid: &u32| user == self::user() || is_process_of(*pid, process.key);
+            if let Some(pid) = directory.pid_here(name, here).filter(is_it) {
+                (process.pid, process.is_here) = (pid, true);
+            }
+            Ok(Some(process).filter(|process| process.state != LiveState::Ended))
+        }
+        // Made a moment ago, or by a process that may write no file.
+        Err(_) if copy.bytes() == Some(0) => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Whether a page is that of the process in its file's name: the id of a segment may be used again.
+fn is_of(page: &LivePage, name: &PageName) -> bool {
+    let process = page.process();
+    (process.pid, process.start_ticks) == (name.pid, name.start_ticks)
+}
+
+impl LiveProcess {
+    /// The content of the page of a user's process. Its pid here is not known.
+    pub(super) fn read(
+        page: &PageFile,
+        name: &PageName,
+        user: u32,
+    ) -> Result<LiveProcess, PageProblem> {
+        const ATTEMPTS: usize = 20;
+        let mut words = page.live_words()?;
+        for _ in 0..ATTEMPTS {
+            let before = LivePage::open(&words).map(|live| live.updates());
+            words = page.live_words()?;
+            let after = LivePage::open(&words).map(|live| live.updates());
+            if before == after && after.is_some_and(|updates| updates.is_multiple_of(2)) {
+                break;
+            }
+        }
+        let live = LivePage::open(&words).filter(|live| is_of(live, name));
+        let live = live.ok_or_else(|| page.unknown())?;
+        let process = live.process();
+        let (updated_ns, devices) = live.devices();
+        let pid_namespace = name.namespaces.pid;
+        Ok(LiveProcess {
+            key: ProcessKey { user, pid: name.pid, start_ticks: name.start_ticks, pid_namespace },
+            pid: name.pid,
+            is_here: false,
+            state: live.state().ok_or_else(|| page.unknown())?,
+            off_by: live.off_by(),
+            trace: process.trace,
+            start_unix_ns: process.start_unix_ns,
+            start_mono_ns: process.start_mono_ns,
+            updated_ns,
+            group: live.group(),
+            devices,
+            sites: live.sites().1,
+            owner: live.owner(),
+            escapes: live.escapes(),
+        })
+    }
+
+    /// The pid that it has here, if it is known.
+    pub fn pid_here(&self) -> Option<u32> {
+        self.is_here.then_some(self.pid)
+    }
+
+    /// The command line, with secrets masked; empty if it cannot be read.
+    pub fn command(&self) -> String {
+        command(self.pid)
+    }
+
+    /// A figure of all devices together.
+    pub fn sum(&self, figure: impl Fn(&LiveDevice) -> u64) -> u64 {
+        self.devices.iter().map(figure).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the largest call sites that are chosen, and their allocations, by the name of the library.
+    pub fn by_library(&self, chosen: impl Fn(&LiveSite) -> bool) -> BTreeMap<&str, (u64, u64)> {
+        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for site in self.sites.iter().filter(|site| chosen(site)) {
+            let (bytes, count) = sums.entry(&site.library).or_default();
+            *bytes = bytes.saturating_add(site.bytes);
+            *count = count.saturating_add(site.count);
+        }
+        sums
+    }
+}
+
+/// Requests of a device that the cap or the driver refused.
+pub fn refused(device: &LiveDevice) -> u64 {
+    device.refused_by_cap.saturating_add(device.refused_by_driver)
 }
 
 /// The effective user.
@@ -87,37 +244,34 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-impl LiveProcess {
-    fn read(page: &PageFile, pid: u32) -> Result<LiveProcess, PageProblem> {
-        let mut words = page.live_words()?;
-        let mut live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
-        for _ in 0..20 {
-            let updates = live.updates();
-            words = page.live_words()?;
-            live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
-            if updates.is_multiple_of(2) && updates == live.updates() {
-                break;
-            }
-        }
-        let process = live.process();
-        let (updated_ns, devices) = live.devices();
-        Ok(LiveProcess {
-            pid,
-            command: command(pid),
-            state: live.state().ok_or_else(|| page.unknown())?,
-            off_by: live.off_by(),
-            trace: process.trace,
-            updated_ns,
-            group: live.group(),
-            devices,
-            sites: live.sites().1,
-        })
-    }
+/// Whether a pid of this namespace is a process of the page's user with its start: a page may say anything.
+fn is_process_of(pid: u32, key: ProcessKey) -> bool {
+    owner::user_of(pid) == Some(key.user) && proc::is_alive(pid, key.start_ticks)
+}
+
+/// Searches /proc for a process of another pid namespace. Reads all of /proc: a few milliseconds for a thousand
+/// processes.
+pub fn find_pid(key: ProcessKey) -> Option<u32> {
+    let is_it = |pid: &u32| {
+        let namespace = || std::fs::metadata(format!("/proc/{pid}/ns/pid")).map(|ns| ns.ino());
+        is_process_of(*pid, key)
+            && namespace().is_ok_and(|inode| inode == key.pid_namespace)
+            && innermost_pid(*pid) == Some(key.pid)
+    };
+    proc::pids().find(is_it)
+}
+
+/// The pid that a process has in its own namespace.
+fn innermost_pid(pid: u32) -> Option<u32> {
+    let status = files::read_kernel(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status).into_owned();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    pids.split_whitespace().next_back()?.parse().ok()
 }
 
 /// Reads a file of /proc/PID that needs the process's memory (environ, cmdline); empty if it is unreadable. If the
 /// main thread has ended, the file of another thread is read.
-pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
+fn proc_file(pid: u32, name: &str) -> Vec<u8> {
     let of_process = files::read_kernel(format!("/proc/{pid}/{name}")).unwrap_or_default();
     if !of_process.is_empty() {
         return of_process;
@@ -136,163 +290,70 @@ pub fn command(pid: u32) -> String {
     secrets::mask(words.map(|word| String::from_utf8_lossy(word).into_owned())).join(" ")
 }
 
-/// Orders need different numbers; 0 means no order.
-fn order_number() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    now.as_nanos() as u64 | 1
+/// The value of a variable that a process was started with.
+pub fn variable(pid: u32, name: &str) -> Option<OsString> {
+    let environ = proc_file(pid, "environ");
+    let mut entries = environ.split(|byte| *byte == 0);
+    let value =
+        entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+    Some(OsString::from_vec(value.to_vec()))
 }
 
-/// A recorded process that takes orders.
-pub struct ControlTarget {
-    pid: u32,
-    page: PageFile,
-}
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
 
-/// The page of a process, opened for writing. `None`: it has none in this directory.
-fn page_of(directory: &PageDirectory, pid: u32) -> Result<Option<PageFile>, PageProblem> {
-    let listed = directory.pages()?.into_iter().find(|listed: &Listed| listed.pid == pid);
-    listed.map(|listed| directory.live_page(&listed, true)).transpose()
-}
+    use proptest::prelude::*;
+    use vramtrace_format::live::{LIVE_DEVICES, LIVE_VERSION};
 
-/// Whether a process has a page in one of the directories where it may be.
-pub fn has_page(pid: u32, owner: u32, places: &Places) -> bool {
-    let has = |directory: PageDirectory| page_of(&directory, pid).is_ok_and(|page| page.is_some());
-    PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
-}
+    use super::*;
 
-/// Why a process takes no orders from this user.
-pub enum TargetError {
-    NoSuchProcess,
-    /// The process belongs to the user with this id.
-    NotYours(u32),
-    /// It runs without the recorder, or has not used CUDA yet.
-    NotTraced,
-    Problem(PageProblem),
-}
-
-impl TargetError {
-    /// For the user who named the process by `--pid`.
-    pub fn message(&self, pid: u32) -> String {
-        match self {
-            TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
-            TargetError::NotYours(owner) => format!(
-                "--pid {pid}: it belongs to user {owner}; only that user and root can change \
-                 its limits and its recording"
-            ),
-            TargetError::NotTraced => format!(
-                "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
-                 ps` lists the recorded processes"
-            ),
-            TargetError::Problem(problem) => problem.to_string(),
-        }
-    }
-}
-
-impl ControlTarget {
-    /// Finds a process of this user; root finds processes of all users.
-    pub fn find(pid: u32) -> Result<ControlTarget, TargetError> {
-        proc::Stat::of(pid).filter(proc::Stat::is_alive).ok_or(TargetError::NoSuchProcess)?;
-        let owner = std::fs::metadata(format!("/proc/{pid}"))
-            .map_err(|_| TargetError::NoSuchProcess)?
-            .uid();
-        if user() != 0 && user() != owner {
-            return Err(TargetError::NotYours(owner));
-        }
-        let environ = proc_file(pid, "environ");
-        let variable = |name: &str| {
-            let mut entries = environ.split(|byte| *byte == 0);
-            let value = entries
-                .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-            Some(std::ffi::OsStr::from_bytes(value).to_owned())
-        };
-        let mut problem = None;
-        for directory in PageDirectory::all_of(owner, &Places::from(variable)) {
-            match directory.and_then(|directory| page_of(&directory, pid)) {
-                Ok(Some(page)) => return Ok(ControlTarget { pid, page }),
-                Ok(None) => {}
-                Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(other) => problem = Some(other),
+    /// A page that begins as one of this process, with any contents behind.
+    fn page(version: u32, length: usize, words: &[(usize, u64)]) -> Vec<u8> {
+        let me = proc::Stat::of_this_process().unwrap();
+        let mut bytes = vec![0; length];
+        let magic = u64::from_le_bytes(*b"vtlive\0\0");
+        let own = [magic, u64::from(version) | 3 << 32, u64::from(me.pid), me.start_ticks];
+        for (at, word) in words.iter().copied().chain(own.into_iter().enumerate()) {
+            if let Some(place) = bytes.get_mut(at * 8..at * 8 + 8) {
+                place.copy_from_slice(&word.to_le_bytes());
             }
         }
-        Err(problem.map_or(TargetError::NotTraced, TargetError::Problem))
+        bytes
     }
 
-    pub fn state(&self) -> Result<LiveProcess, PageProblem> {
-        LiveProcess::read(&self.page, self.pid)
-    }
-
-    /// Stores an order for another cap of a device, bytes; `None` removes the cap. False: the ordinal is too large.
-    pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<bool, PageProblem> {
-        let number = order_number();
-        if self.page.is_copy() {
-            return self.order_by_file(ordinal, cap, number);
-        }
-        let Some(words) = order(ordinal, cap, number) else { return Ok(false) };
-        words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
-    }
-
-    /// Stores an order that switches the recording.
-    pub fn switch(&self, on: bool) -> Result<(), PageProblem> {
-        let number = order_number();
-        let words = self.page.live_words()?;
-        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-        if self.page.is_copy() {
-            let (at, words) = live.filed_switch(on, number);
-            let mut places = (at..).step_by(8).zip(words);
-            return places.try_for_each(|(at, word)| self.page.store(at, word));
-        }
-        let mut words = live_switch::switch_order(on, number).into_iter();
-        words.try_for_each(|(at, word)| self.page.store(at, word))
-    }
-
-    /// Waits for the process to apply the order to the recording. False: it made no CUDA call within `wait`.
-    pub fn has_switched(&self, wait: Duration) -> Result<bool, PageProblem> {
-        self.applied_within(wait, |live| live.is_switch_applied())
-    }
-
-    /// Stores the order in the page's file. The process reads it when it next writes the file.
-    fn order_by_file(
-        &self,
-        ordinal: u8,
-        cap: Option<u64>,
-        number: u64,
-    ) -> Result<bool, PageProblem> {
-        let words = self.page.live_words()?;
-        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-        let Some((at, words)) = live.filed_order(ordinal, cap, number) else { return Ok(false) };
-        let places = (at..).step_by(8);
-        places.zip(words).try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
-    }
-
-    /// Whether the process shares no memory with this one: it then reads orders once a second.
-    pub fn is_apart(&self) -> bool {
-        self.page.is_copy()
-    }
-
-    /// Waits for the process to apply the order. False: it made no CUDA call within `wait`.
-    pub fn obeys(&self, ordinal: u8, wait: Duration) -> Result<bool, PageProblem> {
-        self.applied_within(wait, |live| live.ordered(ordinal).is_none())
-    }
-
-    fn applied_within(
-        &self,
-        wait: Duration,
-        is_applied: impl Fn(&LivePage) -> bool,
-    ) -> Result<bool, PageProblem> {
-        if self.is_apart() {
-            return Ok(false);
-        }
-        let started = Instant::now();
-        loop {
-            let words = self.page.live_words()?;
-            let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
-            if is_applied(&live) {
-                return Ok(true);
+    proptest! {
+        #[test]
+        fn any_page_is_read_or_a_problem(
+            version in 0..LIVE_VERSION + 2,
+            length in prop_oneof![Just(8192usize), Just(12288), Just(16384), 0..40_000usize],
+            words in prop::collection::vec((2..2048usize, any::<u64>()), 0..200),
+            own in any::<bool>(),
+        ) {
+            let place = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o700)).unwrap();
+            let here = Namespaces::of_this_process();
+            let me = proc::Stat::of_this_process().unwrap();
+            // Of this namespace; and of another, in which only the lock tells.
+            let namespace = if own { here.pid } else { 1 };
+            let file = place.path().join(format!("{}.{}.{namespace}.1.-", me.pid, me.start_ticks));
+            std::fs::write(&file, page(version, length, &words)).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+            let directory = PageDirectory::open(place.path(), user()).unwrap();
+            let (mut found, mut problems) = (Vec::new(), Vec::new());
+            in_directory(&directory, &mut found, &mut problems).unwrap();
+            prop_assert!(found.len() + problems.len() <= 1);
+            for process in &found {
+                prop_assert!(version == LIVE_VERSION && own);
+                prop_assert!(process.devices.len() <= LIVE_DEVICES);
+                prop_assert!(process.is_here && process.pid == me.pid);
+                prop_assert!(process.owner.cgroup.len() <= 3 * 512, "not valid UTF-8: 3 bytes for one");
             }
-            if started.elapsed() >= wait {
-                return Ok(false);
+            // A whole page of this process is read, whatever its figures are.
+            let ended = words.iter().any(|(at, _)| *at < 4 || *at == 6 || *at == 7 || *at == 12);
+            if own && version == LIVE_VERSION && length == 16384 && !ended {
+                prop_assert_eq!(found.len(), 1);
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -21,8 +21,6 @@ use super::{PageDirectory, PageProblem};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of a file that are read.
 const MOST: usize = 64 << 10;
-/// Most parents that are followed from a process.
-const DEEPEST: usize = 1000;
 
 pub type Uuid = [u8; 16];
 
@@ -232,22 +230,10 @@ impl Held {
 
     /// Bytes of all processes that a run started.
     fn by(&self, run: u32, device: &Uuid) -> u64 {
-        let of_run = self.of.iter().filter(|(pid, of, _)| of == device && is_child(*pid, run));
+        let of_run =
+            self.of.iter().filter(|(pid, of, _)| of == device && proc::is_below(*pid, run));
         of_run.map(|(_, _, bytes)| *bytes).fold(0, u64::saturating_add)
     }
-}
-
-fn is_child(mut pid: u32, of: u32) -> bool {
-    for _ in 0..DEEPEST {
-        if pid == of {
-            return true;
-        }
-        match proc::Stat::of(pid) {
-            Some(stat) if stat.parent > 1 => pid = stat.parent,
-            _ => return false,
-        }
-    }
-    false
 }
 
 #[cfg(test)]
@@ -266,8 +252,11 @@ mod tests {
         {
             assert_eq!(Entry::parse(wrong), None, "{wrong:?}");
         }
-        assert!(is_child(std::process::id(), std::process::id()));
+        assert!(proc::is_below(std::process::id(), std::process::id()));
         let parent = proc::Stat::of_this_process().unwrap().parent;
-        assert!(is_child(std::process::id(), parent) && !is_child(parent, std::process::id()));
+        assert!(
+            proc::is_below(std::process::id(), parent)
+                && !proc::is_below(parent, std::process::id())
+        );
     }
 }

@@ -2,10 +2,10 @@
 //! has used none of its time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::driver::nvml::cards::{CardFacts, Cards};
+use crate::live_processes::background::Background;
 
 /// Between two questions.
 const EVERY: Duration = Duration::from_secs(5);
@@ -26,49 +26,23 @@ impl Answer {
     }
 }
 
-/// Handle of the thread. It ends with the process.
-#[derive(Clone, Default)]
-pub struct Watch {
-    latest: Arc<Mutex<Option<Answer>>>,
-}
-
-impl Watch {
-    pub fn start() -> Watch {
-        let watch = Watch::default();
-        let latest = watch.latest.clone();
-        std::thread::spawn(move || {
-            let (mut opened, mut idle) = (None, Idle::default());
-            loop {
-                if opened.is_none() {
-                    opened = Cards::open().ok();
-                }
-                let cards = opened.as_mut().and_then(|cards| cards.read().ok());
-                if let Some(cards) = cards {
-                    let at = Instant::now();
-                    let idle_since = idle.update(&cards, at).clone();
-                    let answer = Answer { at, cards, idle_since };
-                    *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-                } else {
-                    opened = None;
-                }
-                std::thread::sleep(EVERY);
-            }
-        });
-        watch
-    }
-
-    pub fn latest(&self) -> Option<Answer> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The first answer, if it comes in this time.
-    pub fn wait(&self, most: Duration) -> Option<Answer> {
-        let began = Instant::now();
-        while self.latest().is_none() && began.elapsed() < most {
-            std::thread::sleep(Duration::from_millis(10));
+/// The thread, with NVML's last answer.
+pub fn watch() -> Background<Option<Answer>> {
+    let (mut opened, mut idle, mut last) = (None, Idle::default(), None);
+    Background::start(None, EVERY, move || {
+        if opened.is_none() {
+            opened = Cards::open().ok();
         }
-        self.latest()
-    }
+        match opened.as_mut().and_then(|cards| cards.read().ok()) {
+            Some(cards) => {
+                let at = Instant::now();
+                let idle_since = idle.update(&cards, at).clone();
+                last = Some(Answer { at, cards, idle_since });
+            }
+            None => opened = None,
+        }
+        last.clone()
+    })
 }
 
 /// Since when each process has shown no utilization.

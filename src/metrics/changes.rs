@@ -10,19 +10,19 @@ use vramtrace_reader::units::{clean, count, limit, size};
 
 use super::labels;
 use super::passes::{Finding, Found, Known};
-use crate::live_processes::node::{NodeProcess, ProcessKey};
+use crate::live_processes::process::{LiveProcess, ProcessKey};
 
 /// The state at the last look.
 #[derive(Default)]
 pub struct Changes {
-    before: HashMap<ProcessKey, NodeProcess>,
+    before: HashMap<ProcessKey, LiveProcess>,
 }
 
 impl Changes {
     /// The events since the last look. At the first look every process has just started.
     pub fn look(
         &mut self,
-        processes: Vec<NodeProcess>,
+        processes: Vec<LiveProcess>,
         known: impl Fn(ProcessKey) -> Known,
     ) -> Vec<EventFacts> {
         let now = Timestamp::now();
@@ -40,7 +40,7 @@ impl Changes {
                 Some(before) => events.extend(between(&before, process, &known, now)),
             }
         }
-        let mut ended: Vec<NodeProcess> = before.into_values().collect();
+        let mut ended: Vec<LiveProcess> = before.into_values().collect();
         ended.sort_by_key(|process| process.key);
         for process in &ended {
             let event = facts(process, &known(process.key), now, EventKind::ProcessEnded, None);
@@ -52,23 +52,23 @@ impl Changes {
 }
 
 /// A process when it has just started: with its caps, and no refusal.
-fn unused(process: &NodeProcess) -> NodeProcess {
+fn unused(process: &LiveProcess) -> LiveProcess {
     let devices = process.devices.iter().map(|device| LiveDevice {
         refused_by_cap: 0,
         refused_by_driver: 0,
         ..*device
     });
-    NodeProcess { devices: devices.collect(), ..process.clone() }
+    LiveProcess { devices: devices.collect(), ..process.clone() }
 }
 
 fn between(
-    before: &NodeProcess,
-    process: &NodeProcess,
+    before: &LiveProcess,
+    process: &LiveProcess,
     known: &Known,
     now: Timestamp,
 ) -> Vec<EventFacts> {
     let mut events = Vec::new();
-    let stopped = |process: &NodeProcess| process.state == LiveState::NotRecording;
+    let stopped = |process: &LiveProcess| process.state == LiveState::NotRecording;
     if stopped(process) && !stopped(before) && !process.trace.is_empty() {
         let event = facts(process, known, now, EventKind::RecorderStopped, None);
         let message = "recording ended; the program goes on".into();
@@ -167,7 +167,7 @@ fn ratio(usage: u64, limit: Option<u64>) -> Option<f64> {
 
 /// What all events say.
 fn facts(
-    process: &NodeProcess,
+    process: &LiveProcess,
     known: &Known,
     time: Timestamp,
     event: EventKind,
@@ -187,7 +187,7 @@ fn facts(
             EventKind::OutOfMemory => "error",
         },
         host: labels::label(&process.owner.host),
-        pid: process.pid.or(known.pid),
+        pid: process.pid_here().or(known.pid),
         pid_inside: process.key.pid,
         user: process.key.user,
         executable: group.executable,

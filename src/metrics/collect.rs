@@ -15,13 +15,12 @@ use super::labels;
 use super::passes::Known;
 use super::series::{Group, OTHER, Series};
 use crate::driver::nvml::cards::CardFacts;
-use crate::live_processes::node::{NodeProcess, ProcessKey};
 use crate::live_processes::owner;
-use crate::live_processes::process::proc_file;
+use crate::live_processes::process::{LiveProcess, ProcessKey, variable};
 
 /// What one look found.
 pub struct Found {
-    pub processes: Vec<NodeProcess>,
+    pub processes: Vec<LiveProcess>,
     /// In the order of the processes.
     pub known: Vec<Known>,
     /// Pages that could not be read.
@@ -42,7 +41,7 @@ pub fn processes(found: &Found) -> Vec<OfProcess> {
         let mut series = Series::default();
         of_page(process, now_ns, &mut series);
         of_trace(process, known, &mut series);
-        of_nvml(process, known.pid.or(process.pid), found.answer.as_ref(), &mut series);
+        of_nvml(process, known.pid.or(process.pid_here()), found.answer.as_ref(), &mut series);
         (process.key, group, series)
     });
     let mut all: Vec<OfProcess> = traced.collect();
@@ -60,10 +59,10 @@ fn monotonic_ns() -> u64 {
     }
 }
 
-fn of_page(process: &NodeProcess, now_ns: u64, series: &mut Series) {
+fn of_page(process: &LiveProcess, now_ns: u64, series: &mut Series) {
     series.put(Family::Processes, "", "", 1.0);
     let has_stopped = process.state == LiveState::NotRecording
-        && !process.is_switched_off
+        && process.off_by.is_empty()
         && !process.trace.is_empty();
     series.put(Family::RecorderStopped, "", "", f64::from(u8::from(has_stopped)));
     // The clock of another machine's page, or a damaged one.
@@ -92,7 +91,7 @@ fn of_page(process: &NodeProcess, now_ns: u64, series: &mut Series) {
 }
 
 /// Why a cap does not refuse each request above it.
-pub fn not_in_force(process: &NodeProcess, device: &LiveDevice) -> Vec<&'static str> {
+pub fn not_in_force(process: &LiveProcess, device: &LiveDevice) -> Vec<&'static str> {
     // After the others the recorder refuses or still counts.
     let escapes = Escape::DeepBind as u8 | Escape::Namespace as u8;
     let reasons =
@@ -101,17 +100,12 @@ pub fn not_in_force(process: &NodeProcess, device: &LiveDevice) -> Vec<&'static 
 }
 
 /// The libraries of the largest call sites. The rest of the live memory is `other`.
-fn by_library(process: &NodeProcess, device: &LiveDevice, name: &str, series: &mut Series) {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+fn by_library(process: &LiveProcess, device: &LiveDevice, name: &str, series: &mut Series) {
     // A framework's blocks lie in memory that is listed too.
-    let sites = process.sites.iter().filter(|site| !site.of_framework);
-    for site in sites.filter(|site| site.ordinal == device.ordinal) {
-        let library = if site.library.is_empty() { "unknown" } else { &site.library };
-        let sum = sums.entry(library).or_default();
-        *sum = sum.saturating_add(site.bytes);
-    }
-    let known = sums.values().copied().fold(0, u64::saturating_add);
-    for (library, bytes) in sums {
+    let sums = process.by_library(|site| !site.of_framework && site.ordinal == device.ordinal);
+    let known = sums.values().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
+    for (library, (bytes, _)) in sums {
+        let library = if library.is_empty() { "unknown" } else { library };
         series.put(Family::Library, name, &labels::label(library), bytes as f64);
     }
     if device.live > known {
@@ -119,7 +113,7 @@ fn by_library(process: &NodeProcess, device: &LiveDevice, name: &str, series: &m
     }
 }
 
-fn of_trace(process: &NodeProcess, known: &Known, series: &mut Series) {
+fn of_trace(process: &LiveProcess, known: &Known, series: &mut Series) {
     let Some((read, figures)) = &known.trace else { return };
     series.put(Family::TraceAge, "", "", read.elapsed().as_secs_f64());
     let name = |device: DeviceId| {
@@ -149,7 +143,7 @@ fn of_trace(process: &NodeProcess, known: &Known, series: &mut Series) {
     }
 }
 
-fn of_nvml(process: &NodeProcess, pid: Option<u32>, answer: Option<&Answer>, series: &mut Series) {
+fn of_nvml(process: &LiveProcess, pid: Option<u32>, answer: Option<&Answer>, series: &mut Series) {
     let holds = process.devices.iter().filter(|device| device.counted > 0);
     for device in holds {
         let idle = pid.and_then(|pid| answer?.idle(&device.uuid, pid));
@@ -171,11 +165,11 @@ fn capped_and_not_recorded(found: &Found) -> Vec<OfProcess> {
     }
     let here = found.processes.iter().zip(&found.known);
     let traced: BTreeSet<u32> =
-        here.filter_map(|(process, known)| known.pid.or(process.pid)).collect();
+        here.filter_map(|(process, known)| known.pid.or(process.pid_here())).collect();
     let mut all = Vec::new();
     for card in &answer.cards {
         for pid in card.processes.keys().filter(|pid| !traced.contains(pid)) {
-            if !has_cap(*pid) {
+            if variable(*pid, "VRAMTRACE_CAP").is_none_or(|cap| cap.is_empty()) {
                 continue;
             }
             let executable = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -189,12 +183,6 @@ fn capped_and_not_recorded(found: &Found) -> Vec<OfProcess> {
         }
     }
     all
-}
-
-fn has_cap(pid: u32) -> bool {
-    let environ = proc_file(pid, "environ");
-    let mut entries = environ.split(|byte| *byte == 0);
-    entries.any(|entry| entry.starts_with(b"VRAMTRACE_CAP=") && entry != b"VRAMTRACE_CAP=")
 }
 
 pub fn node(found: &Found) -> Series {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::families::Kind;
 use super::series::{Group, Name, Series};
-use crate::live_processes::node::ProcessKey;
+use crate::live_processes::process::ProcessKey;
 
 #[derive(Default)]
 pub struct Counters {

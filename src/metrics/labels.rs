@@ -1,5 +1,6 @@
 //! The labels of a process. Values come from pages and /proc, and may be anything: they are cut and cleaned.
 
+use vramtrace_format::shown::cut;
 use vramtrace_format::{LiveDevice, LiveOwner, cgroup, uuid};
 use vramtrace_reader::units::clean;
 
@@ -35,9 +36,7 @@ pub fn device(device: &LiveDevice) -> String {
 }
 
 pub fn label(text: &str) -> String {
-    let text = clean(text);
-    let end = (0..=MOST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text[..end.unwrap_or(0)].to_string()
+    cut(&clean(text), MOST).to_string()
 }
 
 #[cfg(test)]

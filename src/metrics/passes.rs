@@ -15,8 +15,8 @@ use vramtrace_reader::analysis::leaks::Verdict;
 use vramtrace_reader::files;
 
 use crate::live_processes::followed::{Followed, FoundLeak, FoundOom, TraceFigures};
-use crate::live_processes::node::{self, NodeProcess, ProcessKey};
 use crate::live_processes::places::Places;
+use crate::live_processes::process::{self, LiveProcess, ProcessKey};
 
 /// The part of one CPU that the threads take.
 const SHARE: f64 = 0.05;
@@ -46,7 +46,7 @@ pub struct Known {
 /// Something new in a trace.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    pub process: NodeProcess,
+    pub process: LiveProcess,
     pub known: Known,
     pub found: Found,
 }
@@ -66,7 +66,7 @@ struct Shared {
     /// What was not taken yet. `None`: nobody asks for them.
     findings: Option<Vec<Finding>>,
     /// Processes that others saw since the last look: one that ends before the next is read all the same.
-    seen: HashMap<ProcessKey, NodeProcess>,
+    seen: HashMap<ProcessKey, LiveProcess>,
     /// Number of threads that read traces.
     readers: usize,
 }
@@ -127,7 +127,7 @@ impl Passes {
     }
 
     /// These processes live, or did a moment ago.
-    pub fn saw(&self, processes: &[NodeProcess]) {
+    pub fn saw(&self, processes: &[LiveProcess]) {
         let processes = processes.iter().map(|process| (process.key, process.clone()));
         self.lock().seen.extend(processes);
     }
@@ -179,7 +179,7 @@ fn cpu_s() -> f64 {
 
 /// A process whose trace is followed.
 struct Trace {
-    process: NodeProcess,
+    process: LiveProcess,
     /// `None`: not yet.
     read: Option<Instant>,
     followed: Followed,
@@ -196,7 +196,7 @@ struct Followers {
 
 /// The threads that are needed, by number.
 fn readers(places: &Places) -> BTreeSet<u32> {
-    node::users(places).into_iter().map(|user| user % READERS).collect()
+    process::users(places).into_iter().map(|user| user % READERS).collect()
 }
 
 impl Followers {
@@ -204,8 +204,8 @@ impl Followers {
         Followers { reader, every, followed: HashMap::new() }
     }
 
-    fn processes(&self, places: &Places) -> Vec<NodeProcess> {
-        node::of_users(places, |user| user % READERS == self.reader).0
+    fn processes(&self, places: &Places) -> Vec<LiveProcess> {
+        process::of_users(places, |user| user % READERS == self.reader).0
     }
 
     fn pass_repeatedly(&mut self, places: &Places, shared: &Mutex<Shared>) {
@@ -220,7 +220,7 @@ impl Followers {
     fn pass(&mut self, places: &Places, shared: &Mutex<Shared>) {
         let mut measured = Measured::start();
         // What was seen before this look and is not found by it has ended.
-        let is_its = |key: &ProcessKey, _: &mut NodeProcess| key.user % READERS == self.reader;
+        let is_its = |key: &ProcessKey, _: &mut LiveProcess| key.user % READERS == self.reader;
         let seen: Vec<_> = locked(shared).seen.extract_if(is_its).collect();
         let processes = self.processes(places);
         let living: HashSet<ProcessKey> = processes.iter().map(|process| process.key).collect();
@@ -235,7 +235,7 @@ impl Followers {
         for key in ended.copied().collect::<Vec<ProcessKey>>() {
             // An out-of-memory is often the last that a process records.
             if let Some(trace) = self.followed.get(&key) {
-                let process = NodeProcess { pid: None, ..trace.process.clone() };
+                let process = LiveProcess { is_here: false, ..trace.process.clone() };
                 self.read(&process, cpu_s() + ONCE_S, shared);
             }
             self.followed.remove(&key);
@@ -252,11 +252,11 @@ impl Followers {
     }
 
     /// Reads a trace to its end, or until the thread has spent this CPU time; then it goes on in the next pass.
-    fn read(&mut self, process: &NodeProcess, until_s: f64, shared: &Mutex<Shared>) {
+    fn read(&mut self, process: &LiveProcess, until_s: f64, shared: &Mutex<Shared>) {
         let key = process.key;
         let before = locked(shared).known.get(&key).cloned();
         let mut known = before.unwrap_or_else(|| {
-            let pid = process.pid.or_else(|| node::find_pid(key));
+            let pid = process.pid_here().or_else(|| process::find_pid(key));
             Known { pid, cgroup: pid.and_then(cgroup_of), trace: None }
         });
         self.followed.entry(key).or_insert_with(|| Trace::of(process.clone()));
@@ -290,7 +290,7 @@ impl Followers {
 }
 
 impl Trace {
-    fn of(process: NodeProcess) -> Trace {
+    fn of(process: LiveProcess) -> Trace {
         let followed = Followed::with_roles();
         Trace { process, read: None, followed, failures: 0, leaks: HashSet::new() }
     }
@@ -326,7 +326,7 @@ fn cgroup_of(pid: u32) -> Option<String> {
 
 /// Where the trace is reached from here: that of a container through the root of its process. The page may name any
 /// file.
-fn trace_places(process: &NodeProcess, pid: Option<u32>) -> Vec<PathBuf> {
+fn trace_places(process: &LiveProcess, pid: Option<u32>) -> Vec<PathBuf> {
     let path = Path::new(&process.trace);
     let Ok(inside) = path.strip_prefix("/") else { return Vec::new() };
     let in_root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")).join(inside));

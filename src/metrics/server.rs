@@ -2,7 +2,8 @@
 //! their size, their time and their number at once are bounded.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,11 +44,12 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<Box<dyn Connection>> {
-        Ok(match self {
-            Listener::Tcp(listener) => Box::new(listener.accept()?.0),
-            Listener::Unix(listener) => Box::new(listener.accept()?.0),
-        })
+    /// The next connection. What is called of it is the same for all sockets of streams.
+    fn accept(&self) -> io::Result<UnixStream> {
+        match self {
+            Listener::Tcp(listener) => Ok(OwnedFd::from(listener.accept()?.0).into()),
+            Listener::Unix(listener) => Ok(listener.accept()?.0),
+        }
     }
 
     /// Answers scrapes until the process ends.
@@ -57,7 +59,7 @@ impl Listener {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
         let (sources, connections) = (Arc::new(sources), Arc::new(AtomicUsize::new(0)));
         loop {
-            let Ok(mut connection) = self.accept() else {
+            let Ok(connection) = self.accept() else {
                 // Without descriptors; or the client left already.
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
@@ -65,15 +67,17 @@ impl Listener {
             let place = Place::take(&connections);
             let sources = sources.clone();
             let work = move || match place {
-                Some(_place) => answer(&mut *connection, &sources),
-                None => drop(respond(
-                    &mut *connection,
-                    Instant::now() + TIME / 10,
-                    503,
-                    "text/plain",
-                    "too many scrapes at once\n",
-                    false,
-                )),
+                Some(_place) => answer(&connection, &sources),
+                None => {
+                    let until = Instant::now() + TIME / 10;
+                    let _ = respond(
+                        &connection,
+                        until,
+                        BUSY,
+                        "text/plain",
+                        "too many scrapes at once\n",
+                    );
+                }
             };
             // Without a thread the connection is closed.
             let _ = std::thread::Builder::new().spawn(work);
@@ -98,23 +102,7 @@ impl Drop for Place {
     }
 }
 
-trait Connection: Read + Write + Send {
-    /// The next reading and writing take at most so long.
-    fn set_timeout(&self, most: Duration) -> io::Result<()>;
-}
-
-macro_rules! connections {
-    ($($stream:ty),*) => {$(
-        impl Connection for $stream {
-            fn set_timeout(&self, most: Duration) -> io::Result<()> {
-                self.set_read_timeout(Some(most))?;
-                self.set_write_timeout(Some(most))
-            }
-        }
-    )*};
-}
-
-connections!(TcpStream, UnixStream);
+const BUSY: &str = "503 Service Unavailable";
 
 /// What a client asks for.
 #[derive(Debug, PartialEq)]
@@ -123,22 +111,24 @@ enum Request {
         format: Format,
         head: bool,
     },
-    /// Status and text.
-    Wrong(u16, &'static str),
+    /// Status, with further headers, and text.
+    Wrong(&'static str, &'static str),
 }
 
-fn answer(connection: &mut dyn Connection, sources: &Sources) {
+fn answer(connection: &UnixStream, sources: &Sources) {
     let until = Instant::now() + TIME;
     let Ok(request) = read(connection, until) else { return };
     // The client may have left.
     let _ = match request {
         Request::Metrics { format, head } => {
             let text = sources.text(format);
-            respond(connection, until, 200, format.content_type(), &text, head)
+            let kind = format.content_type();
+            match head {
+                true => send(connection, until, &headers("200 OK", kind, &text)),
+                false => respond(connection, until, "200 OK", kind, &text),
+            }
         }
-        Request::Wrong(status, text) => {
-            respond(connection, until, status, "text/plain", text, false)
-        }
+        Request::Wrong(status, text) => respond(connection, until, status, "text/plain", text),
     };
 }
 
@@ -147,11 +137,11 @@ fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-fn read(connection: &mut dyn Connection, until: Instant) -> io::Result<Request> {
+fn read(mut connection: &UnixStream, until: Instant) -> io::Result<Request> {
     let mut bytes = Vec::new();
     let mut part = [0; 1024];
     loop {
-        connection.set_timeout(left(until)?)?;
+        connection.set_read_timeout(Some(left(until)?))?;
         let got = match connection.read(&mut part) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(got) => got,
@@ -172,56 +162,54 @@ fn parse(bytes: &[u8]) -> Option<Request> {
     match request.parse(bytes) {
         Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Some(Request::Wrong(431, "the request is too long\n"));
+            return Some(Request::Wrong(
+                "431 Request Header Fields Too Large",
+                "the request is too long\n",
+            ));
         }
-        Err(_) => return Some(Request::Wrong(400, "this is no HTTP request\n")),
+        Err(_) => return Some(Request::Wrong("400 Bad Request", "this is no HTTP request\n")),
         Ok(httparse::Status::Complete(_)) => {}
     }
     let head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
-        _ => return Some(Request::Wrong(405, "only GET is answered\n")),
+        _ => {
+            return Some(Request::Wrong(
+                "405 Method Not Allowed\r\nAllow: GET, HEAD",
+                "only GET is answered\n",
+            ));
+        }
     };
     let path = request.path.unwrap_or_default().split('?').next().unwrap_or_default();
     if path != "/metrics" {
-        return Some(Request::Wrong(404, "the metrics are at /metrics\n"));
+        return Some(Request::Wrong("404 Not Found", "the metrics are at /metrics\n"));
     }
     let accept = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("accept"));
     let accept = accept.map_or("", |header| std::str::from_utf8(header.value).unwrap_or_default());
     Some(Request::Metrics { format: Format::accepted(accept), head })
 }
 
-fn reason(status: u16) -> &'static str {
-    match status {
-        200 => "OK",
-        400 => "Bad Request",
-        404 => "Not Found",
-        405 => "Method Not Allowed",
-        431 => "Request Header Fields Too Large",
-        _ => "Service Unavailable",
-    }
+fn headers(status: &str, kind: &str, text: &str) -> String {
+    let length = text.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    )
 }
 
 fn respond(
-    connection: &mut dyn Connection,
+    connection: &UnixStream,
     until: Instant,
-    status: u16,
+    status: &str,
     kind: &str,
     text: &str,
-    head_only: bool,
 ) -> io::Result<()> {
-    let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
-    let mut answer = format!(
-        "HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        reason(status),
-        text.len()
-    );
-    if !head_only {
-        answer.push_str(text);
-    }
+    send(connection, until, &(headers(status, kind, text) + text))
+}
+
+fn send(mut connection: &UnixStream, until: Instant, answer: &str) -> io::Result<()> {
     let mut rest = answer.as_bytes();
     while !rest.is_empty() {
-        connection.set_timeout(left(until)?)?;
+        connection.set_write_timeout(Some(left(until)?))?;
         match connection.write(rest) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(wrote) => rest = &rest[wrote..],
@@ -229,7 +217,7 @@ fn respond(
             Err(error) => return Err(error),
         }
     }
-    connection.flush()
+    Ok(())
 }
 
 #[cfg(test)]
@@ -247,7 +235,7 @@ mod tests {
         );
         assert_eq!(parse(b"HEAD /metrics HTTP/1.0\r\n\r\n"), metrics(Format::Plain, true));
         let status = |text: &[u8]| match parse(text) {
-            Some(Request::Wrong(status, _)) => status,
+            Some(Request::Wrong(status, _)) => status[..3].parse::<u16>().unwrap(),
             other => panic!("{other:?}"),
         };
         assert_eq!(status(b"POST /metrics HTTP/1.1\r\n\r\n"), 405);

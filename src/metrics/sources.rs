@@ -3,19 +3,20 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::cards::Watch;
+use super::cards::{self, Answer};
 use super::collect::{self, Found};
 use super::counters::Counters;
 use super::limits::{self, MOST_OF_NODE};
 use super::passes::Passes;
 use super::text::{self, Format};
-use crate::live_processes::node;
+use crate::live_processes::background::Background;
 use crate::live_processes::places::Places;
+use crate::live_processes::process;
 
 pub struct Sources {
     places: Places,
     passes: Passes,
-    cards: Watch,
+    cards: Background<Option<Answer>>,
     counters: Mutex<Counters>,
 }
 
@@ -29,15 +30,15 @@ impl Sources {
     pub fn start() -> Sources {
         let places = Places::of_environment();
         let passes = Passes::start(places.clone(), PASS_EVERY, false);
-        Sources { places, passes, cards: Watch::start(), counters: Mutex::default() }
+        Sources { places, passes, cards: cards::watch(), counters: Mutex::default() }
     }
 
     /// Reads all traces now, and waits for NVML: for a single look.
     pub fn once() -> Sources {
         let places = Places::of_environment();
-        let cards = Watch::start();
+        let cards = cards::watch();
         let passes = Passes::once(&places);
-        cards.wait(NVML_WAIT);
+        cards.wait(NVML_WAIT, Option::is_some);
         Sources { places, passes, cards, counters: Mutex::default() }
     }
 
@@ -45,7 +46,7 @@ impl Sources {
     pub fn text(&self, format: Format) -> String {
         // One at a time: the counters go from one look to the next.
         let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let (processes, problems) = node::all(&self.places);
+        let (processes, problems) = process::of_users(&self.places, |_| true);
         self.passes.saw(&processes);
         let answer = self.cards.latest();
         let known = processes.iter().map(|process| self.passes.known(process.key)).collect();
@@ -62,6 +63,6 @@ impl Sources {
         let room = MOST_OF_NODE.saturating_sub(node.len() + 1);
         let (groups, folded) = limits::of_node(counters.grouped(processes), room);
         collect::add_folded(&mut node, folded);
-        text::encode(&groups, node, format)
+        text::encode(&groups, &node, format)
     }
 }

@@ -1,14 +1,6 @@
-//! The text of a scrape, by the `prometheus-client` crate: OpenMetrics 1.0, or the older text format for clients that
-//! do not ask for it.
+//! The text of a scrape: OpenMetrics 1.0, or the older text format of Prometheus for clients that do not ask for it.
 
 use std::collections::BTreeMap;
-use std::fmt;
-
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
-use prometheus_client::registry::Registry;
 
 use super::families::{Family, Kind};
 use super::series::{Group, Series};
@@ -37,89 +29,46 @@ impl Format {
     }
 }
 
-/// A sample: the labels and the value.
-type Sample = (Vec<(&'static str, String)>, f64);
-
-#[derive(Debug)]
-struct Samples(BTreeMap<Family, Vec<Sample>>);
-
-pub fn encode(groups: &BTreeMap<Group, Series>, node: Series, format: Format) -> String {
-    let mut families: BTreeMap<Family, Vec<Sample>> = BTreeMap::new();
+pub fn encode(groups: &BTreeMap<Group, Series>, node: &Series, format: Format) -> String {
+    let mut families: BTreeMap<Family, String> = BTreeMap::new();
     let of_groups = groups.iter().map(|(group, series)| (Some(group), series));
-    for (group, series) in of_groups.chain([(None, &node)]) {
+    for (group, series) in of_groups.chain([(None, node)]) {
         for (name, value) in &series.0 {
+            let about = name.family.about();
             let of_process = group.into_iter().flat_map(|group| group.labels());
-            let mut labels: Vec<_> =
-                of_process.map(|(label, value)| (label, value.to_string())).collect();
-            if !name.device.is_empty() {
-                labels.push(("device", name.device.to_string()));
-            }
-            if let Some(label) = name.family.about().label {
-                labels.push((label, name.label.to_string()));
-            }
-            families.entry(name.family).or_default().push((labels, *value));
+            let device = Some(("device", &*name.device)).filter(|(_, device)| !device.is_empty());
+            let own = about.label.map(|label| (label, &*name.label));
+            let labels = labels(of_process.chain(device).chain(own));
+            let samples = families.entry(name.family).or_default();
+            samples.push_str(&format!("{}{labels} {value:?}\n", about.full_name()));
         }
     }
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Samples(families)));
     let mut out = String::new();
-    // A String takes everything.
-    let _ = text::encode(&mut out, &registry);
-    match format {
-        Format::OpenMetrics => out,
-        Format::Plain => plain(&out),
-    }
-}
-
-impl Collector for Samples {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        for (family, samples) in &self.0 {
-            let about = family.about();
-            let kind = match about.kind {
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Counter => MetricType::Counter,
-            };
-            let mut metric =
-                encoder.encode_descriptor(about.name, about.help, about.unit.as_ref(), kind)?;
-            for (labels, value) in samples {
-                match labels.is_empty() {
-                    true => put(&mut metric, about.kind, *value)?,
-                    false => put(&mut metric.encode_family(labels)?, about.kind, *value)?,
-                }
-            }
+    for (family, samples) in &families {
+        let about = family.about();
+        let open = format == Format::OpenMetrics;
+        // In the older format a counter's name is that of its series, and there are no units.
+        let name = if open { about.base_name() } else { about.full_name() };
+        let kind = if about.kind == Kind::Gauge { "gauge" } else { "counter" };
+        out.push_str(&format!("# HELP {name} {}\n# TYPE {name} {kind}\n", about.help));
+        if let Some(unit) = about.unit.filter(|_| open) {
+            out.push_str(&format!("# UNIT {name} {unit}\n"));
         }
-        Ok(())
+        out.push_str(samples);
     }
-}
-
-fn put(metric: &mut MetricEncoder, kind: Kind, value: f64) -> Result<(), fmt::Error> {
-    match kind {
-        Kind::Gauge => metric.encode_gauge(&value),
-        Kind::Counter => {
-            metric.encode_counter::<[(&str, &str); 0], f64, f64>(&value, None::<&Exemplar<_, _>>)
-        }
-    }
-}
-
-/// The older format: a counter's type is that of its series, and there are no units and no end.
-fn plain(open_metrics: &str) -> String {
-    let counters: Vec<&str> = open_metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
-        .collect();
-    let mut out = String::with_capacity(open_metrics.len());
-    for line in open_metrics.lines() {
-        let comment = ["# HELP ", "# TYPE "].into_iter().find(|mark| line.starts_with(mark));
-        match comment.and_then(|mark| Some((mark, line[mark.len()..].split_once(' ')?))) {
-            Some((mark, (name, rest))) if counters.contains(&name) => {
-                out.push_str(&format!("{mark}{name}_total {rest}"));
-            }
-            None if line.starts_with('#') => continue,
-            _ => out.push_str(line),
-        }
-        out.push('\n');
+    if format == Format::OpenMetrics {
+        out.push_str("# EOF\n");
     }
     out
+}
+
+/// `{job="7",rank="0"}`; nothing without labels.
+fn labels<'l>(all: impl Iterator<Item = (&'static str, &'l str)>) -> String {
+    let escaped =
+        |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let all: Vec<String> =
+        all.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
 }
 
 #[cfg(test)]
@@ -135,7 +84,7 @@ mod tests {
         let mut node = Series::default();
         node.put(Family::PageProblems, "", "", 0.0);
         let groups = BTreeMap::from([(group, series)]);
-        let open = encode(&groups, node.clone(), Format::OpenMetrics);
+        let open = encode(&groups, &node, Format::OpenMetrics);
         let labels = r#"job="",rank="",pod="",container="",executable="a \"b\"\\",device="GPU-1""#;
         let used = format!("vramtrace_memory_used_bytes{{{labels}}} 1024.0\n");
         let refused = format!("vramtrace_refusals_total{{{labels},by=\"cap\"}} 3.0\n");
@@ -150,7 +99,7 @@ mod tests {
             assert!(open.contains(line), "{line} in {open}");
         }
         assert!(open.ends_with("# EOF\n"));
-        let plain = encode(&groups, node, Format::Plain);
+        let plain = encode(&groups, &node, Format::Plain);
         for line in [&used, &refused, "# TYPE vramtrace_refusals_total counter\n"] {
             assert!(plain.contains(line), "{line} in {plain}");
         }

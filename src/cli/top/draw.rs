@@ -1,17 +1,16 @@
 //! Draws the screen on a terminal of 60 columns or more: cards, the list of processes or one of them, questions, keys.
 
 use ratatui::Frame;
-use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{
     Block, Cell, Clear, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap,
 };
-use vramtrace_reader::units::{count, gib};
+use vramtrace_reader::units::{clean, count, gib};
 
 use super::columns::{Column, that_fit};
-use super::keys::{KEYS, Target};
+use super::keys::KEYS;
 use super::opened;
 use super::row::{Card, Row};
 use super::state::{Input, State, View};
@@ -24,9 +23,6 @@ pub const WARN: Style = Style::new().fg(Color::Yellow);
 
 pub const NO_PROCESS: &str =
     "no recorded process of this user is running; start one: vramtrace run python train.py";
-
-/// What was drawn where, for the mouse.
-pub type Targets = Vec<(Rect, Target)>;
 
 /// Rows of the list below which a process is shown, too.
 const TALL: u16 = 26;
@@ -42,8 +38,7 @@ pub fn has_panel(state: &State, height: u16) -> bool {
     state.view == View::List && height >= TALL + 4 + card_rows(state, height)
 }
 
-pub fn draw(frame: &mut Frame, state: &State) -> Targets {
-    let mut targets = Targets::new();
+pub fn draw(frame: &mut Frame, state: &State) {
     let area = frame.area();
     let last = last_lines(state);
     let rows = card_rows(state, area.height);
@@ -72,7 +67,7 @@ pub fn draw(frame: &mut Frame, state: &State) -> Targets {
                 Constraint::Min(3),
             ])
             .areas(body);
-            processes(frame, state, list, &mut targets);
+            processes(frame, state, list);
             if let Some(pid) = state.chosen {
                 opened::process(frame, state, pid, panel);
             }
@@ -80,25 +75,21 @@ pub fn draw(frame: &mut Frame, state: &State) -> Targets {
         View::List => {
             let [list, detail] =
                 Layout::vertical([Constraint::Min(2), Constraint::Length(1)]).areas(body);
-            let left_out = processes(frame, state, list, &mut targets);
+            let left_out = processes(frame, state, list);
             if let Some(row) = state.subject().filter(|_| !left_out.is_empty()) {
                 frame.render_widget(rest_of(row, &left_out, detail.width.into()), detail);
             }
         }
     }
     frame.render_widget(Paragraph::new(last).wrap(Wrap { trim: true }), keys);
-    if state.input == Input::Keys && state.message.is_none() {
-        key_targets(state, keys, &mut targets);
-    }
     if state.input == Input::Help {
         list_of_keys(frame, area);
     }
-    targets
 }
 
 fn title(state: &State) -> Paragraph<'static> {
     let mut parts = vec![Span::styled("vramtrace top", BOLD)];
-    parts.push(Span::raw(format!("   sorted by {}", state.sort.name())));
+    parts.push(Span::raw(format!("   sorted by {}", state.sort.heading())));
     if !state.filter.is_empty() {
         parts.push(Span::styled(format!("   filter: {}", state.filter), WARN));
     }
@@ -124,18 +115,20 @@ fn percent(part: u64, whole: u64) -> String {
 fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let part = |used: u64, of: u64| if of > 0 { used as f64 / of as f64 } else { 0.0 };
     let caps = card.caps();
-    let fullest = part(card.in_use(), card.total).max(part(card.counted, caps.unwrap_or(0)));
+    let (in_use, counted, total) = (card.in_use(), card.counted(), card.bytes());
+    let fullest = part(in_use, total).max(part(counted, caps.unwrap_or(0)));
     let style = match fullest {
         full if full >= 0.95 => BAD,
         full if full >= 0.8 => WARN,
         _ => Style::new(),
     };
-    let model = if card.model.is_empty() { String::new() } else { format!("{}  ", card.model) };
-    let used = format!("{}{}", gib(card.in_use()), percent(card.in_use(), card.total));
-    let busy = card.utilization.map_or(String::new(), |percent| format!(", busy {percent} %"));
-    let capped = caps
-        .map_or(String::new(), |cap| format!(", cap {}{}", gib(cap), percent(card.counted, cap)));
-    let refused = match card.refused {
+    let model = card.facts.as_ref().map_or("", |facts| &facts.name);
+    let model = if model.is_empty() { String::new() } else { format!("{}  ", clean(model)) };
+    let used = format!("{}{}", gib(in_use), percent(in_use, total));
+    let busy = card.utilization().map_or(String::new(), |percent| format!(", busy {percent} %"));
+    let capped =
+        caps.map_or(String::new(), |cap| format!(", cap {}{}", gib(cap), percent(counted, cap)));
+    let refused = match card.refused() {
         0 => String::new(),
         many => format!(", {} refused", count(many)),
     };
@@ -156,9 +149,9 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     }
     frame.render_widget(Paragraph::new(Text::from(parts)), Rect { height: 1, ..area });
     if area.height > 1 {
-        let limit = caps.into_iter().chain([card.total]).filter(|limit| *limit > 0).min();
+        let limit = caps.into_iter().chain([total]).filter(|limit| *limit > 0).min();
         let highest = card.history.iter().copied().max().unwrap_or(0);
-        let most = limit.filter(|limit| highest <= *limit).unwrap_or(highest.max(card.total));
+        let most = limit.filter(|limit| highest <= *limit).unwrap_or(highest.max(total));
         curve(frame, &card.history, most, style, Rect { y: area.y + 1, height: 1, ..area });
     }
 }
@@ -197,7 +190,7 @@ pub fn begin(name: &str, most: usize) -> String {
 }
 
 /// The list. Returns the columns that it has no room for.
-fn processes(frame: &mut Frame, state: &State, area: Rect, targets: &mut Targets) -> Vec<Column> {
+fn processes(frame: &mut Frame, state: &State, area: Rect) -> Vec<Column> {
     let rows = state.rows();
     if rows.is_empty() {
         let words =
@@ -213,10 +206,9 @@ fn processes(frame: &mut Frame, state: &State, area: Rect, targets: &mut Targets
     };
     let cell = |row: &Row, (column, width): (Column, u16)| {
         let style = match column {
-            Column::Refused if row.refused > 0 => BAD,
-            Column::Rate | Column::Full if !["-", "?"].contains(&column.cell(row).as_str()) => WARN,
-            Column::Pid if row.refused > 0 => BAD,
-            _ if !row.has_page() => DIM,
+            Column::Refused | Column::Pid if row.refused() > 0 => BAD,
+            Column::Rate | Column::Full if row.verdict.flatten().is_some() => WARN,
+            _ if row.page.is_none() => DIM,
             _ => Style::new(),
         };
         let text = match column {
@@ -235,20 +227,8 @@ fn processes(frame: &mut Frame, state: &State, area: Rect, targets: &mut Targets
     let chosen = rows.iter().position(|row| Some(row.pid) == state.chosen);
     let mut shown = TableState::new().with_selected(chosen);
     frame.render_stateful_widget(table, area, &mut shown);
-    let mut x = area.x + 2;
-    for (column, width) in &columns {
-        if let Some(sort) = column.sorts() {
-            let heading = Rect { x, y: area.y, width: *width, height: 1 };
-            targets.push((heading, Target::Sort(sort)));
-        }
-        x += width + 1;
-    }
-    let visible = rows.iter().skip(shown.offset()).take(area.height.saturating_sub(1).into());
-    for (row, y) in visible.zip(area.y + 1..) {
-        targets.push((Rect { y, height: 1, ..area }, Target::Row(row.pid)));
-    }
     let is_left_out = |column: &Column| !columns.iter().any(|(shown, _)| shown == column);
-    Column::ALL.into_iter().filter(is_left_out).collect()
+    Column::ALL.into_iter().map(|(column, _)| column).filter(is_left_out).collect()
 }
 
 /// The columns of the chosen process that the list has no room for.
@@ -269,27 +249,16 @@ fn rest_of(row: &Row, columns: &[Column], width: usize) -> Paragraph<'static> {
     Paragraph::new(words).style(DIM)
 }
 
-/// The keys that the last line names, with the code of each.
-fn keys(state: &State) -> &'static [(&'static str, &'static str, KeyCode)] {
+/// The keys that the last line names.
+fn keys(state: &State) -> [(&'static str, &'static str); 7] {
+    let (cap, page, all) = (("c", "cap"), ("o", "page"), ("?", "keys"));
     match state.view {
-        View::List => &[
-            ("q", "quit", KeyCode::Char('q')),
-            ("Enter", "open", KeyCode::Enter),
-            ("s", "sort", KeyCode::Char('s')),
-            ("/", "filter", KeyCode::Char('/')),
-            ("c", "cap", KeyCode::Char('c')),
-            ("o", "page", KeyCode::Char('o')),
-            ("?", "keys", KeyCode::Char('?')),
-        ],
-        View::Process(_) => &[
-            ("q", "quit", KeyCode::Char('q')),
-            ("Esc", "back", KeyCode::Esc),
-            ("d", "compare", KeyCode::Char('d')),
-            ("c", "cap", KeyCode::Char('c')),
-            ("o", "page", KeyCode::Char('o')),
-            ("p", "pause", KeyCode::Char('p')),
-            ("?", "keys", KeyCode::Char('?')),
-        ],
+        View::List => {
+            [("q", "quit"), ("Enter", "open"), ("s", "sort"), ("/", "filter"), cap, page, all]
+        }
+        View::Process(_) => {
+            [("q", "quit"), ("Esc", "back"), ("d", "compare"), cap, page, ("p", "pause"), all]
+        }
     }
 }
 
@@ -308,8 +277,8 @@ fn last_lines(state: &State) -> Text<'static> {
         (Input::Sure { question, .. }, _) => Text::styled(question.clone(), WARN),
         (_, Some(message)) => Text::styled(message.clone(), BOLD),
         _ => {
-            let words = keys(state).iter().flat_map(|(key, what, _)| {
-                [Span::styled(*key, BOLD), Span::styled(format!(" {what}  "), DIM)]
+            let words = keys(state).into_iter().flat_map(|(key, what)| {
+                [Span::styled(key, BOLD), Span::styled(format!(" {what}  "), DIM)]
             });
             Text::from(words.collect::<Vec<_>>())
         }
@@ -319,15 +288,6 @@ fn last_lines(state: &State) -> Text<'static> {
 fn height_of(text: &Text, width: u16) -> u16 {
     // Words are not cut: a line may be shorter than the screen is wide.
     (text.width() as u16).div_ceil(width.saturating_sub(12).max(1)).clamp(1, 4)
-}
-
-fn key_targets(state: &State, area: Rect, targets: &mut Targets) {
-    let mut x = area.x;
-    for (key, what, code) in keys(state) {
-        let width = (key.len() + 1 + what.len()) as u16;
-        targets.push((Rect { x, y: area.y, width, height: 1 }, Target::Key(*code)));
-        x += width + 2;
-    }
 }
 
 fn list_of_keys(frame: &mut Frame, area: Rect) {

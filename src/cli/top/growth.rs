@@ -12,8 +12,8 @@ use vramtrace_reader::report::text::oom::place;
 use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
 use vramtrace_reader::trace::{Definitions, OpenError, Trace};
 
-use super::background::Background;
 use super::inside::{self, Inside};
+use crate::live_processes::background::Background;
 
 /// A line and the program's line that called it, with the live bytes and allocations that it holds.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,17 +1,14 @@
-//! What each key and the mouse change in the state.
+//! What each key changes in the state.
 
-use ratatui::crossterm::event::{
-    KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
-};
-use ratatui::layout::Rect;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use vramtrace_format::capspec::Limit;
 use vramtrace_format::policy;
 use vramtrace_reader::units::{clean, size};
 
-use super::state::{Input, Order, Sort, State, View};
-use vramtrace_format::capspec::Limit;
+use super::state::{Input, Order, State, View};
 
 /// The keys, for `?` and the documentation.
-pub const KEYS: [(&str, &str); 13] = [
+pub const KEYS: [(&str, &str); 11] = [
     ("up, down", "choose a process; in an opened one, scroll its lines"),
     ("Enter", "open the process: its lines with their callers, roles, segments"),
     ("Esc", "back; in the list, clear the filter"),
@@ -23,17 +20,7 @@ pub const KEYS: [(&str, &str); 13] = [
     ("p", "pause"),
     ("?", "this list"),
     ("q", "quit"),
-    ("mouse", "click: choose, open, sort by a column, press a key of the last line"),
-    ("wheel", "as up and down; Shift and the mouse select text"),
 ];
-
-/// What a place on the screen stands for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
-    Row(u32),
-    Sort(Sort),
-    Key(KeyCode),
-}
 
 impl State {
     pub fn key(&mut self, key: KeyEvent) {
@@ -81,36 +68,27 @@ impl State {
 
     /// Asks whether the process shall get the cap that was typed.
     fn ask(&mut self, pid: u32, text: &str) {
-        let limit = match text.trim() {
+        match self.question(pid, text.trim()) {
+            Ok((limit, question)) => self.input = Input::Sure { pid, limit, question },
+            Err(why) => self.message = Some(why),
+        }
+    }
+
+    /// The limit that was typed, and the question; or why there is none.
+    fn question(&self, pid: u32, text: &str) -> Result<(Option<Limit>, String), String> {
+        let wrong = |why| clean(&format!("cap `{text}`: {why}; or `none`"));
+        let limit = match text {
             "none" => None,
-            text => match policy::soft(text) {
-                Ok(limit) => Some(limit),
-                Err(why) => {
-                    self.message = Some(clean(&format!("cap `{text}`: {why}; or `none`")));
-                    return;
-                }
-            },
+            text => Some(policy::soft(text).map_err(wrong)?),
         };
-        let Some(row) = self.row_of(pid) else {
-            self.message = Some(format!("pid {pid} has ended"));
-            return;
-        };
-        let words = match limit {
-            None => Ok(String::new()),
-            Some(limit) => row.consequence(limit),
-        };
+        let row = self.row_of(pid).ok_or_else(|| format!("pid {pid} has ended"))?;
+        let follows = limit.map_or(Ok(String::new()), |limit| row.consequence(limit))?;
         let what = match limit {
             None => format!("remove the cap of pid {pid}"),
             Some(Limit::Bytes(bytes)) => format!("cap pid {pid} at {}", size(bytes)),
-            Some(Limit::Share(_)) => format!("cap pid {pid} at {}", clean(text.trim())),
+            Some(Limit::Share(_)) => format!("cap pid {pid} at {}", clean(text)),
         };
-        match words {
-            Ok(words) => {
-                let question = format!("{what}{words}? y/n");
-                self.input = Input::Sure { pid, limit, question };
-            }
-            Err(why) => self.message = Some(why),
-        }
+        Ok((limit, format!("{what}{follows}? y/n")))
     }
 
     fn command(&mut self, key: KeyCode) {
@@ -147,10 +125,10 @@ impl State {
 
     fn begin_cap(&mut self) {
         let Some(row) = self.subject() else { return };
-        match row.has_page() {
-            true => self.input = Input::Cap { pid: row.pid, text: String::new() },
-            false => {
-                let pid = row.pid;
+        let pid = row.pid;
+        match row.page {
+            Some(_) => self.input = Input::Cap { pid, text: String::new() },
+            None => {
                 self.message =
                     Some(format!("pid {pid} runs without your recorder: it has no cap to change"));
             }
@@ -175,31 +153,5 @@ impl State {
         let at = rows.iter().position(|row| Some(row.pid) == self.chosen).unwrap_or(0);
         let next = at.saturating_add_signed(by).min(rows.len().saturating_sub(1));
         self.chosen = rows.get(next).map(|row| row.pid);
-    }
-
-    /// `targets`: what was drawn where, the topmost last.
-    pub fn mouse(&mut self, event: MouseEvent, targets: &[(Rect, Target)]) {
-        let at = (event.column, event.row).into();
-        match event.kind {
-            MouseEventKind::ScrollUp => self.key(KeyCode::Up.into()),
-            MouseEventKind::ScrollDown => self.key(KeyCode::Down.into()),
-            MouseEventKind::Down(MouseButton::Left) => {
-                if self.input == Input::Help {
-                    self.input = Input::Keys;
-                    return;
-                }
-                let hit = targets.iter().rev().find(|(area, _)| area.contains(at));
-                match hit.map(|(_, target)| *target) {
-                    Some(Target::Key(key)) => self.key(key.into()),
-                    // A question is answered by the keyboard.
-                    _ if self.input != Input::Keys => {}
-                    Some(Target::Row(pid)) if self.chosen == Some(pid) => self.open(pid),
-                    Some(Target::Row(pid)) => self.chosen = Some(pid),
-                    Some(Target::Sort(sort)) => self.sort = sort,
-                    None => {}
-                }
-            }
-            _ => {}
-        }
     }
 }

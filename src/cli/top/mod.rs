@@ -1,7 +1,6 @@
 //! `vramtrace top`: the recorded processes and the lines that grow, live. Reads live pages and growing traces; it
 //! neither attaches to the programs nor sends them anything.
 
-mod background;
 mod columns;
 mod draw;
 mod growth;
@@ -11,22 +10,17 @@ mod look;
 mod once;
 mod opened;
 mod orders;
-mod rates;
 #[cfg(test)]
 mod recorded;
 mod row;
 mod state;
 #[cfg(test)]
 mod tests;
-mod untraced;
 
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
-use ratatui::crossterm::event::{
-    self, DisableMouseCapture, EnableMouseCapture, Event, KeyEventKind,
-};
-use ratatui::crossterm::execute;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use self::growth::{LineReader, Lines};
 use self::look::{Look, Sources};
@@ -58,7 +52,7 @@ Keys:
   /           filter by text            d       what changed since it was opened
   c           set the cap; asks first   o       write its page, vramtrace-PID.html
   p           pause                     ?       all keys
-  q           quit                      mouse   chooses, opens, sorts, scrolls
+  q           quit
 
 Examples:
   vramtrace top
@@ -94,10 +88,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let mut terminal = ratatui::try_init()?;
     let mut orders = Orders::default();
-    let result = {
-        let _mouse = Mouse::capture();
-        live(&mut terminal, &mut state, &sources, &mut orders, args.interval)
-    };
+    let result = live(&mut terminal, &mut state, &sources, &mut orders, args.interval);
     ratatui::try_restore()?;
     // A page that was begun is written.
     orders.finish().iter().for_each(message);
@@ -114,29 +105,12 @@ fn answered(sources: &Sources) -> (Look, Vec<live_processes::PageProblem>) {
     loop {
         let (look, problems) = sources.look();
         let waited = began.elapsed();
-        if (look.has_cards() || waited > NVML_WAIT)
+        if (look.cards.is_some() || waited > NVML_WAIT)
             && (look.has_verdicts() || waited > VERDICTS_WAIT)
         {
             return (look, problems);
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The terminal sends what the mouse does, until this is dropped.
-struct Mouse;
-
-impl Mouse {
-    fn capture() -> Mouse {
-        // Without a mouse the keys remain.
-        let _ = execute!(stdout(), EnableMouseCapture);
-        Mouse
-    }
-}
-
-impl Drop for Mouse {
-    fn drop(&mut self) {
-        let _ = execute!(stdout(), DisableMouseCapture);
     }
 }
 
@@ -183,21 +157,20 @@ fn live(
         {
             state.set_lines(growth.latest());
         }
-        let mut targets = Vec::new();
-        terminal.draw(|frame| targets = draw::draw(frame, state))?;
+        terminal.draw(|frame| draw::draw(frame, state))?;
         // What has not answered yet is asked again soon.
-        let interval = match look.has_cards() && look.has_verdicts() {
+        let interval = match look.cards.is_some() && look.has_verdicts() {
             true => interval,
             false => interval.min(AGAIN),
         };
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));
         let mut has_event = event::poll(rest)?;
-        // All that is there, before the next drawing: a mouse that moves sends an event for each cell.
+        // All that is there, before the next drawing.
         while has_event && state.order.is_none() && !state.is_left {
-            match event::read()? {
-                Event::Key(key) if key.kind != KeyEventKind::Release => state.key(key),
-                Event::Mouse(mouse) => state.mouse(mouse, &targets),
-                _ => {}
+            if let Event::Key(key) = event::read()?
+                && key.kind != KeyEventKind::Release
+            {
+                state.key(key);
             }
             has_event = event::poll(Duration::ZERO)?;
         }

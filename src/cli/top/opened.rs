@@ -6,7 +6,7 @@ use ratatui::text::Line as Text;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, Wrap};
 use vramtrace_reader::units::{count, size};
 
-use super::columns::{Column, full, rate};
+use super::columns::Column;
 use super::draw::{BOLD, DIM, GOOD, WARN, begin, curve};
 use super::growth::{Line, Lines};
 use super::inside;
@@ -29,7 +29,7 @@ pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
         Constraint::Min(1),
     ])
     .areas(area);
-    let rank = row.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
+    let rank = row.rank().map_or(String::new(), |rank| format!(", rank {rank}"));
     let user = if row.user.is_empty() { String::new() } else { format!(", {}", row.user) };
     let name = format!("pid {pid}{rank}{user}  {}", row.full_name());
     let mut lines = vec![Text::styled(begin(&name, area.width.into()), BOLD)];
@@ -44,7 +44,7 @@ pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
         Lines::Reading => {
             frame.render_widget(Paragraph::new("reading its trace").style(DIM), body);
         }
-        Lines::None(why) => without_lines(frame, state, pid, why, body),
+        Lines::None(why) => without_lines(frame, row, why, body),
         Lines::Known(_) if area.width >= WIDE => beside(frame, state, body),
         Lines::Known(_) => below(frame, state, body),
     }
@@ -52,24 +52,16 @@ pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
 
 /// The figures of a process, by the words of the list, in as many lines as they need.
 fn figures(row: &Row, width: u16) -> Vec<String> {
-    let shown: &[Column] = match row.has_page() {
-        true => &[
-            Column::Counted,
-            Column::Cap,
-            Column::Live,
-            Column::Peak,
-            Column::Refused,
-            Column::Util,
-        ],
-        false => &[Column::Util],
+    use Column::{Cap, Counted, Live, Peak, Refused, Util};
+    let named = |column: Column| format!("{} {}", column.heading(), column.cell(row));
+    let mut parts = match row.page {
+        Some(_) => vec![named(Counted)],
+        None => vec![format!("by NVML {}", Counted.cell(row))],
     };
-    let named = |column: &Column| format!("{} {}", column.heading(), column.cell(row));
-    let known = shown.iter().filter(|column| column.cell(row) != "-");
-    let mut parts: Vec<String> = known.map(named).collect();
-    if !row.has_page() {
-        parts.insert(0, format!("by NVML {}", Column::Counted.cell(row)));
-    }
-    match (rate(row), full(row)) {
+    let others = [Cap, Live, Peak, Refused, Util].into_iter();
+    let others = others.filter(|column| row.page.is_some() || *column == Util);
+    parts.extend(others.filter(|column| column.cell(row) != "-").map(named));
+    match (Column::Rate.cell(row), Column::Full.cell(row)) {
         (rate, _) if rate == "-" => {}
         (rate, _) if rate == "?" => parts.push("not judged yet".into()),
         (rate, full) => parts.push(format!("GROWING {rate} MiB/min, full in {full}")),
@@ -176,11 +168,11 @@ fn table(frame: &mut Frame, state: &State, area: Rect) {
 }
 
 /// A process without a readable trace: the reason, and the largest call sites of its live page by library.
-fn without_lines(frame: &mut Frame, state: &State, pid: u32, why: &str, area: Rect) {
+fn without_lines(frame: &mut Frame, row: &Row, why: &str, area: Rect) {
     let [reason, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
     let words = Paragraph::new(why).style(WARN).wrap(Wrap { trim: true });
     frame.render_widget(words, reason);
-    let libraries = state.libraries_of(pid);
+    let libraries = row.libraries();
     if libraries.is_empty() {
         return;
     }

@@ -15,7 +15,7 @@ use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
-use super::look::{Cards, Look};
+use super::look::Look;
 use super::state::State;
 use super::tests::{at, device, look, process};
 
@@ -47,7 +47,7 @@ fn opened(trace: &Trace) -> State {
         one.live = of.live_bytes;
         one.total_bytes = definitions.device(gpu).map_or(0, |info| info.total_bytes);
         let seen = look(vec![process(header.pid, &header.command.join(" "), vec![one])]);
-        state.update(&Look { cards: Cards::Known(Vec::new()), ..seen });
+        state.update(&Look { cards: Some(Ok(Vec::new())), ..seen });
     });
     trace.visit(&definitions, &mut [&mut looks]);
     state.open(header.pid);
@@ -58,7 +58,7 @@ fn opened(trace: &Trace) -> State {
 
 fn screen(state: &State, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| drop(draw(frame, state))).unwrap();
+    terminal.draw(|frame| draw(frame, state)).unwrap();
     terminal.backend().buffer().clone()
 }
 

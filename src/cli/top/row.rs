@@ -2,66 +2,94 @@
 
 use std::collections::VecDeque;
 
+use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
-use vramtrace_format::{LiveDevice, capspec::Limit};
+use vramtrace_format::{LiveDevice, LiveSite};
 use vramtrace_reader::units::{clean, gib, size};
 
-use super::look::Owner;
-use super::rates::Rate;
-use crate::live_processes::process::LiveProcess;
+use super::look::{Look, Verdict};
+use crate::driver::nvml::cards::CardFacts;
+use crate::live_processes::kernel_driver;
+use crate::live_processes::process::{LiveProcess, refused};
 
 /// How many past values of bytes in use are kept.
 pub const HISTORY: usize = 240;
-
-/// A card: what NVML knows of it, and what the recorded processes of this user hold of it together.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Card {
-    pub ordinal: u8,
-    /// NVML's index.
-    pub index: Option<u32>,
-    pub model: String,
-    pub total: u64,
-    /// In use by all processes. `None`: NVML does not say.
-    pub used: Option<u64>,
-    pub utilization: Option<u32>,
-    /// Counted by the recorded processes.
-    pub counted: u64,
-    /// The sum of the caps; `None`: a process has none.
-    pub cap: Option<u64>,
-    pub refused: u64,
-    pub processes: u64,
-    pub history: VecDeque<u64>,
-}
-
-impl Card {
-    /// What its curve shows: all of the use, or else the recorded part.
-    pub fn in_use(&self) -> u64 {
-        self.used.unwrap_or(self.counted)
-    }
-
-    /// The sum of the caps, if each of its processes has one.
-    pub fn caps(&self) -> Option<u64> {
-        self.cap.filter(|cap| *cap > 0 && self.processes > 0)
-    }
-
-    pub fn name(&self) -> String {
-        match (self.index, self.ordinal) {
-            (Some(index), _) => format!("GPU {index}"),
-            (None, u8::MAX) => "GPU ?".into(),
-            (None, ordinal) => format!("GPU {ordinal}"),
-        }
-    }
-
-    /// Processes of the first version do not say it.
-    pub fn total(&self) -> String {
-        if self.total == 0 { "?".into() } else { gib(self.total) }
-    }
-}
 
 pub fn push(history: &mut VecDeque<u64>, value: u64) {
     history.push_back(value);
     if history.len() > HISTORY {
         history.pop_front();
+    }
+}
+
+/// A card: what NVML knows of it, and what the recorded processes of this user have of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Card {
+    /// What NVML said last.
+    pub facts: Option<CardFacts>,
+    /// NVML says so now.
+    pub is_listed: bool,
+    /// The card as each recorded process sees it.
+    pub devices: Vec<LiveDevice>,
+    /// As of the last process that used it.
+    pub last: LiveDevice,
+    pub history: VecDeque<u64>,
+}
+
+impl Card {
+    fn listed(&self) -> Option<&CardFacts> {
+        self.facts.as_ref().filter(|_| self.is_listed)
+    }
+
+    /// In use by all processes. `None`: NVML does not say.
+    pub fn used(&self) -> Option<u64> {
+        self.listed().map(|facts| facts.used)
+    }
+
+    pub fn utilization(&self) -> Option<u32> {
+        self.listed()?.utilization
+    }
+
+    /// What its curve shows: all of the use, or else the recorded part.
+    pub fn in_use(&self) -> u64 {
+        self.used().unwrap_or_else(|| self.counted())
+    }
+
+    fn sum(&self, figure: impl Fn(&LiveDevice) -> u64) -> u64 {
+        self.devices.iter().map(figure).fold(0, u64::saturating_add)
+    }
+
+    /// Counted by the recorded processes.
+    pub fn counted(&self) -> u64 {
+        self.sum(|device| device.counted)
+    }
+
+    pub fn refused(&self) -> u64 {
+        self.sum(refused)
+    }
+
+    /// The sum of the caps, if each of its processes has one.
+    pub fn caps(&self) -> Option<u64> {
+        let all = self.devices.iter().all(|device| device.cap.is_some());
+        Some(self.sum(|device| device.cap.unwrap_or(0))).filter(|caps| all && *caps > 0)
+    }
+
+    pub fn name(&self) -> String {
+        match (&self.facts, self.last.ordinal) {
+            (Some(facts), _) => format!("GPU {}", facts.index),
+            (None, u8::MAX) => "GPU ?".into(),
+            (None, ordinal) => format!("GPU {ordinal}"),
+        }
+    }
+
+    /// 0: not known.
+    pub fn bytes(&self) -> u64 {
+        let by_nvml = self.facts.as_ref().map(|facts| facts.total);
+        by_nvml.filter(|total| *total > 0).unwrap_or(self.last.total_bytes)
+    }
+
+    pub fn total(&self) -> String {
+        if self.bytes() == 0 { "?".into() } else { gib(self.bytes()) }
     }
 }
 
@@ -74,137 +102,198 @@ pub enum Tracing {
     NotRecorded,
     /// The recording is switched off.
     SwitchedOff,
-    /// NVML lists it, and it has no live page.
+    /// A process of this user without the recorder.
     Untraced,
-    /// As untraced: it calls the kernel driver, which no preloaded library sees.
+    /// It calls the kernel driver, and passes libcuda by.
     PastLibcuda,
-    /// As untraced, of another user: whether that user records it is not known here.
+    /// Its live page belongs to another user, or cannot be seen from here.
     OfOthers,
 }
 
-/// A device of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RowDevice {
-    pub ordinal: u8,
-    /// NVML's index, where it is another number.
-    pub index: Option<u32>,
-    pub total: u64,
-    pub counted: u64,
+impl Tracing {
+    /// What stands behind the command.
+    fn note(self) -> &'static str {
+        match self {
+            Tracing::Recorded => "",
+            Tracing::SwitchedOff => " (recording off)",
+            Tracing::NotRecorded => " (not recorded)",
+            Tracing::Untraced => " (not traced)",
+            Tracing::PastLibcuda => " (past libcuda: not recorded)",
+            Tracing::OfOthers => " (of another user)",
+        }
+    }
+
+    /// Why there is no trace.
+    pub fn why_no_trace(self) -> String {
+        match self {
+            Tracing::Recorded | Tracing::NotRecorded => "the process records nothing".into(),
+            Tracing::SwitchedOff => "its recording is off".into(),
+            Tracing::Untraced => {
+                "it runs without the recorder: start it by `vramtrace run` to see its lines".into()
+            }
+            Tracing::PastLibcuda => format!("it {}", kernel_driver::UNRECORDED),
+            Tracing::OfOthers => "it belongs to another user, whose traces are not read".into(),
+        }
+    }
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+/// A process of the list.
+#[derive(Clone, Debug, Default)]
 pub struct Row {
     pub pid: u32,
     pub user: String,
-    pub rank: Option<u32>,
+    /// The command line from the name of the program or script on.
     pub command: String,
     pub tracing: Tracing,
-    pub devices: Vec<RowDevice>,
-    /// What the caps count; of an untraced process what NVML lists. `None`: NVML does not say.
+    /// `None`: only NVML lists it.
+    pub page: Option<LiveProcess>,
+    /// `cuda:0 (GPU 3)`.
+    pub devices: String,
+    /// What the cap counts; without a page, what NVML lists. `None`: it does not say.
     pub counted: Option<u64>,
-    pub live: u64,
-    pub peak: u64,
-    pub cap: Option<u64>,
-    pub only_warns: bool,
-    pub refused: u64,
     /// `None`: not judged yet.
-    pub rate: Option<Rate>,
-    /// Percent.
+    pub verdict: Option<Verdict>,
+    /// Percent, the highest of its cards.
     pub utilization: Option<u32>,
     pub history: VecDeque<u64>,
 }
 
 impl Row {
-    pub fn of(process: &LiveProcess, rank: Option<u32>, owner: Option<&Owner>) -> Row {
-        let sum = |of: fn(&LiveDevice) -> u64| {
-            process.devices.iter().map(of).fold(0, u64::saturating_add)
+    /// A recorded process.
+    pub fn of(process: &LiveProcess, look: &Look) -> Row {
+        let device = |device: &LiveDevice| {
+            let card = look.cards().iter().find(|card| card.uuid == device.uuid);
+            let other = card.filter(|card| card.index != u32::from(device.ordinal));
+            let gpu = other.map_or(String::new(), |card| format!(" (GPU {})", card.index));
+            match (device.ordinal, other) {
+                (u8::MAX, None) => "?".into(),
+                (u8::MAX, Some(card)) => format!("GPU {}", card.index),
+                (ordinal, _) => format!("cuda:{ordinal}{gpu}"),
+            }
         };
-        let caps: Option<Vec<u64>> = process.devices.iter().map(|device| device.cap).collect();
-        let device = |device: &LiveDevice| RowDevice {
-            ordinal: device.ordinal,
-            index: None,
-            total: device.total_bytes,
-            counted: device.counted,
-        };
+        let devices: Vec<String> = process.devices.iter().map(device).collect();
         Row {
-            pid: process.pid,
-            user: owner.map(|owner| owner.user.clone()).unwrap_or_default(),
-            rank,
-            command: script(&clean(&process.command)),
             tracing: match process.state {
                 _ if !process.off_by.is_empty() => Tracing::SwitchedOff,
                 LiveState::Loaded | LiveState::Recording => Tracing::Recorded,
                 _ => Tracing::NotRecorded,
             },
-            devices: process.devices.iter().map(device).collect(),
-            counted: Some(sum(|device| device.counted)),
-            live: sum(|device| device.live),
-            peak: sum(|device| device.peak),
-            cap: caps
-                .filter(|caps| !caps.is_empty())
-                .map(|caps| caps.into_iter().fold(0, u64::saturating_add)),
-            only_warns: process.devices.iter().any(|device| device.only_warns),
-            refused: sum(refused),
+            devices: devices.join(","),
+            counted: Some(process.sum(|device| device.counted)),
+            verdict: match process.trace.is_empty() {
+                true => Some(None),
+                false => look.verdicts.get(&process.pid).copied(),
+            },
+            page: Some(process.clone()),
+            ..Row::new(process.pid, look)
+        }
+    }
+
+    /// A process that only NVML lists.
+    pub fn untraced(pid: u32, look: &Look) -> Row {
+        let on = look.cards().iter().filter_map(|card| Some((card, card.processes.get(&pid)?)));
+        let on: Vec<_> = on.collect();
+        let bytes: Option<Vec<u64>> = on.iter().map(|(_, process)| process.bytes).collect();
+        let devices: Vec<String> =
+            on.iter().map(|(card, _)| format!("GPU {}", card.index)).collect();
+        let passes_libcuda_by =
+            || kernel_driver::is_called_by(pid, &kernel_driver::mapped_files(pid));
+        Row {
+            tracing: match look.owners.get(&pid) {
+                Some(owner) if owner.is_mine && passes_libcuda_by() => Tracing::PastLibcuda,
+                Some(owner) if owner.is_mine => Tracing::Untraced,
+                _ => Tracing::OfOthers,
+            },
+            devices: devices.join(","),
+            counted: bytes.map(|all| all.into_iter().fold(0, u64::saturating_add)),
+            verdict: Some(None),
+            ..Row::new(pid, look)
+        }
+    }
+
+    fn new(pid: u32, look: &Look) -> Row {
+        let owner = look.owners.get(&pid);
+        let cards = look.cards().iter();
+        Row {
+            pid,
+            user: owner.map_or("?".into(), |owner| owner.user.clone()),
+            command: match owner {
+                Some(owner) => script(&owner.command),
+                None => "(not visible from here)".into(),
+            },
+            utilization: cards.filter_map(|card| card.processes.get(&pid)?.utilization).max(),
             ..Row::default()
         }
     }
 
-    pub fn has_page(&self) -> bool {
-        matches!(self.tracing, Tracing::Recorded | Tracing::NotRecorded | Tracing::SwitchedOff)
+    /// A figure of all devices; without a page `None`.
+    pub fn sum(&self, figure: impl Fn(&LiveDevice) -> u64) -> Option<u64> {
+        self.page.as_ref().map(|page| page.sum(figure))
     }
 
-    pub fn device_names(&self) -> String {
-        let name = |device: &RowDevice| match (device.ordinal, device.index) {
-            (u8::MAX, None) => "?".into(),
-            (u8::MAX, Some(index)) => format!("GPU {index}"),
-            (ordinal, None) => format!("cuda:{ordinal}"),
-            (ordinal, Some(index)) => format!("cuda:{ordinal} (GPU {index})"),
-        };
-        self.devices.iter().map(name).collect::<Vec<String>>().join(",")
+    pub fn refused(&self) -> u64 {
+        self.sum(refused).unwrap_or(0)
+    }
+
+    /// The sum of the caps, if each device has one.
+    pub fn cap(&self) -> Option<u64> {
+        let devices = self.page.iter().flat_map(|page| &page.devices);
+        let caps: Option<Vec<u64>> = devices.map(|device| device.cap).collect();
+        caps.filter(|caps| !caps.is_empty())
+            .map(|caps| caps.into_iter().fold(0, u64::saturating_add))
+    }
+
+    pub fn only_warns(&self) -> bool {
+        self.page.iter().flat_map(|page| &page.devices).any(|device| device.only_warns)
+    }
+
+    pub fn rank(&self) -> Option<u32> {
+        self.page.as_ref()?.owner.rank
+    }
+
+    /// Path of its trace.
+    pub fn trace(&self) -> Option<&str> {
+        self.page.as_ref().map(|page| page.trace.as_str()).filter(|trace| !trace.is_empty())
     }
 
     pub fn full_name(&self) -> String {
-        match self.tracing {
-            Tracing::Recorded => self.command.clone(),
-            Tracing::SwitchedOff => format!("{} (recording off)", self.command),
-            Tracing::NotRecorded => format!("{} (not recorded)", self.command),
-            Tracing::Untraced => format!("{} (not traced)", self.command),
-            Tracing::PastLibcuda => format!("{} (past libcuda: not recorded)", self.command),
-            Tracing::OfOthers => format!("{} (of another user)", self.command),
-        }
+        format!("{}{}", self.command, self.tracing.note())
+    }
+
+    /// What the largest call sites hold, by library, largest first: name, bytes, allocations.
+    pub fn libraries(&self) -> Vec<(String, u64, u64)> {
+        let all = self.page.iter().flat_map(|page| page.by_library(|_: &LiveSite| true));
+        let name = |library: &str| if library.is_empty() { "?".into() } else { clean(library) };
+        let mut all: Vec<(String, u64, u64)> =
+            all.map(|(library, (bytes, count))| (name(library), bytes, count)).collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        all
     }
 
     /// What follows for the process if it gets this limit: a device of unknown size has no share, and less than is in
     /// use refuses every request.
     pub fn consequence(&self, limit: Limit) -> Result<String, String> {
         let mut words = String::new();
-        for device in &self.devices {
-            let cuda = || match self.devices.len() {
-                1 => String::new(),
-                _ => format!(" on cuda:{}", device.ordinal),
-            };
-            if device.total == 0 && matches!(limit, Limit::Share(_)) {
+        let devices = self.page.as_ref().map_or(&[][..], |page| &page.devices);
+        for device in devices {
+            let (ordinal, in_use) = (device.ordinal, device.counted);
+            if device.total_bytes == 0 && matches!(limit, Limit::Share(_)) {
                 return Err(format!(
-                    "the size of cuda:{} is not known: give bytes, such as 6GiB",
-                    device.ordinal
+                    "the size of cuda:{ordinal} is not known: give bytes, such as 6GiB"
                 ));
             }
-            let bytes = limit.bytes(device.total);
-            if bytes < device.counted {
-                let follows = match self.only_warns {
+            if limit.bytes(device.total_bytes) < in_use {
+                let on =
+                    if devices.len() > 1 { format!(" on cuda:{ordinal}") } else { String::new() };
+                let follows = match self.only_warns() {
                     true => "every request will be reported, none refused",
                     false => "every request will be refused",
                 };
-                let in_use = size(device.counted);
-                words.push_str(&format!(", below the {in_use} in use{}: {follows}", cuda()));
+                words.push_str(&format!(", below the {} in use{on}: {follows}", size(in_use)));
             }
         }
         Ok(words)
     }
-}
-
-pub fn refused(device: &LiveDevice) -> u64 {
-    device.refused_by_cap.saturating_add(device.refused_by_driver)
 }
 
 /// Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 3` gives `train.py --lr 3`.
@@ -212,23 +301,24 @@ pub(super) fn script(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_string();
     let mut words = command.split(' ').filter(|word| !word.is_empty()).peekable();
     let Some(program) = words.next() else { return "(no command)".into() };
-    let program = base(program);
-    if !program.starts_with("python") {
-        let rest: Vec<&str> = words.collect();
-        return [&[program.as_str()][..], &rest].concat().join(" ");
-    }
-    while let Some(option) = words.next_if(|word| word.starts_with('-')) {
-        match option {
-            "-m" => break,
-            "-c" => return format!("{program} -c {}", words.collect::<Vec<_>>().join(" ")),
-            "-W" | "-X" => {
-                words.next();
+    let mut named = vec![base(program)];
+    if named[0].starts_with("python") {
+        while let Some(option) = words.next_if(|word| word.starts_with('-')) {
+            match option {
+                "-m" => break,
+                "-c" => {
+                    named.push(option.into());
+                    named.extend(words.map(String::from));
+                    return named.join(" ");
+                }
+                "-W" | "-X" => drop(words.next()),
+                _ => {}
             }
-            _ => {}
+        }
+        if let Some(script) = words.next() {
+            named = vec![base(script)];
         }
     }
-    let Some(script) = words.next() else { return program };
-    let rest: Vec<&str> = words.collect();
-    let script = base(script);
-    [&[script.as_str()][..], &rest].concat().join(" ")
+    named.extend(words.map(String::from));
+    named.join(" ")
 }

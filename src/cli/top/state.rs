@@ -1,22 +1,16 @@
 //! The state of `top`: what was seen last, and what the user chose.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::LiveSite;
 use vramtrace_format::capspec::Limit;
-use vramtrace_reader::trace::Trace;
-use vramtrace_reader::units::clean;
 
+use super::columns::Column;
 use super::growth::{Line, Lines, by_name, compare};
 use super::inside::Inside;
-use super::look::{Cards, Look};
-use super::rates::Rate;
-use super::row::{Card, Row, Tracing, push, refused};
-use super::untraced::{self, pids_are_those_of_nvml, utilization};
-use crate::driver::nvml::cards::CardFacts;
-use crate::live_processes::kernel_driver;
+use super::look::Look;
+use super::row::{Card, Row, push};
 
 /// How many cards are kept that no process uses any more.
 const MOST_CARDS: usize = 256;
@@ -26,38 +20,6 @@ pub enum View {
     #[default]
     List,
     Process(u32),
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    #[default]
-    Counted,
-    Live,
-    Rate,
-    Refused,
-    Pid,
-    Command,
-}
-
-impl Sort {
-    const ALL: [Sort; 6] =
-        [Sort::Counted, Sort::Live, Sort::Rate, Sort::Refused, Sort::Pid, Sort::Command];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Sort::Counted => "counted",
-            Sort::Live => "live",
-            Sort::Rate => "MiB/min",
-            Sort::Refused => "refused",
-            Sort::Pid => "pid",
-            Sort::Command => "command",
-        }
-    }
-
-    pub fn next(self) -> Sort {
-        let at = Sort::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
-        Sort::ALL[(at + 1) % Sort::ALL.len()]
-    }
 }
 
 /// What the keys go to.
@@ -92,10 +54,6 @@ pub enum Order {
 pub struct State {
     pub cards: BTreeMap<[u8; 16], Card>,
     rows: Vec<Row>,
-    traces: BTreeMap<u32, String>,
-    sites: BTreeMap<u32, Vec<LiveSite>>,
-    /// Rank by path of the trace; each trace is opened once.
-    ranks: BTreeMap<String, Option<u32>>,
     /// What NVML does not say.
     pub nvml_note: Option<String>,
     pub view: View,
@@ -110,7 +68,7 @@ pub struct State {
     /// Lines above the first one that is shown.
     pub scrolled: usize,
     pub chosen: Option<u32>,
-    pub sort: Sort,
+    pub sort: Column,
     pub filter: String,
     pub input: Input,
     pub order: Option<Order>,
@@ -123,86 +81,47 @@ pub struct State {
 impl State {
     /// Replaces all figures by those of a look.
     pub fn update(&mut self, look: &Look) {
-        let processes = &look.processes;
-        self.sites = processes.iter().map(|process| (process.pid, process.sites.clone())).collect();
-        self.traces.clear();
-        for process in processes.iter().filter(|process| !process.trace.is_empty()) {
-            self.traces.insert(process.pid, process.trace.clone());
-        }
-        let traces: BTreeSet<&String> = self.traces.values().collect();
-        self.ranks.retain(|path, _| traces.contains(path));
-        let histories: BTreeMap<u32, VecDeque<u64>> =
+        let mut histories: BTreeMap<u32, VecDeque<u64>> =
             self.rows.drain(..).map(|row| (row.pid, row.history)).collect();
-        let cards = match &look.cards {
-            Cards::Known(cards) => cards.as_slice(),
-            _ => &[],
-        };
-        let mut rows: Vec<Row> = Vec::new();
-        for process in processes {
-            let trace = &process.trace;
-            let rank = *self.ranks.entry(trace.clone()).or_insert_with(|| {
-                let path = (!trace.is_empty()).then(|| PathBuf::from(trace))?;
-                Trace::open(&path).ok()?.header().rank
-            });
-            let mut row = Row::of(process, rank, look.owners.get(&process.pid));
-            for (device, page) in row.devices.iter_mut().zip(&process.devices) {
-                let card = cards.iter().find(|card| card.uuid == page.uuid);
-                let index = card.map(|card| card.index);
-                device.index = index.filter(|index| *index != u32::from(device.ordinal));
-            }
-            row.rate = match process.trace.is_empty() {
-                true => Some(Rate::None),
-                false => look.rates.get(&process.pid).copied(),
-            };
-            row.utilization = utilization(cards, process.pid);
-            rows.push(row);
-        }
+        self.rows.extend(look.processes.iter().map(|process| Row::of(process, look)));
         self.nvml_note = match &look.cards {
-            Cards::None(why) => Some(format!("without NVML ({why})")),
+            Some(Err(why)) => Some(format!("without NVML ({why})")),
             _ => None,
         };
-        match pids_are_those_of_nvml(look, cards) {
-            true => rows.extend(untraced::rows(look, cards)),
+        match look.has_pids_of_nvml() {
+            true => {
+                self.rows.extend(look.untraced().into_iter().map(|pid| Row::untraced(pid, look)))
+            }
             false => self.nvml_note = Some("NVML lists other pids: a container?".into()),
         }
-        for row in &mut rows {
-            row.history = histories.get(&row.pid).cloned().unwrap_or_default();
+        for row in &mut self.rows {
+            row.history = histories.remove(&row.pid).unwrap_or_default();
             push(&mut row.history, row.counted.unwrap_or(0));
         }
-        self.rows = rows;
-        self.update_cards(look, cards);
+        self.update_cards(look);
         self.keep_chosen();
     }
 
-    fn update_cards(&mut self, look: &Look, facts: &[CardFacts]) {
+    fn update_cards(&mut self, look: &Look) {
         for card in self.cards.values_mut() {
-            (card.counted, card.refused, card.processes) = (0, 0, 0);
-            (card.cap, card.used, card.utilization) = (Some(0), None, None);
+            card.devices.clear();
+            card.is_listed = false;
         }
         for device in look.processes.iter().flat_map(|process| &process.devices) {
-            let card =
-                self.cards.entry(device.uuid).or_insert(Card { cap: Some(0), ..Card::default() });
-            (card.ordinal, card.total) = (device.ordinal, device.total_bytes);
-            card.counted = card.counted.saturating_add(device.counted);
-            card.cap = card.cap.zip(device.cap).map(|(sum, cap)| sum.saturating_add(cap));
-            card.refused = card.refused.saturating_add(refused(device));
-            card.processes += 1;
+            let card = self.cards.entry(device.uuid).or_default();
+            card.last = *device;
+            card.devices.push(*device);
         }
-        for fact in facts {
-            let card =
-                self.cards.entry(fact.uuid).or_insert(Card { cap: Some(0), ..Card::default() });
-            (card.index, card.model) = (Some(fact.index), clean(&fact.name));
-            (card.used, card.utilization) = (Some(fact.used), fact.utilization);
-            if fact.total > 0 {
-                card.total = fact.total;
-            }
+        for facts in look.cards() {
+            let card = self.cards.entry(facts.uuid).or_default();
+            (card.facts, card.is_listed) = (Some(facts.clone()), true);
         }
         // A page may name another card at each look.
         if self.cards.len() > MOST_CARDS {
-            self.cards.retain(|_, card| card.processes > 0 || card.used.is_some());
+            self.cards.retain(|_, card| !card.devices.is_empty() || card.is_listed);
         }
         // Before NVML has answered the recorded part would stand for the whole.
-        if look.cards != Cards::Reading {
+        if look.cards.is_some() {
             for card in self.cards.values_mut() {
                 let in_use = card.in_use();
                 push(&mut card.history, in_use);
@@ -234,24 +153,9 @@ impl State {
     /// From now on the lines are those of this process, once they are read.
     pub fn show(&mut self, pid: Option<u32>) {
         (self.shown, self.lines, self.inside) = (pid, Lines::Reading, Inside::default());
-        if let Some(why) = pid.and_then(|pid| self.why_no_trace(pid)) {
+        let row = pid.and_then(|pid| self.row_of(pid)).filter(|row| row.trace().is_none());
+        if let Some(why) = row.map(|row| row.tracing.why_no_trace()) {
             self.lines = Lines::None(why);
-        }
-    }
-
-    fn why_no_trace(&self, pid: u32) -> Option<String> {
-        let tracing = self.row_of(pid)?.tracing;
-        match tracing {
-            _ if self.traces.contains_key(&pid) => None,
-            Tracing::Recorded | Tracing::NotRecorded => Some("the process records nothing".into()),
-            Tracing::SwitchedOff => Some("its recording is off".into()),
-            Tracing::Untraced => Some(
-                "it runs without the recorder: start it by `vramtrace run` to see its lines".into(),
-            ),
-            Tracing::PastLibcuda => Some(format!("it {}", kernel_driver::UNRECORDED)),
-            Tracing::OfOthers => {
-                Some("it belongs to another user, whose traces are not read".into())
-            }
         }
     }
 
@@ -270,26 +174,12 @@ impl State {
     pub fn rows(&self) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
         let fits = |row: &&Row| {
-            let rank = row.rank.unwrap_or_default();
+            let rank = row.rank().unwrap_or_default();
             let text = format!("{} {} rank {rank} {}", row.pid, row.full_name(), row.user);
             text.to_lowercase().contains(&wanted)
         };
         let mut rows: Vec<&Row> = self.rows.iter().filter(fits).collect();
-        let speed = |row: &Row| match row.rate {
-            Some(Rate::Growing { bytes_per_s, .. }) => bytes_per_s,
-            _ => 0.0,
-        };
-        rows.sort_by(|a, b| {
-            let order = match self.sort {
-                Sort::Counted => b.counted.cmp(&a.counted),
-                Sort::Live => b.live.cmp(&a.live),
-                Sort::Rate => speed(b).total_cmp(&speed(a)),
-                Sort::Refused => b.refused.cmp(&a.refused),
-                Sort::Pid => a.pid.cmp(&b.pid),
-                Sort::Command => a.command.cmp(&b.command),
-            };
-            order.then(a.pid.cmp(&b.pid))
-        });
+        rows.sort_by(|a, b| self.sort.compare(a, b));
         rows
     }
 
@@ -306,22 +196,7 @@ impl State {
     }
 
     pub fn trace_of(&self, pid: u32) -> Option<PathBuf> {
-        self.traces.get(&pid).map(PathBuf::from)
-    }
-
-    /// What the largest call sites of a process hold, by library: name, bytes, allocations.
-    pub fn libraries_of(&self, pid: u32) -> Vec<(String, u64, u64)> {
-        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for site in self.sites.get(&pid).into_iter().flatten() {
-            let (bytes, count) = sums.entry(&site.library).or_default();
-            *bytes = bytes.saturating_add(site.bytes);
-            *count = count.saturating_add(site.count);
-        }
-        let name = |library: &str| if library.is_empty() { "?".into() } else { clean(library) };
-        let all = sums.into_iter().map(|(library, (bytes, count))| (name(library), bytes, count));
-        let mut all: Vec<(String, u64, u64)> = all.collect();
-        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        all
+        self.row_of(pid)?.trace().map(PathBuf::from)
     }
 
     /// Chooses the first row if the chosen one is not listed.

@@ -6,25 +6,21 @@ mod untraced;
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::crossterm::event::{
-    KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
-};
-use vramtrace_format::LiveDevice;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
+use vramtrace_format::{LiveDevice, LiveOwner};
 use vramtrace_reader::analysis::roles::Role;
 
 pub(super) use self::opened::at;
-use super::draw::{Targets, draw};
+use super::draw::draw;
 use super::growth::{Line, Lines};
 use super::inside::{Block, Inside};
-use super::keys::Target;
-use super::look::{Cards, Look, Owner};
+use super::look::{Look, Owner};
 use super::once;
-use super::rates::Rate;
 use super::row::script;
-use super::state::{Input, Order, Sort, State, View};
-use crate::live_processes::process::LiveProcess;
+use super::state::{Input, Order, State, View};
+use crate::live_processes::process::{LiveProcess, ProcessKey};
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
@@ -34,36 +30,33 @@ pub(super) fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) 
         ordinal,
         live: counted,
         peak: counted + GIB,
-        reserved: 0,
         counted,
         cap,
-        live_allocations: 3,
-        allocations: 9,
-        frees: 6,
         refused_by_cap: refused,
-        refused_by_driver: 0,
-        events: 15,
-        warned: 0,
         total_bytes: 80 * GIB,
         uuid: [ordinal; 16],
-        only_warns: false,
-        free_cache: 0,
         resident: counted,
-        paused: 0,
+        ..LiveDevice::default()
     }
 }
 
 pub(super) fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> LiveProcess {
     LiveProcess {
+        key: ProcessKey::default(),
         pid,
-        command: command.into(),
+        is_here: true,
         state: LiveState::Recording,
         off_by: Vec::new(),
         trace: format!("/nowhere/{pid}.vtrace"),
+        start_unix_ns: 0,
+        start_mono_ns: 0,
         updated_ns: 1,
         group: None,
         devices,
         sites: Vec::new(),
+        // Where the test puts what /proc says.
+        owner: LiveOwner { executable: command.into(), ..LiveOwner::default() },
+        escapes: 0,
     }
 }
 
@@ -79,13 +72,13 @@ fn three() -> Vec<LiveProcess> {
 /// A look at these processes, where there is no NVML.
 pub(super) fn look(processes: Vec<LiveProcess>) -> Look {
     let owner = |process: &LiveProcess| {
-        (process.pid, Owner { user: "ann".into(), is_mine: true, command: String::new() })
+        let command = process.owner.executable.clone();
+        (process.pid, Owner { user: "ann".into(), is_mine: true, command })
     };
-    let rates = processes.iter().map(|process| (process.pid, Rate::None)).collect();
     Look {
         owners: processes.iter().map(owner).collect(),
-        cards: Cards::None("no library".into()),
-        rates,
+        cards: Some(Err("no library".into())),
+        verdicts: processes.iter().map(|process| (process.pid, None)).collect(),
         processes,
         in_first_namespace: true,
     }
@@ -102,17 +95,16 @@ fn state() -> State {
     state
 }
 
-fn drawn(state: &State, width: u16, height: u16) -> (Vec<String>, Targets) {
+fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    let mut targets = Targets::new();
-    terminal.draw(|frame| targets = draw(frame, state)).unwrap();
+    terminal.draw(|frame| draw(frame, state)).unwrap();
     let buffer = terminal.backend().buffer();
     let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    ((0..height).map(|y| line(y).trim_end().to_string()).collect(), targets)
+    (0..height).map(|y| line(y).trim_end().to_string()).collect()
 }
 
 fn screen(state: &State, width: u16) -> Vec<String> {
-    drawn(state, width, 24).0
+    drawn(state, width, 24)
 }
 
 fn press(state: &mut State, keys: &[KeyCode]) {
@@ -283,37 +275,6 @@ fn a_cap_is_asked_for_and_confirmed() {
     assert_eq!(state.order.take(), Some(Order::Page { pid: 4712, trace }));
 }
 
-fn click(state: &mut State, targets: &Targets, kind: MouseEventKind, target: Target) {
-    let (area, _) = targets.iter().find(|(_, there)| *there == target).expect("it is drawn");
-    let (column, row) = (area.x + area.width / 2, area.y);
-    state.mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE }, targets);
-}
-
-#[test]
-fn the_mouse_chooses_opens_sorts_and_scrolls() {
-    let mut state = state();
-    let (lines, targets) = drawn(&state, 80, 24);
-    let row = targets.iter().find(|(_, target)| *target == Target::Row(99)).unwrap().0;
-    assert!(lines[usize::from(row.y)].contains(" 99 "), "{lines:?}");
-    let left = MouseEventKind::Down(MouseButton::Left);
-    click(&mut state, &targets, left, Target::Row(99));
-    assert_eq!((state.chosen, state.view), (Some(99), View::List));
-    click(&mut state, &targets, MouseEventKind::ScrollUp, Target::Row(99));
-    assert_eq!(state.chosen, Some(4711));
-    click(&mut state, &targets, left, Target::Sort(Sort::Command));
-    assert_eq!(state.sort, Sort::Command);
-    click(&mut state, &targets, left, Target::Row(4711));
-    assert_eq!(state.view, View::Process(4711), "it was chosen");
-    let (_, targets) = drawn(&state, 80, 24);
-    click(&mut state, &targets, left, Target::Key(KeyCode::Esc));
-    assert_eq!(state.view, View::List);
-    // A question is answered by the keyboard.
-    press(&mut state, &[KeyCode::Char('c')]);
-    let (_, targets) = drawn(&state, 80, 24);
-    click(&mut state, &targets, left, Target::Row(99));
-    assert!(matches!(state.input, Input::Cap { pid: 4711, .. }), "{:?}", state.input);
-}
-
 #[test]
 fn many_cards_have_a_line_each_and_leave_room_for_the_processes() {
     let mut state = State::default();
@@ -337,14 +298,14 @@ fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
         },
     ));
     assert!(!screen(&state, 200).iter().any(|line| line.contains("train.py:30")));
-    let (lines, _) = drawn(&state, 200, 50);
+    let lines = drawn(&state, 200, 50);
     has(&lines, &["> 4712", "pid 4712, ann", "30.00 MiB 2 train.py:30", "weights 1.00 GiB"]);
     // All of it is used: the map reaches the last lines and the right edge.
     let used = lines.iter().filter(|line| line.chars().count() > 190).count();
     assert!(used >= 25, "{used}\n{}", lines.join("\n"));
     assert!(lines[48].chars().count() > 190 && lines.len() == 50, "{}", lines.join("\n"));
     state.open(4712);
-    let (lines, _) = drawn(&state, 200, 50);
+    let lines = drawn(&state, 200, 50);
     assert!(lines[48].chars().count() > 190, "{}", lines.join("\n"));
     has(&lines, &["held since opened count line", "train.py:1"]);
 }

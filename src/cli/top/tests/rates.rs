@@ -4,16 +4,17 @@ use ratatui::crossterm::event::KeyCode;
 use testkit::trace_builder::TraceBuilder;
 use vramtrace_format::Kind;
 
-use super::super::rates::{History, Rate};
+use super::super::look::History;
 use super::super::state::State;
 use super::{MIB, has, look, press, screen, three};
+use crate::live_processes::followed::Growth;
 
 #[test]
 fn a_rate_stands_only_where_a_line_grows() {
     let mut state = State::default();
     let mut seen = look(three());
-    let growing = Rate::Growing { bytes_per_s: 2.0 * MIB as f64, full_in_s: Some(7_000.0) };
-    seen.rates = [(4711, growing), (4712, Rate::None)].into();
+    let growing = Growth { bytes_per_s: 2.0 * MIB as f64, full_in_s: Some(7_000.0) };
+    seen.verdicts = [(4711, Some(growing)), (4712, None)].into();
     state.update(&seen);
     let lines = screen(&state, 80);
     has(
@@ -44,17 +45,17 @@ fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
         builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
         if n % 100 == 99 {
             builder.write(file.path());
-            rates.push(history.rate(file.path()).unwrap());
+            rates.push(history.verdict(file.path()).unwrap());
         }
     }
     for rate in rates {
-        let Rate::Growing { bytes_per_s, .. } = rate else { panic!("{rate:?}") };
-        assert!((9.0..11.0).contains(&(bytes_per_s / MIB as f64)), "{rate:?}");
+        let growth: Growth = rate.expect("it grows");
+        assert!((9.0..11.0).contains(&(growth.bytes_per_s / MIB as f64)), "{growth:?}");
     }
     // Memory that stays is none.
     let mut builder = TraceBuilder::new();
     builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
     builder.alloc_by(30 * second, Kind::Device, 1 << 51, MIB, 2);
     builder.write(file.path());
-    assert_eq!(History::default().rate(file.path()).unwrap(), Rate::None);
+    assert_eq!(History::default().verdict(file.path()), Some(None));
 }

@@ -2,18 +2,18 @@
 
 use ratatui::crossterm::event::KeyCode;
 
-use super::super::look::{Cards, Owner};
+use super::super::look::{CardsAnswer, Owner};
 use super::super::once;
 use super::super::state::State;
 use super::{GIB, has, look, press, screen, three};
 use crate::driver::nvml::cards::{CardFacts, CardProcess};
 
 /// NVML with these processes on GPU 0: pid, bytes.
-fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> Cards {
+fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> CardsAnswer {
     let process = |(pid, bytes): &(u32, Option<u64>)| {
         (*pid, CardProcess { bytes: *bytes, utilization: Some(*pid % 100) })
     };
-    Cards::Known(vec![CardFacts {
+    Some(Ok(vec![CardFacts {
         index,
         uuid: [0; 16],
         name: "Test Card".into(),
@@ -22,7 +22,7 @@ fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> Cards {
         utilization: Some(87),
         tells_utilization: true,
         processes: processes.iter().map(process).collect(),
-    }])
+    }]))
 }
 
 #[test]

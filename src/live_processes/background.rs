@@ -35,6 +35,15 @@ impl<T: Clone + Send + 'static> Background<T> {
         Background { latest, is_left }
     }
 
+    /// The first value of which `is_wanted` is true, or the latest one after this time.
+    pub fn wait(&self, most: Duration, is_wanted: impl Fn(&T) -> bool) -> T {
+        let began = Instant::now();
+        while !is_wanted(&self.latest()) && began.elapsed() < most {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.latest()
+    }
+
     pub fn latest(&self) -> T {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
