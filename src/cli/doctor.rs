@@ -2,17 +2,14 @@
 
 use std::ffi::OsString;
 
-use serde_json::{Value, json};
-use vramtrace_format::uuid;
+use serde::Serialize;
 use vramtrace_reader::files;
 
-use super::doctor_text::{self, version};
-use crate::doctor::machine::Machine;
-use crate::doctor::usage;
-use crate::doctor::{self, CommandFound, Findings};
+use super::doctor_text;
+use crate::console;
+use crate::doctor::{self, Findings, usage};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::Launch;
-use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
 
@@ -39,9 +36,6 @@ pub struct Args {
     /// Print all findings; without it they fit one screen
     #[arg(long)]
     full: bool,
-    /// With --full: list every entry point
-    #[arg(long)]
-    all: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -60,7 +54,7 @@ pub fn run(args: Args) -> Outcome {
         let place = files::temporary_directory("vramtrace-doctor-", None, &[])?;
         let launch = Launch {
             command: args.command,
-            cap: args.cap.filter(|_| findings.cap.as_ref().is_some_and(|cap| cap.limits.is_ok())),
+            cap: args.cap.filter(|_| findings.cap.as_ref().is_some_and(|cap| cap.error.is_none())),
             settings: Vec::new(),
             output: Output::new(Some(place.path().as_os_str()))?,
             simulated,
@@ -71,124 +65,27 @@ pub fn run(args: Args) -> Outcome {
         command.used = Some(usage::of(&ended, was_simulated).map_err(Failure::new)?);
     }
     let problems = findings.problems();
+    let first = doctor::first_step(&problems);
     if args.json {
-        crate::console::print(&crate::console::json(&as_json(&findings, &problems))?)?;
+        let problems = problems.iter().map(|problem| problem.text.as_str()).collect();
+        let notes = findings.notes();
+        let report = Report { schema: SCHEMA, findings: &findings, notes, first, problems };
+        console::print(&console::json(&report)?)?;
     } else {
-        let text = match args.full || args.all {
-            true => doctor_text::full(&findings, &problems, args.all),
-            false => doctor_text::short(&findings, &problems),
-        };
-        crate::console::print(&text)?;
+        console::print(&doctor_text::text(&findings, &problems, first, args.full))?;
     }
     Ok(if problems.is_empty() { DONE } else { FOUND })
 }
 
-fn as_json(findings: &Findings, problems: &[String]) -> Value {
-    let driver = match &findings.driver {
-        Ok(driver) => json!({
-            "found": true,
-            "cuda_version": version(driver.version),
-            "devices": driver.devices.iter().map(|device| json!({
-                "ordinal": device.ordinal,
-                "name": device.name,
-                "uuid": uuid::text(&device.uuid, false),
-                "total_bytes": device.total_bytes,
-            })).collect::<Vec<_>>(),
-        }),
-        Err(why) => json!({ "found": false, "why": why }),
-    };
-    let nvml = match &findings.nvml {
-        Ok(nvml) => json!({
-            "found": true, "driver_version": nvml.driver_version, "devices": nvml.devices,
-            "cards": nvml.cards.iter().map(|card| json!({
-                "index": card.index,
-                "used_bytes": card.used_bytes,
-                "computing": card.computing,
-                "drawing": card.drawing,
-                "has_figures": card.has_figures,
-            })).collect::<Vec<_>>(),
-        }),
-        Err(why) => json!({ "found": false, "why": why }),
-    };
-    let recorder = match &findings.shim {
-        Ok(shim) => json!({
-            "found": true,
-            "path": shim.path.display().to_string(),
-            "entry_points": shim.coverage.entries.iter().map(|entry| json!({
-                "name": entry.name, "section": entry.section, "how": entry.how.name(),
-            })).collect::<Vec<_>>(),
-        }),
-        Err(why) => json!({ "found": false, "why": why }),
-    };
-    let cap = findings.cap.as_ref().map(|cap| {
-        let limits = cap.limits.as_ref();
-        json!({
-            "text": cap.text,
-            "error": limits.err(),
-            "limits": limits.ok().map(|limits| limits.iter().map(|(ordinal, bytes)| json!({
-                "ordinal": ordinal, "cap_bytes": bytes,
-            })).collect::<Vec<_>>()),
-            "ignored": cap.ignored,
-        })
-    });
-    json!({
-        "schema": "vramtrace.doctor/1",
-        "driver": driver,
-        "nvml": nvml,
-        "machine": machine_json(&findings.machine),
-        "notes": findings.notes(),
-        "recorder": recorder,
-        "cap": cap,
-        "preload": findings.preload.iter().map(|(path, problem)| json!({
-            "path": path.display().to_string(), "problem": problem,
-        })).collect::<Vec<_>>(),
-        "first": findings.first_step(),
-        "command": findings.command.as_ref().map(command_json),
-        "problems": problems,
-    })
-}
+const SCHEMA: &str = "vramtrace.doctor/1";
 
-fn machine_json(machine: &Machine) -> Value {
-    json!({
-        "wsl": machine.is_wsl,
-        "kernel_module": machine.kernel_module,
-        "nodes": machine.nodes.iter().map(|node| json!({
-            "path": node.path.display().to_string(), "access": node.access.name(),
-        })).collect::<Vec<_>>(),
-        "runtime": machine.runtime.as_ref().map(|runtime| json!({
-            "library": runtime.library, "cuda_version": version(runtime.version),
-        })),
-    })
-}
-
-fn command_json(command: &CommandFound) -> Value {
-    let used = command.used.as_ref().map(|used| {
-        let (exit_code, signal) = match used.status {
-            Status::Exited(code) => (Some(code), None),
-            Status::Signalled(signal) => (None, Some(signal)),
-        };
-        json!({
-            "exit_code": exit_code,
-            "signal": signal,
-            "simulated": used.simulated,
-            "processes": used.processes,
-            "allocations": used.allocations,
-            "refusals": used.refusals,
-            "passed_through": used.passed,
-            "notes": used.notes,
-            "without_recorder": used.without_shim.iter().map(|(pid, name)| json!({
-                "pid": pid, "name": name,
-            })).collect::<Vec<_>>(),
-        })
-    });
-    json!({
-        "name": command.name.to_string_lossy(),
-        "executable": command.executable.as_ref().map(|e| e.path.display().to_string()),
-        "script": command.executable.as_ref()
-            .and_then(|e| e.script.as_ref()).map(|script| script.display().to_string()),
-        "escapes": command.executable.as_ref().map(|executable| {
-            executable.escapes.iter().map(|escape| escape.name()).collect::<Vec<_>>()
-        }),
-        "used": used,
-    })
+/// `doctor --json`.
+#[derive(Serialize)]
+struct Report<'f> {
+    schema: &'static str,
+    #[serde(flatten)]
+    findings: &'f Findings,
+    notes: Vec<String>,
+    first: &'f str,
+    problems: Vec<&'f str>,
 }

@@ -81,14 +81,7 @@ impl Place {
 }
 
 pub fn enable(args: Enable) -> Outcome {
-    let library = library::find(library::SHIM)?;
-    if !library::can_be_preloaded(&library) {
-        return Err(Failure::new(format!(
-            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
-             vramtrace elsewhere",
-            library.display()
-        )));
-    }
+    let library = library::find_preloadable()?;
     let (python, hook) = args.place.hook()?;
     for path in hook.write(&library, args.always)? {
         message(format_args!("wrote {}", path.display()));

@@ -65,14 +65,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(bad) = [&args.cap, &args.out].into_iter().flatten().find(|it| it.contains('\n')) {
         return Err(Failure::new(format!("`{bad}`: a variable cannot hold a line break")));
     }
-    let library = library::find(library::SHIM)?;
-    if !library::can_be_preloaded(&library) {
-        return Err(Failure::new(format!(
-            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
-             vramtrace elsewhere",
-            library.display()
-        )));
-    }
+    let library = library::find_preloadable()?;
     let text = args.place.text(&library, args.cap.as_deref(), args.out.as_deref())?;
     message(args.place.hint());
     print(&text)?;

@@ -128,34 +128,29 @@ pub fn run(args: Args) -> Outcome {
     let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
     let out = args.out.or_else(by_variable);
     let job = args.job_cap.as_deref().map(job).transpose()?;
-    let settings = [
-        job.as_ref().map(|job| ("VRAMTRACE_CAP_GROUP", job.variable.clone())),
-        setting("--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, |text| {
-            Mode::parse(text).map(drop)
-        })?,
-        setting("--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, |text| {
-            policy::soft(text).map(drop)
-        })?,
-        setting("--stacks", "VRAMTRACE_STACKS", args.stacks, |text| {
-            stackspec::languages(text).map(drop)
-        })?,
-        setting("--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, |text| {
-            stackspec::depth(text).map(drop)
-        })?,
-        setting("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| {
-            stackspec::tensors(text).map(drop)
-        })?,
-        setting("--sampled", "VRAMTRACE_RECORD", args.sampled.then(|| "sampled".into()), |text| {
-            recordspec::recording(text).map(drop)
-        })?,
-        setting("--overhead", "VRAMTRACE_OVERHEAD", args.overhead, |text| {
-            recordspec::overhead(text).map(drop)
-        })?,
-        setting("--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, |text| {
-            OomReport::parse(text).map(drop)
-        })?,
+    let sampled = args.sampled.then(|| "sampled".to_string());
+    let checked: [(_, _, _, Check); 8] = [
+        ("--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, |text| wrong(Mode::parse(text))),
+        ("--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, |text| wrong(policy::soft(text))),
+        ("--stacks", "VRAMTRACE_STACKS", args.stacks, |text| wrong(stackspec::languages(text))),
+        ("--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, |text| {
+            wrong(stackspec::depth(text))
+        }),
+        ("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| wrong(stackspec::tensors(text))),
+        ("--sampled", "VRAMTRACE_RECORD", sampled, |text| wrong(recordspec::recording(text))),
+        ("--overhead", "VRAMTRACE_OVERHEAD", args.overhead, |text| {
+            wrong(recordspec::overhead(text))
+        }),
+        ("--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, |text| {
+            wrong(OomReport::parse(text))
+        }),
     ];
-    let by_tensor = if args.per_tensor { per_tensor() } else { Vec::new() };
+    let mut settings: Vec<(&'static str, OsString)> = Vec::new();
+    settings.extend(job.as_ref().map(|job| ("VRAMTRACE_CAP_GROUP", job.variable.clone())));
+    for (option, variable, given, check) in checked {
+        settings.extend(setting(option, variable, given, check)?);
+    }
+    settings.extend(args.per_tensor.then(per_tensor).into_iter().flatten());
     let output = Output::new(out.as_deref())?;
     let gate = Gate::new(args.gate, !output.is_off())?;
     // Dropping it says that the run has ended.
@@ -165,7 +160,6 @@ pub fn run(args: Args) -> Outcome {
     };
     // Others may have recorded into the same directory meanwhile.
     let output = if ticket.is_some() { Output::new(out.as_deref())? } else { output };
-    let settings: Vec<_> = settings.into_iter().flatten().chain(by_tensor).collect();
     let run_once =
         |simulated, output, fix: Option<(&'static str, OsString)>| -> Result<_, Failure> {
             let launch = Launch {
@@ -273,11 +267,11 @@ fn job(cap: &str) -> Result<Job, Failure> {
 
 /// The value of an option, else of its variable, checked before the command starts. An empty variable counts as
 /// unset. Returns the variable to set for the command.
-fn setting<E: Display>(
+fn setting(
     option: &str,
     variable: &'static str,
     given: Option<String>,
-    check: impl Fn(&str) -> Result<(), E>,
+    check: Check,
 ) -> Result<Option<(&'static str, OsString)>, Failure> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty());
     let (name, value) = match given {
@@ -287,8 +281,17 @@ fn setting<E: Display>(
             None => return Ok(None),
         },
     };
-    check(&value).map_err(|why| Failure::new(format!("{name} `{value}`: {why}")))?;
-    Ok(Some((variable, value.into())))
+    match check(&value) {
+        None => Ok(Some((variable, value.into()))),
+        Some(why) => Err(Failure::new(format!("{name} `{value}`: {why}"))),
+    }
+}
+
+/// Why a value is wrong.
+type Check = fn(&str) -> Option<String>;
+
+fn wrong<T>(parsed: Result<T, impl Display>) -> Option<String> {
+    parsed.err().map(|why| why.to_string())
 }
 
 /// The exit status: the command's, and 1 if the command succeeded and a check failed.

@@ -4,22 +4,26 @@ use std::ffi::{CStr, c_char};
 use std::path::Path;
 
 use libloading::Library;
+use serde::Serialize;
 
 use crate::driver::loading;
 
-#[derive(Clone, Debug, Default)]
+/// The functions of the recorder's table, in its order.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Coverage {
+    #[serde(rename = "entry_points")]
     pub entries: Vec<EntryPoint>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize)]
 pub struct EntryPoint {
     pub name: String,
     pub section: String,
     pub how: Handling,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Handling {
     /// Recorded, and capped where it takes memory.
     Followed,
@@ -27,16 +31,6 @@ pub enum Handling {
     Noted,
     /// Passed to the driver.
     Passed,
-}
-
-impl Handling {
-    pub fn name(self) -> &'static str {
-        match self {
-            Handling::Followed => "followed",
-            Handling::Noted => "noted",
-            Handling::Passed => "passed",
-        }
-    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +72,15 @@ fn parse(text: &str) -> Coverage {
 }
 
 impl Coverage {
-    pub fn count(&self, how: Handling) -> usize {
-        self.entries.iter().filter(|entry| entry.how == how).count()
+    pub fn summary(&self) -> String {
+        let count = |how| self.entries.iter().filter(|entry| entry.how == how).count();
+        format!(
+            "{} entry points: {} followed, {} noted, {} passed to the driver",
+            self.entries.len(),
+            count(Handling::Followed),
+            count(Handling::Noted),
+            count(Handling::Passed)
+        )
     }
 
     /// Sections in the table's order, with how many of their entries are followed, and of how many.
@@ -109,6 +110,7 @@ mod tests {
                     cuNew\t13000\tL. Others\tnote\n";
         let coverage = parse(text);
         assert_eq!(coverage.sections(), [("A. Takes", 1, 2), ("L. Others", 0, 1)]);
-        assert_eq!(coverage.count(Handling::Noted), 1);
+        let summary = "3 entry points: 1 followed, 1 noted, 1 passed to the driver";
+        assert_eq!(coverage.summary(), summary);
     }
 }

@@ -4,26 +4,33 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Serialize, Serializer};
+
+use super::{json, version};
 use crate::driver::runtime::{self, Runtime};
 use vramtrace_reader::files;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Machine {
     /// Windows runs this Linux: there is one node for all GPUs, and NVML knows little.
+    #[serde(rename = "wsl")]
     pub is_wsl: bool,
     pub nodes: Vec<DeviceNode>,
     /// Driver version of the kernel module. `None`: it is not loaded.
     pub kernel_module: Option<String>,
+    #[serde(serialize_with = "runtime")]
     pub runtime: Option<Runtime>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Serialize)]
 pub struct DeviceNode {
+    #[serde(serialize_with = "json::path")]
     pub path: PathBuf,
     pub access: Access,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Access {
     Granted,
     /// This user may not read and write it.
@@ -39,6 +46,11 @@ impl Access {
             Access::Missing => "missing",
         }
     }
+}
+
+fn runtime<S: Serializer>(found: &Option<Runtime>, to: S) -> Result<S::Ok, S::Error> {
+    let facts = |found: &Runtime| serde_json::json!({ "library": found.library, "cuda_version": version(found.version) });
+    found.as_ref().map(facts).serialize(to)
 }
 
 /// The node of WSL2.
@@ -147,14 +159,13 @@ impl Machine {
     /// The runtime needs a newer driver. `driver`: the CUDA version of the driver.
     pub fn runtime_too_new(&self, driver: u32) -> Option<String> {
         let Runtime { library, version } = self.runtime.as_ref()?;
-        let text = |version: u32| format!("{}.{}", version / 1000, version % 1000 / 10);
         // Within a major version a driver runs newer runtimes.
         (version / 1000 > driver / 1000).then(|| {
             format!(
                 "{library} is of CUDA {} and the driver is for CUDA {} at most: programs that load it \
                  fail with cudaErrorInsufficientDriver (35)",
-                text(*version),
-                text(driver)
+                super::version(*version),
+                super::version(driver)
             )
         })
     }

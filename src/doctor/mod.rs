@@ -1,21 +1,24 @@
 //! Examines driver, NVML, recorder, LD_PRELOAD, cap and command for `vramtrace doctor`, which prints the findings.
 
 pub mod coverage;
+mod json;
 pub mod machine;
 pub mod recording;
 pub mod usage;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use vramtrace_format::capspec::{self, CapSpec, Target};
 use vramtrace_format::escape::Escape;
 use vramtrace_format::uuid;
 
 use crate::driver::nvml::{self, Card, Nvml};
 use crate::driver::{Driver, GpuDevice};
-use crate::launch::elf::{self, Executable};
-use crate::launch::library;
+use crate::launch::elf;
+use crate::launch::library::{self, Preloaded};
+use crate::launch::monitor::Unrecorded;
 use crate::live_processes::kernel_driver;
 use coverage::Coverage;
 use machine::{Access, DeviceNode, Machine};
@@ -35,48 +38,84 @@ pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
 ];
 
 /// What `doctor` prints. Errors are texts here: they are shown, and nothing depends on their kind.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Findings {
+    #[serde(serialize_with = "json::found")]
     pub driver: Result<DriverFound, String>,
+    #[serde(serialize_with = "json::found")]
     pub nvml: Result<Nvml, String>,
     pub machine: Machine,
+    #[serde(skip)]
     pub switches: Switches,
+    #[serde(rename = "recorder", serialize_with = "json::found")]
     pub shim: Result<ShimFound, String>,
     pub cap: Option<CapFound>,
-    /// What LD_PRELOAD names already, each with what keeps the loader from taking it.
-    pub preload: Vec<(PathBuf, Option<String>)>,
+    /// What LD_PRELOAD names already.
+    pub preload: Vec<Preloaded>,
     pub command: Option<CommandFound>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct DriverFound {
+    #[serde(rename = "cuda_version", serialize_with = "json::version")]
     pub version: u32,
     pub devices: Vec<GpuDevice>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct ShimFound {
+    #[serde(serialize_with = "json::path")]
     pub path: PathBuf,
+    #[serde(flatten)]
     pub coverage: Coverage,
 }
 
 /// The cap that VRAMTRACE_CAP or `--cap` would set.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct CapFound {
     pub text: String,
-    /// Bytes by ordinal, or what is wrong with the text.
-    pub limits: Result<Vec<(u32, u64)>, String>,
+    /// What is wrong with the text.
+    pub error: Option<String>,
+    pub limits: Option<Vec<LimitFound>>,
     /// Devices that it names and that are not visible.
     pub ignored: Vec<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct LimitFound {
+    pub ordinal: u32,
+    pub cap_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
 pub struct CommandFound {
-    pub name: OsString,
+    pub name: String,
     /// `None`: no such command.
-    pub executable: Option<Executable>,
+    #[serde(serialize_with = "json::path_or_null")]
+    pub executable: Option<PathBuf>,
+    /// The script that names the executable in its first line.
+    #[serde(serialize_with = "json::path_or_null")]
+    pub script: Option<PathBuf>,
+    pub escapes: Option<Vec<elf::Escape>>,
     /// What it did when it was run; an error when it could not be.
     pub used: Option<DriverUsage>,
+}
+
+/// Something that keeps a program from being recorded and capped.
+pub struct Problem {
+    pub text: String,
+    /// What to do about it, and how early: the lowest first.
+    step: Option<(u8, String)>,
+}
+
+impl Problem {
+    fn new(text: String) -> Problem {
+        Problem { text, step: None }
+    }
+
+    fn with(text: String, order: u8, step: impl Into<String>) -> Problem {
+        Problem { text, step: Some((order, step.into())) }
+    }
 }
 
 /// Finds everything that needs no run of the command.
@@ -85,10 +124,15 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
     let devices = driver.as_ref().map_or(&[][..], |found| &found.devices);
     Findings {
         cap: cap.map(|text| judge_cap(text, devices)),
-        command: command.map(|name| CommandFound {
-            name: name.into(),
-            executable: elf::examine(name),
-            used: None,
+        command: command.map(|name| {
+            let (mut found, name) = (elf::examine(name), name.to_string_lossy().into_owned());
+            CommandFound {
+                name,
+                script: found.as_mut().and_then(|found| found.script.take()),
+                escapes: found.as_mut().map(|found| std::mem::take(&mut found.escapes)),
+                executable: found.map(|found| found.path),
+                used: None,
+            }
         }),
         nvml: nvml::ask().map_err(|error| error.to_string()),
         machine: machine::look(),
@@ -112,16 +156,25 @@ fn find_shim() -> Result<ShimFound, String> {
     Ok(ShimFound { path, coverage })
 }
 
+/// 13000 is CUDA 13.0.
+pub fn version(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
 fn judge_cap(text: &str, devices: &[GpuDevice]) -> CapFound {
-    let spec = capspec::parse(text);
-    let ignored = spec.as_ref().map_or(Vec::new(), |spec| not_visible(spec, devices));
-    let limits = spec.map_err(|error| error.to_string()).map(|spec| {
-        let limit = |device: &GpuDevice| {
-            Some((device.ordinal, spec.limit(device.ordinal, &device.uuid, device.total_bytes)?))
-        };
-        devices.iter().filter_map(limit).collect()
-    });
-    CapFound { text: text.into(), limits, ignored }
+    let text = text.to_string();
+    let spec = match capspec::parse(&text) {
+        Ok(spec) => spec,
+        Err(why) => {
+            return CapFound { text, error: Some(why.to_string()), limits: None, ignored: vec![] };
+        }
+    };
+    let limit = |device: &GpuDevice| {
+        let cap_bytes = spec.limit(device.ordinal, &device.uuid, device.total_bytes)?;
+        Some(LimitFound { ordinal: device.ordinal, cap_bytes })
+    };
+    let limits = Some(devices.iter().filter_map(limit).collect());
+    CapFound { text, error: None, limits, ignored: not_visible(&spec, devices) }
 }
 
 fn not_visible(spec: &CapSpec, devices: &[GpuDevice]) -> Vec<String> {
@@ -137,8 +190,8 @@ fn not_visible(spec: &CapSpec, devices: &[GpuDevice]) -> Vec<String> {
 }
 
 impl Findings {
-    /// What keeps a program from being recorded and capped, a line each.
-    pub fn problems(&self) -> Vec<String> {
+    /// What keeps a program from being recorded and capped.
+    pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         // A command that runs over the simulated driver needs no other.
         let simulated =
@@ -146,44 +199,47 @@ impl Findings {
         if let Err(why) = &self.driver
             && !simulated
         {
-            problems.push(format!("no driver: {why}"));
-            problems.extend(self.machine.node_problems());
+            let denied = |node: &&DeviceNode| node.access == Access::Denied;
+            let step = match self.machine.nodes.iter().find(denied) {
+                Some(node) => format!("let this user read and write {}", node.path.display()),
+                None => "install the NVIDIA driver, or try without a GPU: vramtrace demo".into(),
+            };
+            problems.push(Problem::with(format!("no driver: {why}"), 4, step));
+            problems.extend(self.machine.node_problems().into_iter().map(Problem::new));
         }
         if !self.is_simulated() {
             let library = self.nvml.as_ref().ok().map(|nvml| nvml.driver_version.as_str());
-            problems.extend(self.machine.version_mismatch(library));
+            problems.extend(self.machine.version_mismatch(library).map(Problem::new));
         }
         if let Err(why) = &self.shim {
-            problems.push(format!("no recorder: {why}"));
+            let step = "install libvramtrace.so beside the command, or name it in VRAMTRACE_LIB";
+            problems.push(Problem::with(format!("no recorder: {why}"), 0, step));
         }
-        problems.extend(self.switches.problems());
-        for (path, why) in &self.preload {
-            if let Some(why) = why {
-                problems.push(format!(
-                    "LD_PRELOAD names {}: {why}; the loader leaves it out",
-                    path.display()
-                ));
-            }
+        problems.extend(self.switches.problems().into_iter().map(Problem::new));
+        for Preloaded { path, problem } in &self.preload {
+            let problem = problem.as_ref().map(|why| {
+                let text = format!("LD_PRELOAD names {path}: {why}; the loader leaves it out");
+                let step = "out of LD_PRELOAD; `vramtrace run` names the right library";
+                Problem::with(text, 1, format!("take {path} {step}"))
+            });
+            problems.extend(problem);
         }
         if let Some(cap) = &self.cap {
-            if let Err(why) = &cap.limits {
-                problems.push(format!("the cap is not understood: {why}"));
+            if let Some(why) = &cap.error {
+                let step = "correct the cap, for example VRAMTRACE_CAP=8GiB";
+                let text = format!("the cap is not understood: {why}");
+                problems.push(Problem::with(text, 3, step));
             }
-            if self.driver.is_ok() {
-                let ignored = cap.ignored.iter();
-                problems.extend(
-                    ignored.map(|device| format!("the cap names {device}, which is not visible")),
-                );
-            }
+            let ignored = cap.ignored.iter().filter(|_| self.driver.is_ok());
+            let text = |device| format!("the cap names {device}, which is not visible");
+            problems.extend(ignored.map(text).map(Problem::new));
         }
         if let Some(command) = &self.command {
             command.problems(&mut problems);
         }
         problems
     }
-}
 
-impl Findings {
     /// The driver that the loader finds is the simulated one, which is no part of the machine.
     fn is_simulated(&self) -> bool {
         let simulated = |device: &GpuDevice| device.name.starts_with("Simulated ");
@@ -226,48 +282,15 @@ impl Findings {
         }));
         notes
     }
+}
 
-    /// The one thing to do first.
-    pub fn first_step(&self) -> String {
-        let used = self.command.as_ref().and_then(|command| command.used.as_ref());
-        if self.shim.is_err() {
-            return "install libvramtrace.so beside the command, or name it in VRAMTRACE_LIB"
-                .into();
-        }
-        if let Some((path, _)) = self.preload.iter().find(|(_, why)| why.is_some()) {
-            return format!(
-                "take {} out of LD_PRELOAD; `vramtrace run` names the right library",
-                path.display()
-            );
-        }
-        if let Some(command) = &self.command {
-            match &command.executable {
-                None => return format!("give a command that exists: {}", command.name.display()),
-                Some(executable)
-                    if executable.escapes.iter().any(|escape| escape.hides_executable()) =>
-                {
-                    return "record a dynamic program: the loader reaches no other".into();
-                }
-                Some(_) => {}
-            }
-        }
-        if let Some(cap) = &self.cap
-            && cap.limits.is_err()
-        {
-            return "correct the cap, for example VRAMTRACE_CAP=8GiB".into();
-        }
-        if self.driver.is_err() && !used.is_some_and(|used| used.simulated) {
-            let denied = |node: &DeviceNode| node.access == Access::Denied;
-            return match self.machine.nodes.iter().find(|node| denied(node)) {
-                Some(node) => format!("let this user read and write {}", node.path.display()),
-                None => "install the NVIDIA driver, or try without a GPU: vramtrace demo".into(),
-            };
-        }
-        if self.problems().is_empty() {
-            "record a program: vramtrace run python train.py".into()
-        } else {
-            "see the problems below".into()
-        }
+/// The one thing to do first.
+pub fn first_step(problems: &[Problem]) -> &str {
+    let steps = problems.iter().filter_map(|problem| problem.step.as_ref());
+    match steps.min_by_key(|(order, _)| *order) {
+        Some((_, step)) => step,
+        None if problems.is_empty() => "record a program: vramtrace run python train.py",
+        None => "see the problems below",
     }
 }
 
@@ -290,24 +313,33 @@ fn in_use(card: &Card) -> Option<String> {
 }
 
 impl CommandFound {
-    fn problems(&self, problems: &mut Vec<String>) {
-        let name = self.name.display();
-        match &self.executable {
-            None => problems.push(format!("{name}: no such command, or no executable")),
-            Some(executable) => problems
-                .extend(executable.escapes.iter().map(|e| format!("{name} {}", e.explanation()))),
+    fn problems(&self, problems: &mut Vec<Problem>) {
+        let name = &self.name;
+        if self.executable.is_none() {
+            let text = format!("{name}: no such command, or no executable");
+            problems.push(Problem::with(text, 2, format!("give a command that exists: {name}")));
         }
+        problems.extend(self.escapes.iter().flatten().map(|escape| {
+            let text = format!("{name} {}", escape.explanation());
+            match escape.hides_executable() {
+                true => {
+                    let step = "record a dynamic program: the loader reaches no other";
+                    Problem::with(text, 2, step)
+                }
+                false => Problem::new(text),
+            }
+        }));
         let Some(used) = &self.used else { return };
-        for (pid, name) in &used.without_shim {
-            problems.push(format!("process {pid} ({name}) used the driver without the recorder"));
-        }
+        let unrecorded = used.without_shim.iter().map(|Unrecorded { pid, name }| {
+            format!("process {pid} ({name}) used the driver without the recorder")
+        });
         let second = Escape::SecondDriver.text();
-        if used.notes.iter().any(|note| note == second) {
-            problems.push(second.into());
-        }
-        for api in &used.passed {
-            problems.push(format!("{api} was called: it is counted, its memory is not followed"));
-        }
+        let second = used.notes.iter().find(|note| *note == second).cloned();
+        let passed = used
+            .passed
+            .iter()
+            .map(|api| format!("{api} was called: it is counted, its memory is not followed"));
+        problems.extend(unrecorded.chain(second).chain(passed).map(Problem::new));
     }
 }
 
@@ -323,8 +355,8 @@ mod tests {
     fn a_cap_for_devices_that_are_not_there_is_reported() {
         let id = uuid::text(&[9; 16], false);
         let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
-        assert_eq!(found.limits, Ok(vec![(0, 12 << 30)]));
+        assert_eq!(found.limits, Some(vec![LimitFound { ordinal: 0, cap_bytes: 12 << 30 }]));
         assert_eq!(found.ignored, ["device 3".to_string(), id]);
-        assert!(judge_cap("8", &[]).limits.unwrap_err().contains("8GiB"));
+        assert!(judge_cap("8", &[]).error.unwrap().contains("8GiB"));
     }
 }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use vramtrace_format::{Event, SiteId};
 use vramtrace_reader::trace::{OpenError, Trace};
 
 use crate::launch::RunResult;
 use crate::launch::child::Status;
+use crate::launch::monitor::Unrecorded;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct DriverUsage {
-    pub status: Status,
+    pub exit_code: Option<u8>,
+    pub signal: Option<i32>,
     pub simulated: bool,
     pub processes: usize,
     /// Calls that took memory, by entry point.
@@ -19,14 +22,17 @@ pub struct DriverUsage {
     /// Refused requests, by entry point.
     pub refusals: BTreeMap<String, u64>,
     /// Entry points whose memory is not followed.
+    #[serde(rename = "passed_through")]
     pub passed: BTreeSet<String>,
     /// Lines that the recorder put on stderr.
     pub notes: Vec<String>,
     /// Libraries that replaced the beginning of the recorder's functions.
+    #[serde(skip)]
     pub patched_by: BTreeSet<String>,
-    /// Processes that used the driver without the recorder: pid and name.
-    pub without_shim: Vec<(u32, String)>,
+    #[serde(rename = "without_recorder")]
+    pub without_shim: Vec<Unrecorded>,
     /// A process had the recorder.
+    #[serde(skip)]
     pub with_shim: bool,
 }
 
@@ -40,8 +46,13 @@ pub struct UnreadableTrace {
 
 pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, UnreadableTrace> {
     let traces = ended.output.traces();
+    let (exit_code, signal) = match ended.status {
+        Status::Exited(code) => (Some(code), None),
+        Status::Signalled(signal) => (None, Some(signal)),
+    };
     let mut usage = DriverUsage {
-        status: ended.status,
+        exit_code,
+        signal,
         simulated,
         processes: traces.len(),
         allocations: BTreeMap::new(),

@@ -75,10 +75,25 @@ fn result_name(result: CUresult) -> Option<&'static str> {
     })
 }
 
+/// A function of the driver, with its name.
+struct Function<F> {
+    name: &'static str,
+    call: F,
+}
+
+impl<F: Copy> Function<F> {
+    fn check(&self, with: impl FnOnce(F) -> CUresult) -> Result<(), Error> {
+        match with(self.call) {
+            0 => Ok(()),
+            result => Err(Error::Call { name: self.name, result }),
+        }
+    }
+}
+
 /// Declares the driver functions that are called: one field each, looked up by name.
 macro_rules! functions {
     ($($field:ident = $symbol:literal $unsafe:tt ( $($arg:ty),* );)*) => {
-        struct Functions { $($field: function!($unsafe $($arg),*),)* }
+        struct Functions { $($field: Function<function!($unsafe $($arg),*)>,)* }
 
         impl Functions {
             /// # Safety
@@ -88,19 +103,12 @@ macro_rules! functions {
                 // and write only where references lead.
                 unsafe {
                     Ok(Functions {
-                        $($field: *library.get($symbol.as_bytes()).map_err(Error::NotFound)?,)*
+                        $($field: Function {
+                            name: $symbol,
+                            call: *library.get($symbol.as_bytes()).map_err(Error::NotFound)?,
+                        },)*
                     })
                 }
-            }
-        }
-
-        #[derive(Clone, Copy)]
-        #[allow(non_camel_case_types)]
-        enum Name { $($field,)* }
-
-        impl Name {
-            fn symbol(self) -> &'static str {
-                match self { $(Name::$field => $symbol,)* }
             }
         }
     };
@@ -142,12 +150,17 @@ pub struct Driver {
     _library: Library,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct GpuDevice {
     pub ordinal: u32,
     pub name: String,
+    #[serde(serialize_with = "uuid_text")]
     pub uuid: [u8; 16],
     pub total_bytes: u64,
+}
+
+fn uuid_text<S: serde::Serializer>(uuid: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&vramtrace_format::uuid::text(uuid, false))
 }
 
 impl Driver {
@@ -157,40 +170,32 @@ impl Driver {
         let library = unsafe { Library::new("libcuda.so.1") }.map_err(Error::NotFound)?;
         // SAFETY: the name says that it is the driver.
         let functions = unsafe { Functions::find(&library)? };
-        let driver = Driver { functions, _library: library };
-        driver.check(Name::init, (driver.functions.init)(0))?;
-        Ok(driver)
-    }
-
-    fn check(&self, call: Name, result: CUresult) -> Result<(), Error> {
-        match result {
-            0 => Ok(()),
-            result => Err(Error::Call { name: call.symbol(), result }),
-        }
+        functions.init.check(|call| call(0))?;
+        Ok(Driver { functions, _library: library })
     }
 
     /// 13000 is CUDA 13.0.
     pub fn version(&self) -> Result<u32, Error> {
         let mut version = 0;
-        self.check(Name::version, (self.functions.version)(&mut version))?;
+        self.functions.version.check(|call| call(&mut version))?;
         Ok(version as u32)
     }
 
     pub fn devices(&self) -> Result<Vec<GpuDevice>, Error> {
         let mut count = 0;
-        self.check(Name::count, (self.functions.count)(&mut count))?;
+        self.functions.count.check(|call| call(&mut count))?;
         (0..count).map(|ordinal| self.describe(ordinal)).collect()
     }
 
     fn describe(&self, ordinal: c_int) -> Result<GpuDevice, Error> {
         let (mut device, mut name, mut uuid, mut total) = (0, [0u8; 128], [0; 16], 0);
         let room = name.len() as c_int - 1;
-        self.check(Name::device, (self.functions.device)(&mut device, ordinal))?;
+        let functions = &self.functions;
+        functions.device.check(|call| call(&mut device, ordinal))?;
         // SAFETY: there is room for so many bytes.
-        let named = unsafe { (self.functions.name)(name.as_mut_ptr().cast(), room, device) };
-        self.check(Name::name, named)?;
-        self.check(Name::uuid, (self.functions.uuid)(&mut uuid, device))?;
-        self.check(Name::total, (self.functions.total)(&mut total, device))?;
+        functions.name.check(|call| unsafe { call(name.as_mut_ptr().cast(), room, device) })?;
+        functions.uuid.check(|call| call(&mut uuid, device))?;
+        functions.total.check(|call| call(&mut total, device))?;
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
         Ok(GpuDevice {
             ordinal: ordinal as u32,
@@ -203,46 +208,44 @@ impl Driver {
     /// Makes the first device's primary context current, until [`Driver::leave`].
     pub fn enter(&self) -> Result<(), Error> {
         let mut context = std::ptr::null_mut();
-        self.check(Name::retain, (self.functions.retain)(&mut context, 0))?;
+        self.functions.retain.check(|call| call(&mut context, 0))?;
         // SAFETY: the handle that the driver has just given.
-        self.check(Name::set_current, unsafe { (self.functions.set_current)(context) })
+        self.functions.set_current.check(|call| unsafe { call(context) })
     }
 
     pub fn leave(&self) -> Result<(), Error> {
-        self.check(Name::release, (self.functions.release)(0))
+        self.functions.release.check(|call| call(0))
     }
 
     /// Free and total bytes, of the current context's device.
     pub fn memory(&self) -> Result<(u64, u64), Error> {
         let (mut free, mut total) = (0, 0);
-        self.check(Name::info, (self.functions.info)(&mut free, &mut total))?;
+        self.functions.info.check(|call| call(&mut free, &mut total))?;
         Ok((free as u64, total as u64))
     }
 
     pub fn alloc(&self, bytes: u64) -> Result<DevicePointer, Error> {
         let mut pointer = 0;
-        let result = (self.functions.alloc)(&mut pointer, bytes as usize);
-        self.check(Name::alloc, result).map(|()| pointer)
+        self.functions.alloc.check(|call| call(&mut pointer, bytes as usize))?;
+        Ok(pointer)
     }
 
     pub fn free(&self, pointer: DevicePointer) -> Result<(), Error> {
-        self.check(Name::free, (self.functions.free)(pointer))
+        self.functions.free.check(|call| call(pointer))
     }
 
     /// From the device's default pool, on the default stream.
     pub fn alloc_async(&self, bytes: u64) -> Result<DevicePointer, Error> {
-        let mut pointer = 0;
-        let result = (self.functions.alloc_async)(&mut pointer, bytes as usize, DEFAULT_STREAM);
-        self.check(Name::alloc_async, result).map(|()| pointer)
+        let (mut pointer, bytes) = (0, bytes as usize);
+        self.functions.alloc_async.check(|call| call(&mut pointer, bytes, DEFAULT_STREAM))?;
+        Ok(pointer)
     }
 
     pub fn free_async(&self, pointer: DevicePointer) -> Result<(), Error> {
-        let result = (self.functions.free_async)(pointer, DEFAULT_STREAM);
-        self.check(Name::free_async, result)
+        self.functions.free_async.check(|call| call(pointer, DEFAULT_STREAM))
     }
 
     pub fn wait(&self) -> Result<(), Error> {
-        let result = (self.functions.stream_wait)(DEFAULT_STREAM);
-        self.check(Name::stream_wait, result)
+        self.functions.stream_wait.check(|call| call(DEFAULT_STREAM))
     }
 }

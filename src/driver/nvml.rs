@@ -9,7 +9,7 @@ use self::calls::Calls;
 use super::Error;
 
 /// The driver version and the devices that NVML reports.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct Nvml {
     pub driver_version: String,
     pub devices: u32,
@@ -18,7 +18,7 @@ pub struct Nvml {
 }
 
 /// What is in use on a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Card {
     pub index: u32,
     pub used_bytes: u64,

@@ -8,7 +8,7 @@ use libloading::Library;
 const NAMES: [&str; 4] =
     ["libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Runtime {
     pub library: String,
     /// 13000 is CUDA 13.0.

@@ -12,7 +12,8 @@ use object::{Endianness, Object, ObjectSymbol, elf};
 use vramtrace_reader::files;
 
 /// Why a preloaded library sees nothing of an executable, or not all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Escape {
     /// No dynamic loader runs.
     Static,
@@ -34,18 +35,6 @@ impl Escape {
     /// Whether the executable is not recorded at all.
     pub fn hides_executable(self) -> bool {
         !matches!(self, Escape::AddressSanitizer | Escape::Dlmopen)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Escape::Static => "static",
-            Escape::StaticGo => "static-go",
-            Escape::Musl => "musl",
-            Escape::Setuid => "setuid",
-            Escape::OtherMachine => "other-machine",
-            Escape::AddressSanitizer => "address-sanitizer",
-            Escape::Dlmopen => "dlmopen",
-        }
     }
 
     pub fn explanation(self) -> &'static str {

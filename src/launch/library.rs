@@ -112,6 +112,19 @@ fn packaged(prefix: &Path, name: &str) -> Option<PathBuf> {
     places.iter().find_map(|place| place.join("vramtrace").join(name).canonicalize().ok())
 }
 
+/// As [`find`], of the recorder under a path that LD_PRELOAD can hold.
+pub fn find_preloadable() -> Result<PathBuf, Failure> {
+    let library = find(SHIM)?;
+    match can_be_preloaded(&library) {
+        true => Ok(library),
+        false => Err(Failure::new(format!(
+            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
+             vramtrace elsewhere",
+            library.display()
+        ))),
+    }
+}
+
 /// A library under a path that LD_PRELOAD can hold.
 pub struct Preload {
     path: PathBuf,
@@ -167,20 +180,26 @@ impl Preload {
 }
 
 /// Whether LD_PRELOAD can hold this path.
-pub fn can_be_preloaded(path: &Path) -> bool {
+fn can_be_preloaded(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.iter().any(|byte| byte.is_ascii_whitespace() || b":;$".contains(byte))
 }
 
-/// The entries of LD_PRELOAD in this environment, each with the reason why it cannot be loaded. An entry without a
-/// slash is searched by the loader and is not checked.
-pub fn preloaded() -> Vec<(PathBuf, Option<String>)> {
+/// An entry of LD_PRELOAD, with the reason why it cannot be loaded.
+#[derive(Debug, serde::Serialize)]
+pub struct Preloaded {
+    pub path: String,
+    pub problem: Option<String>,
+}
+
+/// The entries of LD_PRELOAD in this environment. An entry without a slash is searched by the loader and is not checked.
+pub fn preloaded() -> Vec<Preloaded> {
     let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let names = value.as_bytes().split(|byte| b": ".contains(byte)).filter(|name| !name.is_empty());
     let entry = |name: &[u8]| {
         let path = PathBuf::from(OsStr::from_bytes(name));
-        let why = name.contains(&b'/').then(|| problem(&path)).flatten();
-        (path, why)
+        let problem = name.contains(&b'/').then(|| problem(&path)).flatten();
+        Preloaded { path: path.to_string_lossy().into_owned(), problem }
     };
     names.map(entry).collect()
 }

@@ -18,11 +18,17 @@ use crate::live_processes::places::Places;
 use crate::live_processes::process::{user, variable};
 use crate::live_processes::{control, kernel_driver};
 
+/// A process that mapped libcuda without the recorder.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Unrecorded {
+    pub pid: u32,
+    pub name: String,
+}
+
 /// The result of the monitor when the command ended.
 #[derive(Clone, Debug, Default)]
 pub struct MonitorReport {
-    /// Processes that mapped libcuda without the recorder: pid and name.
-    pub without_shim: Vec<(u32, String)>,
+    pub without_shim: Vec<Unrecorded>,
     /// At least one process had loaded the recorder.
     pub with_shim: bool,
     /// A process loaded libcudart under the simulated driver.
@@ -231,7 +237,7 @@ impl ProcessMonitor {
                 "process {pid} ({name}) uses the driver without the recorder: neither recorded nor \
                  capped (`vramtrace doctor CMD` says why)"
             ));
-            self.report.without_shim.push((pid, name.into_owned()));
+            self.report.without_shim.push(Unrecorded { pid, name: name.into_owned() });
             return true;
         }
         if !cuda && kernel_driver::is_called_by(pid, &files) {

@@ -86,6 +86,21 @@ impl Calls {
         unsafe { self.library.get(name.as_bytes()) }.map_err(Error::NotFound)
     }
 
+    /// The value that a function writes. `None`: there is no such function, or it fails.
+    ///
+    /// # Safety
+    /// `F` is the type of the function with this name, which `ask` calls.
+    pub unsafe fn value<F, T: Default>(
+        &self,
+        name: &str,
+        ask: impl FnOnce(&F, &mut T) -> c_int,
+    ) -> Option<T> {
+        let mut value = T::default();
+        // SAFETY: as the caller says.
+        let function = unsafe { self.get::<F>(name).ok()? };
+        (ask(&function, &mut value) == 0).then_some(value)
+    }
+
     pub fn driver_version(&self) -> Result<String, Error> {
         let name = "nvmlSystemGetDriverVersion";
         // SAFETY: the type of the function.
@@ -103,23 +118,16 @@ impl Calls {
     }
 
     pub fn handle(&self, index: u32) -> Option<Handle> {
-        let mut handle = 0;
-        // SAFETY: the type of the function, and a variable of our own.
-        let result = unsafe {
-            self.get::<HandleAt>("nvmlDeviceGetHandleByIndex_v2").ok()?(index, &mut handle)
-        };
-        (result == 0).then_some(handle)
+        let name = "nvmlDeviceGetHandleByIndex_v2";
+        // SAFETY: the type of the function.
+        unsafe { self.value::<HandleAt, _>(name, |ask, handle| ask(index, handle)) }
     }
 
     /// `uuid`: as `nvidia-smi -L` shows it.
     pub fn handle_of(&self, uuid: &str) -> Option<Handle> {
-        let (name, mut handle) = (CString::new(uuid).ok()?, 0);
-        // SAFETY: the type of the function, a C string, and a variable of our own.
-        let result = unsafe {
-            let ask = self.get::<HandleOf>("nvmlDeviceGetHandleByUUID").ok()?;
-            ask(name.as_ptr(), &mut handle)
-        };
-        (result == 0).then_some(handle)
+        let (name, uuid) = ("nvmlDeviceGetHandleByUUID", CString::new(uuid).ok()?);
+        // SAFETY: the type of the function, and a C string.
+        unsafe { self.value::<HandleOf, _>(name, |ask, handle| ask(uuid.as_ptr(), handle)) }
     }
 
     pub fn memory(&self, handle: Handle) -> Option<Memory> {

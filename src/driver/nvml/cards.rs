@@ -122,24 +122,24 @@ impl Cards {
     }
 
     fn utilization(&self, handle: Handle) -> Option<u32> {
-        let mut found = Utilization::default();
-        // SAFETY: the type of the function, and a variable of our own.
-        let result = unsafe {
-            let ask = self.calls.get::<UtilizationOf>("nvmlDeviceGetUtilizationRates").ok()?;
-            ask(handle, &mut found)
+        let name = "nvmlDeviceGetUtilizationRates";
+        // SAFETY: the type of the function.
+        let found = unsafe {
+            self.calls.value::<UtilizationOf, Utilization>(name, |ask, rates| ask(handle, rates))
         };
-        (result == 0).then_some(found.gpu)
+        found.map(|rates| rates.gpu)
     }
 
     /// Whether the card is divided (MIG): then samples are not those of processes.
     fn is_mig(&self, handle: Handle) -> bool {
-        let (mut current, mut pending) = (0, 0);
-        // SAFETY: the type of the function, and variables of our own.
-        let result = unsafe {
-            let ask = self.calls.get::<MigModeOf>("nvmlDeviceGetMigMode").ok();
-            ask.map(|ask| ask(handle, &mut current, &mut pending))
+        type Modes = (c_uint, c_uint);
+        // SAFETY: the type of the function.
+        let modes = unsafe {
+            self.calls.value::<MigModeOf, Modes>("nvmlDeviceGetMigMode", |ask, (now, pending)| {
+                ask(handle, now, pending)
+            })
         };
-        result == Some(0) && current != 0
+        modes.is_some_and(|(now, _)| now != 0)
     }
 
     fn add_samples(&mut self, handle: Handle, card: &mut CardFacts) {

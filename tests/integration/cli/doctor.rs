@@ -87,7 +87,7 @@ fn it_fits_one_screen_and_says_what_to_do_first() {
     for part in ["RTLD_DEEPBIND", "followed", "GPU-"] {
         assert!(full.contains(part), "{part}: {full}");
     }
-    let all = doctor(&scratch, &["--all"]);
+    let all = doctor(&scratch, &["--json"]);
     assert!(String::from_utf8_lossy(&all.stdout).contains("cuMemAlloc_v2"));
 }
 
