@@ -1,7 +1,8 @@
 //! Parses `VRAMTRACE_CAP`: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. The recorder enforces the cap; the command
 //! checks it before a program starts.
 
-use crate::size::{self, Decimal, SizeError};
+pub use crate::error::NotUnderstood as CapError;
+use crate::size::{self, Decimal};
 use crate::uuid;
 
 /// Examples of caps, for messages.
@@ -73,74 +74,36 @@ impl CapSpec {
     }
 }
 
-/// Why a text is not a cap. The message names the wrong rule and gives a correct example.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CapError {
-    #[error("the cap is empty; write {}", EXAMPLES)]
-    Empty,
-    #[error("`{rule}` {error}")]
-    Rule { rule: String, error: RuleError },
-}
-
-/// Why a part between commas is not a rule. Each message is printed after the rule: "`0%` is zero".
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    #[error("is empty (an extra comma?); write {}", EXAMPLES)]
-    Empty,
-    #[error("has an ordinal out of range; ordinals are 0 to 254")]
-    Ordinal,
-    #[error(
-        "has an incomplete or invalid UUID; write it as `nvidia-smi -L` shows it, \
-         GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-    )]
-    Uuid,
-    #[error("names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or MIG-<uuid>=8GiB")]
-    NoDevice,
-    #[error("gives a second cap for all devices; name the device: 0=8GiB")]
-    SecondForAll,
-    #[error("names a device a second time; write each device once")]
-    SecondForDevice,
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-}
-
-/// Why a text is neither a size nor a share of the device. Each message is printed after the text.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LimitError {
-    #[error("is not a share; write a number above 0 and up to 100, like 50%")]
-    NoShare,
-    #[error("is zero; write a share above 0, like 50%")]
-    ZeroShare,
-    #[error("is more than 100%; write a share up to 100%")]
-    AboveWhole,
-    #[error(transparent)]
-    Size(#[from] SizeError),
-}
-
 /// Parses a cap: one rule, or several with commas between them.
 pub fn parse(text: &str) -> Result<CapSpec, CapError> {
     if text.trim().is_empty() {
-        return Err(CapError::Empty);
+        return CapError::new(format!("the cap is empty; write {EXAMPLES}"));
     }
     let mut rules: Vec<Rule> = Vec::new();
     for part in text.split(',') {
         let part = part.trim();
-        let wrong = |error| CapError::Rule { rule: part.into(), error };
-        let rule = rule(part).map_err(wrong)?;
-        if rules.iter().any(|earlier| earlier.target == rule.target) {
-            return Err(wrong(match rule.target {
-                Target::Others => RuleError::SecondForAll,
-                _ => RuleError::SecondForDevice,
-            }));
+        let known = |target| rules.iter().any(|earlier| earlier.target == target);
+        match rule(part) {
+            Ok(rule) if !known(rule.target) => rules.push(rule),
+            Ok(Rule { target: Target::Others, .. }) => {
+                return CapError::new(format!(
+                    "`{part}` gives a second cap for all devices; name the device: 0=8GiB"
+                ));
+            }
+            Ok(_) => {
+                return CapError::new(format!(
+                    "`{part}` names a device a second time; write each device once"
+                ));
+            }
+            Err(why) => return CapError::new(format!("`{part}` {why}")),
         }
-        rules.push(rule);
     }
     Ok(CapSpec { rules })
 }
 
-fn rule(part: &str) -> Result<Rule, RuleError> {
+fn rule(part: &str) -> Result<Rule, CapError> {
     if part.is_empty() {
-        return Err(RuleError::Empty);
+        return CapError::new(format!("is empty (an extra comma?); write {EXAMPLES}"));
     }
     match part.split_once('=') {
         Some((device, value)) => {
@@ -150,31 +113,38 @@ fn rule(part: &str) -> Result<Rule, RuleError> {
     }
 }
 
-fn target(text: &str) -> Result<Target, RuleError> {
+fn target(text: &str) -> Result<Target, CapError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        let ordinal = text.parse().ok().filter(|n| *n < 255);
-        return ordinal.map(Target::Ordinal).ok_or(RuleError::Ordinal);
+        return match text.parse() {
+            Ok(ordinal @ ..255) => Ok(Target::Ordinal(ordinal)),
+            _ => CapError::new("has an ordinal out of range; ordinals are 0 to 254"),
+        };
     }
-    let id = |rest: &str| uuid::parse(rest).ok_or(RuleError::Uuid);
-    match (text.strip_prefix("GPU-"), text.strip_prefix("MIG-")) {
-        (Some(rest), _) => id(rest).map(Target::Gpu),
-        (_, Some(rest)) => id(rest).map(Target::Mig),
-        _ => Err(RuleError::NoDevice),
+    let (kind, rest) = text.split_at_checked(4).unwrap_or_default();
+    match (kind, uuid::parse(rest)) {
+        ("GPU-", Some(id)) => Ok(Target::Gpu(id)),
+        ("MIG-", Some(id)) => Ok(Target::Mig(id)),
+        ("GPU-" | "MIG-", None) => CapError::new(
+            "has an incomplete or invalid UUID; write it as `nvidia-smi -L` shows it, \
+             GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
+        ),
+        _ => CapError::new(
+            "names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or MIG-<uuid>=8GiB",
+        ),
     }
 }
 
 /// Parses a size with a unit, or a share like `50%`.
-pub(crate) fn limit(text: &str) -> Result<Limit, LimitError> {
+pub(crate) fn limit(text: &str) -> Result<Limit, CapError> {
     let Some(percent) = text.strip_suffix('%') else {
         return Ok(Limit::Bytes(size::parse(text)?));
     };
-    let share = Decimal::parse(percent.trim_end())
-        .and_then(|percent| percent.times(WHOLE / 100))
-        .ok_or(LimitError::NoShare)?;
+    let share = Decimal::parse(percent.trim_end()).and_then(|percent| percent.times(WHOLE / 100));
     match share {
-        0 => Err(LimitError::ZeroShare),
-        1..=WHOLE => Ok(Limit::Share(share)),
-        _ => Err(LimitError::AboveWhole),
+        None => CapError::new("is not a share; write a number above 0 and up to 100, like 50%"),
+        Some(0) => CapError::new("is zero; write a share above 0, like 50%"),
+        Some(share @ 1..=WHOLE) => Ok(Limit::Share(share)),
+        Some(_) => CapError::new("is more than 100%; write a share up to 100%"),
     }
 }
 

@@ -1,4 +1,7 @@
-//! Why a file cannot be read at all. Damage that leaves a file readable is [`crate::Damage`].
+//! Why a file cannot be read at all, and why a text is not a value of a setting. Damage that leaves a file readable is
+//! [`crate::Damage`].
+
+use std::borrow::Cow;
 
 /// Why a file cannot be read as a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,4 +17,28 @@ pub enum Error {
         "trace format {found} is newer than this vramtrace can read ({known}): use a newer vramtrace"
     )]
     NewerMajor { found: u16, known: u16 },
+}
+
+/// Why a text is not a value of a variable or option, with what would be right. It is printed after the text: "`8` has no
+/// unit; ...".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotUnderstood(pub Cow<'static, str>);
+
+impl NotUnderstood {
+    pub(crate) fn new<T>(why: impl Into<Cow<'static, str>>) -> Result<T, NotUnderstood> {
+        Err(NotUnderstood(why.into()))
+    }
+}
+
+/// The value that the text names.
+pub(crate) fn one_of<T: Copy>(
+    text: &str,
+    values: &[(&str, T)],
+    why_not: &'static str,
+) -> Result<T, NotUnderstood> {
+    match values.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => Ok(*value),
+        None => NotUnderstood::new(why_not),
+    }
 }

@@ -1,7 +1,9 @@
 //! Parses the variables that say how a cap is applied (`refuse` or `warn`, a soft limit, the name of a group) and
 //! where an out-of-memory is reported. The recorder applies them; the command checks them before a program starts.
 
-use crate::capspec::{self, CapError, CapSpec, Limit, LimitError};
+use crate::capspec::{self, CapSpec, Limit};
+pub use crate::error::NotUnderstood as GroupError;
+use crate::error::one_of;
 
 /// What happens to a request that exceeds the cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,19 +15,11 @@ pub enum Mode {
     Warn,
 }
 
-/// Why a text is not a mode. The messages in this file are printed after the text: "`stop` is not refuse or warn".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not refuse or warn")]
-pub struct NotAMode;
-
 impl Mode {
     /// Parses a mode; surrounding spaces are ignored.
-    pub fn parse(text: &str) -> Result<Mode, NotAMode> {
-        match text.trim() {
-            "refuse" => Ok(Mode::Refuse),
-            "warn" => Ok(Mode::Warn),
-            _ => Err(NotAMode),
-        }
+    pub fn parse(text: &str) -> Result<Mode, GroupError> {
+        let modes = [("refuse", Mode::Refuse), ("warn", Mode::Warn)];
+        one_of(text.trim(), &modes, "is not refuse or warn")
     }
 }
 
@@ -41,37 +35,22 @@ pub enum OomReport {
     Off,
 }
 
-/// Why a text is not a value of `VRAMTRACE_OOM_REPORT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not stderr, file or off")]
-pub struct NotAnOomReport;
-
 impl OomReport {
     /// Parses a value; surrounding spaces are ignored.
-    pub fn parse(text: &str) -> Result<OomReport, NotAnOomReport> {
-        match text.trim() {
-            "stderr" => Ok(OomReport::Stderr),
-            "file" => Ok(OomReport::File),
-            "off" => Ok(OomReport::Off),
-            _ => Err(NotAnOomReport),
-        }
+    pub fn parse(text: &str) -> Result<OomReport, GroupError> {
+        use OomReport::{File, Off, Stderr};
+        let all = [("stderr", Stderr), ("file", File), ("off", Off)];
+        one_of(text.trim(), &all, "is not stderr, file or off")
     }
 }
 
-/// Why a text is not a soft limit.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SoftLimitError {
-    #[error("is not a single limit for all devices; write a limit like 80% or 6GiB")]
-    Several,
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-}
-
 /// Parses a soft limit: a size, or a share of the cap (of the device's memory if there is no cap).
-pub fn soft(text: &str) -> Result<Limit, SoftLimitError> {
+pub fn soft(text: &str) -> Result<Limit, GroupError> {
     match text.contains('=') || text.contains(',') {
-        true => Err(SoftLimitError::Several),
-        false => Ok(capspec::limit(text.trim())?),
+        true => {
+            GroupError::new("is not a single limit for all devices; write a limit like 80% or 6GiB")
+        }
+        false => capspec::limit(text.trim()),
     }
 }
 
@@ -86,24 +65,6 @@ pub struct GroupSpec {
 /// Greatest length of a group's name, in bytes.
 pub const NAME_MOST: usize = 64;
 
-/// Why a text is not a value of `VRAMTRACE_CAP_GROUP`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GroupError {
-    #[error(transparent)]
-    Name(#[from] NotAGroupName),
-    #[error(transparent)]
-    Cap(#[from] CapError),
-}
-
-/// Why a text is not the name of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "is not the name of a group; write 1 to {} letters, digits, -, _ or . (and, after \
-     a colon, the shared cap: training:8GiB)",
-    NAME_MOST
-)]
-pub struct NotAGroupName;
-
 impl GroupSpec {
     /// Parses `NAME` or `NAME:CAP`.
     pub fn parse(text: &str) -> Result<GroupSpec, GroupError> {
@@ -117,11 +78,14 @@ impl GroupSpec {
 }
 
 /// Checks a group's name: it becomes a part of a file name.
-pub fn check_name(name: &str) -> Result<(), NotAGroupName> {
+pub fn check_name(name: &str) -> Result<(), GroupError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match !name.is_empty() && name.len() <= NAME_MOST && name.bytes().all(plain) {
         true => Ok(()),
-        false => Err(NotAGroupName),
+        false => GroupError::new(format!(
+            "is not the name of a group; write 1 to {NAME_MOST} letters, digits, -, _ or . (and, \
+             after a colon, the shared cap: training:8GiB)"
+        )),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Parses sizes such as `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`, for all variables and options of recorder and
 //! command.
 
+pub use crate::error::NotUnderstood as SizeError;
+
 /// Examples of sizes, for messages.
 pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
 
@@ -20,38 +22,27 @@ const UNITS: [(&str, u64); 12] = [
     ("t", 1 << 40),
 ];
 
-/// Why a text is not a size. Each message is printed after the text: "`8` has no unit".
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SizeError {
-    #[error("is not a size; write a number with its unit, like {}", EXAMPLES)]
-    NoNumber,
-    #[error("has no unit; write for example {number}GiB or {number}MiB")]
-    NoUnit { number: String },
-    #[error("has an unknown unit; write a size like {}", EXAMPLES)]
-    UnknownUnit,
-    #[error("is zero; write a size like {}", EXAMPLES)]
-    Zero,
-    #[error("is 16 EiB or more")]
-    TooLarge,
-}
-
 /// Parses a size with a unit; returns bytes, rounded down. k, m, g, t and KiB to TiB are binary, KB to TB decimal; case
 /// does not matter. A number without a unit is an error, and so is less than 1 byte.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = (text[..split].trim_end(), text[split..].to_ascii_lowercase());
-    let decimal = Decimal::parse(number).ok_or(SizeError::NoNumber)?;
+    let Some(decimal) = Decimal::parse(number) else {
+        let why = format!("is not a size; write a number with its unit, like {EXAMPLES}");
+        return SizeError::new(why);
+    };
     if unit.is_empty() {
-        return Err(SizeError::NoUnit { number: number.into() });
+        let why = format!("has no unit; write for example {number}GiB or {number}MiB");
+        return SizeError::new(why);
     }
     let Some((_, bytes)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-        return Err(SizeError::UnknownUnit);
+        return SizeError::new(format!("has an unknown unit; write a size like {EXAMPLES}"));
     };
     match decimal.times(bytes) {
-        Some(0) => Err(SizeError::Zero),
+        Some(0) => SizeError::new(format!("is zero; write a size like {EXAMPLES}")),
         Some(bytes) => Ok(bytes),
-        None => Err(SizeError::TooLarge),
+        None => SizeError::new("is 16 EiB or more"),
     }
 }
 

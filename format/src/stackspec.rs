@@ -1,6 +1,9 @@
 //! Parses `VRAMTRACE_STACKS` (`native,python`, `python`, `none`), `VRAMTRACE_STACK_DEPTH` and `VRAMTRACE_TENSORS`, for
 //! the recorder and for the command, which checks them before a program starts.
 
+use crate::error::one_of;
+pub use crate::error::{NotUnderstood as NotADepth, NotUnderstood as NotLanguages};
+
 /// Greatest number of frames of each language in a stack.
 pub const DEEPEST: usize = 1024;
 
@@ -11,12 +14,6 @@ pub struct Languages {
     pub python: bool,
 }
 
-/// Why a text is not a value of `VRAMTRACE_STACKS`. The messages in this file are printed after the text: "`perl` is
-/// not a list of languages; ...".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a list of languages; write native, python, native,python or none")]
-pub struct NotLanguages;
-
 /// Parses languages with commas between them, or `none`.
 pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
     let mut all = Languages { native: false, python: false };
@@ -24,22 +21,21 @@ pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
         match word {
             "native" => all.native = true,
             "python" => all.python = true,
-            _ => return Err(NotLanguages),
+            _ => {
+                return NotLanguages::new(
+                    "is not a list of languages; write native, python, native,python or none",
+                );
+            }
         }
     }
     Ok(all)
 }
 
-/// Why a text is not a value of `VRAMTRACE_STACK_DEPTH`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a number of frames from 1 to {}", DEEPEST)]
-pub struct NotADepth;
-
 /// Parses the greatest number of frames of each language, counted from the innermost frame.
 pub fn depth(text: &str) -> Result<usize, NotADepth> {
     match text.parse() {
         Ok(depth) if (1..=DEEPEST).contains(&depth) => Ok(depth),
-        _ => Err(NotADepth),
+        _ => NotADepth::new(format!("is not a number of frames from 1 to {DEEPEST}")),
     }
 }
 
@@ -53,19 +49,10 @@ pub enum Tensors {
     Full,
 }
 
-/// Why a text is not a value of `VRAMTRACE_TENSORS`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not python, full or off")]
-pub struct NotTensors;
-
 /// Parses `VRAMTRACE_TENSORS`.
-pub fn tensors(text: &str) -> Result<Tensors, NotTensors> {
-    match text {
-        "off" => Ok(Tensors::Off),
-        "python" => Ok(Tensors::Python),
-        "full" => Ok(Tensors::Full),
-        _ => Err(NotTensors),
-    }
+pub fn tensors(text: &str) -> Result<Tensors, NotLanguages> {
+    let all = [("off", Tensors::Off), ("python", Tensors::Python), ("full", Tensors::Full)];
+    one_of(text, &all, "is not python, full or off")
 }
 
 #[cfg(test)]

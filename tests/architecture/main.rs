@@ -25,13 +25,12 @@ const FORMAT: Layout = Layout {
     library: "vramtrace_format",
     divided: &[],
     layers: &[
-        &["scalar"],
+        &["error", "scalar"],
         &[
             "atomics",
             "block_size",
             "cells",
             "cgroup",
-            "error",
             "holes",
             "host_switch",
             "ids",
