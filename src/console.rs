@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
-use vramtrace_format::shown::is_text;
+use vramtrace_format::shown::{is_text, shown};
 use vramtrace_reader::units::clean;
 
 use crate::error::Failure;
@@ -100,7 +100,7 @@ fn obeyed_by_no_terminal(text: &str) -> String {
 
 /// What a file has for other programs, as text of which a terminal obeys nothing.
 pub fn for_terminal(bytes: &[u8]) -> String {
-    let shown = |c: char| if c == '\n' || c == '\t' || is_text(c) { c } else { '?' };
+    let shown = |c: char| if matches!(c, '\n' | '\t') { c } else { shown(c) };
     String::from_utf8_lossy(bytes).chars().map(shown).collect()
 }
 

@@ -32,7 +32,7 @@ fn target_in(directory: &PageDirectory, pid: u32) -> Result<Option<ControlTarget
     let is_it = |(_, name): &(String, PageName)| {
         directory.pid_here(name, here) == Some(pid) && directory.life(name, here) != Life::Dead
     };
-    let Some((file, name)) = directory.pages()?.into_iter().find(is_it) else { return Ok(None) };
+    let Some((file, name)) = directory.pages()?.find(is_it) else { return Ok(None) };
     let attached = directory.segment(&name, true);
     let page = attached.map_or_else(|| directory.page(&file, true), Ok)?;
     Ok(Some(ControlTarget { page, name, owner: directory.owner() }))

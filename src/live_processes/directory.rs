@@ -39,9 +39,6 @@ enum Memory {
     Copy(File),
 }
 
-/// Pages of one user that are read. More are a mistake or an attack.
-const MOST_PAGES: usize = 4096;
-
 impl PageDirectory {
     /// The directories in which processes of this user put their pages. Those that are not there
     /// are left out.
@@ -59,9 +56,9 @@ impl PageDirectory {
     }
 
     /// The live pages by their files, wherever their processes are.
-    pub fn pages(&self) -> Result<Vec<(String, PageName)>, PageProblem> {
+    pub fn pages(&self) -> Result<impl Iterator<Item = (String, PageName)>, PageProblem> {
         let parsed = |file: String| PageName::parse(&file).map(|name| (file, name));
-        Ok(self.names()?.filter_map(parsed).take(MOST_PAGES).collect())
+        Ok(self.names()?.filter_map(parsed))
     }
 
     /// The page of a process in its segment. `None`: it cannot be attached from here.

@@ -10,8 +10,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use vramtrace_format::member::Namespaces;
-use vramtrace_format::{proc, uuid};
+use vramtrace_format::proc;
 use vramtrace_reader::files::{Access, lock_within, try_lock};
 
 use super::process::{self, user};
@@ -42,41 +43,14 @@ pub struct Others {
     pub claimed: HashMap<Uuid, u64>,
 }
 
-/// The text of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a file holds, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     /// Pid and pid namespace of the run.
     pid: u32,
     namespace: u64,
     waits: bool,
     asked: Vec<(Uuid, u64)>,
-}
-
-impl Entry {
-    fn text(&self) -> String {
-        let state = if self.waits { "waits" } else { "runs" };
-        let mut text = format!("{state} {} {}\n", self.pid, self.namespace);
-        for (device, bytes) in &self.asked {
-            text.push_str(&format!("{} {bytes}\n", uuid::text(device, false)));
-        }
-        text
-    }
-
-    fn parse(text: &str) -> Option<Entry> {
-        let mut lines = text.lines();
-        let first: Vec<&str> = lines.next()?.split(' ').collect();
-        let [state, pid, namespace] = first[..] else { return None };
-        let asked = |line: &str| {
-            let (device, bytes) = line.split_once(' ')?;
-            Some((uuid::parse(device.strip_prefix("GPU-")?)?, bytes.parse().ok()?))
-        };
-        Some(Entry {
-            pid: pid.parse().ok()?,
-            namespace: namespace.parse().ok()?,
-            waits: state == "waits",
-            asked: lines.map(asked).collect::<Option<_>>()?,
-        })
-    }
 }
 
 fn directory() -> Result<PageDirectory, PageProblem> {
@@ -159,8 +133,8 @@ impl Drop for Ticket {
 
 fn write(file: &File, waits: bool, asked: &[(Uuid, u64)]) -> io::Result<()> {
     let (pid, namespace) = (std::process::id(), Namespaces::of_this_process().pid);
-    let text = Entry { pid, namespace, waits, asked: asked.to_vec() }.text();
-    file.write_all_at(text.as_bytes(), 0)?;
+    let text = serde_json::to_vec(&Entry { pid, namespace, waits, asked: asked.to_vec() })?;
+    file.write_all_at(&text, 0)?;
     file.set_len(text.len() as u64)
 }
 
@@ -204,7 +178,7 @@ impl Locked<'_> {
             let mut text = vec![0; MOST];
             let bytes = opened.read_at(&mut text, 0)?;
             // Not written by us: another version, or a full file system.
-            if let Some(entry) = Entry::parse(&String::from_utf8_lossy(&text[..bytes])) {
+            if let Ok(entry) = serde_json::from_slice(&text[..bytes]) {
                 found.push((number, entry));
             }
         }
@@ -233,30 +207,5 @@ impl Held {
         let of_run =
             self.of.iter().filter(|(pid, of, _)| of == device && proc::is_below(*pid, run));
         of_run.map(|(_, _, bytes)| *bytes).fold(0, u64::saturating_add)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_says_who_asked_for_what() {
-        let entry = Entry { pid: 7, namespace: 5, waits: true, asked: vec![([3; 16], 1 << 30)] };
-        assert_eq!(Entry::parse(&entry.text()), Some(entry.clone()));
-        let runs = Entry { waits: false, ..entry.clone() };
-        assert_eq!(Entry::parse(&runs.text()), Some(runs));
-        let text = entry.text();
-        for wrong in
-            ["", "waits 7", "waits x 5\n", &text[..text.len() - 12], "waits 7 5\nGPU-1 2\n"]
-        {
-            assert_eq!(Entry::parse(wrong), None, "{wrong:?}");
-        }
-        assert!(proc::is_below(std::process::id(), std::process::id()));
-        let parent = proc::Stat::of_this_process().unwrap().parent;
-        assert!(
-            proc::is_below(std::process::id(), parent)
-                && !proc::is_below(parent, std::process::id())
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! What changed between two looks at the processes, and what passes over traces found, as events.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use jiff::Timestamp;
 use vramtrace_format::live::LiveState;
@@ -30,21 +30,25 @@ impl Changes {
         let mut before = std::mem::take(&mut self.before);
         for process in &processes {
             let known = known(process.key);
-            match before.remove(&process.key) {
-                None => {
-                    let started = timestamp(process.start_unix_ns);
-                    let event = facts(process, &known, started, EventKind::ProcessStarted, None);
-                    events.push(EventFacts { message: "started".into(), ..event });
-                    events.extend(between(&unused(process), process, &known, now));
-                }
-                Some(before) => events.extend(between(&before, process, &known, now)),
-            }
+            let before = before.remove(&process.key).unwrap_or_else(|| {
+                let started = timestamp(process.start_unix_ns);
+                events.push(facts(
+                    process,
+                    &known,
+                    started,
+                    EventKind::ProcessStarted,
+                    None,
+                    "started",
+                ));
+                unused(process)
+            });
+            between(&before, process, &known, now, &mut events);
         }
         let mut ended: Vec<LiveProcess> = before.into_values().collect();
         ended.sort_by_key(|process| process.key);
         for process in &ended {
-            let event = facts(process, &known(process.key), now, EventKind::ProcessEnded, None);
-            events.push(EventFacts { message: "ended".into(), ..event });
+            let known = known(process.key);
+            events.push(facts(process, &known, now, EventKind::ProcessEnded, None, "ended"));
         }
         self.before = processes.into_iter().map(|process| (process.key, process)).collect();
         events
@@ -66,49 +70,38 @@ fn between(
     process: &LiveProcess,
     known: &Known,
     now: Timestamp,
-) -> Vec<EventFacts> {
-    let mut events = Vec::new();
+    events: &mut Vec<EventFacts>,
+) {
     let stopped = |process: &LiveProcess| process.state == LiveState::NotRecording;
     if stopped(process) && !stopped(before) && !process.trace.is_empty() {
-        let event = facts(process, known, now, EventKind::RecorderStopped, None);
-        let message = "recording ended; the program goes on".into();
-        events.push(EventFacts { message, ..event });
+        let message = "recording ended; the program goes on";
+        events.push(facts(process, known, now, EventKind::RecorderStopped, None, message));
     }
-    let of_before: BTreeMap<u8, &LiveDevice> =
-        before.devices.iter().map(|device| (device.ordinal, device)).collect();
     for device in &process.devices {
-        let was = of_before.get(&device.ordinal).copied();
+        let was = before.devices.iter().find(|was| was.ordinal == device.ordinal);
         if let Some(was) = was.filter(|was| was.cap != device.cap) {
-            let event = facts(process, known, now, EventKind::CapChanged, Some(device));
             let text = |cap: Option<u64>| cap.map_or("none".into(), limit);
+            let message = format!("cap {}, before {}", text(device.cap), text(was.cap));
             events.push(EventFacts {
                 cap_before: was.cap,
                 cap_now: device.cap,
-                message: format!("cap {}, before {}", text(device.cap), text(was.cap)),
-                ..event
+                ..facts(process, known, now, EventKind::CapChanged, Some(device), &message)
             });
         }
-        let refused = |by: &'static str, now_are: u64, were: Option<u64>| {
-            let refusals = now_are.saturating_sub(were.unwrap_or(0));
-            (refusals > 0).then_some((by, refusals))
-        };
-        for (by, refusals) in [
-            refused("cap", device.refused_by_cap, was.map(|was| was.refused_by_cap)),
-            refused("driver", device.refused_by_driver, was.map(|was| was.refused_by_driver)),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            let event = facts(process, known, now, EventKind::Refused, Some(device));
-            events.push(EventFacts {
-                refusals: Some(refusals),
-                refused_by: Some(by),
-                message: format!("refused by the {by}: {}", count(refusals)),
-                ..event
-            });
+        let by: [(_, fn(&LiveDevice) -> u64); 2] =
+            [("cap", |of| of.refused_by_cap), ("driver", |of| of.refused_by_driver)];
+        for (by, refused) in by {
+            let refusals = refused(device).saturating_sub(was.map_or(0, refused));
+            if refusals > 0 {
+                let message = format!("refused by the {by}: {}", count(refusals));
+                events.push(EventFacts {
+                    refusals: Some(refusals),
+                    refused_by: Some(by),
+                    ..facts(process, known, now, EventKind::Refused, Some(device), &message)
+                });
+            }
         }
     }
-    events
 }
 
 /// The event of what a pass found.
@@ -118,40 +111,37 @@ pub fn of_finding(finding: &Finding) -> EventFacts {
     match found {
         Found::Oom(oom) => {
             let at = timestamp(process.start_unix_ns.saturating_add(oom.time_ns));
-            let event = facts(process, known, at, EventKind::OutOfMemory, device(oom.device));
-            let limit_of = Some(oom.limit).filter(|limit| *limit > 0);
+            let message = format!(
+                "out of memory: {}; {} requested, {} in use",
+                oom.cause.name(),
+                size(oom.size),
+                size(oom.counted)
+            );
+            let device = device(oom.device);
+            let event = facts(process, known, at, EventKind::OutOfMemory, device, &message);
+            let limit = Some(oom.limit).filter(|limit| *limit > 0).or(event.limit);
             EventFacts {
                 usage: Some(oom.counted),
-                limit: limit_of.or(event.limit),
-                utilization: ratio(oom.counted, limit_of.or(event.limit)),
+                limit,
+                utilization: ratio(oom.counted, limit),
                 cause: Some(oom.cause.name()),
                 requested: Some(oom.size),
-                message: format!(
-                    "out of memory: {}; {} requested, {} in use",
-                    oom.cause.name(),
-                    size(oom.size),
-                    size(oom.counted)
-                ),
                 ..event
             }
         }
         Found::Leak(leak) => {
-            let event =
-                facts(process, known, Timestamp::now(), EventKind::Leak, device(leak.device));
             let line = leak.line.as_deref().map(clean);
+            let shown = line.as_deref().unwrap_or("(no frames)");
+            let verdict = leak.verdict.name();
+            let message = format!("{verdict}: {} held by {shown}", size(leak.bytes));
+            let (now, device) = (Timestamp::now(), device(leak.device));
             EventFacts {
-                verdict: Some(leak.verdict.name()),
+                verdict: Some(verdict),
                 held: Some(leak.bytes),
                 bytes_per_second: leak.bytes_per_s,
                 exhaustion_s: leak.full_in_s,
-                message: format!(
-                    "{}: {} held by {}",
-                    leak.verdict.name(),
-                    size(leak.bytes),
-                    line.as_deref().unwrap_or("(no frames)")
-                ),
                 line,
-                ..event
+                ..facts(process, known, now, EventKind::Leak, device, &message)
             }
         }
     }
@@ -172,6 +162,7 @@ fn facts(
     time: Timestamp,
     event: EventKind,
     device: Option<&LiveDevice>,
+    message: &str,
 ) -> EventFacts {
     let group = labels::group(&process.owner, known.cgroup.as_deref());
     let size_of =
@@ -199,17 +190,7 @@ fn facts(
         usage: device.map(|device| device.counted),
         limit,
         utilization: device.and_then(|device| ratio(device.counted, limit)),
-        cap_before: None,
-        cap_now: None,
-        refusals: None,
-        refused_by: None,
-        cause: None,
-        requested: None,
-        verdict: None,
-        line: None,
-        held: None,
-        bytes_per_second: None,
-        exhaustion_s: None,
-        message: String::new(),
+        message: message.into(),
+        ..EventFacts::default()
     }
 }

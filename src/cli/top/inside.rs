@@ -200,7 +200,7 @@ fn row(segment: &Segment, width: usize, of_segments: bool) -> Text<'static> {
         }
         false => (format!("{:>11} ", size(segment.address)), 12),
     };
-    let cells = width.saturating_sub(taken).clamp(8, 160);
+    let cells = width.saturating_sub(taken).max(8);
     // Adjacent allocations need a visible boundary.
     let cell_of = |at: u64| u128::from(at) * cells as u128 / u128::from(segment.bytes.max(1));
     let ends = segment.blocks.iter().map(|block| cell_of(block.at.saturating_add(block.bytes)));

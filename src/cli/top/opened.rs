@@ -13,9 +13,6 @@ use super::inside;
 use super::row::Row;
 use super::state::{State, View};
 
-/// From this width on the map stands beside the lines.
-const WIDE: u16 = 150;
-
 pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     let Some(row) = state.row_of(pid) else {
         frame.render_widget(Paragraph::new(format!("pid {pid} has ended")).style(WARN), area);
@@ -45,7 +42,6 @@ pub fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
             frame.render_widget(Paragraph::new("reading its trace").style(DIM), body);
         }
         Lines::None(why) => without_lines(frame, row, why, body),
-        Lines::Known(_) if area.width >= WIDE => beside(frame, state, body),
         Lines::Known(_) => below(frame, state, body),
     }
 }
@@ -78,25 +74,6 @@ fn figures(row: &Row, width: u16) -> Vec<String> {
         }
     }
     lines
-}
-
-/// Lines at the left, roles and the map at the right.
-fn beside(frame: &mut Frame, state: &State, area: Rect) {
-    let [left, _, right] = Layout::horizontal([
-        Constraint::Percentage(50),
-        Constraint::Length(2),
-        Constraint::Min(10),
-    ])
-    .areas(area);
-    table(frame, state, left);
-    let roles = inside::roles(&state.inside, right.width.into());
-    let [role_area, map_area] =
-        Layout::vertical([Constraint::Length(roles.len() as u16), Constraint::Min(1)]).areas(right);
-    frame.render_widget(Paragraph::new(roles), role_area);
-    if state.inside.rows() > 0 {
-        let map = inside::map(&state.inside, map_area.height.into(), map_area.width.into());
-        frame.render_widget(Paragraph::new(map), map_area);
-    }
 }
 
 /// Roles, lines and the map below each other.

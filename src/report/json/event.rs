@@ -4,10 +4,11 @@ use serde::Serialize;
 
 pub const SCHEMA: &str = "vramtrace.event/1";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
+    #[default]
     ProcessStarted,
     ProcessEnded,
     CapChanged,
@@ -35,7 +36,7 @@ impl EventKind {
 }
 
 /// An event. Sizes are bytes. A key that does not apply, or is not known, is absent.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EventFacts {
     pub schema: &'static str,
