@@ -8,17 +8,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
 use vramtrace_reader::analysis::{Level, Moment};
-use vramtrace_reader::export::formats::{ExportFormat, ExportOption, FORMATS, Writer};
+use vramtrace_reader::export::formats::{ExportFormat, FORMATS, Writer};
 use vramtrace_reader::export::stacks::StackFormat;
 use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{seconds as seconds_text, size};
 
-use super::export_tables::{self, TablesArgs};
 use super::output::Output;
 use super::reading::{Question, Reading};
 use super::select::{DeviceArgs, ProcessArgs, Selected, paths};
-use super::{caveats, level, moment};
+use super::{caveats, export_tables, level, moment};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -45,7 +44,7 @@ use crate::error::{DONE, Failure, Outcome};
 )]
 pub struct Args {
     #[command(flatten)]
-    processes: ProcessArgs,
+    pub(super) processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
     #[arg(long, default_value = "perfetto", value_parser = format_parser())]
@@ -53,7 +52,7 @@ pub struct Args {
     /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]; for parquet
     /// a new directory
     #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    pub(super) output: Option<PathBuf>,
     /// Leave out what was before this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     from: Option<u64>,
@@ -72,13 +71,13 @@ pub struct Args {
     level: Option<level::LevelName>,
     /// Parquet: only these tables, separated by commas [default: all]
     #[arg(long, value_name = "TABLES")]
-    tables: Option<String>,
+    pub(super) tables: Option<String>,
     /// Parquet: the name of the run of all traces [default: one for each `vramtrace run`]
     #[arg(long, value_name = "NAME")]
-    run: Option<String>,
+    pub(super) run: Option<String>,
     /// Replace an existing file
     #[arg(long)]
-    force: bool,
+    pub(super) force: bool,
 }
 
 /// Accepts the names of [`FORMATS`].
@@ -146,28 +145,22 @@ pub fn run(args: Args) -> Outcome {
             let (Selected { traces, .. }, output) = opened()?;
             snapshot(&traces, &output)
         }
-        Writer::Tables => export_tables::run(&TablesArgs {
-            processes: &args.processes,
-            output: args.output.as_deref(),
-            tables: args.tables.as_deref(),
-            run: args.run.as_deref(),
-            force: args.force,
-        }),
+        Writer::Tables => export_tables::run(&args),
     }
 }
 
 impl Args {
     /// The options on the command line that only some formats have.
-    fn given(&self) -> impl Iterator<Item = ExportOption> {
+    fn given(&self) -> impl Iterator<Item = &'static str> {
         let given = [
-            (ExportOption::From, self.from.is_some()),
-            (ExportOption::To, self.to.is_some()),
-            (ExportOption::MinSize, self.min_size.is_some()),
-            (ExportOption::At, self.at.is_some()),
-            (ExportOption::Level, self.level.is_some()),
-            (ExportOption::Device, self.device.is_given()),
-            (ExportOption::Tables, self.tables.is_some()),
-            (ExportOption::Run, self.run.is_some()),
+            ("--from", self.from.is_some()),
+            ("--to", self.to.is_some()),
+            ("--min-size", self.min_size.is_some()),
+            ("--at", self.at.is_some()),
+            ("--level", self.level.is_some()),
+            ("--device", self.device.is_given()),
+            ("--tables", self.tables.is_some()),
+            ("--run", self.run.is_some()),
         ];
         given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
     }

@@ -1,22 +1,10 @@
 //! `vramtrace export --format parquet`: a directory of tables.
 
-use std::path::Path;
-
-use super::select::ProcessArgs;
+use super::export::Args;
 use crate::error::{Failure, Outcome};
 
-/// The options of the command that this format has.
-#[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "the format is not in this build"))]
-pub struct TablesArgs<'a> {
-    pub processes: &'a ProcessArgs,
-    pub output: Option<&'a Path>,
-    pub tables: Option<&'a str>,
-    pub run: Option<&'a str>,
-    pub force: bool,
-}
-
 #[cfg(not(feature = "parquet"))]
-pub fn run(_args: &TablesArgs) -> Outcome {
+pub fn run(_args: &Args) -> Outcome {
     Err(Failure::new(
         "--format parquet: this vramtrace was built without the feature `parquet`: build it with \
          `cargo build --release --features parquet`, or give --format csv",
@@ -28,16 +16,18 @@ pub use with_parquet::run;
 
 #[cfg(feature = "parquet")]
 mod with_parquet {
+    use std::path::Path;
+
     use vramtrace_reader::export::parquet::{self, Table, TablesWanted};
     use vramtrace_reader::trace::Trace;
 
-    use super::{Failure, Outcome, Path, TablesArgs};
+    use super::{Args, Failure, Outcome};
     use crate::cli::{caveats, export};
     use crate::console::message;
     use crate::error::DONE;
 
-    pub fn run(args: &TablesArgs) -> Outcome {
-        let Some(to) = args.output else {
+    pub fn run(args: &Args) -> Outcome {
+        let Some(to) = &args.output else {
             return Err(Failure::new(
                 "--output is missing: give -o DIR, a directory that does not exist",
             ));
@@ -50,8 +40,8 @@ mod with_parquet {
                 "--force is not for parquet: a directory is not replaced; give one that does not exist",
             ));
         }
-        let tables = args.tables.map_or_else(|| Ok(Table::ALL.to_vec()), tables)?;
-        let run = args.run.map(run_name).transpose()?;
+        let tables = args.tables.as_deref().map_or_else(|| Ok(Table::ALL.to_vec()), tables)?;
+        let run = args.run.as_deref().map(run_name).transpose()?;
         let traces = args.processes.open()?.traces;
         let bar = export::progress_bar(&traces)?;
         let wanted = TablesWanted { tables, run };
@@ -62,7 +52,7 @@ mod with_parquet {
         message(format_args!(
             "{}: {}",
             to.display(),
-            words(&traces, &wanted.tables, |table| rows.of(table))
+            words(&traces, &wanted.tables, |table| rows[table as usize])
         ));
         Ok(DONE)
     }

@@ -11,7 +11,8 @@ pub struct ExportFormat {
     pub suffix: &'static str,
     /// The output file where none is given. `None`: the command line must name one.
     pub default_file: Option<&'static str>,
-    pub options: &'static [ExportOption],
+    /// The options of the command line that only some formats take, and this one does.
+    pub options: &'static [&'static str],
     /// What the format contains, for the message about an option that it does not take.
     pub nature: &'static str,
     pub writer: Writer,
@@ -30,38 +31,8 @@ pub enum Writer {
     Tables,
 }
 
-/// The options that only some formats take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportOption {
-    From,
-    To,
-    MinSize,
-    At,
-    Level,
-    Device,
-    Tables,
-    Run,
-}
-
-impl ExportOption {
-    /// The option on the command line.
-    pub fn flag(self) -> &'static str {
-        match self {
-            ExportOption::From => "--from",
-            ExportOption::To => "--to",
-            ExportOption::MinSize => "--min-size",
-            ExportOption::At => "--at",
-            ExportOption::Level => "--level",
-            ExportOption::Device => "--device",
-            ExportOption::Tables => "--tables",
-            ExportOption::Run => "--run",
-        }
-    }
-}
-
-const OF_TIMELINES: &[ExportOption] =
-    &[ExportOption::From, ExportOption::To, ExportOption::MinSize, ExportOption::Level];
-const OF_STACKS: &[ExportOption] = &[ExportOption::At, ExportOption::Level, ExportOption::Device];
+const OF_TIMELINES: &[&str] = &["--from", "--to", "--min-size", "--level"];
+const OF_STACKS: &[&str] = &["--at", "--level", "--device"];
 
 const fn timeline(
     name: &'static str,
@@ -108,7 +79,7 @@ pub const FORMATS: [ExportFormat; 7] = [
         name: "parquet",
         suffix: "parquet",
         default_file: None,
-        options: &[ExportOption::Tables, ExportOption::Run],
+        options: &["--tables", "--run"],
         nature: "a directory of tables with the whole run",
         writer: Writer::Tables,
     },
@@ -122,18 +93,16 @@ impl ExportFormat {
 
     /// The error message for the first of these options that the format does not take. `None`: it takes
     /// all of them.
-    pub fn refuses(&self, given: impl IntoIterator<Item = ExportOption>) -> Option<String> {
+    pub fn refuses(&self, given: impl IntoIterator<Item = &'static str>) -> Option<String> {
         let refused = given.into_iter().find(|option| !self.options.contains(option))?;
         let takers = FORMATS.iter().filter(|format| format.options.contains(&refused));
         let takers: Vec<&str> = takers.map(|format| format.name).collect();
-        let own: Vec<&str> = self.options.iter().map(|option| option.flag()).collect();
-        let instead = match own.is_empty() {
-            true => String::new(),
-            false => format!("; for {} give {}", self.name, own.join(", ")),
+        let instead = match self.options {
+            [] => String::new(),
+            own => format!("; for {} give {}", self.name, own.join(", ")),
         };
         Some(format!(
-            "{} is not for {}, which is {}: it is for the formats {}{instead}",
-            refused.flag(),
+            "{refused} is not for {}, which is {}: it is for the formats {}{instead}",
             self.name,
             self.nature,
             takers.join(", ")
@@ -148,18 +117,10 @@ mod tests {
     #[test]
     fn a_refused_option_names_the_formats_that_take_it() {
         let csv = ExportFormat::named("csv").unwrap();
-        assert_eq!(csv.refuses([ExportOption::From, ExportOption::Level]), None);
-        let why = csv.refuses([ExportOption::From, ExportOption::At]).unwrap();
+        assert_eq!(csv.refuses(["--from", "--level"]), None);
+        let why = csv.refuses(["--from", "--at"]).unwrap();
         assert!(why.starts_with("--at is not for csv"), "{why}");
         assert!(why.contains("for the formats folded, pprof"), "{why}");
         assert!(why.ends_with("for csv give --from, --to, --min-size, --level"), "{why}");
-    }
-
-    #[test]
-    fn every_option_is_taken_by_a_format() {
-        use ExportOption::{At, Device, From, Level, MinSize, Run, Tables, To};
-        for option in [From, To, MinSize, At, Level, Device, Tables, Run] {
-            assert!(FORMATS.iter().any(|format| format.options.contains(&option)), "{option:?}");
-        }
     }
 }

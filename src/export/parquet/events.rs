@@ -3,65 +3,25 @@
 
 use std::fs::File;
 use std::io;
-use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Mark, Refused, SiteId, StackId, Stamped, ThreadId, Took};
 
-use super::clock::Clock;
-use super::columns::ordinal;
 use super::lives::Lives;
-use super::table::{Column, TableFile};
-use crate::export::owners::Owners;
+use super::table::{Columns, Table, known, text};
+use super::{Clock, numbered};
+use crate::analysis::roles::Role;
+use crate::export::owners::{BroughtBack, Owners};
 use crate::export::roles::KnownRoles;
 use crate::export::sink::SliceEnd;
 use crate::replay::{AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, State};
 use crate::trace::{Definitions, Site};
 
-const EVENTS: [Column; 15] = [
-    Column::int("time_ns").ascending(),
-    Column::small("process"),
-    Column::text("event"),
-    Column::text("how").or_null(),
-    Column::small("device").or_null(),
-    Column::text("kind").or_null(),
-    Column::text("api").or_null(),
-    Column::int("bytes").or_null(),
-    Column::int("address").or_null(),
-    Column::small("stack").or_null(),
-    Column::small("tid").or_null(),
-    Column::int("stream").or_null(),
-    Column::real("weight"),
-    Column::int("live_bytes").or_null(),
-    Column::text("name").or_null(),
-];
-
-const BLOCKS: [Column; 19] = [
-    Column::int("begin_ns").ascending(),
-    Column::int("end_ns"),
-    Column::text("end"),
-    Column::int("allocated_ns"),
-    Column::small("process"),
-    Column::small("device").or_null(),
-    Column::text("kind"),
-    Column::int("bytes"),
-    Column::int("physical_bytes").or_null(),
-    Column::int("address"),
-    Column::small("stack").or_null(),
-    Column::text("role").or_null(),
-    Column::text("api"),
-    Column::small("tid").or_null(),
-    Column::int("stream"),
-    Column::small("context").or_null(),
-    Column::small("pool").or_null(),
-    Column::real("weight"),
-    Column::small("brought_back_by").or_null(),
-];
-
-/// A row of `events` whose event is not yet applied.
-struct Pending {
+/// A row of `events`.
+struct EventRow {
     event: &'static str,
     how: &'static str,
+    time_ns: u64,
     device: Option<DeviceId>,
     kind: Option<Kind>,
     site: SiteId,
@@ -70,15 +30,18 @@ struct Pending {
     stack: StackId,
     thread: ThreadId,
     weight: f64,
+    /// After the event.
+    live_bytes: Option<u64>,
     /// The id of a text; 0: none.
     name: u32,
 }
 
-impl Pending {
-    fn new(event: &'static str, thread: ThreadId) -> Pending {
-        Pending {
+impl EventRow {
+    fn new(event: &'static str, thread: ThreadId) -> EventRow {
+        EventRow {
             event,
             how: "",
+            time_ns: 0,
             device: None,
             kind: None,
             site: SiteId(0),
@@ -87,27 +50,45 @@ impl Pending {
             stack: StackId(0),
             thread,
             weight: 1.0,
+            live_bytes: None,
             name: 0,
         }
     }
 
-    fn of(event: &'static str, thread: ThreadId, key: Key, live: &Live) -> Pending {
-        Pending {
-            device: (!live.kind.is_host()).then_some(live.device),
+    fn of(event: &'static str, thread: ThreadId, key: Key, live: &Live) -> EventRow {
+        EventRow {
+            device: device_of(live),
             kind: Some(live.kind),
             site: live.site,
             bytes: Some(live.size),
             address: Some(key.number),
             stack: live.stack,
             weight: live.weight,
-            ..Pending::new(event, thread)
+            ..EventRow::new(event, thread)
         }
     }
 }
 
+/// A row of `blocks`.
+struct BlockRow {
+    begin_ns: u64,
+    end_ns: u64,
+    end: SliceEnd,
+    key: Key,
+    live: Live,
+    role: Option<Role>,
+    woken: Option<BroughtBack>,
+}
+
+/// `None`: host memory.
+fn device_of(live: &Live) -> Option<DeviceId> {
+    (!live.kind.is_host()).then_some(live.device)
+}
+
 /// What the second pass looks up.
 pub(super) struct Known {
-    pub definitions: Rc<Definitions>,
+    pub process: u32,
+    pub definitions: Definitions,
     pub lives: Lives,
     pub roles: KnownRoles,
     pub owners: Owners,
@@ -115,14 +96,69 @@ pub(super) struct Known {
     pub end_ns: u64,
 }
 
+impl Known {
+    fn stream(&self, site: SiteId) -> Option<u64> {
+        self.definitions.site(site).map(|site| site.stream)
+    }
+
+    fn tid(&self, thread: ThreadId) -> Option<u32> {
+        self.definitions.thread(thread).and_then(|thread| numbered(thread.tid))
+    }
+
+    fn events(&self) -> Columns<'_, EventRow> {
+        let api = |site| (site != SiteId(0)).then(|| text(&self.definitions.site_api_name(site)));
+        let name = |id| known(self.definitions.text(id)?);
+        Columns::<EventRow>::sorted()
+            .column("time_ns", |row| row.time_ns)
+            .column("process", |_| self.process)
+            .column("event", |row| text(row.event))
+            .column("how", |row| known(row.how))
+            .column("device", |row| row.device)
+            .column("kind", |row| row.kind.map(|kind| text(kind.name())))
+            .column("api", move |row| api(row.site))
+            .column("bytes", |row| row.bytes)
+            .column("address", |row| row.address)
+            .column("stack", |row| numbered(row.stack.0))
+            .column("tid", |row| self.tid(row.thread))
+            .column("stream", |row| self.stream(row.site))
+            .column("weight", |row| row.weight)
+            .column("live_bytes", |row| row.live_bytes)
+            .column("name", move |row| name(row.name))
+    }
+
+    fn blocks(&self) -> Columns<'_, BlockRow> {
+        let is_block = |row: &BlockRow| row.live.kind == Kind::Block;
+        let owner = |row: &BlockRow| row.woken.map_or(row.live.stack, |woken| woken.owner);
+        Columns::<BlockRow>::sorted()
+            .column("begin_ns", |row| row.begin_ns)
+            .column("end_ns", |row| row.end_ns)
+            .column("end", |row| text(row.end.name()))
+            .column("allocated_ns", |row| row.live.time_ns.min(row.begin_ns))
+            .column("process", |_| self.process)
+            .column("device", |row| device_of(&row.live))
+            .column("kind", |row| text(row.live.kind.name()))
+            .column("bytes", |row| row.live.size)
+            .column("physical_bytes", move |row| (!is_block(row)).then(|| row.live.share()))
+            .column("address", |row| row.key.number)
+            .column("stack", move |row| numbered(owner(row).0))
+            .column("role", |row| row.role.map(|role| text(role.name())))
+            .column("api", |row| text(&self.definitions.site_api_name(row.live.site)))
+            .column("tid", |row| self.tid(row.live.thread))
+            .column("stream", |row| self.stream(row.live.site).unwrap_or(0))
+            .column("context", |row| numbered(row.live.context.0.into()))
+            .column("pool", |row| numbered(row.live.pool.0.into()))
+            .column("weight", |row| row.live.weight)
+            .column("brought_back_by", |row| numbered(row.woken?.by.0))
+    }
+}
+
 /// Writes both tables, or one of them. An [`Observer`] of the second pass.
-pub(super) struct EventWriter {
-    process: u32,
-    known: Known,
-    events: Option<TableFile>,
-    blocks: Option<TableFile>,
-    apis: FxHashMap<SiteId, Rc<str>>,
-    pending: Vec<Pending>,
+pub(super) struct EventWriter<'k> {
+    known: &'k Known,
+    events: Option<Table<'k, EventRow>>,
+    blocks: Option<Table<'k, BlockRow>>,
+    /// Rows of the event that is not yet applied.
+    pending: Vec<EventRow>,
     /// Live bytes of each device in the last row.
     live: FxHashMap<DeviceId, u64>,
     /// The sum of a device changed in this event.
@@ -130,138 +166,52 @@ pub(super) struct EventWriter {
     /// Number of the next allocation.
     next: usize,
     clock: Clock,
-    /// The first failure; nothing is written after it.
-    failed: Option<io::Error>,
 }
 
-/// Rows of `events` and `blocks`.
-pub(super) type Written = (u64, u64);
-
-impl EventWriter {
+impl<'k> EventWriter<'k> {
     pub(super) fn new(
-        process: u32,
-        known: Known,
+        known: &'k Known,
         events: Option<File>,
         blocks: Option<File>,
-    ) -> io::Result<EventWriter> {
+    ) -> io::Result<EventWriter<'k>> {
         Ok(EventWriter {
-            process,
             known,
-            events: events.map(|file| TableFile::new(file, &EVENTS)).transpose()?,
-            blocks: blocks.map(|file| TableFile::new(file, &BLOCKS)).transpose()?,
-            apis: FxHashMap::default(),
+            events: events.map(|file| known.events().begin(file)).transpose()?,
+            blocks: blocks.map(|file| known.blocks().begin(file)).transpose()?,
             pending: Vec::new(),
             live: FxHashMap::default(),
             changed: None,
             next: 0,
             clock: Clock::default(),
-            failed: None,
         })
     }
 
-    pub(super) fn finish(self) -> io::Result<Written> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
-        let rows = |table: Option<TableFile>| table.map_or(Ok(0), TableFile::finish);
-        Ok((rows(self.events)?, rows(self.blocks)?))
-    }
-
-    fn push(&mut self, row: Pending) {
-        if self.events.is_some() {
-            self.pending.push(row);
-        }
-    }
-
-    fn api(&mut self, site: SiteId) -> Rc<str> {
-        let name = || Rc::from(self.known.definitions.site_api_name(site));
-        Rc::clone(self.apis.entry(site).or_insert_with(name))
+    /// Returns the numbers of rows of `events` and `blocks`.
+    pub(super) fn finish(self) -> io::Result<(u64, u64)> {
+        let events = self.events.map_or(Ok(0), Table::finish)?;
+        Ok((events, self.blocks.map_or(Ok(0), Table::finish)?))
     }
 
     fn allocated(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        let now_ns = self.clock.at(at);
-        let number = self.next;
+        let (known, begin_ns, number) = (self.known, self.clock.at(at), self.next);
         self.next += 1;
         let words = match how {
             AllocCause::Allocated => "",
             AllocCause::Checkpoint => "checkpoint",
             AllocCause::FreeFailed => "free_failed",
         };
-        self.push(Pending { how: words, ..Pending::of("alloc", at.thread, key, live) });
-        if self.blocks.is_some() && self.failed.is_none() {
-            self.failed = self.block(at, (now_ns, number), key, live, how).err();
-        }
-    }
-
-    fn block(
-        &mut self,
-        at: &Stamped,
-        (now_ns, number): (u64, usize),
-        key: Key,
-        live: &Live,
-        how: AllocCause,
-    ) -> io::Result<()> {
-        let api = self.api(live.site);
-        let Some(table) = &mut self.blocks else { return Ok(()) };
-        let known = &self.known;
-        let end = known.lives.get(number);
-        let (end_ns, end) = end.unwrap_or((known.end_ns.max(now_ns), SliceEnd::Live));
-        let device = (!live.kind.is_host()).then(|| ordinal(live.device)).flatten();
+        self.pending.push(EventRow { how: words, ..EventRow::of("alloc", at.thread, key, live) });
+        let Some(blocks) = &mut self.blocks else { return };
+        let (end_ns, end) = known.lives.get(number).unwrap_or((known.end_ns, SliceEnd::Live));
         let role = known.roles.get(at, key, live, how);
         let woken = known.owners.get(key, live);
-        let owner = woken.map_or(live.stack, |woken| woken.owner);
-        table.row(|row| {
-            row.int(now_ns);
-            row.int(end_ns.max(now_ns));
-            row.text(end.name());
-            row.int(live.time_ns.min(now_ns));
-            row.small(self.process);
-            row.small(device);
-            row.text(live.kind.name());
-            row.int(live.size);
-            row.int((live.kind != Kind::Block).then(|| live.share()));
-            row.int(key.number);
-            row.small(numbered(owner.0));
-            row.text(role.map_or("", |role| role.name()));
-            row.text(&api);
-            row.small(tid(&known.definitions, live.thread));
-            row.int(known.definitions.site(live.site).map_or(0, |site| site.stream));
-            row.small(numbered(live.context.0.into()));
-            row.small(numbered(live.pool.0.into()));
-            row.real(live.weight);
-            row.small(woken.and_then(|woken| numbered(woken.by.0)));
-        })
+        let end_ns = end_ns.max(begin_ns);
+        blocks.push(BlockRow { begin_ns, end_ns, end, key, live: *live, role, woken });
     }
 
     fn freed(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
         let how = SliceEnd::from(how).name();
-        self.push(Pending { how, ..Pending::of("free", at.thread, key, live) });
-    }
-
-    /// Writes a row with the sums after its event.
-    fn event(&mut self, now_ns: u64, pending: &Pending, state: &State) -> io::Result<()> {
-        let live = pending.device.and_then(|device| state.devices.get(&device));
-        let live = live.map(|device| device.live_bytes);
-        let api = (pending.site != SiteId(0)).then(|| self.api(pending.site));
-        let definitions = &self.known.definitions;
-        let Some(table) = &mut self.events else { return Ok(()) };
-        table.row(|row| {
-            row.int(now_ns);
-            row.small(self.process);
-            row.text(pending.event);
-            row.text(pending.how);
-            row.small(pending.device.and_then(ordinal));
-            row.text(pending.kind.map_or("", Kind::name));
-            row.text(api.as_deref().unwrap_or(""));
-            row.int(pending.bytes);
-            row.int(pending.address);
-            row.small(numbered(pending.stack.0));
-            row.small(tid(definitions, pending.thread));
-            row.int(definitions.site(pending.site).map(|site| site.stream));
-            row.real(pending.weight);
-            row.int(live);
-            row.text(definitions.text(pending.name).unwrap_or(""));
-        })
+        self.pending.push(EventRow { how, ..EventRow::of("free", at.thread, key, live) });
     }
 
     /// A change of a device's sum without an allocation or a free: a pool or the graphs reserved memory.
@@ -273,20 +223,13 @@ impl EventWriter {
         if now != before && !has_row {
             let how = if now > before { "grew" } else { "shrank" };
             let (device, bytes) = (Some(device), Some(now.abs_diff(before)));
-            self.push(Pending { how, device, bytes, ..Pending::new("reserved", at.thread) });
+            let row = EventRow::new("reserved", at.thread);
+            self.pending.push(EventRow { how, device, bytes, ..row });
         }
     }
 }
 
-fn numbered(number: u32) -> Option<u32> {
-    (number != 0).then_some(number)
-}
-
-fn tid(definitions: &Definitions, thread: ThreadId) -> Option<u32> {
-    definitions.thread(thread).and_then(|thread| numbered(thread.tid))
-}
-
-impl Observer for EventWriter {
+impl Observer for EventWriter<'_> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         self.allocated(at, key, live, how);
     }
@@ -304,36 +247,36 @@ impl Observer for EventWriter {
     }
 
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        self.push(Pending {
+        self.pending.push(EventRow {
             how: refused.by.name(),
             device: site.map(|site| site.device),
             kind: site.and_then(|site| site.kind),
             site: refused.site,
             bytes: Some(refused.size),
             stack: refused.stack,
-            ..Pending::new("refused", at.thread)
+            ..EventRow::new("refused", at.thread)
         });
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        self.push(Pending {
+        self.pending.push(EventRow {
             device: Some(device),
             kind: Some(Kind::Block),
             bytes: Some(oom.size),
             stack: oom.stack,
-            ..Pending::new("out_of_memory", at.thread)
+            ..EventRow::new("out_of_memory", at.thread)
         });
     }
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
-        self.push(Pending {
+        self.pending.push(EventRow {
             how: if took.delta < 0 { "shrank" } else { "grew" },
             device: Some(took.device),
             site: took.site,
             bytes: Some(took.delta.unsigned_abs()),
             stack: took.stack,
             name: took.name,
-            ..Pending::new("driver_took", at.thread)
+            ..EventRow::new("driver_took", at.thread)
         });
     }
 
@@ -345,16 +288,16 @@ impl Observer for EventWriter {
             Mark::End => "end",
             Mark::Moment => "",
         };
-        self.push(Pending { how, name, ..Pending::new("mark", at.thread) });
+        self.pending.push(EventRow { how, name, ..EventRow::new("mark", at.thread) });
     }
 
     fn on_recording(&mut self, at: &Stamped, on: bool) {
         let event = if on { "recording_on" } else { "recording_off" };
-        self.push(Pending::new(event, at.thread));
+        self.pending.push(EventRow::new(event, at.thread));
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
-        self.push(Pending::new("lost", at.thread));
+        self.pending.push(EventRow::new("lost", at.thread));
         self.live.clear();
     }
 
@@ -363,17 +306,13 @@ impl Observer for EventWriter {
     }
 
     fn on_applied(&mut self, at: &Stamped, state: &State) {
-        let now_ns = self.clock.at(at);
+        let time_ns = self.clock.at(at);
         self.reserved(at, state);
-        if self.failed.is_some() {
-            return self.pending.clear();
+        let Some(events) = &mut self.events else { return self.pending.clear() };
+        for row in self.pending.drain(..) {
+            let live = row.device.and_then(|device| state.devices.get(&device));
+            let live_bytes = live.map(|device| device.live_bytes);
+            events.push(EventRow { time_ns, live_bytes, ..row });
         }
-        let mut pending = std::mem::take(&mut self.pending);
-        for row in pending.drain(..) {
-            if self.failed.is_none() {
-                self.failed = self.event(now_ns, &row, state).err();
-            }
-        }
-        self.pending = pending;
     }
 }

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 use vramtrace_format::Stamped;
 
-use super::clock::Clock;
+use super::Clock;
 use crate::export::sink::SliceEnd;
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 

@@ -5,8 +5,6 @@
 //! are cores. Memory for a trace is bounded by the live set, nine bytes for each allocation (18 where it has
 //! blocks), the stacks, and the rows of a row group.
 
-mod clock;
-mod columns;
 mod events;
 mod lives;
 mod partition;
@@ -22,15 +20,14 @@ mod watched;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 
-use vramtrace_format::Kind;
+use vramtrace_format::{Kind, Stamped};
 
 use super::owners::Owners;
 use super::requester::who_of;
 use super::roles::KnownRoles;
-use crate::analysis::parallel;
 use crate::analysis::ranks::Rank;
+use crate::analysis::{Level, parallel};
 use crate::files::Directory;
 use crate::replay::Until;
 use crate::symbols::Symbols;
@@ -57,7 +54,7 @@ pub fn export(
     });
     let mut rows = Rows::default();
     for of_process in written {
-        rows.add(&of_process?);
+        rows.iter_mut().zip(of_process?).for_each(|(sum, rows)| *sum += rows);
     }
     place.keep()?;
     Ok(rows)
@@ -87,50 +84,73 @@ impl Process<'_> {
         let mut rows = Rows::default();
         let (trace, process) = (self.trace, self.partition.process);
         let (definitions, _) = trace.definitions();
-        let definitions = Rc::new(definitions);
-        let in_order = self.wanted.has(Table::Events) || self.wanted.has(Table::Blocks);
-        let mut watched = self.wanted.has(Table::Samples).then(Watched::new);
-        let mut lives = self.wanted.has(Table::Blocks).then(Lives::default);
+        let wanted = |table| self.wanted.has(table);
+        let mut watched = wanted(Table::Samples).then(Watched::new);
+        let mut lives = wanted(Table::Blocks).then(Lives::default);
         let mut observers = (watched.as_mut(), lives.as_mut());
         let (rank, state) = Rank::replayed_with(trace, &definitions, &mut observers, progress);
         if let Some(file) = self.file(Table::Summary)? {
-            rows.count(Table::Summary, summary::write(file, process, &rank, &state)?);
+            rows[Table::Summary as usize] = summary::write(file, process, &rank, &state)?;
         }
         if let Some(file) = self.file(Table::Holders)? {
-            rows.count(Table::Holders, summary::write_holders(file, process, &rank)?);
+            rows[Table::Holders as usize] = summary::write_holders(file, process, &rank)?;
         }
         if let (Some(file), Some(watched)) = (self.file(Table::Samples)?, watched) {
             let start = trace.header().start_unix_ns;
             let history = state.history.as_deref();
             let written = samples::write(file, process, start, watched, history, state.time_ns)?;
-            rows.count(Table::Samples, written);
+            rows[Table::Samples as usize] = written;
         }
-        let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
-        let roles = self.wanted.has(Table::Blocks) && blocks;
-        let named = self.wanted.has(Table::Stacks) || roles;
+        let has_roles = definitions.sites().any(|site| site.kind == Some(Kind::Block));
+        let named = wanted(Table::Stacks) || wanted(Table::Blocks) && has_roles;
         let symbols = named.then(|| Symbols::of_all(&definitions, trace.header()));
         if let (Some(file), Some(symbols)) = (self.file(Table::Stacks)?, &symbols) {
             let who = who_of(&definitions, trace, symbols, true);
-            rows.count(Table::Stacks, stacks::write(file, process, &definitions, &who)?);
+            rows[Table::Stacks as usize] = stacks::write(file, process, &definitions, &who)?;
         }
-        if in_order {
-            let roles = symbols.as_ref().filter(|_| roles);
-            let known = Known {
-                definitions: Rc::clone(&definitions),
-                lives: lives.unwrap_or_default(),
-                roles: roles.map_or_else(KnownRoles::default, |symbols| {
-                    KnownRoles::of(trace, &definitions, symbols)
-                }),
-                owners: Owners::of(trace, &definitions),
-                end_ns: state.time_ns,
-            };
-            let (events, blocks) = (self.file(Table::Events)?, self.file(Table::Blocks)?);
-            let mut writer = EventWriter::new(process, known, events, blocks)?;
-            trace.replay_until(&definitions, Until::End, &mut writer, &mut |_, _| {});
-            let (events, blocks) = writer.finish()?;
-            rows.count(Table::Events, events);
-            rows.count(Table::Blocks, blocks);
+        let files = (self.file(Table::Events)?, self.file(Table::Blocks)?);
+        if let (None, None) = files {
+            return Ok(rows);
         }
+        let symbols = symbols.as_ref().filter(|_| has_roles && wanted(Table::Blocks));
+        let roles = symbols.map(|symbols| KnownRoles::of(trace, &definitions, symbols));
+        let known = Known {
+            process,
+            lives: lives.unwrap_or_default(),
+            roles: roles.unwrap_or_default(),
+            owners: Owners::of(trace, &definitions),
+            end_ns: state.time_ns,
+            definitions,
+        };
+        let mut writer = EventWriter::new(&known, files.0, files.1)?;
+        trace.replay_until(&known.definitions, Until::End, &mut writer, &mut |_, _| {});
+        let (events, blocks) = writer.finish()?;
+        rows[Table::Events as usize] = events;
+        rows[Table::Blocks as usize] = blocks;
         Ok(rows)
+    }
+}
+
+/// The time of rows: that of the event, or of the one before it where a thread's stamp is slightly less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock(u64);
+
+impl Clock {
+    /// ns since the start of the trace.
+    fn at(&mut self, at: &Stamped) -> u64 {
+        self.0 = self.0.max(at.time_ns);
+        self.0
+    }
+}
+
+/// `None`: not known.
+fn numbered(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
+}
+
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Driver => "driver",
+        Level::Tensor => "block",
     }
 }

@@ -3,53 +3,34 @@
 use std::fs::File;
 use std::io;
 
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, Sample};
 
-use super::columns::{level_name, ordinal};
+use super::level_name;
 use super::series::Span;
-use super::table::{Column, TableFile};
+use super::table::{Columns, text};
 use super::watched::{Line, Watched};
 use crate::analysis::Level;
-use crate::replay::{History, SampleAt};
-
-const COLUMNS: [Column; 14] = [
-    Column::int("from_ns").ascending(),
-    Column::int("until_ns"),
-    Column::int("unix_ns"),
-    Column::small("process"),
-    Column::text("source"),
-    Column::small("device").or_null(),
-    Column::text("level").or_null(),
-    Column::small("stack").or_null(),
-    Column::int("lowest_bytes").or_null(),
-    Column::int("highest_bytes").or_null(),
-    Column::int("process_bytes").or_null(),
-    Column::int("context_bytes").or_null(),
-    Column::int("driver_free_bytes").or_null(),
-    Column::int("driver_total_bytes").or_null(),
-];
+use crate::replay::History;
 
 /// The tiers of the recorder's history.
 const TIERS: [&str; 3] = ["history_run", "history_minutes", "history_seconds"];
 
-enum Figures {
-    Bytes(Level, Span),
-    Reported(SampleAt),
-}
-
-struct Sample {
+/// A row: bytes of a part of the time, or what the driver and NVML reported.
+struct Row {
     source: &'static str,
     device: DeviceId,
-    stack: Option<u32>,
-    figures: Figures,
+    from_ns: u64,
+    until_ns: u64,
+    /// Level, stack, lowest and highest.
+    bytes: Option<(Level, Option<u32>, u64, u64)>,
+    reported: Option<Sample>,
 }
 
-impl Sample {
-    fn begin_ns(&self) -> u64 {
-        match &self.figures {
-            Figures::Bytes(_, span) => span.from_ns,
-            Figures::Reported(at) => at.time_ns,
-        }
+impl Row {
+    fn new(source: &'static str, (device, level, stack): Line, span: Span) -> Row {
+        let Span { from_ns, until_ns, lowest, highest } = span;
+        let bytes = Some((level, stack.map(|stack| stack.0), lowest, highest));
+        Row { source, device, from_ns, until_ns, bytes, reported: None }
     }
 }
 
@@ -62,71 +43,45 @@ pub(super) fn write(
     history: Option<&History>,
     end_ns: u64,
 ) -> io::Result<u64> {
-    let mut all: Vec<Sample> = Vec::new();
+    let mut all: Vec<Row> = Vec::new();
     let Watched { devices, stacks, reported, .. } = watched;
-    let lines = devices.finish(end_ns).into_iter().chain(stacks.finish(end_ns));
-    for ((device, level, stack), spans) in lines {
-        let sample = |span| Sample {
-            source: "events",
-            device,
-            stack: stack.map(|stack| stack.0),
-            figures: Figures::Bytes(level, span),
-        };
-        all.extend(spans.into_iter().map(sample));
+    for (line, spans) in devices.finish(end_ns).into_iter().chain(stacks.finish(end_ns)) {
+        all.extend(spans.into_iter().map(|span| Row::new("events", line, span)));
     }
-    all.extend(reported.into_iter().map(|(device, at)| Sample {
+    all.extend(reported.into_iter().map(|(device, at)| Row {
         source: "driver",
         device,
-        stack: None,
-        figures: Figures::Reported(at),
+        from_ns: at.time_ns,
+        until_ns: at.time_ns,
+        bytes: None,
+        reported: Some(at.sample),
     }));
     history.iter().for_each(|history| add_history(&mut all, history));
-    all.sort_by_key(Sample::begin_ns);
-    let mut table = TableFile::new(file, &COLUMNS)?;
-    for sample in &all {
-        table.row(|row| {
-            let from_ns = sample.begin_ns();
-            let until_ns = match &sample.figures {
-                Figures::Bytes(_, span) => span.until_ns,
-                Figures::Reported(_) => from_ns,
-            };
-            row.int(from_ns);
-            row.int(until_ns);
-            row.int(start_unix_ns.saturating_add(from_ns));
-            row.small(process);
-            row.text(sample.source);
-            row.small(ordinal(sample.device));
-            match &sample.figures {
-                Figures::Bytes(level, span) => {
-                    row.text(level_name(*level));
-                    row.small(sample.stack);
-                    row.int(span.lowest);
-                    row.int(span.highest);
-                    (0..4).for_each(|_| row.int(None));
-                }
-                Figures::Reported(SampleAt { sample, .. }) => {
-                    row.text("");
-                    row.small(None);
-                    (0..2).for_each(|_| row.int(None));
-                    row.int(sample.process_bytes);
-                    row.int(sample.context_bytes);
-                    row.int(sample.driver_free);
-                    row.int(sample.driver_total);
-                }
-            }
-        })?;
-    }
-    table.finish()
+    all.sort_by_key(|row| row.from_ns);
+    Columns::<Row>::sorted()
+        .column("from_ns", |row| row.from_ns)
+        .column("until_ns", |row| row.until_ns)
+        .column("unix_ns", move |row| start_unix_ns.saturating_add(row.from_ns))
+        .column("process", move |_| process)
+        .column("source", |row| text(row.source))
+        .column("device", |row| row.device)
+        .column("level", |row| row.bytes.map(|(level, ..)| text(level_name(level))))
+        .column("stack", |row| row.bytes.and_then(|(_, stack, ..)| stack))
+        .column("lowest_bytes", |row| row.bytes.map(|(.., lowest, _)| lowest))
+        .column("highest_bytes", |row| row.bytes.map(|(.., highest)| highest))
+        .column("process_bytes", |row| row.reported?.process_bytes)
+        .column("context_bytes", |row| row.reported.map(|sample| sample.context_bytes))
+        .column("driver_free_bytes", |row| row.reported?.driver_free)
+        .column("driver_total_bytes", |row| row.reported?.driver_total)
+        .write(file, all)
 }
 
-fn add_history(all: &mut Vec<Sample>, history: &History) {
+fn add_history(all: &mut Vec<Row>, history: &History) {
     for (tier, source) in history.tiers.iter().zip(TIERS) {
         for (index, bin) in tier.bins.iter().enumerate() {
             let (from_ns, until_ns) = (bin.from_ns, bin.until_ns);
-            let mut add = |(device, level, stack): Line, lowest, highest| {
-                let span = Span { from_ns, until_ns, lowest, highest };
-                let (stack, figures) = (stack.map(|it| it.0), Figures::Bytes(level, span));
-                all.push(Sample { source, device, stack, figures });
+            let mut add = |line: Line, lowest, highest| {
+                all.push(Row::new(source, line, Span { from_ns, until_ns, lowest, highest }));
             };
             for (device, of) in &bin.devices {
                 for level in [Level::Driver, Level::Tensor] {

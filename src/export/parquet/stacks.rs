@@ -3,20 +3,11 @@
 use std::fs::File;
 use std::io;
 
-use super::table::{Column, TableFile};
-use crate::export::requester::ByStack;
-use crate::trace::Definitions;
+use vramtrace_format::StackId;
 
-const COLUMNS: [Column; 8] = [
-    Column::small("stack").ascending(),
-    Column::small("process"),
-    Column::text("line").or_null(),
-    Column::text("function").or_null(),
-    Column::text("called_from").or_null(),
-    Column::text("library").or_null(),
-    Column::text("block_library").or_null(),
-    Column::text("frames").or_null(),
-];
+use super::table::{Columns, known};
+use crate::export::requester::{ByStack, Requester};
+use crate::trace::Definitions;
 
 pub(super) fn write(
     file: File,
@@ -26,19 +17,16 @@ pub(super) fn write(
 ) -> io::Result<u64> {
     let mut ids: Vec<_> = definitions.stacks().ids().collect();
     ids.sort_unstable();
-    let mut table = TableFile::new(file, &COLUMNS)?;
-    for id in ids {
-        let (driver, block) = (who.get(&(id, false)), who.get(&(id, true)));
-        table.row(|row| {
-            row.small(id.0);
-            row.small(process);
-            row.text(driver.map_or("", |who| &who.line));
-            row.text(driver.map_or("", |who| &who.function));
-            row.text(driver.map_or("", |who| &who.called_from));
-            row.text(driver.map_or("", |who| &who.library));
-            row.text(block.map_or("", |who| &who.library));
-            row.text(driver.map_or("", |who| &who.stack));
-        })?;
-    }
-    table.finish()
+    let text =
+        |id: &StackId, block: bool, of: fn(&Requester) -> &str| known(of(who.get(&(*id, block))?));
+    Columns::sorted()
+        .column("stack", |id: &StackId| id.0)
+        .column("process", move |_| process)
+        .column("line", move |id| text(id, false, |who| &who.line))
+        .column("function", move |id| text(id, false, |who| &who.function))
+        .column("called_from", move |id| text(id, false, |who| &who.called_from))
+        .column("library", move |id| text(id, false, |who| &who.library))
+        .column("block_library", move |id| text(id, true, |who| &who.library))
+        .column("frames", move |id| text(id, false, |who| &who.stack))
+        .write(file, ids)
 }

@@ -7,109 +7,66 @@ use std::io;
 
 use vramtrace_format::{DeviceId, SummaryMoment};
 
-use super::columns::{level_name, ordinal};
-use super::table::{Column, TableFile};
+use super::level_name;
+use super::table::{Columns, known, text};
 use crate::analysis::Level;
 use crate::analysis::ranks::{Rank, RankDevice, RankEnd};
-use crate::replay::State;
-
-const SUMMARY: [Column; 32] = [
-    Column::small("process"),
-    Column::text("host"),
-    Column::small("pid"),
-    Column::small("world_size").or_null(),
-    Column::text("executable"),
-    Column::text("command"),
-    Column::text("trace"),
-    Column::int("start_unix_ns"),
-    Column::int("end_ns"),
-    Column::text("ended"),
-    Column::int("failed_unix_ns").or_null(),
-    Column::int("events"),
-    Column::bool("live_is_known"),
-    Column::small("device").or_null(),
-    Column::text("device_uuid").or_null(),
-    Column::text("device_name").or_null(),
-    Column::int("total_bytes").or_null(),
-    Column::int("cap_bytes").or_null(),
-    Column::int("peak_bytes").or_null(),
-    Column::int("peak_ns").or_null(),
-    Column::int("peak_allocated_bytes").or_null(),
-    Column::int("peak_reserved_bytes").or_null(),
-    Column::int("live_bytes").or_null(),
-    Column::int("live_allocations").or_null(),
-    Column::int("allocations").or_null(),
-    Column::int("frees").or_null(),
-    Column::int("refused_by_cap").or_null(),
-    Column::int("refused_by_driver").or_null(),
-    Column::int("nvml_peak_bytes").or_null(),
-    Column::int("context_bytes").or_null(),
-    Column::real("held_gib_hours").or_null(),
-    Column::real("held_gib_hours_error").or_null(),
-];
-
-const HOLDERS: [Column; 8] = [
-    Column::small("process"),
-    Column::small("device").or_null(),
-    Column::text("level"),
-    Column::small("stack"),
-    Column::int("peak_bytes"),
-    Column::int("peak_count"),
-    Column::int("end_bytes"),
-    Column::int("end_count"),
-];
+use crate::replay::{CacheSums, DeviceState, State};
+use crate::trace::DeviceInfo;
 
 /// Writes `summary`. A process that used no device has one row, without one.
 pub(super) fn write(file: File, process: u32, rank: &Rank, state: &State) -> io::Result<u64> {
-    let mut table = TableFile::new(file, &SUMMARY)?;
-    let devices: Vec<_> = match rank.devices.is_empty() {
-        true => vec![None],
-        false => rank.devices.iter().map(Some).collect(),
-    };
-    for device in devices {
-        table.row(|row| {
-            let header = &rank.header;
-            row.small(process);
-            row.text(&header.host);
-            row.small(header.pid);
-            row.small(header.world_size);
-            row.text(&header.executable);
-            row.text(&header.command.join(" "));
-            row.text(&rank.trace.display().to_string());
-            row.int(header.start_unix_ns);
-            row.int(rank.last_ns);
-            row.text(rank.end().name());
-            row.int(failed_unix_ns(rank));
-            row.int(state.events);
-            row.bool(rank.live_is_known);
-            row.small(device.and_then(|(id, _)| ordinal(*id)));
-            let info = device.and_then(|(_, of)| of.info.as_ref());
-            row.text(&info.map_or(String::new(), |info| info.uuid_text()));
-            row.text(info.map_or("", |info| &info.name));
-            row.int(info.map(|info| info.total_bytes));
-            let at_end = device.and_then(|(id, _)| state.devices.get(id));
-            row.int(at_end.and_then(|of| of.cap_bytes));
-            let of = |figure: fn(&RankDevice) -> u64| device.map(|(_, of)| figure(of));
-            row.int(of(|of| of.peak_bytes));
-            row.int(of(|of| of.peak_ns));
-            let cache = at_end.map(|of| &of.cache).filter(|cache| cache.is_used());
-            row.int(cache.map(|cache| cache.peak_allocated.bytes));
-            row.int(cache.map(|cache| cache.peak_reserved.bytes));
-            row.int(of(|of| of.live_bytes));
-            row.int(of(|of| of.live_allocations));
-            row.int(of(|of| of.allocations));
-            row.int(of(|of| of.frees));
-            row.int(of(|of| of.refused_by_cap));
-            row.int(of(|of| of.refused_by_driver));
-            let peak = at_end.and_then(|of| of.peak_sample);
-            row.int(peak.and_then(|at| at.sample.process_bytes));
-            row.int(at_end.map(|of| of.context_bytes));
-            let held = device.and_then(|(_, of)| of.held_gib_hours);
-            row.real_or_null(held.map(|[hours, _]| hours));
-            row.real_or_null(held.map(|[_, error]| error));
-        })?;
+    /// The device, and its state at the end.
+    type Row<'r> = Option<(DeviceId, &'r RankDevice, Option<&'r DeviceState>)>;
+    fn of<T>(row: &Row, figure: fn(&RankDevice) -> T) -> Option<T> {
+        row.map(|(_, device, _)| figure(device))
     }
-    table.finish()
+    fn info<'r>(row: &Row<'r>) -> Option<&'r DeviceInfo> {
+        row.and_then(|(_, device, _)| device.info.as_ref())
+    }
+    fn cache<'r>(row: &Row<'r>) -> Option<&'r CacheSums> {
+        row.and_then(|(.., state)| state).map(|state| &state.cache).filter(|cache| cache.is_used())
+    }
+    let header = &rank.header;
+    let mut rows: Vec<Row> = Vec::new();
+    rows.extend(rank.devices.iter().map(|(id, of)| Some((*id, of, state.devices.get(id)))));
+    if rows.is_empty() {
+        rows.push(None);
+    }
+    Columns::<Row>::new()
+        .column("process", move |_| process)
+        .column("host", |_| text(&header.host))
+        .column("pid", |_| header.pid)
+        .column("world_size", |_| header.world_size)
+        .column("executable", |_| text(&header.executable))
+        .column("command", |_| text(&header.command.join(" ")))
+        .column("trace", |_| text(&rank.trace.display().to_string()))
+        .column("start_unix_ns", |_| header.start_unix_ns)
+        .column("end_ns", |_| rank.last_ns)
+        .column("ended", |_| text(rank.end().name()))
+        .column("failed_unix_ns", |_| failed_unix_ns(rank))
+        .column("events", |_| state.events)
+        .column("live_is_known", |_| rank.live_is_known)
+        .column("device", |row| row.map(|(id, ..)| id))
+        .column("device_uuid", |row| info(row).and_then(|info| known(&info.uuid_text())))
+        .column("device_name", |row| info(row).and_then(|info| known(&info.name)))
+        .column("total_bytes", |row| info(row).map(|info| info.total_bytes))
+        .column("cap_bytes", |row| (*row)?.2?.cap_bytes)
+        .column("peak_bytes", |row| of(row, |device| device.peak_bytes))
+        .column("peak_ns", |row| of(row, |device| device.peak_ns))
+        .column("peak_allocated_bytes", |row| cache(row).map(|cache| cache.peak_allocated.bytes))
+        .column("peak_reserved_bytes", |row| cache(row).map(|cache| cache.peak_reserved.bytes))
+        .column("live_bytes", |row| of(row, |device| device.live_bytes))
+        .column("live_allocations", |row| of(row, |device| device.live_allocations))
+        .column("allocations", |row| of(row, |device| device.allocations))
+        .column("frees", |row| of(row, |device| device.frees))
+        .column("refused_by_cap", |row| of(row, |device| device.refused_by_cap))
+        .column("refused_by_driver", |row| of(row, |device| device.refused_by_driver))
+        .column("nvml_peak_bytes", |row| (*row)?.2?.peak_sample?.sample.process_bytes)
+        .column("context_bytes", |row| Some((*row)?.2?.context_bytes))
+        .column("held_gib_hours", |row| Some((*row)?.1.held_gib_hours?[0]))
+        .column("held_gib_hours_error", |row| Some((*row)?.1.held_gib_hours?[1]))
+        .write(file, rows)
 }
 
 /// The request with which it ended; of a process that was cut off, its last event.
@@ -135,18 +92,15 @@ pub(super) fn write_holders(file: File, process: u32, rank: &Rank) -> io::Result
         };
         all.entry(key).or_default()[moment] = (holder.bytes, holder.count);
     }
-    let mut table = TableFile::new(file, &HOLDERS)?;
-    for ((device, of_framework, stack), [peak, end]) in all {
-        table.row(|row| {
-            row.small(process);
-            row.small(ordinal(device));
-            row.text(level_name(if of_framework { Level::Tensor } else { Level::Driver }));
-            row.small(stack);
-            row.int(peak.0);
-            row.int(peak.1);
-            row.int(end.0);
-            row.int(end.1);
-        })?;
-    }
-    table.finish()
+    let level = |of_framework| if of_framework { Level::Tensor } else { Level::Driver };
+    Columns::<((DeviceId, bool, u32), Held)>::new()
+        .column("process", move |_| process)
+        .column("device", |(of, _)| of.0)
+        .column("level", move |(of, _)| text(level_name(level(of.1))))
+        .column("stack", |(of, _)| of.2)
+        .column("peak_bytes", |(_, held)| held[0].0)
+        .column("peak_count", |(_, held)| held[0].1)
+        .column("end_bytes", |(_, held)| held[1].0)
+        .column("end_count", |(_, held)| held[1].1)
+        .write(file, all)
 }

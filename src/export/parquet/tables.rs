@@ -48,20 +48,5 @@ impl TablesWanted {
     }
 }
 
-/// Numbers of rows that were written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rows([u64; Table::ALL.len()]);
-
-impl Rows {
-    pub fn of(&self, table: Table) -> u64 {
-        self.0[table as usize]
-    }
-
-    pub(super) fn count(&mut self, table: Table, rows: u64) {
-        self.0[table as usize] += rows;
-    }
-
-    pub(super) fn add(&mut self, other: &Rows) {
-        self.0.iter_mut().zip(other.0).for_each(|(sum, rows)| *sum += rows);
-    }
-}
+/// Numbers of rows that were written, by table.
+pub type Rows = [u64; Table::ALL.len()];

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::summary::is_held;
 use vramtrace_format::{DeviceId, StackId, Stamped};
 
-use super::clock::Clock;
+use super::Clock;
 use super::series::Series;
 use crate::analysis::Level;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, SampleAt, State};
