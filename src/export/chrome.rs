@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use vramtrace_format::DeviceId;
 
 use super::counter::Counter;
 use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
 use super::processes::TracedProcess;
-use super::sink::{Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
+use super::sink::{Detail, Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
 use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;
@@ -79,6 +79,16 @@ impl<'o> Chrome<'o> {
     }
 }
 
+fn args<'s>(details: impl IntoIterator<Item = (&'static str, Detail<'s>)>) -> Map<String, Value> {
+    let value = |detail| match detail {
+        Detail::Text(text) => text.into(),
+        Detail::Number(number) => number.into(),
+        Detail::Pointer(address) => format!("{address:#x}").into(),
+        Detail::Seconds(seconds) => seconds.into(),
+    };
+    details.into_iter().map(|(name, detail)| (name.to_string(), value(detail))).collect()
+}
+
 impl Sink for Chrome<'_> {
     fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()> {
         (self.process, self.pid) = (process.number, process.pid);
@@ -109,37 +119,23 @@ impl Sink for Chrome<'_> {
     }
 
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
-        let mut args = json!({
-            "size": size(slice.live.size),
-            "bytes": slice.live.size,
-            "physical_bytes": slice.physical(),
-            "kind": slice.live.kind.name(),
-            "device": device_name(slice.device),
-            "address": format!("{:#x}", slice.key.number),
-            "stream": format!("{:#x}", slice.stream),
-            "allocated_s": slice.allocated_ns as f64 / 1e9,
-        });
-        for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
-            args[name] = words.into();
-        }
-        if let Some(by) = &slice.brought_back_by {
-            args["brought_back_by"] = by.name().into();
-        }
-        args["api"] = Value::from(&*slice.api);
-        if let Some(role) = slice.role {
-            args["role"] = role.name().into();
-        }
-        self.write(&self.slice("b", at_ns, (slice, &slice.name()), args))
+        let mut args = args(slice.details());
+        // The event itself has it.
+        args.remove("tid");
+        args.entry("physical_bytes").or_insert(Value::Null);
+        args.insert("kind".into(), slice.live.kind.name().into());
+        args.insert("device".into(), device_name(slice.device).into());
+        self.write(&self.slice("b", at_ns, (slice, &slice.name()), args.into()))
     }
 
     fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
-        let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
-        let args = json!({ "end": how.name(), "lifetime_s": lifetime });
-        self.write(&self.slice("e", at_ns, (slice, &slice.name()), args))
+        let args = args(slice.end_details(at_ns, how));
+        self.write(&self.slice("e", at_ns, (slice, &slice.name()), args.into()))
     }
 
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
-        let name = format!("refused by {}: {}", refusal.by(), size(refusal.refused.size));
+        let name =
+            format!("refused by {}: {}", refusal.refused.by.name(), size(refusal.refused.size));
         let args = json!({
             "bytes": refusal.refused.size,
             "kind": refusal.kind.map(|kind| kind.name()),

@@ -3,109 +3,88 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use csv::{Writer, WriterBuilder};
+use serde::Serialize;
 use vramtrace_format::DeviceId;
 
 use super::counter::Counter;
 use super::processes::TracedProcess;
+use super::requester::Requester;
 use super::sink::{Refusal, Sink, Slice, SliceEnd};
 use crate::trace::Definitions;
 
-const COLUMNS: [&str; 23] = [
-    "record",
-    "time_s",
-    "end_s",
-    "end",
-    "host",
-    "pid",
-    "rank",
-    "device",
-    "kind",
-    "bytes",
-    "physical_bytes",
-    "address",
-    "api",
-    "tid",
-    "stream",
-    "context",
-    "pool",
-    "result",
-    "cap_bytes",
-    "role",
-    "line",
-    "stack",
-    "brought_back_by",
-];
-
 pub(super) struct Csv<'o> {
-    rows: csv::Writer<&'o mut dyn Write>,
-    host: String,
-    pid: String,
-    rank: String,
+    rows: Writer<&'o mut dyn Write>,
+    process: Process,
 }
 
-/// One row; what a record does not have is empty.
 #[derive(Default)]
-struct Row {
-    record: &'static str,
-    time_ns: u64,
-    end: Option<(u64, SliceEnd)>,
-    device: Option<DeviceId>,
-    kind: &'static str,
+struct Process {
+    host: String,
+    pid: u32,
+    rank: Option<u32>,
+}
+
+/// One row: its fields are the columns. What a record does not have is empty.
+#[derive(Default, Serialize)]
+struct Row<'r> {
+    record: &'r str,
+    time_s: String,
+    end_s: Option<String>,
+    end: Option<&'r str>,
+    host: Cow<'r, str>,
+    pid: u32,
+    rank: Option<u32>,
+    device: Option<u8>,
+    kind: &'r str,
     bytes: u64,
-    physical: Option<u64>,
-    address: Option<u64>,
-    api: String,
-    tid: u32,
-    stream: Option<u64>,
-    context: u16,
-    pool: u16,
+    physical_bytes: Option<u64>,
+    address: Option<String>,
+    api: Cow<'r, str>,
+    tid: Option<u32>,
+    stream: Option<String>,
+    context: Option<u16>,
+    pool: Option<u16>,
     result: String,
-    cap: Option<u64>,
-    role: &'static str,
-    line: String,
-    stack: String,
-    brought_back_by: String,
+    cap_bytes: Option<u64>,
+    role: &'r str,
+    line: Cow<'r, str>,
+    stack: Cow<'r, str>,
+    brought_back_by: Cow<'r, str>,
+}
+
+impl Process {
+    fn row<'r>(
+        &'r self,
+        record: &'r str,
+        time_ns: u64,
+        device: Option<DeviceId>,
+        kind: &'r str,
+        bytes: u64,
+    ) -> Row<'r> {
+        Row {
+            record,
+            time_s: seconds(time_ns),
+            host: plain(&self.host),
+            pid: self.pid,
+            rank: self.rank,
+            device: device.filter(|device| *device != DeviceId::UNKNOWN).map(|device| device.0),
+            kind,
+            bytes,
+            ..Row::default()
+        }
+    }
 }
 
 impl<'o> Csv<'o> {
     pub(super) fn new(out: &'o mut dyn Write) -> io::Result<Csv<'o>> {
-        let mut rows = csv::Writer::from_writer(out);
-        rows.write_record(COLUMNS)?;
-        Ok(Csv { rows, host: String::new(), pid: String::new(), rank: String::new() })
-    }
-
-    fn write(&mut self, row: &Row) -> io::Result<()> {
-        fn some(value: Option<impl ToString>) -> String {
-            value.map_or(String::new(), |value| value.to_string())
-        }
-        let known = |id: u32| (id != 0).then_some(id);
-        let device = row.device.filter(|device| *device != DeviceId::UNKNOWN);
-        self.rows.write_record([
-            row.record,
-            &seconds(row.time_ns),
-            &some(row.end.map(|(at, _)| seconds(at))),
-            &some(row.end.map(|(_, how)| how.name())),
-            &*plain(&self.host),
-            &self.pid,
-            &self.rank,
-            &some(device.map(|device| device.0)),
-            row.kind,
-            &row.bytes.to_string(),
-            &some(row.physical),
-            &some(row.address.map(|address| format!("{address:#x}"))),
-            &*plain(&row.api),
-            &some(known(row.tid)),
-            &some(row.stream.map(|stream| format!("{stream:#x}"))),
-            &some(known(row.context.into())),
-            &some(known(row.pool.into())),
-            &*plain(&row.result),
-            &some(row.cap),
-            row.role,
-            &*plain(&row.line),
-            &*plain(&row.stack),
-            &*plain(&row.brought_back_by),
-        ])?;
-        Ok(())
+        // A timeline without rows has the names of the columns too.
+        let mut first = Writer::from_writer(Vec::new());
+        first.serialize(Row::default())?;
+        let first = first.into_inner().map_err(|error| error.into_error())?;
+        out.write_all(first.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default())?;
+        let rows = WriterBuilder::new().has_headers(false).from_writer(out);
+        Ok(Csv { rows, process: Process::default() })
     }
 }
 
@@ -126,9 +105,8 @@ fn seconds(ns: u64) -> String {
 impl Sink for Csv<'_> {
     fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
         let header = process.trace.header();
-        self.host = header.host.clone();
-        self.pid = header.pid.to_string();
-        self.rank = header.rank.map_or(String::new(), |rank| rank.to_string());
+        let (host, pid, rank) = (header.host.clone(), header.pid, header.rank);
+        self.process = Process { host, pid, rank };
         Ok(())
     }
 
@@ -139,14 +117,7 @@ impl Sink for Csv<'_> {
         what: Counter,
         bytes: u64,
     ) -> io::Result<()> {
-        self.write(&Row {
-            record: "counter",
-            time_ns: at_ns,
-            device,
-            kind: what.name(),
-            bytes,
-            ..Row::default()
-        })
+        Ok(self.rows.serialize(self.process.row("counter", at_ns, device, &what.name(), bytes))?)
     }
 
     fn begin(&mut self, _at_ns: u64, _slice: &Slice) -> io::Result<()> {
@@ -154,44 +125,39 @@ impl Sink for Csv<'_> {
     }
 
     fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
-        self.write(&Row {
-            record: "allocation",
-            time_ns: slice.allocated_ns,
-            end: Some((at_ns, how)),
-            device: slice.device,
-            kind: slice.live.kind.name(),
-            bytes: slice.live.size,
-            physical: slice.physical(),
-            address: Some(slice.key.number),
-            api: slice.api.to_string(),
-            tid: slice.tid,
-            stream: Some(slice.stream),
-            context: slice.live.context.0,
-            pool: slice.live.pool.0,
+        let (live, begin_ns) = (&slice.live, slice.allocated_ns);
+        let row =
+            self.process.row("allocation", begin_ns, slice.device, live.kind.name(), live.size);
+        let who = |who: fn(&Requester) -> &str| plain(slice.who.as_deref().map_or("", who));
+        let by = slice.brought_back_by.as_deref();
+        Ok(self.rows.serialize(Row {
+            end_s: Some(seconds(at_ns)),
+            end: Some(how.name()),
+            physical_bytes: slice.physical(),
+            address: Some(format!("{:#x}", slice.key.number)),
+            api: plain(&slice.api),
+            tid: Some(slice.tid).filter(|tid| *tid != 0),
+            stream: Some(format!("{:#x}", slice.stream)),
+            context: Some(live.context.0).filter(|id| *id != 0),
+            pool: Some(live.pool.0).filter(|id| *id != 0),
             role: slice.role.map_or("", |role| role.name()),
-            line: slice.who.as_ref().map_or(String::new(), |who| who.name().to_string()),
-            stack: slice.who.as_ref().map_or(String::new(), |who| who.stack.clone()),
-            brought_back_by: slice
-                .brought_back_by
-                .as_ref()
-                .map_or(String::new(), |who| who.name().to_string()),
-            ..Row::default()
-        })
+            line: who(Requester::name),
+            stack: who(|who| &who.stack),
+            brought_back_by: plain(by.map_or("", Requester::name)),
+            ..row
+        })?)
     }
 
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
-        self.write(&Row {
-            record: "refusal",
-            time_ns: at_ns,
-            device: Some(refusal.device),
-            kind: refusal.kind.map_or("", |kind| kind.name()),
-            bytes: refusal.refused.size,
-            api: refusal.api.to_string(),
-            tid: refusal.tid,
-            result: format!("{} {}", refusal.by(), refusal.refused.result),
-            cap: (refusal.refused.limit > 0).then_some(refusal.refused.limit),
-            ..Row::default()
-        })
+        let (refused, kind) = (&refusal.refused, refusal.kind.map_or("", |kind| kind.name()));
+        let row = self.process.row("refusal", at_ns, Some(refusal.device), kind, refused.size);
+        Ok(self.rows.serialize(Row {
+            api: plain(&refusal.api),
+            tid: Some(refusal.tid).filter(|tid| *tid != 0),
+            result: format!("{} {}", refused.by.name(), refused.result),
+            cap_bytes: Some(refused.limit).filter(|cap| *cap > 0),
+            ..row
+        })?)
     }
 
     fn whole_stacks(&self) -> bool {

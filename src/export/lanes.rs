@@ -18,19 +18,37 @@ pub(super) fn group(live: &Live, block: bool) -> Group {
 }
 
 /// The lanes of one group. A slice gets the lowest free one.
-#[derive(Default)]
 pub(super) struct Lanes {
+    /// How many there are, and the least size that gets one.
+    most: u32,
+    least: u64,
     free: BinaryHeap<Reverse<u32>>,
     next: u32,
+    /// Live bytes without a lane.
+    pub small: u64,
+}
+
+/// Of a format without lanes: each slice has one.
+impl Default for Lanes {
+    fn default() -> Lanes {
+        Lanes::of(u32::MAX, 0)
+    }
 }
 
 impl Lanes {
-    /// Takes a lane. `None`: all `most` lanes are in use.
-    pub(super) fn take(&mut self, most: u32) -> Option<u32> {
+    fn of(most: u32, least: u64) -> Lanes {
+        Lanes { most, least, free: BinaryHeap::new(), next: 0, small: 0 }
+    }
+
+    /// Takes a lane for so many bytes. `None`: they are too few, or all lanes are in use.
+    pub(super) fn take(&mut self, size: u64) -> Option<u32> {
+        if size < self.least {
+            return None;
+        }
         if let Some(Reverse(lane)) = self.free.pop() {
             return Some(lane);
         }
-        (self.next < most).then(|| {
+        (self.next < self.most).then(|| {
             self.next += 1;
             self.next
         })
@@ -92,8 +110,8 @@ impl LanePlanner {
         }
     }
 
-    /// The smallest size in bytes that gets a lane, for each group.
-    pub(super) fn finish(self, lanes: u32) -> BTreeMap<Group, u64> {
+    /// The lanes of each group, `lanes` at most.
+    pub(super) fn finish(self, lanes: u32) -> BTreeMap<Group, Lanes> {
         let least = |counts: &Counts| {
             let fits = |class: &usize| counts.most[*class] <= lanes;
             match (0..CLASSES).find(fits) {
@@ -103,7 +121,10 @@ impl LanePlanner {
                 found => 1 << found.unwrap_or(CLASSES).saturating_sub(1),
             }
         };
-        self.groups.iter().map(|(group, counts)| (*group, least(counts))).collect()
+        self.groups
+            .iter()
+            .map(|(group, counts)| (*group, Lanes::of(lanes, least(counts))))
+            .collect()
     }
 }
 
@@ -140,12 +161,11 @@ mod tests {
 
     #[test]
     fn the_lowest_free_lane_is_taken_up_to_the_most() {
-        let mut lanes = Lanes::default();
-        assert_eq!([(); 3].map(|()| lanes.take(3)), [Some(1), Some(2), Some(3)]);
-        assert_eq!(lanes.take(3), None);
+        let mut lanes = Lanes::of(3, 9);
+        assert_eq!([9; 4].map(|size| lanes.take(size)), [Some(1), Some(2), Some(3), None]);
         lanes.give_back(3);
         lanes.give_back(1);
-        assert_eq!([(); 3].map(|()| lanes.take(4)), [Some(1), Some(3), Some(4)]);
+        assert_eq!([9, 8, 9].map(|size| lanes.take(size)), [Some(1), None, Some(3)]);
     }
 
     #[test]
@@ -157,7 +177,7 @@ mod tests {
                 (0..=*class).for_each(|below| all.most[below] += most);
             }
             planner.groups.insert((None, true), all);
-            planner.finish(lanes)[&(None, true)]
+            planner.finish(lanes)[&(None, true)].least
         };
         assert_eq!(plan(&[(9, 3), (20, 4)], 64), 0, "all fit");
         assert_eq!(plan(&[(9, 100), (20, 4)], 64), 1 << 10);

@@ -74,7 +74,9 @@ fn write(
     for process in processes(traces) {
         let bytes = process.trace.len();
         let mut of_trace = |at: u64, _: u64| progress(before + at, all_bytes);
-        Timeline::new(process, window, &mut sink, &mut exported).write(&mut of_trace)?;
+        let (definitions, _) = process.trace.definitions();
+        let timeline = Timeline::new(process, &definitions, window, &mut sink, &mut exported);
+        timeline.write(&mut of_trace)?;
         before += bytes;
     }
     sink.finish()?;

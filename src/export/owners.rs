@@ -64,7 +64,7 @@ impl OwnerFinder {
 impl Observer for OwnerFinder {
     fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         let (Some(woken), Some(object)) = (mapping.woken, object) else { return };
-        let key = Key { space: Space::Vmm, number: mapping.object };
+        let key = Key::object(mapping.object);
         let (_, pieces) =
             self.objects.entry((key, object.time_ns)).or_insert((object.size, Vec::new()));
         let of = BroughtBack { owner: woken.owner.stack, by: woken.by };

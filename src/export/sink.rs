@@ -1,5 +1,6 @@
 //! The elements of a timeline, and the trait that a format implements. Times are ns on the common clock.
 
+use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 
@@ -127,6 +128,46 @@ impl Slice {
     pub(super) fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }
+
+    /// What viewers show of it, by name.
+    pub(super) fn details(&self) -> Vec<(&'static str, Detail<'_>)> {
+        let mut all = vec![
+            ("size", Detail::Text(size(self.live.size).into())),
+            ("bytes", Detail::Number(self.live.size)),
+            ("address", Detail::Pointer(self.key.number)),
+            ("stream", Detail::Pointer(self.stream)),
+            ("tid", Detail::Number(self.tid.into())),
+            ("allocated_s", Detail::seconds(self.allocated_ns)),
+            ("api", Detail::Text((&*self.api).into())),
+        ];
+        all.extend(self.role.map(|role| ("role", Detail::Text(role.name().into()))));
+        all.extend(self.physical().map(|bytes| ("physical_bytes", Detail::Number(bytes))));
+        let words = self.who.iter().flat_map(|who| who.words());
+        all.extend(words.map(|(name, words)| (name, Detail::Text(words.into()))));
+        let by = self.brought_back_by.as_ref();
+        all.extend(by.map(|by| ("brought_back_by", Detail::Text(by.name().into()))));
+        all
+    }
+
+    /// The same at its end.
+    pub(super) fn end_details(&self, at_ns: u64, how: SliceEnd) -> [(&'static str, Detail<'_>); 2] {
+        let lifetime_ns = at_ns.saturating_sub(self.allocated_ns);
+        [("end", Detail::Text(how.name().into())), ("lifetime_s", Detail::seconds(lifetime_ns))]
+    }
+}
+
+/// A value that viewers show.
+pub(super) enum Detail<'s> {
+    Text(Cow<'s, str>),
+    Number(u64),
+    Pointer(u64),
+    Seconds(f64),
+}
+
+impl Detail<'_> {
+    fn seconds(ns: u64) -> Detail<'static> {
+        Detail::Seconds(ns as f64 / 1e9)
+    }
 }
 
 /// A refused request.
@@ -137,12 +178,6 @@ pub(super) struct Refusal {
     pub api: Rc<str>,
     pub tid: u32,
     pub refused: Refused,
-}
-
-impl Refusal {
-    pub(super) fn by(&self) -> &'static str {
-        self.refused.by.name()
-    }
 }
 
 /// A format. Times never decrease within a process.

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, SiteId, Space, Stamped, ThreadId};
+use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, SiteId, Stamped, ThreadId};
 
 use super::counter::Counter;
 use super::lanes::{Group, LanePlanner, Lanes, group};
@@ -26,29 +26,21 @@ use crate::trace::{Definitions, Site};
 /// Draws one process. An [`Observer`] of its replay.
 pub(super) struct Timeline<'a, 't, S: Sink> {
     process: TracedProcess<'t>,
-    definitions: Rc<Definitions>,
+    definitions: &'t Definitions,
     window: Window,
     sink: &'a mut S,
     exported: &'a mut Exported,
     open: FxHashMap<Key, Slice>,
     lanes: BTreeMap<Group, Lanes>,
-    /// How many lanes a group may have, and the least size that gets one.
-    most_lanes: u32,
-    least: BTreeMap<Group, u64>,
-    /// Bytes of a group that have no lane.
-    small: BTreeMap<Group, u64>,
     roles: KnownRoles,
-    /// Roles of what is live.
-    role_of: FxHashMap<Key, (Role, DeviceId)>,
-    /// Of live blocks, bytes without memory below them.
-    paused: FxHashMap<Key, u64>,
+    /// Of what is live: its role, device, and of a block the bytes without memory below it.
+    role_of: FxHashMap<Key, (Role, DeviceId, u64)>,
     owners: Owners,
-    sums: BTreeMap<DeviceId, RoleSums>,
-    drawn_sums: BTreeMap<DeviceId, RoleSums>,
+    /// As they are, and as they were drawn last.
+    sums: BTreeMap<DeviceId, (RoleSums, Option<RoleSums>)>,
     apis: FxHashMap<SiteId, Rc<str>>,
     who: ByStack,
-    /// By [`Counter::index`].
-    counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
+    counters: FxHashMap<(Option<DeviceId>, Counter), u64>,
     host_pinned: u64,
     phases: Open,
     /// Of the time whose events were erased.
@@ -68,49 +60,42 @@ pub(super) struct Timeline<'a, 't, S: Sink> {
 impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     pub(super) fn new(
         process: TracedProcess<'t>,
+        definitions: &'t Definitions,
         window: &Window,
         sink: &'a mut S,
         exported: &'a mut Exported,
     ) -> Self {
         let trace = process.trace;
-        let (definitions, _) = trace.definitions();
-        let symbols = Symbols::of_all(&definitions, trace.header());
+        let symbols = Symbols::of_all(definitions, trace.header());
         let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
         let roles = match blocks && !window.driver_only {
-            true => KnownRoles::of(trace, &definitions, &symbols),
+            true => KnownRoles::of(trace, definitions, &symbols),
             false => KnownRoles::default(),
         };
-        let mut least = BTreeMap::new();
-        if let Some(lanes) = sink.lanes() {
+        let lanes = sink.lanes().map(|most| {
             let mut planner = LanePlanner::new(window.min_size);
-            trace.replay(&definitions, &mut planner);
-            least = planner.finish(lanes);
-        }
-        let sampled = SampledTime::of(trace, &definitions, !window.driver_only);
+            trace.replay(definitions, &mut planner);
+            planner.finish(most)
+        });
         Timeline {
             now_ns: process.start_ns,
-            owners: Owners::of(trace, &definitions),
-            who: who_of(&definitions, trace, &symbols, sink.whole_stacks()),
-            most_lanes: sink.lanes().unwrap_or(u32::MAX),
-            least,
-            small: BTreeMap::new(),
+            owners: Owners::of(trace, definitions),
+            who: who_of(definitions, trace, &symbols, sink.whole_stacks()),
+            lanes: lanes.unwrap_or_default(),
             roles,
             role_of: FxHashMap::default(),
-            paused: FxHashMap::default(),
             sums: BTreeMap::new(),
-            drawn_sums: BTreeMap::new(),
+            sampled: SampledTime::of(trace, definitions, !window.driver_only),
             process,
-            definitions: Rc::new(definitions),
+            definitions,
             window: *window,
             sink,
             exported,
             open: FxHashMap::default(),
-            lanes: BTreeMap::new(),
             apis: FxHashMap::default(),
             counters: FxHashMap::default(),
             host_pinned: 0,
             phases: Open::default(),
-            sampled,
             event_ns: 0,
             off: false,
             drawing: window.from_ns.is_none(),
@@ -119,8 +104,8 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     pub(super) fn write(mut self, progress: Progress) -> io::Result<()> {
-        self.sink.process(&self.process, &self.definitions)?;
-        let definitions = Rc::clone(&self.definitions);
+        let definitions = self.definitions;
+        self.sink.process(&self.process, definitions)?;
         let until = match self.window.to_ns.map(|to| to.checked_sub(self.process.start_ns)) {
             None => Until::End,
             Some(Some(to)) => Until::Time(to),
@@ -128,7 +113,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             Some(None) => return Ok(()),
         };
         let trace = self.process.trace;
-        let reading = trace.replay_until(&definitions, until, &mut self, progress);
+        let reading = trace.replay_until(definitions, until, &mut self, progress);
         if self.drawing {
             let last = self.process.start_ns.saturating_add(reading.state.time_ns);
             self.close_all(self.now_ns.max(last), SliceEnd::Live);
@@ -170,13 +155,9 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         self.drawing = true;
         let now = self.now_ns;
         let mut counters: Vec<_> = std::mem::take(&mut self.counters).into_iter().collect();
-        counters.sort_unstable_by_key(|(device, _)| *device);
-        for (device, values) in counters {
-            for what in Counter::all() {
-                if let Some(bytes) = values[what.index()] {
-                    self.count(device, what, bytes);
-                }
-            }
+        counters.sort_unstable_by_key(|(of, _)| *of);
+        for ((device, what), bytes) in counters {
+            self.count(device, what, bytes);
         }
         let mut open: Vec<Key> = self.open.keys().copied().collect();
         open.sort_unstable_by_key(|key| (self.open[key].allocated_ns, *key));
@@ -199,8 +180,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn draw_phase(&mut self, what: Edge, id: u32, of: Option<ThreadId>) {
-        let definitions = Rc::clone(&self.definitions);
-        let name = definitions.text(id).unwrap_or("(no name)");
+        let name = self.definitions.text(id).unwrap_or("(no name)");
         let phase = ExportedPhase { what, name, id, tid: of.map(|thread| self.tid(thread)) };
         let now = self.now_ns;
         self.draw(|sink| sink.phase(now, &phase));
@@ -217,9 +197,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         let Some(mut slice) = self.open.remove(&key) else { return };
         self.exported.allocations += 1;
         let of = group(&slice.live, slice.is_block());
-        let has_lane = slice.live.size >= self.least.get(&of).copied().unwrap_or(0);
-        let lanes = self.lanes.entry(of).or_default();
-        match has_lane.then(|| lanes.take(self.most_lanes)).flatten() {
+        match self.lanes.entry(of).or_default().take(slice.live.size) {
             Some(lane) => {
                 slice.lane = lane;
                 self.draw(|sink| sink.begin(at_ns, &slice));
@@ -234,7 +212,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn count_small(&mut self, of: Group, change: impl FnOnce(u64) -> u64) {
-        let bytes = self.small.entry(of).or_default();
+        let bytes = &mut self.lanes.entry(of).or_default().small;
         *bytes = change(*bytes);
         let (bytes, what) = (*bytes, if of.1 { Counter::SmallBlocks } else { Counter::Small });
         self.count(of.0, what, bytes);
@@ -256,9 +234,8 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     fn open(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause, drawing: bool) {
         let role = self.roles.get(at, key, live, how);
         if let Some(role) = role {
-            self.role_of.insert(key, (role, live.device));
-            let sum = &mut self.sums.entry(live.device).or_default()[role.index()];
-            *sum = sum.saturating_add(role_bytes(live));
+            self.role_of.insert(key, (role, live.device, 0));
+            self.add_to_role(role, live.device, role_bytes(live));
         }
         if live.size < self.window.min_size {
             return;
@@ -287,10 +264,9 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn shut(&mut self, key: Key, live: &Live, how: FreeCause) {
-        if let Some((role, device)) = self.role_of.remove(&key) {
-            let sum = &mut self.sums.entry(device).or_default()[role.index()];
-            let paused = self.paused.remove(&key).unwrap_or(0);
-            *sum = sum.saturating_sub(role_bytes(live).saturating_sub(paused));
+        if let Some((role, device, paused)) = self.role_of.remove(&key) {
+            let bytes = role_bytes(live).saturating_sub_unsigned(paused).max(0);
+            self.add_to_role(role, device, -bytes);
         }
         if let Some(slice) = self.open.remove(&key) {
             self.close(self.now_ns, slice, how.into());
@@ -306,8 +282,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn count(&mut self, device: Option<DeviceId>, what: Counter, bytes: u64) {
-        let values = self.counters.entry(device).or_default();
-        let before = values[what.index()].replace(bytes);
+        let before = self.counters.insert((device, what), bytes);
         // What was always 0 needs no line.
         if self.drawing && before != Some(bytes) && (before.is_some() || bytes > 0) {
             self.exported.counters += 1;
@@ -317,13 +292,17 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn draw_roles(&mut self, id: DeviceId, state: &DeviceState) {
-        let Some(sums) = self.sums.get_mut(&id) else { return };
+        let Some((sums, drawn)) = self.sums.get_mut(&id) else { return };
         sums[Role::FreeCache.index()] = state.cache.free_resident();
-        let sums = *sums;
-        if self.drawing && self.drawn_sums.insert(id, sums) != Some(sums) {
-            let now = self.now_ns;
+        let (sums, now) = (*sums, self.now_ns);
+        if self.drawing && drawn.replace(sums) != Some(sums) {
             self.draw(|sink| sink.roles(now, id, &sums));
         }
+    }
+
+    fn add_to_role(&mut self, role: Role, device: DeviceId, bytes: i64) {
+        let sum = &mut self.sums.entry(device).or_default().0[role.index()];
+        *sum = sum.saturating_add_signed(bytes);
     }
 
     fn api(&mut self, site: SiteId) -> Rc<str> {
@@ -337,16 +316,13 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
 }
 
 /// A block has no share of physical memory: the segment below it has.
-fn role_bytes(live: &Live) -> u64 {
-    if live.kind == Kind::Block { live.size } else { live.share() }
+fn role_bytes(live: &Live) -> i64 {
+    let bytes = if live.kind == Kind::Block { live.size } else { live.share() };
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// In place of a lane: in a counter.
 const SMALL: u32 = u32::MAX;
-
-fn block(address: u64) -> Key {
-    Key { space: Space::Block, number: address }
-}
 
 impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
@@ -370,26 +346,25 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         if !self.window.driver_only {
             let drawing = self.advance(at);
-            self.open(at, block(address), live, how, drawing);
+            self.open(at, Key::block(address), live, how, drawing);
         }
     }
 
     fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
         if !self.window.driver_only {
             self.advance(at);
-            self.shut(block(address), live, how);
+            self.shut(Key::block(address), live, how);
         }
     }
 
     fn on_block_paused(&mut self, at: &Stamped, _device: DeviceId, address: u64, bytes: i64) {
-        let key = block(address);
+        let key = Key::block(address);
         // What has no role is in no sum.
-        let Some((role, device)) = self.role_of.get(&key).copied() else { return };
-        self.advance(at);
-        let sum = &mut self.sums.entry(device).or_default()[role.index()];
-        *sum = sum.saturating_add_signed(bytes.saturating_neg());
-        let paused = self.paused.entry(key).or_default();
+        let Some((role, device, paused)) = self.role_of.get_mut(&key) else { return };
         *paused = paused.saturating_add_signed(bytes);
+        let (role, device) = (*role, *device);
+        self.advance(at);
+        self.add_to_role(role, device, bytes.saturating_neg());
     }
 
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
@@ -419,7 +394,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.advance(at);
-        let device = Some(device);
+        let (id, device) = (device, Some(device));
         self.count(device, Counter::Live, state.live_bytes);
         for kind in Kind::ALL.into_iter().filter(|kind| kind.is_physical()) {
             self.count(device, Counter::Kind(kind), state.kind(kind).live_bytes);
@@ -432,9 +407,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.count(device, Counter::AllocatedPaused, state.cache.paused);
             self.count(device, Counter::ReservedPaused, state.cache.reserved_paused);
         }
-        if let Some(id) = device {
-            self.draw_roles(id, state);
-        }
+        self.draw_roles(id, state);
         if let Some(bytes) = state.process_bytes() {
             self.count(device, Counter::Process, bytes);
         }
@@ -475,8 +448,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         self.advance(at);
         self.host_pinned = 0;
         self.role_of.clear();
-        self.paused.clear();
-        self.sums.values_mut().for_each(|sums| *sums = RoleSums::default());
+        self.sums.values_mut().for_each(|(sums, _)| *sums = RoleSums::default());
         self.close_all(self.now_ns, SliceEnd::Lost);
     }
 }

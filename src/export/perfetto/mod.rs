@@ -6,7 +6,9 @@ pub mod proto;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use indexmap::IndexSet;
 use prost::Message;
+use rustc_hash::FxBuildHasher;
 use vramtrace_format::DeviceId;
 
 use self::proto::{
@@ -17,7 +19,7 @@ use super::counter::Counter;
 use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
 use super::processes::TracedProcess;
-use super::sink::{Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
+use super::sink::{Detail, Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
 use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;
@@ -28,9 +30,16 @@ const PACKET_KEY: u8 = 1 << 3 | 2;
 pub struct Perfetto<'o> {
     out: &'o mut dyn Write,
     buffer: Vec<u8>,
-    /// The process that is being written.
-    sequence: u32,
     next_track: u64,
+    sequence: Sequence,
+}
+
+/// The process that is being written.
+#[derive(Default)]
+struct Sequence {
+    id: u32,
+    /// Its first packet is written.
+    begun: bool,
     process_track: u64,
     tracks: HashMap<Track, u64>,
     /// What the counters of roles show.
@@ -38,8 +47,6 @@ pub struct Perfetto<'o> {
     categories: Names,
     names: Names,
     annotations: Names,
-    /// The next packet is the sequence's first.
-    fresh: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,49 +76,40 @@ impl Track {
 /// Interned names of one sequence.
 #[derive(Default)]
 struct Names {
-    ids: HashMap<String, u64>,
-    /// Not written yet.
-    new: Vec<InternedName>,
+    all: IndexSet<String, FxBuildHasher>,
+    /// How many of them are written.
+    written: usize,
 }
 
 impl Names {
+    /// The number of a name, from 1.
     fn id(&mut self, name: &str) -> u64 {
-        if let Some(id) = self.ids.get(name) {
-            return *id;
-        }
-        let id = self.ids.len() as u64 + 1;
-        self.ids.insert(name.into(), id);
-        self.new.push(InternedName { iid: Some(id), name: Some(name.into()) });
-        id
+        let known = self.all.get_index_of(name);
+        known.unwrap_or_else(|| self.all.insert_full(name.to_string()).0) as u64 + 1
+    }
+
+    /// Those that are not written yet.
+    fn take_new(&mut self) -> Vec<InternedName> {
+        let new =
+            self.all.iter().zip(1..).skip(std::mem::replace(&mut self.written, self.all.len()));
+        new.map(|(name, id)| InternedName { iid: Some(id), name: Some(name.clone()) }).collect()
     }
 }
 
 impl<'o> Perfetto<'o> {
     pub fn new(out: &'o mut dyn Write) -> Perfetto<'o> {
-        Perfetto {
-            out,
-            buffer: Vec::new(),
-            sequence: 0,
-            next_track: 0,
-            process_track: 0,
-            tracks: HashMap::new(),
-            roles: HashMap::new(),
-            categories: Names::default(),
-            names: Names::default(),
-            annotations: Names::default(),
-            fresh: true,
-        }
+        Perfetto { out, buffer: Vec::new(), next_track: 0, sequence: Sequence::default() }
     }
 
     fn packet(&mut self, mut packet: TracePacket) -> io::Result<()> {
-        packet.trusted_packet_sequence_id = Some(self.sequence);
-        let cleared = std::mem::take(&mut self.fresh);
-        packet.sequence_flags =
-            Some(if cleared { STATE_CLEARED | NEEDS_STATE } else { NEEDS_STATE });
+        let of = &mut self.sequence;
+        packet.trusted_packet_sequence_id = Some(of.id);
+        let cleared = if std::mem::replace(&mut of.begun, true) { 0 } else { STATE_CLEARED };
+        packet.sequence_flags = Some(cleared | NEEDS_STATE);
         let interned = InternedData {
-            event_categories: std::mem::take(&mut self.categories.new),
-            event_names: std::mem::take(&mut self.names.new),
-            debug_annotation_names: std::mem::take(&mut self.annotations.new),
+            event_categories: of.categories.take_new(),
+            event_names: of.names.take_new(),
+            debug_annotation_names: of.annotations.take_new(),
         };
         packet.interned_data = Some(interned).filter(|new| *new != InternedData::default());
         self.buffer.clear();
@@ -120,8 +118,16 @@ impl<'o> Perfetto<'o> {
         self.out.write_all(&self.buffer)
     }
 
-    fn event(&mut self, at_ns: u64, kind: EventType, event: TrackEvent) -> io::Result<()> {
-        let event = TrackEvent { r#type: Some(kind.into()), ..event };
+    /// `fill`: the event, without its track and type.
+    fn event(
+        &mut self,
+        at_ns: u64,
+        track: Track,
+        kind: EventType,
+        fill: impl FnOnce(&mut Self) -> TrackEvent,
+    ) -> io::Result<()> {
+        let track_uuid = Some(self.track(track)?);
+        let event = TrackEvent { track_uuid, r#type: Some(kind.into()), ..fill(self) };
         self.packet(TracePacket {
             timestamp: Some(at_ns),
             track_event: Some(event),
@@ -129,9 +135,30 @@ impl<'o> Perfetto<'o> {
         })
     }
 
+    fn count(&mut self, at_ns: u64, track: Track, bytes: u64) -> io::Result<()> {
+        let counter_value = Some(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let event = TrackEvent { counter_value, ..TrackEvent::default() };
+        self.event(at_ns, track, EventType::Counter, |_| event)
+    }
+
+    /// An event with a name.
+    fn named(
+        &mut self,
+        category: &str,
+        name: &str,
+        debug_annotations: Vec<DebugAnnotation>,
+    ) -> TrackEvent {
+        TrackEvent {
+            category_iids: vec![self.sequence.categories.id(category)],
+            name_iid: Some(self.sequence.names.id(name)),
+            debug_annotations,
+            ..TrackEvent::default()
+        }
+    }
+
     /// The uuid of a track; describes it before its first use.
     fn track(&mut self, track: Track) -> io::Result<u64> {
-        if let Some(uuid) = self.tracks.get(&track) {
+        if let Some(uuid) = self.sequence.tracks.get(&track) {
             return Ok(*uuid);
         }
         let (name, counter) = match track {
@@ -153,7 +180,7 @@ impl<'o> Perfetto<'o> {
         };
         let parent = match track {
             Track::Role(device, _) => self.track(Track::Roles(device))?,
-            _ => self.process_track,
+            _ => self.sequence.process_track,
         };
         let uuid = self.describe(TrackDescriptor {
             name: Some(name),
@@ -161,7 +188,7 @@ impl<'o> Perfetto<'o> {
             counter,
             ..TrackDescriptor::default()
         })?;
-        self.tracks.insert(track, uuid);
+        self.sequence.tracks.insert(track, uuid);
         Ok(uuid)
     }
 
@@ -175,21 +202,28 @@ impl<'o> Perfetto<'o> {
         Ok(uuid)
     }
 
-    fn annotate(&mut self, name: &str, value: AnnotationValue) -> DebugAnnotation {
-        DebugAnnotation { name_iid: Some(self.annotations.id(name)), value: Some(value) }
+    fn annotations<'s>(
+        &mut self,
+        details: impl IntoIterator<Item = (&'static str, Detail<'s>)>,
+    ) -> Vec<DebugAnnotation> {
+        let value = |detail| match detail {
+            Detail::Text(text) => AnnotationValue::Text(text.into_owned()),
+            Detail::Number(number) => AnnotationValue::Uint(number),
+            Detail::Pointer(address) => AnnotationValue::Pointer(address),
+            Detail::Seconds(seconds) => AnnotationValue::Double(seconds),
+        };
+        let mut name_iid = |name| Some(self.sequence.annotations.id(name));
+        let details = details.into_iter();
+        details
+            .map(|(name, of)| DebugAnnotation { name_iid: name_iid(name), value: Some(value(of)) })
+            .collect()
     }
 }
 
 impl Sink for Perfetto<'_> {
     fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
-        self.sequence = process.number;
-        self.tracks.clear();
-        self.roles.clear();
-        self.categories = Names::default();
-        self.names = Names::default();
-        self.annotations = Names::default();
-        self.fresh = true;
-        self.process_track = self.describe(TrackDescriptor {
+        self.sequence = Sequence { id: process.number, ..Sequence::default() };
+        self.sequence.process_track = self.describe(TrackDescriptor {
             process: Some(ProcessDescriptor {
                 pid: i32::try_from(process.pid).ok(),
                 cmdline: process.trace.header().command.clone(),
@@ -207,103 +241,46 @@ impl Sink for Perfetto<'_> {
         what: Counter,
         bytes: u64,
     ) -> io::Result<()> {
-        let track = self.track(Track::Counter(device, what))?;
-        let value = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.event(
-            at_ns,
-            EventType::Counter,
-            TrackEvent {
-                track_uuid: Some(track),
-                counter_value: Some(value),
-                ..TrackEvent::default()
-            },
-        )
+        self.count(at_ns, Track::Counter(device, what), bytes)
     }
 
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
-        let track = self.track(Track::of(slice))?;
-        let live = &slice.live;
-        let mut debug_annotations = vec![
-            self.annotate("size", AnnotationValue::Text(size(live.size))),
-            self.annotate("bytes", AnnotationValue::Uint(live.size)),
-            self.annotate("address", AnnotationValue::Pointer(slice.key.number)),
-            self.annotate("stream", AnnotationValue::Pointer(slice.stream)),
-            self.annotate("tid", AnnotationValue::Uint(slice.tid.into())),
-            self.annotate("allocated_s", AnnotationValue::Double(slice.allocated_ns as f64 / 1e9)),
-        ];
-        let api = AnnotationValue::Text(slice.api.to_string());
-        debug_annotations.push(self.annotate("api", api));
-        if let Some(role) = slice.role {
-            let role = AnnotationValue::Text(role.name().into());
-            debug_annotations.push(self.annotate("role", role));
-        }
-        if let Some(bytes) = slice.physical() {
-            debug_annotations.push(self.annotate("physical_bytes", AnnotationValue::Uint(bytes)));
-        }
-        for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
-            debug_annotations.push(self.annotate(name, AnnotationValue::Text(words.into())));
-        }
-        if let Some(by) = &slice.brought_back_by {
-            let by = AnnotationValue::Text(by.name().into());
-            debug_annotations.push(self.annotate("brought_back_by", by));
-        }
-        let event = TrackEvent {
-            track_uuid: Some(track),
-            category_iids: vec![self.categories.id(live.kind.name())],
-            name_iid: Some(self.names.id(&slice.name())),
-            debug_annotations,
-            ..TrackEvent::default()
-        };
-        self.event(at_ns, EventType::SliceBegin, event)
+        self.event(at_ns, Track::of(slice), EventType::SliceBegin, |to| {
+            let annotations = to.annotations(slice.details());
+            to.named(slice.live.kind.name(), &slice.name(), annotations)
+        })
     }
 
     fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
-        let track = self.track(Track::of(slice))?;
-        let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
-        let debug_annotations = vec![
-            self.annotate("end", AnnotationValue::Text(how.name().into())),
-            self.annotate("lifetime_s", AnnotationValue::Double(lifetime)),
-        ];
-        let event =
-            TrackEvent { track_uuid: Some(track), debug_annotations, ..TrackEvent::default() };
-        self.event(at_ns, EventType::SliceEnd, event)
+        self.event(at_ns, Track::of(slice), EventType::SliceEnd, |to| TrackEvent {
+            debug_annotations: to.annotations(slice.end_details(at_ns, how)),
+            ..TrackEvent::default()
+        })
     }
 
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
-        let track = self.track(Track::Refusals(refusal.device))?;
         let refused = &refusal.refused;
-        let debug_annotations = vec![
-            self.annotate("size", AnnotationValue::Text(size(refused.size))),
-            self.annotate("bytes", AnnotationValue::Uint(refused.size)),
-            self.annotate("counted_bytes", AnnotationValue::Uint(refused.counted)),
-            self.annotate("cap_bytes", AnnotationValue::Uint(refused.limit)),
-            self.annotate("result", AnnotationValue::Text(refused.result.to_string())),
-            self.annotate("api", AnnotationValue::Text(refusal.api.to_string())),
-        ];
-        let event = TrackEvent {
-            track_uuid: Some(track),
-            category_iids: vec![self.categories.id("refusal")],
-            name_iid: Some(self.names.id(&format!("refused by {}", refusal.by()))),
-            debug_annotations,
-            ..TrackEvent::default()
-        };
-        self.event(at_ns, EventType::Instant, event)
+        self.event(at_ns, Track::Refusals(refusal.device), EventType::Instant, |to| {
+            let annotations = to.annotations([
+                ("size", Detail::Text(size(refused.size).into())),
+                ("bytes", Detail::Number(refused.size)),
+                ("counted_bytes", Detail::Number(refused.counted)),
+                ("cap_bytes", Detail::Number(refused.limit)),
+                ("result", Detail::Text(refused.result.to_string().into())),
+                ("api", Detail::Text((&*refusal.api).into())),
+            ]);
+            to.named("refusal", &format!("refused by {}", refused.by.name()), annotations)
+        })
     }
 
     fn phase(&mut self, at_ns: u64, phase: &ExportedPhase) -> io::Result<()> {
-        let track = self.track(phase.tid.map_or(Track::Range(phase.id), Track::Phases))?;
-        let event = TrackEvent {
-            track_uuid: Some(track),
-            category_iids: vec![self.categories.id("phase")],
-            name_iid: Some(self.names.id(phase.name)),
-            ..TrackEvent::default()
-        };
         let kind = match phase.what {
             Edge::Begin => EventType::SliceBegin,
             Edge::End => EventType::SliceEnd,
             Edge::Moment => EventType::Instant,
         };
-        self.event(at_ns, kind, event)
+        let track = phase.tid.map_or(Track::Range(phase.id), Track::Phases);
+        self.event(at_ns, track, kind, |to| to.named("phase", phase.name, Vec::new()))
     }
 
     fn lanes(&self) -> Option<u32> {
@@ -313,15 +290,11 @@ impl Sink for Perfetto<'_> {
     fn roles(&mut self, at_ns: u64, device: DeviceId, sums: &RoleSums) -> io::Result<()> {
         for role in Role::ALL {
             let bytes = sums[role.index()];
-            let before = self.roles.insert((device, role), bytes);
+            let before = self.sequence.roles.insert((device, role), bytes);
             if before.unwrap_or(0) == bytes {
                 continue;
             }
-            let track = self.track(Track::Role(device, role))?;
-            let counter_value = Some(i64::try_from(bytes).unwrap_or(i64::MAX));
-            let event =
-                TrackEvent { track_uuid: Some(track), counter_value, ..TrackEvent::default() };
-            self.event(at_ns, EventType::Counter, event)?;
+            self.count(at_ns, Track::Role(device, role), bytes)?;
         }
         Ok(())
     }
