@@ -51,76 +51,65 @@ pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Resu
     trace.replay_until(&definitions, Until::End, &mut scout, progress);
     let found = scout.found;
     let symbols = Symbols::of_all(&definitions, trace.header());
-    let classifier = StackClassifier::new(&symbols, trace.header());
-    let mut pickler = Pickler::new(out);
-    let mut frames = Frames {
+    let mut to = Writer {
+        pickler: Pickler::new(out),
+        definitions: &definitions,
+        classifier: StackClassifier::new(&symbols, trace.header()),
         symbols: &symbols,
-        classifier: &classifier,
+        start_ns: trace.header().start_unix_ns,
         frames: FxHashMap::default(),
         stacks: FxHashMap::default(),
         libraries: FxHashMap::default(),
+        written: Written { late: found.start > 0, ..Written::default() },
     };
-    let mut written = Written { late: found.start > 0, ..Written::default() };
     let mut segments: Vec<(DeviceId, Vec<Whole>)> = Vec::new();
-    let start_ns = trace.header().start_unix_ns;
-
-    pickler.begin_dict();
-    pickler.text("device_traces");
-    pickler.begin_list();
+    to.pickler.begin_dict();
+    to.pickler.key("device_traces").begin_list();
     // Viewers expect one list, be it empty.
     for ordinal in 0..=found.last_device.unwrap_or(0) {
-        pickler.item()?;
-        pickler.begin_list();
-        let mut write = |entry: &Entry| {
-            written.entries += 1;
-            pickler.item()?;
-            self::entry(&mut pickler, &mut frames, entry, start_ns)
-        };
-        let mut observer =
-            SnapshotObserver::new(DeviceId(ordinal), &found, &definitions, &mut write);
+        let device = DeviceId(ordinal);
+        to.pickler.item()?;
+        to.pickler.begin_list();
+        let mut write = |entry: &Entry| to.entry(entry);
+        let mut observer = SnapshotObserver::new(device, &found, &definitions, &mut write);
         trace.replay_until(&definitions, Until::End, &mut observer, progress);
-        observer.finish();
-        let (whole, left_out, error) =
-            (observer.layout.segments(), observer.left_out, observer.error);
-        if let Some(error) = error {
-            return Err(error);
-        }
-        pickler.end_list();
-        written.left_out += left_out;
-        written.devices += u64::from(!whole.is_empty());
-        segments.push((DeviceId(ordinal), whole));
+        let (whole, left_out) = observer.finish()?;
+        to.pickler.end_list();
+        to.written.left_out += left_out;
+        to.written.devices += u64::from(!whole.is_empty());
+        segments.push((device, whole));
     }
-    pickler.end_list();
-    pickler.text("segments");
-    pickler.begin_list();
+    to.pickler.end_list();
+    to.pickler.key("segments").begin_list();
     for (device, whole) in segments.iter().flat_map(|(id, all)| all.iter().map(|one| (*id, one))) {
-        written.segments += 1;
-        pickler.item()?;
-        segment(&mut pickler, &mut frames, &definitions, device, whole)?;
+        to.segment(device, whole)?;
     }
-    pickler.end_list();
-    pickler.text("allocator_settings");
-    settings(&mut pickler, &definitions);
-    pickler.text("external_annotations");
-    pickler.empty_list();
-    pickler.end_dict();
-    pickler.finish()?;
-    Ok(written)
+    to.pickler.end_list();
+    to.settings();
+    to.pickler.key("external_annotations").empty_list();
+    to.pickler.end_dict();
+    to.pickler.finish()?;
+    Ok(to.written)
 }
 
-/// The names of stacks, each written once.
-struct Frames<'s> {
+struct Writer<'s, 'o> {
+    pickler: Pickler<'o>,
+    definitions: &'s Definitions,
     symbols: &'s Symbols,
-    classifier: &'s StackClassifier<'s>,
-    /// By index of the frame.
+    classifier: StackClassifier<'s>,
+    start_ns: u64,
+    /// Frames by index, and stacks: each is written once.
     frames: FxHashMap<u32, Memo>,
     stacks: FxHashMap<StackId, Memo>,
     /// The notes for memory of others, by its stack.
     libraries: FxHashMap<StackId, String>,
+    written: Written,
 }
 
-impl Frames<'_> {
-    fn write(&mut self, pickler: &mut Pickler, stack: StackId) -> io::Result<()> {
+impl Writer<'_, '_> {
+    fn frames(&mut self, stack: StackId) -> io::Result<()> {
+        let pickler = &mut self.pickler;
+        pickler.key("frames");
         if let Some(memo) = self.stacks.get(&stack) {
             pickler.get(*memo);
             return Ok(());
@@ -138,12 +127,9 @@ impl Frames<'_> {
                 (file, _) => file,
             };
             pickler.begin_dict();
-            pickler.text("name");
-            pickler.text(&frame.function);
-            pickler.text("filename");
-            pickler.text(file);
-            pickler.text("line");
-            pickler.int(frame.line.unwrap_or(0).into());
+            pickler.key("name").text(&frame.function);
+            pickler.key("filename").text(file);
+            pickler.key("line").int(frame.line.unwrap_or(0).into());
             pickler.end_dict();
             self.frames.insert(*index, pickler.memoise());
         }
@@ -152,158 +138,118 @@ impl Frames<'_> {
         Ok(())
     }
 
-    /// `library: NCCL`, for memory that is not PyTorch's.
-    fn library(&mut self, stack: StackId) -> &str {
-        self.libraries.entry(stack).or_insert_with(|| {
-            let roles = self.classifier.roles(stack);
-            match self.classifier.library_name(&roles) {
-                Some(name) => format!("library: {name}"),
-                None => "library: ?".to_string(),
-            }
-        })
-    }
-}
-
-fn entry(
-    pickler: &mut Pickler,
-    frames: &mut Frames,
-    entry: &Entry,
-    start_ns: u64,
-) -> io::Result<()> {
-    pickler.begin_dict();
-    pickler.text("action");
-    pickler.text(entry.action);
-    match entry.address {
-        Some(address) => {
-            pickler.text("addr");
-            pickler.int(address);
-        }
-        None => {
-            pickler.text("device_free");
-            pickler.int(entry.free);
-        }
-    }
-    pickler.text("size");
-    pickler.int(entry.size);
-    pickler.text("stream");
-    pickler.int(entry.stream);
-    pickler.text("time_us");
-    // Times in a trace are cut to 64 ns.
-    pickler.int(start_ns.saturating_add(entry.time_ns).saturating_add(500) / 1_000);
-    pickler.text("compile_context");
-    pickler.text("N/A");
-    pickler.text("user_metadata");
-    match entry.other {
-        true => pickler.text(frames.library(entry.stack)),
-        false => pickler.text(""),
-    }
-    pickler.text("frames");
-    frames.write(pickler, if entry.has_stack { entry.stack } else { StackId(0) })?;
-    pickler.end_dict();
-    Ok(())
-}
-
-fn segment(
-    pickler: &mut Pickler,
-    frames: &mut Frames,
-    definitions: &Definitions,
-    device: DeviceId,
-    whole: &Whole,
-) -> io::Result<()> {
-    let size = whole.range.end - whole.range.start;
-    let other = whole.memory.role == MemoryRole::Other;
-    let blocks = || whole.blocks.iter().filter_map(|(_, block)| *block);
-    let used = blocks().filter(|block| !block.pending).map(|block| block.size).sum::<u64>();
-    let active = blocks().map(|block| block.size).sum::<u64>();
-    let requested = blocks().map(|block| block.requested).sum::<u64>();
-    let of = |bytes: u64| if other { size } else { bytes };
-    let (used, active, requested) = (of(used), of(active), of(requested));
-    let page = whole.memory.role == MemoryRole::Page;
-    let small = match page {
-        true => blocks().all(|block| block.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE),
-        false => !other && size <= SMALL_SEGMENT,
-    };
-    let pool = match definitions.imported_from() {
-        Some(_) => definitions.pool(whole.memory.pool).map_or(0, |pool| pool.handle),
-        None if other => 0,
-        None => whole.memory.pool.0.into(),
-    };
-
-    pickler.begin_dict();
-    for (key, value) in [
-        ("device", device.0.into()),
-        ("address", whole.range.start),
-        ("total_size", size),
-        ("allocated_size", used),
-        ("active_size", active),
-        ("requested_size", requested),
-        ("stream", whole.memory.stream),
-    ] {
-        pickler.text(key);
-        pickler.int(value);
-    }
-    pickler.text("segment_type");
-    pickler.text(if small { "small" } else { "large" });
-    pickler.text("segment_pool_id");
-    pickler.pair(pool >> 32, pool & 0xffff_ffff);
-    pickler.text("is_expandable");
-    pickler.bool(page);
-    pickler.text("frames");
-    frames.write(pickler, whole.memory.stack)?;
-    pickler.text("blocks");
-    pickler.begin_list();
-    for (range, block) in &whole.blocks {
+    fn entry(&mut self, entry: &Entry) -> io::Result<()> {
+        self.written.entries += 1;
+        let pickler = &mut self.pickler;
         pickler.item()?;
-        let (requested, state, stack) = match block {
-            Some(block) if block.pending => (block.requested, "active_pending_free", block.stack),
-            Some(block) => (block.requested, "active_allocated", block.stack),
-            None if other => (size, "active_allocated", whole.memory.stack),
-            None => (0, "inactive", StackId(0)),
-        };
         pickler.begin_dict();
-        pickler.text("address");
-        pickler.int(range.start);
-        pickler.text("size");
-        pickler.int(range.end - range.start);
-        pickler.text("requested_size");
-        pickler.int(requested);
-        pickler.text("state");
-        pickler.text(state);
-        pickler.text("frames");
-        frames.write(pickler, stack)?;
+        pickler.key("action").text(entry.action);
+        match entry.address {
+            Some(address) => pickler.key("addr").int(address),
+            None => pickler.key("device_free").int(entry.free),
+        }
+        pickler.key("size").int(entry.size);
+        pickler.key("stream").int(entry.stream);
+        // Times in a trace are cut to 64 ns.
+        let time_ns = self.start_ns.saturating_add(entry.time_ns).saturating_add(500);
+        pickler.key("time_us").int(time_ns / 1_000);
+        pickler.key("compile_context").text("N/A");
+        // `library: NCCL`, for memory that is not PyTorch's.
+        let library = || {
+            let roles = self.classifier.roles(entry.stack);
+            format!("library: {}", self.classifier.library_name(&roles).unwrap_or("?"))
+        };
+        let metadata = match entry.other {
+            true => self.libraries.entry(entry.stack).or_insert_with(library),
+            false => "",
+        };
+        pickler.key("user_metadata").text(metadata);
+        // A trace has no stacks of frees.
+        let has_stack = !entry.action.contains("free") && entry.action != "segment_unmap";
+        self.frames(if has_stack { entry.stack } else { StackId(0) })?;
+        self.pickler.end_dict();
+        Ok(())
+    }
+
+    fn segment(&mut self, device: DeviceId, whole: &Whole) -> io::Result<()> {
+        self.written.segments += 1;
+        let memory = &whole.memory;
+        let size = whole.range.end - whole.range.start;
+        let other = memory.role == MemoryRole::Other;
+        let blocks = || whole.blocks.iter().filter_map(|(_, block)| *block);
+        let used = blocks().filter(|block| !block.pending).map(|block| block.size).sum::<u64>();
+        let active = blocks().map(|block| block.size).sum::<u64>();
+        let requested = blocks().map(|block| block.requested).sum::<u64>();
+        let of = |bytes: u64| if other { size } else { bytes };
+        let page = memory.role == MemoryRole::Page;
+        let small = match page {
+            true => blocks().all(|block| block.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE),
+            false => !other && size <= SMALL_SEGMENT,
+        };
+        let pool = match self.definitions.imported_from() {
+            Some(_) => self.definitions.pool(memory.pool).map_or(0, |pool| pool.handle),
+            None if other => 0,
+            None => memory.pool.0.into(),
+        };
+
+        self.pickler.item()?;
+        self.pickler.begin_dict();
+        self.pickler.key("device").int(device.0.into());
+        self.pickler.key("address").int(whole.range.start);
+        self.pickler.key("total_size").int(size);
+        self.pickler.key("allocated_size").int(of(used));
+        self.pickler.key("active_size").int(of(active));
+        self.pickler.key("requested_size").int(of(requested));
+        self.pickler.key("stream").int(memory.stream);
+        self.pickler.key("segment_type").text(if small { "small" } else { "large" });
+        self.pickler.key("segment_pool_id").pair(pool >> 32, pool & 0xffff_ffff);
+        self.pickler.key("is_expandable").bool(page);
+        self.frames(memory.stack)?;
+        self.pickler.key("blocks").begin_list();
+        for (range, block) in &whole.blocks {
+            let (requested, state, stack) = match block {
+                Some(of) if of.pending => (of.requested, "active_pending_free", of.stack),
+                Some(of) => (of.requested, "active_allocated", of.stack),
+                None if other => (size, "active_allocated", memory.stack),
+                None => (0, "inactive", StackId(0)),
+            };
+            self.pickler.item()?;
+            self.pickler.begin_dict();
+            self.pickler.key("address").int(range.start);
+            self.pickler.key("size").int(range.end - range.start);
+            self.pickler.key("requested_size").int(requested);
+            self.pickler.key("state").text(state);
+            self.frames(stack)?;
+            self.pickler.end_dict();
+        }
+        self.pickler.end_list();
+        self.pickler.end_dict();
+        Ok(())
+    }
+
+    /// What the setting string says; what it does not say is PyTorch's default.
+    fn settings(&mut self) {
+        let text = CONF_VARIABLES.iter().find_map(|name| self.definitions.setting(name));
+        let text = text.unwrap_or_default();
+        let conf = Conf::parse(text).unwrap_or_default();
+        let pickler = &mut self.pickler;
+        pickler.key("allocator_settings").begin_dict();
+        pickler.key("PYTORCH_CUDA_ALLOC_CONF").text(text);
+        match conf.max_split_size {
+            u64::MAX => pickler.key("max_split_size").minus_one(),
+            bytes => pickler.key("max_split_size").int(bytes),
+        }
+        pickler.key("garbage_collection_threshold").float(conf.garbage_collection_threshold);
+        pickler.key("expandable_segments").bool(conf.expandable_segments);
+        pickler.key("roundup_power2_divisions").begin_dict();
+        for (power, divisions) in conf.roundup_power2_divisions.iter().enumerate() {
+            pickler.key(&(1u32 << power).to_string()).int(u64::from(*divisions));
+        }
+        pickler.end_dict();
         pickler.end_dict();
     }
-    pickler.end_list();
-    pickler.end_dict();
-    Ok(())
 }
 
 const SMALL: u64 = 1 << 20;
 const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_PAGE: u64 = 20 << 20;
-
-/// What the setting string says; what it does not say is PyTorch's default.
-fn settings(pickler: &mut Pickler, definitions: &Definitions) {
-    let text = CONF_VARIABLES.iter().find_map(|name| definitions.setting(name)).unwrap_or_default();
-    let conf = Conf::parse(text).unwrap_or_default();
-    pickler.begin_dict();
-    pickler.text("PYTORCH_CUDA_ALLOC_CONF");
-    pickler.text(text);
-    pickler.text("max_split_size");
-    match conf.max_split_size {
-        u64::MAX => pickler.minus_one(),
-        bytes => pickler.int(bytes),
-    }
-    pickler.text("garbage_collection_threshold");
-    pickler.float(conf.garbage_collection_threshold);
-    pickler.text("expandable_segments");
-    pickler.bool(conf.expandable_segments);
-    pickler.text("roundup_power2_divisions");
-    pickler.begin_dict();
-    for (power, divisions) in conf.roundup_power2_divisions.iter().enumerate() {
-        pickler.text(&(1u32 << power).to_string());
-        pickler.int(u64::from(*divisions));
-    }
-    pickler.end_dict();
-    pickler.end_dict();
-}

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use vramtrace_format::{BlockChange, DeviceId, PoolId, Space, StackId, Stamped};
 
-use super::layout::{Block, Layout, Memory, MemoryRole};
+use super::layout::{Block, Layout, Memory, MemoryRole, Whole};
 use super::segments::{SegmentsFound, how_mapped, place};
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
@@ -27,19 +27,17 @@ pub(super) struct Entry {
     pub time_ns: u64,
     /// The stack of the allocation, mapping or refusal.
     pub stack: StackId,
-    /// False for frees: a trace has no stacks of frees.
-    pub has_stack: bool,
     /// The memory is not PyTorch's.
     pub other: bool,
 }
 
 /// Writes the history of one device through the callback `write`.
 pub(super) struct SnapshotObserver<'w> {
-    pub device: DeviceId,
-    pub found: &'w SegmentsFound,
-    pub definitions: &'w Definitions,
-    pub write: &'w mut dyn FnMut(&Entry) -> io::Result<()>,
-    pub layout: Layout,
+    device: DeviceId,
+    found: &'w SegmentsFound,
+    definitions: &'w Definitions,
+    write: &'w mut dyn FnMut(&Entry) -> io::Result<()>,
+    layout: Layout,
     /// Blocks that a checkpoint listed before their memory.
     waiting: BTreeMap<u64, Block>,
     /// Mappings that a checkpoint listed before their object: object, range, offset of the event.
@@ -49,8 +47,8 @@ pub(super) struct SnapshotObserver<'w> {
     /// Free bytes by the driver's last figure.
     driver_free: u64,
     /// Number of blocks whose memory is not in the trace: they are left out.
-    pub left_out: u64,
-    pub error: Option<io::Error>,
+    left_out: u64,
+    error: Option<io::Error>,
 }
 
 #[derive(Clone, Copy)]
@@ -81,9 +79,11 @@ impl<'w> SnapshotObserver<'w> {
         }
     }
 
-    /// After the last event.
-    pub(super) fn finish(&mut self) {
+    /// After the last event. Returns what is there then, and the number of blocks that were left out.
+    pub(super) fn finish(mut self) -> io::Result<(Vec<Whole>, u64)> {
         self.settle();
+        self.error.map_or(Ok(()), Err)?;
+        Ok((self.layout.segments(), self.left_out))
     }
 
     fn entry(&mut self, entry: Entry) {
@@ -103,23 +103,31 @@ impl<'w> SnapshotObserver<'w> {
             stream: block.stream,
             time_ns,
             stack: block.stack,
-            has_stack: action == "alloc",
             other: false,
         });
     }
 
-    fn of_memory(&mut self, action: &'static str, range: &Range<u64>, memory: &Memory, at: u64) {
-        self.entry(Entry {
-            action,
-            address: Some(range.start),
-            free: 0,
-            size: range.end - range.start,
-            stream: memory.stream,
-            time_ns: at,
-            stack: memory.stack,
-            has_stack: !action.contains("free") && action != "segment_unmap",
-            other: memory.role == MemoryRole::Other,
-        });
+    /// Writes an entry for each action, unless its event is before the history.
+    fn of_memory(
+        &mut self,
+        at: &Stamped,
+        actions: &[&'static str],
+        range: &Range<u64>,
+        memory: &Memory,
+    ) {
+        let known = self.is_in_history(at);
+        for action in actions.iter().filter(|_| known) {
+            self.entry(Entry {
+                action,
+                address: Some(range.start),
+                free: 0,
+                size: range.end - range.start,
+                stream: memory.stream,
+                time_ns: at.time_ns,
+                stack: memory.stack,
+                other: memory.role == MemoryRole::Other,
+            });
+        }
     }
 
     /// Writes the event that was held back.
@@ -162,16 +170,13 @@ impl<'w> SnapshotObserver<'w> {
         for span in over {
             self.remove_memory(at, span);
         }
-        if tell && self.is_in_history(at) {
-            match memory.role {
-                MemoryRole::Page => self.of_memory("segment_map", &range, &memory, at.time_ns),
-                MemoryRole::Segment => self.of_memory("segment_alloc", &range, &memory, at.time_ns),
-                MemoryRole::Other => {
-                    self.of_memory("segment_alloc", &range, &memory, at.time_ns);
-                    self.of_memory("alloc", &range, &memory, at.time_ns);
-                }
-            }
-        }
+        let actions: &[_] = match memory.role {
+            _ if !tell => &[],
+            MemoryRole::Page => &["segment_map"],
+            MemoryRole::Segment => &["segment_alloc"],
+            MemoryRole::Other => &["segment_alloc", "alloc"],
+        };
+        self.of_memory(at, actions, &range, &memory);
         let end = range.end;
         self.layout.memory.put(range, memory);
         if !self.waiting.is_empty() {
@@ -205,18 +210,12 @@ impl<'w> SnapshotObserver<'w> {
         }
         for (part, memory) in self.layout.memory.cut(range) {
             self.clear(at, &part);
-            if !self.is_in_history(at) {
-                continue;
-            }
-            match memory.role {
-                MemoryRole::Page => self.of_memory("segment_unmap", &part, &memory, at.time_ns),
-                MemoryRole::Segment => self.of_memory("segment_free", &part, &memory, at.time_ns),
-                MemoryRole::Other => {
-                    for action in ["free_requested", "free_completed", "segment_free"] {
-                        self.of_memory(action, &part, &memory, at.time_ns);
-                    }
-                }
-            }
+            let actions: &[_] = match memory.role {
+                MemoryRole::Page => &["segment_unmap"],
+                MemoryRole::Segment => &["segment_free"],
+                MemoryRole::Other => &["free_requested", "free_completed", "segment_free"],
+            };
+            self.of_memory(at, actions, &part, &memory);
         }
     }
 
@@ -391,7 +390,6 @@ impl Observer for SnapshotObserver<'_> {
             stream: 0,
             time_ns: at.time_ns,
             stack: oom.stack,
-            has_stack: true,
             other: false,
         });
     }

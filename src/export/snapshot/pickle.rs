@@ -129,6 +129,12 @@ impl<'o> Pickler<'o> {
         }
     }
 
+    /// A key of a dict. Its value comes next.
+    pub(super) fn key(&mut self, key: &str) -> &mut Pickler<'o> {
+        self.text(key);
+        self
+    }
+
     /// Then keys and values, in turn.
     pub(super) fn begin_dict(&mut self) {
         self.bytes.extend([EMPTY_DICT, MARK]);
