@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::history::{Action, HistoryBlock, HistoryDevice, StackIndex};
+use rustc_hash::FxHashSet;
+
+use super::history::{
+    Action, HistoryBlock, HistoryDevice, HistoryEntry, HistorySegment, StackIndex,
+};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
@@ -15,6 +19,19 @@ pub(super) struct Ground {
     pub pool: u16,
     pub expandable: bool,
     pub stack: StackIndex,
+}
+
+impl Ground {
+    fn of(segment: &HistorySegment) -> Ground {
+        let HistorySegment { stream, pool, expandable, stack, .. } = *segment;
+        Ground { stream, pool, expandable, stack }
+    }
+
+    /// Of memory that an entry frees: its stack is that of the free.
+    fn freed_by(entry: &HistoryEntry, expandable: bool) -> Ground {
+        let HistoryEntry { stream, pool, .. } = *entry;
+        Ground { stream, pool, expandable, stack: StackIndex(0) }
+    }
 }
 
 /// In order of address; nothing overlaps.
@@ -43,12 +60,7 @@ fn segments(device: &HistoryDevice) -> Spans<Ground> {
                 touched.put(range, ());
             }
             Action::SegmentFree | Action::SegmentUnmap => {
-                let ground = Ground {
-                    stream: entry.stream,
-                    pool: entry.pool,
-                    expandable: entry.action == Action::SegmentUnmap,
-                    stack: StackIndex(0),
-                };
+                let ground = Ground::freed_by(entry, entry.action == Action::SegmentUnmap);
                 for hole in touched.holes(range.clone()) {
                     before.put(hole, ground);
                 }
@@ -58,14 +70,8 @@ fn segments(device: &HistoryDevice) -> Spans<Ground> {
         }
     }
     for segment in &device.segments {
-        let ground = Ground {
-            stream: segment.stream,
-            pool: segment.pool,
-            expandable: segment.expandable,
-            stack: segment.stack,
-        };
         for hole in touched.holes(segment.address..segment.address + segment.size) {
-            before.put(hole, ground);
+            before.put(hole, Ground::of(segment));
         }
     }
     before
@@ -76,20 +82,11 @@ fn blocks(
     segments: &Spans<Ground>,
     conf: &Conf,
 ) -> Vec<(HistoryBlock, Ground)> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
-        Live,
-        Gone,
-    }
-    let mut seen: rustc_hash::FxHashMap<u64, Seen> = Default::default();
+    let mut seen: FxHashSet<u64> = FxHashSet::default();
     let mut found: BTreeMap<u64, (HistoryBlock, Ground)> = BTreeMap::new();
     for entry in &device.entries {
-        let now = match entry.action {
-            Action::Alloc => Seen::Live,
-            Action::FreeRequested | Action::FreeCompleted => Seen::Gone,
-            _ => continue,
-        };
-        if seen.insert(entry.address, now).is_none() && now == Seen::Gone {
+        let gone = matches!(entry.action, Action::FreeRequested | Action::FreeCompleted);
+        if (gone || entry.action == Action::Alloc) && seen.insert(entry.address) && gone {
             let block = HistoryBlock {
                 address: entry.address,
                 size: rounding::block_size(conf, entry.size),
@@ -97,25 +94,13 @@ fn blocks(
                 pending: entry.action == Action::FreeCompleted,
                 stack: StackIndex(0),
             };
-            let ground = Ground {
-                stream: entry.stream,
-                pool: entry.pool,
-                expandable: false,
-                stack: StackIndex(0),
-            };
-            found.insert(entry.address, (block, ground));
+            found.insert(entry.address, (block, Ground::freed_by(entry, false)));
         }
     }
     for segment in &device.segments {
         for block in &segment.blocks {
-            if !seen.contains_key(&block.address) {
-                let ground = Ground {
-                    stream: segment.stream,
-                    pool: segment.pool,
-                    expandable: segment.expandable,
-                    stack: segment.stack,
-                };
-                found.insert(block.address, (*block, ground));
+            if !seen.contains(&block.address) {
+                found.insert(block.address, (*block, Ground::of(segment)));
             }
         }
     }
@@ -152,7 +137,6 @@ pub(super) fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, unt
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{HistoryEntry, HistorySegment};
     use super::*;
 
     const MIB: u64 = 1 << 20;

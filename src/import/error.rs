@@ -42,60 +42,20 @@ pub enum ImportProblem {
 
 /// What is wrong at which place of a snapshot: `segments[3].blocks[0]: it has no size`.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}{fault}")]
-pub struct SnapshotError {
-    place: String,
-    fault: SnapshotFault,
-}
+#[error("{0}")]
+pub struct SnapshotError(pub(super) String);
 
-/// The messages follow the place.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotFault {
-    #[error(
-        "has neither segments nor device_traces: it is no PyTorch memory snapshot \
-         (torch.cuda.memory._dump_snapshot)"
-    )]
-    NoSnapshot,
-    #[error(" is no list")]
-    NoList,
-    #[error(": the device is no ordinal from 0 to 254")]
-    Device,
-    #[error(": the file lists more than it can hold")]
-    TooMany,
-    #[error(": it ends behind all memory")]
-    NoPlace,
-    #[error(" has no blocks")]
-    NoBlocks,
-    #[error(" overlaps the block before it, or ends after the segment")]
-    BlockOrder,
-    #[error(" has no state")]
-    NoState,
-    #[error(": it has no action")]
-    NoAction,
-    #[error(": there are more than 4,095 private pools")]
-    Pools,
-    #[error(": it has no {0}")]
-    NoKey(&'static str),
-    #[error(": its {0} is no number from 0 up")]
-    NoNumber(&'static str),
-}
-
-impl SnapshotFault {
-    pub(super) fn at(self, place: &str) -> SnapshotError {
-        SnapshotError { place: place.into(), fault: self }
-    }
-}
-
-impl From<SnapshotFault> for SnapshotError {
-    fn from(fault: SnapshotFault) -> SnapshotError {
-        fault.at("")
+/// The text follows the place.
+impl From<&str> for SnapshotError {
+    fn from(fault: &str) -> SnapshotError {
+        SnapshotError(fault.to_string())
     }
 }
 
 impl SnapshotError {
     /// The same error, its place being inside this one.
     pub(super) fn at(mut self, outer: &str) -> SnapshotError {
-        self.place.insert_str(0, outer);
+        self.0.insert_str(0, outer);
         self
     }
 }

@@ -1,7 +1,9 @@
 //! A recording of another tool in memory: the events of each device and the state at its end, in PyTorch's terms.
 
-use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
 
 /// One file.
 #[derive(Clone, Debug)]
@@ -131,34 +133,21 @@ pub struct HistoryFrame {
 /// Frames and stacks, each stored once.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryStacks {
-    frames: Vec<HistoryFrame>,
-    known_frames: FxHashMap<HistoryFrame, u32>,
-    stacks: Vec<Arc<[u32]>>,
-    known: FxHashMap<Arc<[u32]>, StackIndex>,
+    frames: IndexSet<HistoryFrame, FxBuildHasher>,
+    stacks: IndexSet<Box<[u32]>, FxBuildHasher>,
 }
 
 impl HistoryStacks {
     pub fn frame(&mut self, frame: HistoryFrame) -> u32 {
-        let next = self.frames.len() as u32;
-        let index = *self.known_frames.entry(frame.clone()).or_insert(next);
-        if index == next {
-            self.frames.push(frame);
-        }
-        index
+        self.frames.insert_full(frame).0 as u32
     }
 
     /// Adds a stack, innermost frame first. An empty stack is valid: a thread without Python.
     pub fn stack(&mut self, frames: Vec<u32>) -> StackIndex {
-        let frames: Arc<[u32]> = frames.into();
-        let next = StackIndex(self.stacks.len() as u32 + 1);
-        let index = *self.known.entry(Arc::clone(&frames)).or_insert(next);
-        if index == next {
-            self.stacks.push(frames);
-        }
-        index
+        StackIndex(self.stacks.insert_full(frames.into()).0 as u32 + 1)
     }
 
-    pub fn frames(&self) -> &[HistoryFrame] {
+    pub fn frames(&self) -> &IndexSet<HistoryFrame, FxBuildHasher> {
         &self.frames
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::error::{ImportProblem, SnapshotError, SnapshotFault};
+use super::error::{ImportProblem, SnapshotError};
 use super::history::{
     Action, Form, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame, HistorySegment,
     StackIndex, is_place,
@@ -24,6 +24,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
     reader.read(&value)?;
     Ok(reader.history)
 }
+
+const NO_LIST: &str = " is no list";
+const NO_PLACE: &str = ": it ends behind all memory";
 
 /// Least bytes of a file for each entry or block. A pickle can refer to one list many times, so that a small hostile
 /// file could list more entries than memory holds.
@@ -44,7 +47,7 @@ impl Reader {
     fn read(&mut self, value: &Value) -> Result<(), SnapshotError> {
         let list = |key: &str| match value.get(key) {
             None => Ok(Vec::new()),
-            Some(list) => list.items().ok_or_else(|| SnapshotFault::NoList.at(key)),
+            Some(list) => list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(key)),
         };
         // A dump of the segments alone.
         let (segments, traces) = match value {
@@ -54,7 +57,11 @@ impl Reader {
         if value.get("segments").is_none() && value.get("device_traces").is_none() {
             let known = |segment: &Value| segment.get("total_size").is_some();
             if segments.is_empty() || !segments.iter().all(known) {
-                return Err(SnapshotFault::NoSnapshot.into());
+                return Err(
+                    "has neither segments nor device_traces: it is no PyTorch memory snapshot \
+                            (torch.cuda.memory._dump_snapshot)"
+                        .into(),
+                );
             }
         }
         self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
@@ -67,7 +74,7 @@ impl Reader {
         }
         for (ordinal, trace) in traces.iter().enumerate() {
             let at = |error: SnapshotError| error.at(&format!("device_traces[{ordinal}]"));
-            let entries = trace.items().ok_or_else(|| at(SnapshotFault::NoList.into()))?;
+            let entries = trace.items().ok_or_else(|| at(NO_LIST.into()))?;
             if entries.is_empty() {
                 continue;
             }
@@ -88,7 +95,7 @@ impl Reader {
     fn device(&mut self, ordinal: Option<i64>) -> Result<usize, SnapshotError> {
         // 255 stands for a device that is not known.
         let ordinal = ordinal.and_then(|n| u8::try_from(n).ok()).filter(|n| *n < u8::MAX);
-        let ordinal = ordinal.ok_or(SnapshotFault::Device)?;
+        let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
         let devices = &mut self.history.devices;
         Ok(devices.iter().position(|device| device.ordinal == ordinal).unwrap_or_else(|| {
             devices.push(HistoryDevice { ordinal, ..HistoryDevice::default() });
@@ -97,7 +104,7 @@ impl Reader {
     }
 
     fn take_room(&mut self) -> Result<(), SnapshotError> {
-        self.room = self.room.checked_sub(1).ok_or(SnapshotFault::TooMany)?;
+        self.room = self.room.checked_sub(1).ok_or(": the file lists more than it can hold")?;
         Ok(())
     }
 
@@ -105,21 +112,22 @@ impl Reader {
         self.take_room()?;
         let (address, size) = (number(segment, "address")?, number(segment, "total_size")?);
         if !is_place(address, size) {
-            return Err(SnapshotFault::NoPlace.into());
+            return Err(NO_PLACE.into());
         }
         let end = address + size;
         let mut blocks = Vec::new();
         let mut at = address;
         let listed = segment.get("blocks").and_then(|blocks| blocks.items());
-        for (index, block) in listed.ok_or(SnapshotFault::NoBlocks)?.iter().enumerate() {
+        for (index, block) in listed.ok_or(" has no blocks")?.iter().enumerate() {
             let wrong = |error: SnapshotError| error.at(&format!(".blocks[{index}]"));
             self.take_room()?;
-            let size = number(block, "size").map_err(|fault| wrong(fault.into()))?;
+            let size = number(block, "size").map_err(wrong)?;
             let start = optional(block, "address").unwrap_or(at);
             let next = start.checked_add(size).filter(|next| start >= at && *next <= end);
-            at = next.ok_or_else(|| wrong(SnapshotFault::BlockOrder.into()))?;
+            const ORDER: &str = " overlaps the block before it, or ends after the segment";
+            at = next.ok_or_else(|| wrong(ORDER.into()))?;
             let state = block.get("state").and_then(|state| state.text());
-            let state = state.ok_or_else(|| wrong(SnapshotFault::NoState.into()))?;
+            let state = state.ok_or_else(|| wrong(" has no state".into()))?;
             if &*state == "inactive" {
                 continue;
             }
@@ -152,7 +160,7 @@ impl Reader {
     fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, SnapshotError> {
         self.take_room()?;
         let name = entry.get("action").and_then(|action| action.text());
-        let name = name.ok_or(SnapshotFault::NoAction)?;
+        let name = name.ok_or(": it has no action")?;
         let Some(mut action) = Action::from_name(&name) else { return Ok(None) };
         let mut address = 0;
         if let Action::OutOfMemory { free } = &mut action {
@@ -162,7 +170,7 @@ impl Reader {
         }
         let size = number(entry, "size")?;
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
-            return Err(SnapshotFault::NoPlace.into());
+            return Err(NO_PLACE.into());
         }
         let time_us = optional(entry, "time_us");
         self.timeless |= time_us.is_none();
@@ -189,7 +197,7 @@ impl Reader {
         });
         // Pools are searched linearly: the limit keeps hostile files fast.
         let index = u16::try_from(index).ok().filter(|index| *index < 4_096);
-        Ok(index.ok_or(SnapshotFault::Pools)?)
+        Ok(index.ok_or(": there are more than 4,095 private pools")?)
     }
 
     fn stack(&mut self, frames: Option<&Value>) -> Result<StackIndex, SnapshotError> {
@@ -200,7 +208,7 @@ impl Reader {
         if let Some(known) = self.stacks.get(&identity) {
             return Ok(*known);
         }
-        let frames = list.items().ok_or_else(|| SnapshotFault::NoList.at(".frames"))?;
+        let frames = list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(".frames"))?;
         let indexes = frames.iter().map(|frame| self.frame(frame)).collect();
         let stack = self.history.stacks.stack(indexes);
         self.stacks.insert(identity, stack);
@@ -260,7 +268,8 @@ fn conf(settings: &Value) -> String {
         parts.push(format!("garbage_collection_threshold:{threshold}"));
     }
     if let Some(divisions) = settings.get("roundup_power2_divisions").and_then(|all| all.pairs()) {
-        let pairs = divisions.iter().filter_map(|(mb, n)| Some((mb.text()?, n.int()?)));
+        let pairs = divisions.chunks_exact(2);
+        let pairs = pairs.filter_map(|pair| Some((pair[0].text()?, pair[1].int()?)));
         let pairs: Vec<_> = pairs.filter(|(_, n)| *n > 0).collect();
         let same = pairs.len() == 16 && pairs.iter().all(|(_, n)| *n == pairs[0].1);
         if same {
@@ -274,10 +283,10 @@ fn conf(settings: &Value) -> String {
 }
 
 /// A number that must be there.
-fn number(of: &Value, key: &'static str) -> Result<u64, SnapshotFault> {
-    let value = of.get(key).ok_or(SnapshotFault::NoKey(key))?;
+fn number(of: &Value, key: &str) -> Result<u64, SnapshotError> {
+    let value = of.get(key).ok_or_else(|| SnapshotError(format!(": it has no {key}")))?;
     let number = value.int().and_then(|n| u64::try_from(n).ok());
-    number.ok_or(SnapshotFault::NoNumber(key))
+    number.ok_or_else(|| SnapshotError(format!(": its {key} is no number from 0 up")))
 }
 
 /// Handles of streams may have their highest bit set.

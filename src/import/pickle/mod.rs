@@ -7,51 +7,29 @@
 mod value;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::rc::Rc;
 
+use value::Container;
 pub use value::Value;
-use value::{List, Tuple};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickleError {
+    #[error("the pickle ends in the middle")]
     Truncated,
     /// The file would make an object or call a function, or is no pickle.
-    Opcode {
-        opcode: u8,
-        at: usize,
-    },
+    #[error(
+        "byte {at}: opcode 0x{opcode:02x} makes more than plain data; a memory snapshot needs none of that"
+    )]
+    Opcode { opcode: u8, at: usize },
     /// A value where another kind is needed, an empty stack, an unknown memo.
-    Malformed {
-        at: usize,
-    },
+    #[error("byte {at}: not a sound pickle")]
+    Malformed { at: usize },
+    #[error("pickle protocol {0}; 2 to 5 are understood")]
     Protocol(u8),
     /// More containers than a file of this length may have.
-    TooMany {
-        at: usize,
-    },
+    #[error("byte {at}: nothing but empty lists and dicts: no memory snapshot")]
+    TooMany { at: usize },
 }
-
-impl fmt::Display for PickleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PickleError::Truncated => f.write_str("the pickle ends in the middle"),
-            PickleError::Opcode { opcode, at } => write!(
-                f,
-                "byte {at}: opcode 0x{opcode:02x} makes more than plain data; a memory snapshot needs none of that"
-            ),
-            PickleError::Malformed { at } => write!(f, "byte {at}: not a sound pickle"),
-            PickleError::Protocol(version) => {
-                write!(f, "pickle protocol {version}; 2 to 5 are understood")
-            }
-            PickleError::TooMany { at } => {
-                write!(f, "byte {at}: nothing but empty lists and dicts: no memory snapshot")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PickleError {}
 
 /// Reads one pickle.
 pub fn parse(bytes: &[u8]) -> Result<Value, PickleError> {
@@ -89,35 +67,34 @@ impl<'b> Machine<'b> {
         Ok(taken)
     }
 
+    /// The next bytes of a fixed number.
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], PickleError> {
+        let taken = self.take(N)?;
+        taken.try_into().map_err(|_| PickleError::Truncated)
+    }
+
     fn byte(&mut self) -> Result<u8, PickleError> {
-        Ok(self.take(1)?[0])
+        self.bytes().map(u8::from_le_bytes)
     }
 
     fn u32(&mut self) -> Result<u32, PickleError> {
-        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
+        self.bytes().map(u32::from_le_bytes)
     }
 
-    fn text(&mut self, count: usize) -> Result<(), PickleError> {
+    fn text(&mut self, count: usize) -> Result<Value, PickleError> {
         let at = self.at;
         let bytes = self.take(count)?;
         let text = std::str::from_utf8(bytes).map_err(|_| PickleError::Malformed { at })?;
-        let shared = self.texts.entry(text).or_insert_with(|| text.into()).clone();
-        self.push(Value::Text(shared));
-        Ok(())
+        Ok(Value::Text(self.texts.entry(text).or_insert_with(|| text.into()).clone()))
     }
 
-    fn push(&mut self, value: Value) {
-        self.stack.push(Slot::Value(value));
-    }
-
-    /// Pushes a new container. An error if the file has too many for its length ([`BYTES_A_CONTAINER`]).
-    fn container(&mut self, value: Value) -> Result<(), PickleError> {
+    /// A new container. An error if the file has too many for its length ([`BYTES_A_CONTAINER`]).
+    fn container(&mut self, items: Vec<Value>) -> Result<Rc<Container>, PickleError> {
         self.containers += 1;
         if self.containers > SOME_CONTAINERS + self.bytes.len() / BYTES_A_CONTAINER {
             return Err(PickleError::TooMany { at: self.at });
         }
-        self.push(value);
-        Ok(())
+        Ok(Rc::new(Container(items.into())))
     }
 
     fn malformed(&self) -> PickleError {
@@ -151,35 +128,22 @@ impl<'b> Machine<'b> {
             .collect())
     }
 
-    /// Pops `count` items and pushes a tuple of them.
-    fn tuple(&mut self, count: usize) -> Result<(), PickleError> {
+    /// The last `count` values, as a tuple.
+    fn tuple(&mut self, count: usize) -> Result<Value, PickleError> {
         let mut items = Vec::with_capacity(count);
         for _ in 0..count {
             items.push(self.pop()?);
         }
         items.reverse();
-        self.container(Value::Tuple(Rc::new(Tuple(items))))
+        Ok(Value::Tuple(self.container(items)?))
     }
 
-    fn append(&mut self, items: Vec<Value>) -> Result<(), PickleError> {
+    /// Adds items to the list, or keys and values in turn to the dict, on the top of the stack.
+    fn extend(&mut self, items: Vec<Value>, dict: bool) -> Result<(), PickleError> {
         match self.top()? {
-            Value::List(list) => list.0.borrow_mut().extend(items),
-            _ => return Err(self.malformed()),
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, items: Vec<Value>) -> Result<(), PickleError> {
-        if !items.len().is_multiple_of(2) {
-            return Err(self.malformed());
-        }
-        let mut items = items.into_iter();
-        match self.top()? {
-            Value::Dict(entries) => {
-                let mut entries = entries.0.borrow_mut();
-                while let (Some(key), Some(value)) = (items.next(), items.next()) {
-                    entries.push((key, value));
-                }
+            Value::List(all) if !dict => all.0.borrow_mut().extend(items),
+            Value::Dict(all) if dict && items.len().is_multiple_of(2) => {
+                all.0.borrow_mut().extend(items);
             }
             _ => return Err(self.malformed()),
         }
@@ -199,86 +163,26 @@ impl<'b> Machine<'b> {
                 b'(' => self.stack.push(Slot::Mark),
                 b'0' => drop(self.pop()?),
                 b'1' => drop(self.above_mark()?),
-                b'N' => self.push(Value::None),
-                0x88 => self.push(Value::Bool(true)),
-                0x89 => self.push(Value::Bool(false)),
-                b'J' => {
-                    let n = self.u32()? as i32;
-                    self.push(Value::Int(n.into()));
-                }
-                b'K' => {
-                    let n = self.byte()?;
-                    self.push(Value::Int(n.into()));
-                }
-                b'M' => {
-                    let n = u16::from_le_bytes(self.take(2)?.try_into().expect("two bytes"));
-                    self.push(Value::Int(n.into()));
-                }
-                0x8a => {
-                    let count = self.byte()? as usize;
-                    let value = long(self.take(count)?);
-                    self.push(value);
-                }
-                b'G' => {
-                    let bits = self.take(8)?.try_into().expect("eight bytes");
-                    self.push(Value::Float(f64::from_be_bytes(bits)));
-                }
-                0x8c => {
-                    let count = self.byte()? as usize;
-                    self.text(count)?;
-                }
-                b'X' => {
-                    let count = self.u32()? as usize;
-                    self.text(count)?;
-                }
-                0x8d => {
-                    let count = u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes"));
-                    self.text(usize::try_from(count).map_err(|_| PickleError::Truncated)?)?;
-                }
-                b'C' => {
-                    let count = self.byte()? as usize;
-                    self.take(count)?;
-                    self.push(Value::Bytes);
-                }
-                b']' => self.container(Value::List(Rc::default()))?,
-                b'}' => self.container(Value::Dict(Rc::default()))?,
-                b')' => self.container(Value::Tuple(Rc::default()))?,
-                b'l' => {
-                    let items = self.above_mark()?;
-                    self.container(Value::List(Rc::new(List(items.into()))))?;
-                }
-                b't' => {
-                    let items = self.above_mark()?;
-                    self.container(Value::Tuple(Rc::new(Tuple(items))))?;
-                }
-                0x85 => self.tuple(1)?,
-                0x86 => self.tuple(2)?,
-                0x87 => self.tuple(3)?,
                 b'a' => {
                     let item = self.pop()?;
-                    self.append(vec![item])?;
+                    self.extend(vec![item], false)?;
                 }
                 b'e' => {
                     let items = self.above_mark()?;
-                    self.append(items)?;
+                    self.extend(items, false)?;
                 }
                 b's' => {
                     let value = self.pop()?;
                     let key = self.pop()?;
-                    self.set(vec![key, value])?;
+                    self.extend(vec![key, value], true)?;
                 }
                 b'u' => {
                     let items = self.above_mark()?;
-                    self.set(items)?;
-                }
-                b'd' => {
-                    let items = self.above_mark()?;
-                    self.container(Value::Dict(Rc::default()))?;
-                    self.set(items)?;
+                    self.extend(items, true)?;
                 }
                 b'q' => {
-                    let id = u32::from(self.byte()?);
-                    self.memoise(id)?;
+                    let id = self.byte()?;
+                    self.memoise(id.into())?;
                 }
                 b'r' => {
                     let id = self.u32()?;
@@ -288,17 +192,74 @@ impl<'b> Machine<'b> {
                     let id = u32::try_from(self.memo.len()).map_err(|_| self.malformed())?;
                     self.memoise(id)?;
                 }
-                b'h' => {
-                    let id = u32::from(self.byte()?);
-                    self.recall(id)?;
+                opcode => {
+                    let value = self.value(opcode, at)?;
+                    self.stack.push(Slot::Value(value));
                 }
-                b'j' => {
-                    let id = self.u32()?;
-                    self.recall(id)?;
-                }
-                opcode => return Err(PickleError::Opcode { opcode, at }),
             }
         }
+    }
+
+    /// The value that an opcode pushes.
+    fn value(&mut self, opcode: u8, at: usize) -> Result<Value, PickleError> {
+        Ok(match opcode {
+            b'N' => Value::None,
+            0x88 => Value::Bool(true),
+            0x89 => Value::Bool(false),
+            b'J' => Value::Int(i32::from_le_bytes(self.bytes()?).into()),
+            b'K' => Value::Int(self.byte()?.into()),
+            b'M' => Value::Int(u16::from_le_bytes(self.bytes()?).into()),
+            0x8a => {
+                let count = self.byte()?;
+                long(self.take(count.into())?)
+            }
+            b'G' => Value::Float(f64::from_be_bytes(self.bytes()?)),
+            0x8c => {
+                let count = self.byte()?;
+                self.text(count.into())?
+            }
+            b'X' => {
+                let count = self.u32()?;
+                self.text(count as usize)?
+            }
+            0x8d => {
+                let count = u64::from_le_bytes(self.bytes()?);
+                self.text(usize::try_from(count).map_err(|_| PickleError::Truncated)?)?
+            }
+            b'C' => {
+                let count = self.byte()?;
+                self.take(count.into())?;
+                Value::Bytes
+            }
+            b']' => Value::List(self.container(Vec::new())?),
+            b'}' => Value::Dict(self.container(Vec::new())?),
+            b')' => self.tuple(0)?,
+            0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
+            b'l' => {
+                let items = self.above_mark()?;
+                Value::List(self.container(items)?)
+            }
+            b't' => {
+                let items = self.above_mark()?;
+                Value::Tuple(self.container(items)?)
+            }
+            b'd' => {
+                let items = self.above_mark()?;
+                if !items.len().is_multiple_of(2) {
+                    return Err(self.malformed());
+                }
+                Value::Dict(self.container(items)?)
+            }
+            b'h' => {
+                let id = self.byte()?;
+                self.recall(id.into())?
+            }
+            b'j' => {
+                let id = self.u32()?;
+                self.recall(id)?
+            }
+            opcode => return Err(PickleError::Opcode { opcode, at }),
+        })
     }
 
     fn memoise(&mut self, id: u32) -> Result<(), PickleError> {
@@ -307,10 +268,8 @@ impl<'b> Machine<'b> {
         Ok(())
     }
 
-    fn recall(&mut self, id: u32) -> Result<(), PickleError> {
-        let value = self.memo.get(&id).cloned().ok_or(self.malformed())?;
-        self.push(value);
-        Ok(())
+    fn recall(&self, id: u32) -> Result<Value, PickleError> {
+        self.memo.get(&id).cloned().ok_or(self.malformed())
     }
 }
 
@@ -396,7 +355,9 @@ mod tests {
         let both = parse(b"\x80\x02}q\x00K\x01h\x00s]q\x01h\x01a\x86.").unwrap();
         // Nothing frees these by itself before the command ends.
         let Value::Tuple(both) = both else { panic!("a tuple") };
-        let [Value::Dict(dict), Value::List(list)] = &both.0[..] else { panic!("two values") };
+        let [Value::Dict(dict), Value::List(list)] = &both.0.borrow()[..] else {
+            panic!("two values")
+        };
         dict.0.borrow_mut().clear();
         list.0.borrow_mut().clear();
     }

@@ -15,19 +15,14 @@ pub enum Value {
     Float(f64),
     Text(Rc<str>),
     Bytes,
-    List(Rc<List>),
-    Tuple(Rc<Tuple>),
-    Dict(Rc<Dict>),
+    List(Rc<Container>),
+    Tuple(Rc<Container>),
+    /// Keys and values, in turn.
+    Dict(Rc<Container>),
 }
 
 #[derive(Debug, Default)]
-pub struct List(pub(super) RefCell<Vec<Value>>);
-
-#[derive(Debug, Default)]
-pub struct Tuple(pub(super) Vec<Value>);
-
-#[derive(Debug, Default)]
-pub struct Dict(pub(super) RefCell<Vec<(Value, Value)>>);
+pub struct Container(pub(super) RefCell<Vec<Value>>);
 
 /// A key is searched among the last so many of a dict. No dict of a snapshot has more keys.
 const MOST_KEYS: usize = 1_000;
@@ -37,12 +32,8 @@ impl Value {
     pub fn get(&self, key: &str) -> Option<Value> {
         let Value::Dict(entries) = self else { return None };
         let entries = entries.0.borrow();
-        let found = entries
-            .iter()
-            .rev()
-            .take(MOST_KEYS)
-            .find(|(k, _)| matches!(k, Value::Text(t) if &**t == key));
-        found.map(|(_, value)| value.clone())
+        let is_it = |pair: &&[Value]| matches!(&pair[0], Value::Text(text) if **text == *key);
+        entries.chunks_exact(2).rev().take(MOST_KEYS).find(is_it).map(|pair| pair[1].clone())
     }
 
     pub fn int(&self) -> Option<i64> {
@@ -70,14 +61,13 @@ impl Value {
     /// The elements of a list or tuple.
     pub fn items(&self) -> Option<Vec<Value>> {
         match self {
-            Value::List(items) => Some(items.0.borrow().clone()),
-            Value::Tuple(items) => Some(items.0.clone()),
+            Value::List(items) | Value::Tuple(items) => Some(items.0.borrow().clone()),
             _ => None,
         }
     }
 
-    /// The keys and values of a dict.
-    pub fn pairs(&self) -> Option<Vec<(Value, Value)>> {
+    /// The keys and values of a dict, in turn.
+    pub fn pairs(&self) -> Option<Vec<Value>> {
         match self {
             Value::Dict(entries) => Some(entries.0.borrow().clone()),
             _ => None,
@@ -87,56 +77,25 @@ impl Value {
     /// The address of the container, equal for values that share it. `None`: not a container.
     pub fn identity(&self) -> Option<usize> {
         match self {
-            Value::List(items) => Some(Rc::as_ptr(items) as usize),
-            Value::Tuple(items) => Some(Rc::as_ptr(items) as usize),
-            Value::Dict(entries) => Some(Rc::as_ptr(entries) as usize),
+            Value::List(all) | Value::Tuple(all) | Value::Dict(all) => {
+                Some(Rc::as_ptr(all) as usize)
+            }
             _ => None,
         }
     }
 }
 
-// Containers may nest a million levels deep: recursive drops would overflow the stack.
-
-impl Drop for List {
+/// Containers may nest a million levels deep: recursive drops would overflow the stack. So the elements of one without
+/// other references are moved out before it is dropped.
+impl Drop for Container {
     fn drop(&mut self) {
-        take_apart(self.0.take());
-    }
-}
-
-impl Drop for Tuple {
-    fn drop(&mut self) {
-        take_apart(std::mem::take(&mut self.0));
-    }
-}
-
-impl Drop for Dict {
-    fn drop(&mut self) {
-        let entries = self.0.take();
-        take_apart(entries.into_iter().flat_map(|(key, value)| [key, value]).collect());
-    }
-}
-
-/// Drops values iteratively: the elements of a container without other references are moved out first.
-fn take_apart(mut pending: Vec<Value>) {
-    while let Some(value) = pending.pop() {
-        match value {
-            Value::List(mut items) => {
-                if let Some(items) = Rc::get_mut(&mut items) {
-                    pending.append(items.0.get_mut());
-                }
+        let mut pending = self.0.take();
+        while let Some(value) = pending.pop() {
+            if let Value::List(mut all) | Value::Tuple(mut all) | Value::Dict(mut all) = value
+                && let Some(alone) = Rc::get_mut(&mut all)
+            {
+                pending.append(alone.0.get_mut());
             }
-            Value::Tuple(mut items) => {
-                if let Some(items) = Rc::get_mut(&mut items) {
-                    pending.append(&mut items.0);
-                }
-            }
-            Value::Dict(mut entries) => {
-                if let Some(entries) = Rc::get_mut(&mut entries) {
-                    let entries = entries.0.get_mut().drain(..);
-                    pending.extend(entries.flat_map(|(key, value)| [key, value]));
-                }
-            }
-            _ => {}
         }
     }
 }
