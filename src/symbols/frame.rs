@@ -25,6 +25,11 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// Of which nothing is known but what stands for the function.
+    pub(super) fn named(language: Language, function: Arc<str>) -> Frame {
+        Frame { language, function, file: "".into(), line: None, library: None }
+    }
+
     /// The last part of the library's path.
     pub fn library_name(&self) -> Option<&str> {
         self.library.as_deref().map(base_name)

@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
@@ -85,6 +86,7 @@ impl Symbols {
             namer.name_stack(id, stack);
         }
         namer.find_wrappers();
+        namer.symbols.frames = namer.frames.into_iter().collect();
         namer.symbols
     }
 
@@ -233,11 +235,11 @@ struct Namer<'s> {
     header: &'s Header,
     own_places: Places,
     symbols: Symbols,
+    frames: IndexSet<Frame, FxBuildHasher>,
     /// By index of the address; those that are wanted.
     places: FxHashMap<u32, Place>,
     python: FxHashMap<PythonFrame, u32>,
-    texts: FxHashMap<String, Arc<str>>,
-    known: FxHashMap<Frame, u32>,
+    texts: FxHashSet<Arc<str>>,
     /// Of the notebooks beside the program; read at the first cell.
     cells: Option<Cells>,
     /// The problems: a trace may name a million libraries.
@@ -253,33 +255,22 @@ impl<'s> Namer<'s> {
             header,
             own_places: Places::of(header),
             symbols: Symbols { patched_by, ..Symbols::default() },
+            frames: IndexSet::default(),
             places: FxHashMap::default(),
             python: FxHashMap::default(),
-            texts: FxHashMap::default(),
-            known: FxHashMap::default(),
+            texts: FxHashSet::default(),
             cells: None,
             said: FxHashSet::default(),
         }
     }
 
     fn frame(&mut self, frame: Frame) -> u32 {
-        let next = self.symbols.frames.len() as u32;
-        let index = *self.known.entry(frame.clone()).or_insert(next);
-        if index == next {
-            self.symbols.frames.push(frame);
-        }
-        index
+        self.frames.insert_full(frame).0 as u32
     }
 
     /// Adds the stack that stands for free memory in a framework's cache.
     fn name_free_cache(&mut self) {
-        let frame = self.frame(Frame {
-            language: Language::Native,
-            function: FREE_CACHE_NAME.into(),
-            file: "".into(),
-            line: None,
-            library: None,
-        });
+        let frame = self.frame(Frame::named(Language::Native, FREE_CACHE_NAME.into()));
         let named = Named { flags: StackFlags(0), frames: [frame].into() };
         self.symbols.stacks.insert(FREE_CACHE, named);
     }
@@ -289,15 +280,14 @@ impl<'s> Namer<'s> {
             return Arc::clone(known);
         }
         let shared: Arc<str> = text.into();
-        self.texts.insert(text.to_string(), Arc::clone(&shared));
+        self.texts.insert(Arc::clone(&shared));
         shared
     }
 
     fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
         let wanted = Wanted::of(self.definitions.stacks(), self.header, wanted);
-        for (index, role) in wanted.hidden {
-            self.places.insert(index, Place { role, frames: Vec::new() });
-        }
+        let hidden = wanted.hidden.into_iter();
+        self.places.extend(hidden.map(|(index, role)| (index, Place { role, frames: Vec::new() })));
         self.name_modules(wanted.modules);
     }
 
@@ -360,7 +350,7 @@ impl<'s> Namer<'s> {
         let outermost = |places: &FxHashMap<u32, Place>, index: &u32| {
             places.get(index).and_then(|place| place.frames.last().copied())
         };
-        let frames = &self.symbols.frames;
+        let frames = &self.frames;
         // Frameworks' allocators name no holder anyway (`memory/allocator_frames.rs`), and their files are large.
         let own = |frame: &Frame| {
             self.own_places.native(frame.library.as_deref(), &frame.file) >= Layer::Package
@@ -398,7 +388,7 @@ impl<'s> Namer<'s> {
         self.name_modules(unnamed);
         for (index, callers) in callers {
             let callers = callers.iter().filter_map(|caller| outermost(&self.places, caller));
-            let function = |at: u32| &*self.symbols.frames[at as usize].function;
+            let function = |at: u32| &*self.frames[at as usize].function;
             let functions: FxHashSet<&str> = callers.map(function).collect();
             if functions.len() > 1 {
                 self.symbols.wrappers.extend(outermost(&self.places, &index));
@@ -417,14 +407,8 @@ impl<'s> Namer<'s> {
 
     fn name_unknown(&mut self, addresses: &[(u32, u64)]) {
         for (index, at) in addresses {
-            let frame = Frame {
-                language: Language::Native,
-                function: self.text(&format!("{at:#x}")),
-                file: self.text(""),
-                line: None,
-                library: None,
-            };
-            let frames = vec![self.frame(frame)];
+            let frames =
+                vec![self.frame(Frame::named(Language::Native, format!("{at:#x}").into()))];
             self.places.insert(*index, Place { role: FrameRole::Shown, frames });
         }
     }
@@ -454,13 +438,10 @@ impl<'s> Namer<'s> {
                 ),
                 library: None,
             },
-            None => Frame {
-                language: Language::Python,
-                function: self.text(&format!("code object {}, not in the trace", at.code)),
-                file: self.text(""),
-                line: None,
-                library: None,
-            },
+            None => {
+                let function = format!("code object {}, not in the trace", at.code);
+                Frame::named(Language::Python, function.into())
+            }
         };
         let index = self.frame(frame);
         self.python.insert(at, index);
@@ -497,7 +478,7 @@ impl<'s> Namer<'s> {
                 Which::Python(index) => frames.push(self.python_frame(stack.python[index])),
             }
         }
-        let inside = outside::inside(frames.iter().map(|at| &self.symbols.frames[*at as usize]));
+        let inside = outside::inside(frames.iter().map(|at| &self.frames[*at as usize]));
         frames.truncate(inside);
         let named = Named { flags: stack.flags, frames: frames.into() };
         self.symbols.stacks.insert(id, named);

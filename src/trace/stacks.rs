@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use indexmap::IndexSet;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use vramtrace_format::{Join, NativeName, PythonFrame, StackFlags, StackId};
 
 /// A loaded program or library.
@@ -70,8 +71,7 @@ pub struct Stacks {
     /// never overlap.
     layout: BTreeMap<u64, (u64, u32)>,
     codes: FxHashMap<u32, Code>,
-    addresses: Vec<Address>,
-    known: FxHashMap<Address, u32>,
+    addresses: IndexSet<Address, FxBuildHasher>,
     stacks: FxHashMap<StackId, Stack>,
     /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
     forward: FxHashMap<StackId, StackId>,
@@ -144,13 +144,7 @@ impl Stacks {
         let module = self.layout.range(..=call).next_back();
         let module = module.filter(|(_, (end, _))| call < *end).map(|(_, (_, module))| *module);
         let base = module.map_or(0, |module| self.modules[module as usize].base);
-        let address = Address { module, at: memory.wrapping_sub(base) };
-        let next = self.addresses.len() as u32;
-        let index = *self.known.entry(address).or_insert(next);
-        if index == next {
-            self.addresses.push(address);
-        }
-        index
+        self.addresses.insert_full(Address { module, at: memory.wrapping_sub(base) }).0 as u32
     }
 
     pub fn is_empty(&self) -> bool {
@@ -170,7 +164,7 @@ impl Stacks {
         &self.modules
     }
 
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &IndexSet<Address, FxBuildHasher> {
         &self.addresses
     }
 

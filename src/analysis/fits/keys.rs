@@ -15,7 +15,7 @@ pub(super) type StackKey = u64;
 pub(super) fn stack_keys(definitions: &Definitions) -> FxHashMap<StackId, StackKey> {
     let stacks = definitions.stacks();
     let place = |address: &u32| {
-        let address = stacks.addresses().get(*address as usize)?;
+        let address = stacks.addresses().get_index(*address as usize)?;
         let module = stacks.modules().get(address.module? as usize)?;
         Some((base_name(&module.path), address.at))
     };

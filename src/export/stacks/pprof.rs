@@ -1,11 +1,13 @@
 //! The format of pprof: samples with allocations and bytes in use, gzipped.
 
+use std::hash::Hash;
 use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use indexmap::IndexSet;
 use prost::Message;
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 
 use super::samples::ProcessStacks;
 use crate::symbols::Frame;
@@ -113,7 +115,7 @@ pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()>
 }
 
 pub fn profile(processes: &[ProcessStacks]) -> Profile {
-    let mut book = Interner::default();
+    let mut book = Book::default();
     book.string("");
     let objects = ValueType { r#type: book.string("inuse_objects"), unit: book.string("count") };
     let space = ValueType { r#type: book.string("inuse_space"), unit: book.string("bytes") };
@@ -147,13 +149,27 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
         }
     }
     let starts = processes.iter().map(|process| process.start_unix_ns);
+    let mapping = |(filename, id)| Mapping {
+        id,
+        filename,
+        // All names that can be known are here: pprof need not look for more.
+        has_functions: true,
+        has_filenames: true,
+        has_line_numbers: true,
+    };
+    let function = |((name, filename), id)| Function { id, name, filename };
+    let location = |((function_id, line, mapping_id), id)| Location {
+        id,
+        mapping_id,
+        line: vec![Line { function_id, line }],
+    };
     Profile {
         sample_type: [objects, space].into_iter().chain(paused).collect(),
         sample: samples,
-        mapping: book.mappings,
-        location: book.locations,
-        function: book.functions,
-        string_table: book.strings,
+        mapping: book.mappings.into_iter().zip(1..).map(mapping).collect(),
+        location: book.locations.into_iter().zip(1..).map(location).collect(),
+        function: book.functions.into_iter().zip(1..).map(function).collect(),
+        string_table: book.strings.into_iter().collect(),
         time_nanos: number(starts.min().unwrap_or(0)),
         period_type: Some(space),
         period: 1,
@@ -161,66 +177,39 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
     }
 }
 
-/// Each string, library, function and place once. Ids count from 1.
+/// Each string, library, function and place once. Ids of the others than strings count from 1.
 #[derive(Default)]
-struct Interner {
-    strings: Vec<String>,
-    known_strings: FxHashMap<String, i64>,
-    mappings: Vec<Mapping>,
-    known_mappings: FxHashMap<i64, u64>,
-    functions: Vec<Function>,
-    known_functions: FxHashMap<(i64, i64), u64>,
-    locations: Vec<Location>,
-    known_locations: FxHashMap<(u64, i64, u64), u64>,
+struct Book {
+    strings: IndexSet<String, FxBuildHasher>,
+    /// File names.
+    mappings: IndexSet<i64, FxBuildHasher>,
+    /// Names and file names.
+    functions: IndexSet<(i64, i64), FxBuildHasher>,
+    /// Functions, lines and mappings.
+    locations: IndexSet<(u64, i64, u64), FxBuildHasher>,
 }
 
-impl Interner {
+fn id_of<T: Hash + Eq>(all: &mut IndexSet<T, FxBuildHasher>, value: T) -> u64 {
+    all.insert_full(value).0 as u64 + 1
+}
+
+impl Book {
     fn string(&mut self, text: &str) -> i64 {
-        if let Some(known) = self.known_strings.get(text) {
-            return *known;
-        }
-        let index = self.strings.len() as i64;
-        self.strings.push(text.to_string());
-        self.known_strings.insert(text.to_string(), index);
-        index
+        let known = self.strings.get_index_of(text);
+        known.unwrap_or_else(|| self.strings.insert_full(text.to_string()).0) as i64
     }
 
     fn location(&mut self, frame: &Frame) -> u64 {
-        let mapping = frame.library.as_deref().map_or(0, |library| self.mapping(library));
+        let mapping = frame.library.as_deref().map_or(0, |library| {
+            let filename = self.string(library);
+            id_of(&mut self.mappings, filename)
+        });
         self.place(&frame.function, &frame.file, frame.line, mapping)
     }
 
-    fn mapping(&mut self, library: &str) -> u64 {
-        let filename = self.string(library);
-        let id = self.mappings.len() as u64 + 1;
-        let known = *self.known_mappings.entry(filename).or_insert(id);
-        if known == id {
-            self.mappings.push(Mapping {
-                id,
-                filename,
-                // All names that can be known are here: pprof need not look for more.
-                has_functions: true,
-                has_filenames: true,
-                has_line_numbers: true,
-            });
-        }
-        known
-    }
-
-    fn place(&mut self, function: &str, file: &str, line: Option<u32>, mapping_id: u64) -> u64 {
-        let (name, filename) = (self.string(function), self.string(file));
-        let next = self.functions.len() as u64 + 1;
-        let function_id = *self.known_functions.entry((name, filename)).or_insert(next);
-        if function_id == next {
-            self.functions.push(Function { id: next, name, filename });
-        }
-        let line = i64::from(line.unwrap_or(0));
-        let next = self.locations.len() as u64 + 1;
-        let id = *self.known_locations.entry((function_id, line, mapping_id)).or_insert(next);
-        if id == next {
-            let line = vec![Line { function_id, line }];
-            self.locations.push(Location { id, mapping_id, line });
-        }
-        id
+    fn place(&mut self, function: &str, file: &str, line: Option<u32>, mapping: u64) -> u64 {
+        let function = (self.string(function), self.string(file));
+        let function = id_of(&mut self.functions, function);
+        id_of(&mut self.locations, (function, line.unwrap_or(0).into(), mapping))
     }
 }

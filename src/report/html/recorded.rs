@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
 use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId};
 
@@ -70,7 +72,7 @@ pub(super) const MOST_MARKS: usize = 20_000;
 /// The results.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    pub owners: Vec<Owner>,
+    pub owners: IndexSet<Owner, FxBuildHasher>,
     pub phases: PagePhases,
     pub steps: Vec<PageStep>,
     pub marks: Vec<PageMark>,

@@ -1,6 +1,7 @@
 //! The tables that the indices in the columns refer to: owners, holders, libraries, frames.
 
-use rustc_hash::FxHashMap;
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
 use serde::Serialize;
 use vramtrace_format::{Cause, Header, Kind};
 
@@ -42,24 +43,13 @@ pub(super) struct HolderName {
     pub why: Option<&'static str>,
 }
 
-/// Distinct texts, each with an index.
-#[derive(Default)]
-struct Names {
-    all: Vec<String>,
-    known: FxHashMap<String, u32>,
-}
+/// Distinct values, each with an index.
+type Distinct<T> = IndexSet<T, FxBuildHasher>;
 
-impl Names {
-    /// The index of a text, which is added if it is new.
-    fn index(&mut self, text: &str) -> u32 {
-        if let Some(known) = self.known.get(text) {
-            return *known;
-        }
-        let next = self.all.len() as u32;
-        self.all.push(text.to_string());
-        self.known.insert(text.to_string(), next);
-        next
-    }
+/// The index of a text, which is added if it is new.
+fn index(all: &mut Distinct<String>, text: &str) -> u32 {
+    let known = all.get_index_of(text);
+    known.unwrap_or_else(|| all.insert_full(text.to_string()).0) as u32
 }
 
 /// Names of functions that only call the function that they wrap, in all packages.
@@ -67,41 +57,36 @@ const WRAPPERS: [&str; 7] =
     ["wrapper", "wrapped", "inner", "wrapped_fn", "decorate_context", "_fn", "wrapper_fn"];
 
 /// Builds the tables for these owners.
-pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
+pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Header) -> Tables {
     let classifier = StackClassifier::new(symbols, header);
     let places = Places::of_trace(header, symbols);
-    let (mut libraries, mut files) = (Names::default(), Names::default());
+    let (mut libraries, mut files) = (Distinct::default(), Distinct::default());
     let mut tables = Tables::default();
     for frame in symbols.frames() {
-        let library = frame.library_name().map_or(0, |name| libraries.index(name) + 1);
+        let library = frame.library_name().map_or(0, |name| index(&mut libraries, name) + 1);
         tables.frames.push((
             autograd::display_name(&frame.function).into_owned(),
-            files.index(&frame.file),
+            index(&mut files, &frame.file),
             frame.line.unwrap_or(0),
             library,
             shown(&places, frame),
         ));
     }
-    let mut nodes: FxHashMap<(u32, u32), u32> = FxHashMap::default();
-    let mut holders = FxHashMap::default();
+    let mut nodes: Distinct<(u32, u32)> = Distinct::default();
+    let mut holders = Distinct::default();
     for (stack, kind, device) in owners {
         let of_cache = *kind == OwnerKind::Allocated(Kind::Block);
         let level = if of_cache { Level::Tensor } else { Level::Driver };
         let mut node = 0;
         for frame in symbols.indexes(*stack).iter().rev() {
-            let next = nodes.len() as u32 + 1;
-            let known = *nodes.entry((node, *frame)).or_insert(next);
-            if known == next {
-                tables.nodes.push((node, *frame));
-            }
-            node = known;
+            node = nodes.insert_full((node, *frame)).0 as u32 + 1;
         }
         let roles = classifier.roles_at(*stack, level);
-        let library = classifier.library_name(&roles).map_or(0, |name| libraries.index(name) + 1);
-        let next = holders.len() as u32;
+        let library =
+            classifier.library_name(&roles).map_or(0, |name| index(&mut libraries, name) + 1);
         let key = (kind.cause(), classifier.holder_key(*stack, level));
-        let holder = *holders.entry(key).or_insert(next);
-        if holder == next {
+        let (holder, is_new) = holders.insert_full(key);
+        if is_new {
             let lead = classifier.frame(*stack, roles.lead);
             let caller = classifier.frame(*stack, roles.caller);
             let empty = symbols.indexes(*stack).is_empty();
@@ -116,10 +101,11 @@ pub(super) fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Ta
                 why: empty.then(|| symbols.why_empty(*stack)),
             });
         }
-        tables.owners.push((node, kind.number(), device.0, holder, library));
+        tables.owners.push((node, kind.number(), device.0, holder as u32, library));
     }
-    tables.libraries = libraries.all;
-    tables.files = files.all;
+    tables.libraries = libraries.into_iter().collect();
+    tables.files = files.into_iter().collect();
+    tables.nodes = nodes.into_iter().collect();
     tables
 }
 
