@@ -1,7 +1,6 @@
 //! Trace files: finds and opens one, or all of a run, and reads their definitions, their tail and their
 //! summary. Also writes the traces of `vramtrace import`.
 
-mod append;
 mod compressed;
 mod copy;
 mod definitions;

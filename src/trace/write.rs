@@ -16,6 +16,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
     Appended, Define, Definition, Event, HEADER_BYTES, Header, SLOT, ThreadId, WindowHeader,
     WindowKind, WindowWriter, slot_offset,
@@ -38,7 +39,6 @@ impl Default for WriterMemory {
 /// Writes a trace. Events and definitions may be given in any order: readers take the definitions first.
 #[derive(Debug)]
 pub struct TraceWriter<'m> {
-    memory: &'m WriterMemory,
     file: File,
     /// The number by which windows refer to their file.
     tag: u64,
@@ -51,6 +51,7 @@ pub struct TraceWriter<'m> {
 /// The windows of one kind.
 #[derive(Debug)]
 struct Stream<'m> {
+    words: &'m [AtomicU64],
     sequence: u64,
     open: Option<WindowWriter<'m>>,
 }
@@ -63,16 +64,25 @@ impl<'m> TraceWriter<'m> {
         header: &Header,
     ) -> io::Result<TraceWriter<'m>> {
         file.write_all_at(&header.to_page(), 0)?;
-        let stream = || Stream { sequence: 0, open: None };
-        Ok(TraceWriter {
-            memory,
+        Ok(TraceWriter::behind(memory, file, header.file_tag(), 0, 0))
+    }
+
+    /// Writes behind the windows of a trace: from a slot on, definitions with this sequence number on.
+    pub(super) fn behind(
+        memory: &'m WriterMemory,
+        file: File,
+        tag: u64,
+        next_slot: u32,
+        sequence: u64,
+    ) -> TraceWriter<'m> {
+        TraceWriter {
             file,
-            tag: header.file_tag(),
-            next_slot: 0,
-            events: stream(),
-            definitions: stream(),
+            tag,
+            next_slot,
+            events: Stream { words: &memory.events, sequence: 0, open: None },
+            definitions: Stream { words: &memory.definitions, sequence, open: None },
             bytes: Vec::with_capacity(SLOT),
-        })
+        }
     }
 
     pub fn event(&mut self, thread: ThreadId, time_ns: u64, event: &Event) -> io::Result<()> {
@@ -107,9 +117,9 @@ impl<'m> TraceWriter<'m> {
 
     /// The open window of this kind; a new one, whose first record has this time, if none is.
     fn window(&mut self, kind: WindowKind, time_ns: u64) -> io::Result<&WindowWriter<'m>> {
-        let (stream, words) = match kind {
-            WindowKind::Events => (&mut self.events, &self.memory.events),
-            WindowKind::Definitions => (&mut self.definitions, &self.memory.definitions),
+        let stream = match kind {
+            WindowKind::Events => &mut self.events,
+            WindowKind::Definitions => &mut self.definitions,
         };
         if stream.open.is_none() {
             let header = WindowHeader {
@@ -123,24 +133,28 @@ impl<'m> TraceWriter<'m> {
             self.next_slot =
                 self.next_slot.checked_add(1).ok_or(io::Error::other("the trace is too long"))?;
             stream.sequence += 1;
-            stream.open = Some(WindowWriter::begin(words, header));
+            stream.open = Some(WindowWriter::begin(stream.words, header));
         }
         stream.open.as_ref().ok_or(io::Error::other("no window"))
     }
 
     /// Writes the open window of this kind to its place, and clears its memory.
     fn close(&mut self, kind: WindowKind) -> io::Result<()> {
-        let (stream, words) = match kind {
-            WindowKind::Events => (&mut self.events, &self.memory.events),
-            WindowKind::Definitions => (&mut self.definitions, &self.memory.definitions),
+        let stream = match kind {
+            WindowKind::Events => &mut self.events,
+            WindowKind::Definitions => &mut self.definitions,
         };
         let Some(window) = stream.open.take() else { return Ok(()) };
         window.close();
         self.bytes.clear();
-        for word in words {
+        for word in stream.words {
             self.bytes.extend(word.swap(0, Ordering::Relaxed).to_ne_bytes());
         }
-        self.file.write_all_at(&self.bytes, slot_offset(u64::from(window.header().slot)))
+        // Readers find a window by its beginning: it is written last.
+        let (place, (begin, rest)) =
+            (slot_offset(window.header().slot.into()), self.bytes.split_at(WINDOW_HEADER));
+        self.file.write_all_at(rest, place + WINDOW_HEADER as u64)?;
+        self.file.write_all_at(begin, place)
     }
 }
 
