@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use vramtrace_reader::analysis::{Moment, Process, read_all};
+use vramtrace_reader::analysis::{Moment, read_all};
 use vramtrace_reader::report::html::{COLLECT, PageRun, Redaction, write};
 use vramtrace_reader::units::{count, size};
 
@@ -32,13 +32,6 @@ pub struct PageArgs {
     redact: bool,
 }
 
-/// A run whose traces were read to their end.
-struct Read {
-    label: String,
-    selected: Selected,
-    processes: Vec<Process>,
-}
-
 /// Writes the page. With `hints` it names the file and its size on stderr.
 pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from("vramtrace.html"));
@@ -49,27 +42,14 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
         runs.push(read(label(&args.against), other.open()?));
     }
     for run in &runs {
-        output.refuse_inputs(paths(&run.selected.traces))?;
+        output.refuse_inputs(paths(&run.traces))?;
     }
-    let redaction = args.redact.then(|| Redaction {
-        hosts: runs
-            .iter()
-            .flat_map(|run| &run.processes)
-            .map(|process| process.header.host.clone())
-            .collect(),
-    });
-    let mut pages: Vec<PageRun> = runs
-        .iter_mut()
-        .map(|run| PageRun {
-            label: run.label.clone(),
-            names: &run.selected.names,
-            processes: &mut run.processes,
-            traces: &run.selected.traces,
-        })
-        .collect();
-    output.write(|out| write(&mut pages, redaction.as_ref(), out))?;
+    let processes = runs.iter().flat_map(|run| &run.processes);
+    let hosts = processes.map(|process| process.header.host.clone()).collect();
+    let redaction = args.redact.then_some(Redaction { hosts });
+    output.write(|out| write(&mut runs, redaction.as_ref(), out))?;
     for run in &runs {
-        caveats::warn_damage(&run.selected.traces);
+        caveats::warn_damage(&run.traces);
     }
     if hints && !output.is_stdout() {
         let bytes = path.metadata().map_or(0, |meta| meta.len());
@@ -82,24 +62,24 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
 #[cfg(feature = "top")]
 pub fn write_one(trace: &Path, path: &Path) -> Result<(), crate::error::Failure> {
     let output = Output::new(path, false)?;
-    let traces = [vramtrace_reader::trace::Trace::open(trace)?];
-    let (names, label) = ([shown(trace)], shown(trace));
-    let mut processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
-    let mut page = [PageRun { label, names: &names, processes: &mut processes, traces: &traces }];
+    let traces = vec![vramtrace_reader::trace::Trace::open(trace)?];
+    let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
+    let mut page = [PageRun { label: shown(trace), names: vec![shown(trace)], processes, traces }];
     output.write(|out| write(&mut page, None, out))
 }
 
-fn read(label: String, selected: Selected) -> Read {
+/// Reads the traces of a run to their end.
+fn read(label: String, selected: Selected) -> PageRun {
     let all = selected.traces.len();
-    let selected = page_choice::of_large(selected);
-    let few = selected.traces.len();
-    let processes = read_all(&selected.traces, Moment::End, COLLECT, &|_, _| {});
-    let chosen = selected.chosen.as_deref().map(shown);
+    let Selected { traces, names, chosen } = page_choice::of_large(selected);
+    let few = traces.len();
+    let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
+    let chosen = chosen.as_deref().map(shown);
     let mut label = if label.is_empty() { chosen.unwrap_or_default() } else { label };
     if few < all {
         label.push_str(&format!(" ({few} of {} processes)", count(all as u64)));
     }
-    Read { label, selected, processes }
+    PageRun { label, names, processes, traces }
 }
 
 /// The name of a run in output.

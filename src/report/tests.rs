@@ -349,13 +349,12 @@ fn a_report_decodes_a_trace_twice() {
     assert_eq!(decodes(Moment::Peak, collect, holders), 3);
     assert_eq!(decodes(Moment::End, Collect::default(), holders), 3, "roles were not collected");
 
-    let traces = [Trace::open(file.path()).unwrap()];
-    let mut processes = read_all(&traces, Moment::End, html::COLLECT, &|_, _| {});
-    let names = ["a.vtrace".to_string()];
-    let processes = &mut processes;
-    let run = html::PageRun { label: "a".into(), names: &names, processes, traces: &traces };
-    html::write(&mut [run], None, &mut Vec::new()).unwrap();
-    assert_eq!(traces[0].decodes(), 2 + remedy + whatif);
+    let traces = vec![Trace::open(file.path()).unwrap()];
+    let processes = read_all(&traces, Moment::End, html::COLLECT, &|_, _| {});
+    let names = vec!["a.vtrace".to_string()];
+    let mut runs = [html::PageRun { label: "a".into(), names, processes, traces }];
+    html::write(&mut runs, None, &mut Vec::new()).unwrap();
+    assert_eq!(runs[0].traces[0].decodes(), 2 + remedy + whatif);
 }
 
 /// `holders`, `tree`, `diff` and `holders --by role`.

@@ -39,28 +39,15 @@ pub(super) enum FrameKind {
     LumpedRoles = 6,
 }
 
-impl FrameKind {
-    const ALL: [FrameKind; 6] = [
-        FrameKind::Ticks,
-        FrameKind::Blocks,
-        FrameKind::Memory,
-        FrameKind::Mappings,
-        FrameKind::Sums,
-        FrameKind::LumpedRoles,
-    ];
-
-    /// The number of columns.
-    fn columns(self) -> usize {
-        match self {
-            FrameKind::Ticks => 1,
-            FrameKind::Blocks => 8,
-            FrameKind::Memory => 10,
-            FrameKind::Mappings => 7,
-            FrameKind::Sums => 3,
-            FrameKind::LumpedRoles => 4,
-        }
-    }
-}
+/// The number of columns of each kind.
+const COLUMNS: [(FrameKind, usize); 6] = [
+    (FrameKind::Ticks, 1),
+    (FrameKind::Blocks, 8),
+    (FrameKind::Memory, 10),
+    (FrameKind::Mappings, 7),
+    (FrameKind::Sums, 3),
+    (FrameKind::LumpedRoles, 4),
+];
 
 /// The most records of a frame.
 const RECORDS: usize = 16_384;
@@ -84,12 +71,9 @@ struct Filling {
 
 impl<W: Write> Columns<W> {
     pub(super) fn new(out: W) -> Columns<W> {
-        let fill = |kind: FrameKind| Filling {
-            kind,
-            records: 0,
-            columns: vec![Vec::new(); kind.columns()],
-        };
-        Columns { out, frames: FrameKind::ALL.map(fill).into(), failed: None }
+        let fill =
+            |(kind, columns)| Filling { kind, records: 0, columns: vec![Vec::new(); columns] };
+        Columns { out, frames: COLUMNS.map(fill).into(), failed: None }
     }
 
     /// Adds a record: one value per column.

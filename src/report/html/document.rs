@@ -23,17 +23,17 @@ const PLACE: &str = "<!--data-->";
 
 /// One run on the page: its processes, read to their end, with their traces and names in the same
 /// order.
-pub struct PageRun<'p> {
+pub struct PageRun {
     pub label: String,
-    pub names: &'p [String],
+    pub names: Vec<String>,
     /// Read with [`super::COLLECT`].
-    pub processes: &'p mut [Process],
-    pub traces: &'p [Trace],
+    pub processes: Vec<Process>,
+    pub traces: Vec<Trace>,
 }
 
-impl PageRun<'_> {
+impl PageRun {
     fn inputs(&self) -> impl Iterator<Item = (&Process, &Trace)> {
-        self.processes.iter().zip(self.traces)
+        self.processes.iter().zip(&self.traces)
     }
 }
 
@@ -74,7 +74,7 @@ pub fn write(
     let (passes, predictions, fitting) = std::thread::scope(|scope| {
         let all: Vec<(&Process, &Trace)> = runs.iter().flat_map(|run| run.inputs()).collect();
         let inputs = all.clone();
-        let by_run: Vec<&[Trace]> = runs.iter().map(|run| run.traces).collect();
+        let by_run: Vec<&[Trace]> = runs.iter().map(|run| &run.traces[..]).collect();
         let predictions = scope.spawn(move || {
             let predictions = inputs.iter().map(|(process, trace)| whatif(process, trace));
             (predictions.collect(), by_run.into_iter().map(fits).collect())
@@ -91,7 +91,8 @@ pub fn write(
     let mut found = passes.into_iter().zip(predictions);
     let mut pages: Vec<ProcessPage> = Vec::new();
     for run in &mut *runs {
-        let inputs = run.names.iter().zip(run.processes.iter_mut().zip(run.traces)).zip(&mut found);
+        let inputs =
+            run.names.iter().zip(run.processes.iter_mut().zip(&run.traces)).zip(&mut found);
         for ((name, (process, trace)), (pass, prediction)) in inputs {
             pages.push(process_page(name, process, trace, pass, prediction));
         }
@@ -107,7 +108,7 @@ pub fn write(
             .map(|(run, fits)| RunFacts {
                 fits,
                 label: run.label.clone(),
-                report: json::process::report(run.processes, TOP),
+                report: json::process::report(&run.processes, TOP),
                 processes: pages.by_ref().take(run.processes.len()).collect(),
             })
             .collect(),

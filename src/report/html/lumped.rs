@@ -130,14 +130,13 @@ fn sum(bins: &[Bin]) -> Bin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::html::records::block;
 
     #[test]
     fn bins_hold_what_was_live_whatever_their_width() {
         let mut lumped = Lumped::default();
         let gpu = DeviceId(0);
         for n in 0..10_000u64 {
-            let of = (block(n), n);
+            let of = (Key::block(n), n);
             lumped.made(of, gpu, 512, n);
             if n % 2 == 0 {
                 lumped.freed(of, n + 1);

@@ -141,8 +141,3 @@ impl<W: Write> Records<W> {
 fn paused(open: &Open) -> u64 {
     bytes(open.paused).min(u64::MAX / 2) << 1 | u64::from(open.continues)
 }
-
-/// The key of a block.
-pub(super) fn block(number: u64) -> Key {
-    Key { space: Space::Block, number }
-}

@@ -16,11 +16,10 @@ fn page(builder: &TraceBuilder, redaction: Option<&Redaction>) -> String {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("a.vtrace");
     builder.write(&path);
-    let traces = [Trace::open(&path).unwrap()];
-    let mut processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
-    let names = ["/home/me/a.vtrace".to_string()];
-    let run =
-        PageRun { label: "a".into(), names: &names, processes: &mut processes, traces: &traces };
+    let traces = vec![Trace::open(&path).unwrap()];
+    let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
+    let names = vec!["/home/me/a.vtrace".to_string()];
+    let run = PageRun { label: "a".into(), names, processes, traces };
     let mut out = Vec::new();
     write(&mut [run], redaction, &mut out).unwrap();
     String::from_utf8(out).unwrap()

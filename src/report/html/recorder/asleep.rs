@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use vramtrace_format::{Kind, Space};
+use vramtrace_format::Kind;
 
 use super::super::recorded::OwnerKind;
 use super::super::records::Open;
@@ -37,19 +37,19 @@ impl<W: Write> Recorder<'_, W> {
     /// A range is mapped again after a sleep: the bytes of the object belong to the owner that had the
     /// range before.
     pub(super) fn restore_owner(&mut self, now: u64, mapping: &Mapping) {
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let (Some(woken), Some(open)) = (mapping.woken, self.memory.get(&key).copied()) else {
+        let key = Key::object(mapping.object);
+        let (Some(woken), Some(open)) = (mapping.woken, self.open.get(&key).copied()) else {
             return;
         };
         let (_, kind, device) = self.found.owners[open.owner as usize];
         let owner = self.owner((woken.owner.stack, kind, device));
         let open = self.continue_record(key, open, now);
         if mapping.size >= open.share {
-            self.memory.insert(key, Open { owner, ..open });
+            self.open.insert(key, Open { owner, ..open });
             return;
         }
         let rest = open.share - mapping.size;
-        self.memory.insert(key, Open { share: rest, ..open });
+        self.open.insert(key, Open { share: rest, ..open });
         let part = Open { owner, share: mapping.size, size: mapping.size, ..open };
         self.mapped.put_part(key, mapping.address, part);
     }
@@ -59,12 +59,12 @@ impl<W: Write> Recorder<'_, W> {
     pub(super) fn unmapped(&mut self, now: u64, start: u64, end: u64) -> bool {
         let gone = self.mapped.cut(&mut self.records, now, start, end);
         for object in gone.objects {
-            let key = Key { space: Space::Vmm, number: object };
-            if let Some(open) = self.memory.get(&key).copied()
+            let key = Key::object(object);
+            if let Some(open) = self.open.get(&key).copied()
                 && open.owner != open.maker
             {
                 let open = self.continue_record(key, open, now);
-                self.memory.insert(key, Open { owner: open.maker, ..open });
+                self.open.insert(key, Open { owner: open.maker, ..open });
             }
         }
         for (key, address, open) in self.mapped.parts_in(start, end) {

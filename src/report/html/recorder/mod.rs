@@ -9,14 +9,14 @@ use std::collections::hash_map::Entry;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Space, Stamped};
+use vramtrace_format::{DeviceId, Kind, Space, Stamped, ThreadId};
 
 use self::opened::Opened;
 use self::taken::Taken;
 use super::columns::{FrameKind, zigzag};
 use super::lumped::Lumped;
 use super::recorded::{MOST_MARKS, Owner, OwnerKind, PageMark, Recorded};
-use super::records::{Open, Records, block};
+use super::records::{Open, Records};
 use super::sleeping::Mapped;
 use super::steps::StepOrdinals;
 use super::sums::{Field, Sums, Values};
@@ -53,15 +53,12 @@ pub(super) struct Recorder<'d, W: Write> {
     found: Recorded,
     /// Allocations of fewer bytes are lumped.
     below: u64,
-    /// The index of each owner.
-    known: FxHashMap<Owner, u32>,
-    blocks: Opened<u64>,
-    memory: Opened<Key>,
+    open: Opened,
     mapped: Mapped,
     taken: Taken,
     lumped: Lumped,
-    /// The bytes without physical memory of each lumped block, by address.
-    paused_lumped: FxHashMap<u64, u64>,
+    /// The bytes without physical memory of each lumped block.
+    paused_lumped: FxHashMap<Key, u64>,
     roles: RoleObserver<'d>,
     /// Empty: its room is used again.
     known_roles: Vec<Allocation>,
@@ -98,9 +95,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             records: Records::new(out),
             found: Recorded::default(),
             below,
-            known: FxHashMap::default(),
-            blocks: Opened::default(),
-            memory: Opened::default(),
+            open: Opened::default(),
             mapped: Mapped::default(),
             taken: Taken::default(),
             lumped: Lumped::default(),
@@ -155,25 +150,20 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// The index of an owner, which is added if it is new.
     fn owner(&mut self, owner: Owner) -> u32 {
-        let next = self.found.owners.len() as u32;
-        let index = *self.known.entry(owner).or_insert(next);
-        if index == next {
-            self.found.owners.push(owner);
-        }
-        index
+        self.found.owners.insert_full(owner).0 as u32
     }
 
-    /// A new record of an allocation.
-    fn open(&mut self, at: &Stamped, live: &Live) -> Open {
-        let owner = self.owner((live.stack, OwnerKind::Allocated(live.kind), live.device));
+    /// A new record, from this event on.
+    fn record(&mut self, at: &Stamped, thread: ThreadId, owner: Owner, bytes: u64) -> Open {
+        let owner = self.owner(owner);
         Open {
             from: self.tick(at),
-            time_ns: live.time_ns,
-            size: live.size,
-            share: live.share(),
+            time_ns: at.time_ns,
+            size: bytes,
+            share: bytes,
             owner,
             role: Role::Unknown,
-            phase: self.found.phases.of(live.thread),
+            phase: self.found.phases.of(thread),
             segment: 0,
             paused: 0,
             continues: false,
@@ -222,11 +212,8 @@ impl<'d, W: Write> Recorder<'d, W> {
             for part in self.mapped.parts_of(key) {
                 part.role = role;
             }
-            let open = match key.space {
-                Space::Block => self.blocks.get_mut(&key.number),
-                _ => self.memory.get_mut(&key),
-            };
-            if let Some(open) = open.filter(|open| open.time_ns == live.time_ns) {
+            if let Some(open) = self.open.get_mut(&key).filter(|open| open.time_ns == live.time_ns)
+            {
                 open.role = role;
             }
         }
@@ -246,14 +233,9 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Ends all open records and mappings. `end`: `None` at the end of the trace.
     fn close_all(&mut self, end: Option<u64>) {
-        let mut blocks = self.blocks.take_all();
-        blocks.sort_unstable_by_key(|(number, open)| (open.from, *number));
-        for (number, open) in blocks {
-            self.close(block(number), open, end);
-        }
-        let mut memory = self.memory.take_all();
-        memory.sort_unstable_by_key(|(key, open)| (open.from, *key));
-        for (key, open) in memory {
+        let mut all = self.open.take_all();
+        all.sort_unstable_by_key(|(key, open)| (key.space != Space::Block, open.from, *key));
+        for (key, open) in all {
             self.close(key, open, end);
         }
         for (key, open) in self.mapped.take_parts() {
@@ -397,7 +379,7 @@ fn is_shown(live: &Live) -> bool {
 }
 
 impl<W: Write> Recorder<'_, W> {
-    fn memory_made(&mut self, at: &Stamped, key: Key, live: &Live) {
+    fn made(&mut self, at: &Stamped, key: Key, live: &Live) {
         if !is_shown(live) {
             return;
         }
@@ -405,16 +387,18 @@ impl<W: Write> Recorder<'_, W> {
             self.lump(key, live, live.share(), true);
             return;
         }
-        let open = self.open(at, live);
-        self.memory.insert(key, open);
+        let owner = (live.stack, OwnerKind::Allocated(live.kind), live.device);
+        let open = self.record(at, live.thread, owner, live.size);
+        self.open.insert(key, Open { time_ns: live.time_ns, share: live.share(), ..open });
     }
 
-    fn memory_freed(&mut self, at: &Stamped, key: Key, live: &Live) {
+    fn freed(&mut self, at: &Stamped, key: Key, live: &Live) {
         if !is_shown(live) {
             return;
         }
-        let Some(open) = self.memory.remove(&key) else {
-            self.lump(key, live, live.share(), false);
+        let Some(open) = self.open.remove(&key) else {
+            let paused = self.paused_lumped.remove(&key).unwrap_or(0);
+            self.lump(key, live, live.share().saturating_sub(paused), false);
             return;
         };
         let end = self.tick(at);
@@ -424,34 +408,20 @@ impl<W: Write> Recorder<'_, W> {
             }
             self.flush.add(live.device, live.share(), end, at.time_ns);
         }
-        for open in [open].into_iter().chain(self.mapped.end_parts(key)) {
+        self.end(key, open, Some(end));
+        if key.space == Space::Block {
+            self.mapped.paused.remove(&key.number);
+            return;
+        }
+        for open in self.mapped.end_parts(key) {
             self.end(key, open, Some(end));
         }
     }
 
-    fn block_made(&mut self, at: &Stamped, address: u64, live: &Live) {
-        if self.is_lumped(live) {
-            self.lump(block(address), live, live.share(), true);
-            return;
-        }
-        let open = self.open(at, live);
-        self.blocks.insert(address, open);
-    }
-
-    fn block_freed(&mut self, at: &Stamped, address: u64, live: &Live) {
-        let Some(open) = self.blocks.remove(&address) else {
-            let paused = self.paused_lumped.remove(&address).unwrap_or(0);
-            self.lump(block(address), live, live.share().saturating_sub(paused), false);
-            return;
-        };
-        let end = self.tick(at);
-        self.mapped.paused.remove(&address);
-        self.end(block(address), open, Some(end));
-    }
-
     fn block_paused(&mut self, at: &Stamped, address: u64, device: DeviceId, change: i64) {
-        let Some(open) = self.blocks.get(&address).copied() else {
-            let paused = self.paused_lumped.entry(address).or_default();
+        let key = Key::block(address);
+        let Some(open) = self.open.get_mut(&key).copied() else {
+            let paused = self.paused_lumped.entry(key).or_default();
             *paused = paused.saturating_add_signed(change);
             let sums = self.sums.of(device);
             sums.lumped = sums.lumped.saturating_add_signed(-change);
@@ -463,7 +433,7 @@ impl<W: Write> Recorder<'_, W> {
             0 => self.mapped.paused.remove(&address),
             _ => self.mapped.paused.insert(address),
         };
-        let open = self.continue_record(block(address), open, now);
-        self.blocks.insert(address, Open { paused, ..open });
+        let open = self.continue_record(key, open, now);
+        self.open.insert(key, Open { paused, ..open });
     }
 }

@@ -12,25 +12,25 @@ use crate::trace::Site;
 
 impl<W: Write> Observer for Recorder<'_, W> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.memory_made(at, key, live);
+        self.made(at, key, live);
         self.roles.observer().on_alloc(at, key, live, how);
         self.take_roles();
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
-        self.memory_freed(at, key, live);
+        self.freed(at, key, live);
         self.roles.observer().on_free(at, key, live, how);
         self.take_roles();
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.block_made(at, address, live);
+        self.made(at, Key::block(address), live);
         self.roles.observer().on_block_alloc(at, address, live, how);
         self.take_roles();
     }
 
     fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
-        self.block_freed(at, address, live);
+        self.freed(at, Key::block(address), live);
         self.roles.observer().on_block_free(at, address, live, how);
         self.take_roles();
     }
@@ -38,7 +38,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
         self.roles.observer().on_segment(at, key, live);
         let ordinal = self.tick(at);
-        if let Some(open) = self.memory.get_mut(&key)
+        if let Some(open) = self.open.get_mut(&key)
             && open.segment == 0
         {
             open.segment = ordinal;
@@ -50,8 +50,8 @@ impl<W: Write> Observer for Recorder<'_, W> {
 
     fn on_map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
         let from = self.tick(at);
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let segment = self.memory.get(&key).is_some_and(|open| open.segment > 0);
+        let key = Key::object(mapping.object);
+        let segment = self.open.get(&key).is_some_and(|open| open.segment > 0);
         let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
         self.mapped.put_mapping(from, start, (mapping.size, mapping.object), device, segment, None);
     }
@@ -61,9 +61,9 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let end = start.saturating_add(mapping.size);
         let segment = self.unmapped(now, start, end);
         // Blocks are still live in the unmapped range: it is shown as asleep.
-        let key = Key { space: Space::Vmm, number: mapping.object };
+        let key = Key::object(mapping.object);
         let paused = self.mapped.paused.range(start..end).next().is_some();
-        if let Some(owner) = self.memory.get(&key).map(|open| open.owner).filter(|_| paused) {
+        if let Some(owner) = self.open.get(&key).map(|open| open.owner).filter(|_| paused) {
             let device = self.found.owners[owner as usize].2;
             self.mapped.put_mapping(now, start, (mapping.size, 0), device, segment, Some(owner));
         }
@@ -74,8 +74,8 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let end = asleep.address.saturating_add(asleep.size);
         let segment = self.unmapped(now, asleep.address, end);
         if let Some(was) = asleep.was {
-            let key = Key { space: Space::Vmm, number: was.object };
-            if let Some(open) = self.memory.get_mut(&key) {
+            let key = Key::object(was.object);
+            if let Some(open) = self.open.get_mut(&key) {
                 open.slept = true;
             }
         }

@@ -2,37 +2,31 @@
 //! table of records each event would miss the cache.
 
 use std::collections::hash_map::Entry;
-use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
 use super::super::records::Open;
+use crate::replay::Key;
 
-#[derive(Debug)]
-pub(super) struct Opened<K> {
-    places: FxHashMap<K, u32>,
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    places: FxHashMap<Key, u32>,
     /// Those of `free` have ended.
     records: Vec<Open>,
     free: Vec<u32>,
 }
 
-impl<K> Default for Opened<K> {
-    fn default() -> Opened<K> {
-        Opened { places: FxHashMap::default(), records: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<K: Copy + Eq + Hash> Opened<K> {
-    pub(super) fn get(&self, key: &K) -> Option<&Open> {
+impl Opened {
+    pub(super) fn get(&self, key: &Key) -> Option<&Open> {
         self.records.get(*self.places.get(key)? as usize)
     }
 
-    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut Open> {
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Open> {
         self.records.get_mut(*self.places.get(key)? as usize)
     }
 
     /// Adds a record, in place of an earlier one of this key.
-    pub(super) fn insert(&mut self, key: K, open: Open) {
+    pub(super) fn insert(&mut self, key: Key, open: Open) {
         match self.places.entry(key) {
             Entry::Occupied(entry) => self.records[*entry.get() as usize] = open,
             Entry::Vacant(entry) => match self.free.pop() {
@@ -45,14 +39,14 @@ impl<K: Copy + Eq + Hash> Opened<K> {
         }
     }
 
-    pub(super) fn remove(&mut self, key: &K) -> Option<Open> {
+    pub(super) fn remove(&mut self, key: &Key) -> Option<Open> {
         let place = self.places.remove(key)?;
         self.free.push(place);
         self.records.get(place as usize).copied()
     }
 
     /// Takes all, in no order.
-    pub(super) fn take_all(&mut self) -> Vec<(K, Open)> {
+    pub(super) fn take_all(&mut self) -> Vec<(Key, Open)> {
         let Opened { places, records, .. } = std::mem::take(self);
         places.into_iter().map(|(key, place)| (key, records[place as usize])).collect()
     }
@@ -87,8 +81,9 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0..8u64, 0..3u8), 0..60)) {
-            let (mut opened, mut expected) = (Opened::<u64>::default(), BTreeMap::new());
+            let (mut opened, mut expected) = (Opened::default(), BTreeMap::new());
             for (n, (key, what)) in (0..).zip(steps) {
+                let key = Key::block(key);
                 match what {
                     0 => {
                         let removed = opened.remove(&key).map(|open| open.size);
@@ -109,7 +104,7 @@ mod tests {
                 prop_assert_eq!(found, expected.get(&key).copied());
                 prop_assert!(opened.records.len() <= 8, "places are taken again");
             }
-            let mut all: Vec<(u64, u64)> =
+            let mut all: Vec<(Key, u64)> =
                 opened.take_all().into_iter().map(|(key, open)| (key, open.size)).collect();
             all.sort_unstable();
             prop_assert_eq!(all, expected.into_iter().collect::<Vec<_>>());

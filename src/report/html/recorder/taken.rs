@@ -38,21 +38,9 @@ impl<W: Write> Recorder<'_, W> {
 
     fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> Open {
         let (device, cause, _, stack, _) = call;
-        let owner = self.owner((stack, OwnerKind::Driver(cause), device));
-        Open {
-            from: self.tick(at),
-            time_ns: at.time_ns,
-            size: bytes,
-            share: bytes,
-            owner,
-            role: Role::of_cause(cause),
-            phase: self.found.phases.of(at.thread),
-            segment: 0,
-            paused: 0,
-            continues: false,
-            maker: owner,
-            slept: false,
-        }
+        let owner = (stack, OwnerKind::Driver(cause), device);
+        let open = self.record(at, at.thread, owner, bytes);
+        Open { role: Role::of_cause(cause), ..open }
     }
 
     /// Ends all records. `end`: `None` at the end of the trace.
