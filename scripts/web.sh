@@ -47,7 +47,7 @@ if [ "${1:-}" = build ]; then
 fi
 
 if [ "${1:-}" = "" ] || [ "$1" = check ]; then
-    (cd web && node_modules/.bin/tsc --noEmit && node_modules/.bin/eslint src tests ./*.ts)
+    (cd web && node types.mjs && node_modules/.bin/tsc --noEmit && node_modules/.bin/eslint src tests ./*.ts types.mjs)
     (cd web && node_modules/.bin/vitest run --reporter=dot)
 fi
 if [ "${1:-}" != browser ]; then

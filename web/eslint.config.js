@@ -6,7 +6,7 @@ const markup = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"
 const network = ["fetch", "XMLHttpRequest", "WebSocket", "EventSource", "importScripts"];
 
 export default ts.config(
-  { ignores: ["dist", "node_modules"] },
+  { ignores: ["dist", "node_modules", "src/data/generated"] },
   js.configs.recommended,
   ...ts.configs.recommended,
   {
@@ -18,7 +18,7 @@ export default ts.config(
     },
   },
   {
-    files: ["tests/**", "*.ts"],
+    files: ["tests/**", "*.ts", "types.mjs"],
     // They run in Node.js and in the page.
     rules: { "no-restricted-properties": "off", "no-restricted-globals": "off", "no-undef": "off" },
   },

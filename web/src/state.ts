@@ -88,70 +88,70 @@ export class Store {
 
 const NUMBER = /^-?\d+(\.\d+)?$/;
 
-function pair(text: string | null): [number, number] | null {
-  const parts = (text ?? "").split("~");
-  if (parts.length !== 2 || !parts.every((part) => NUMBER.test(part))) return null;
+function pair(text: string): [number, number] | undefined {
+  const parts = text.split("~");
+  if (parts.length !== 2 || !parts.every((part) => NUMBER.test(part))) return undefined;
   const [from, to] = parts.map(Number);
-  return from < to ? [from, to] : null;
+  return from < to ? [from, to] : undefined;
 }
 
-function whole(text: string | null, otherwise: number | null): number | null {
-  return text !== null && /^-?\d{1,15}$/.test(text) ? Number(text) : otherwise;
+function whole(text: string): number | undefined {
+  return /^-?\d{1,15}$/.test(text) ? Number(text) : undefined;
 }
+
+function oneOf<T extends string>(...all: T[]): (text: string) => T | undefined {
+  return (text) => all.find((one) => one === text);
+}
+
+function filterOf(text: string): Filter | undefined {
+  const split = text.indexOf(":");
+  const what = oneOf<FilterBy>("library", "holder", "role")(text.slice(0, split));
+  return split > 0 && what ? { what, name: text.slice(split + 1) } : undefined;
+}
+
+const both = (range: [number, number]) => range.map((n) => Math.round(n)).join("~");
+const is = (value: string) => (text: string) => text === value;
+
+/** The parameter of each part of the state, how it is read (undefined: as without it) and written. */
+type Parameters = { [K in keyof State]: [string, (text: string) => State[K] | undefined, (value: NonNullable<State[K]>) => string] };
+const PARAMETERS: Parameters = {
+  process: ["p", whole, String],
+  device: ["gpu", whole, String],
+  by: ["by", oneOf<By>("library", "role", "holder", "phase"), String],
+  view: ["view", pair, both],
+  pin: ["at", whole, String],
+  range: ["range", pair, both],
+  second: ["and", pair, both],
+  tab: ["tab", oneOf(...TABS), String],
+  filter: ["filter", filterOf, ({ what, name }) => `${what}:${name}`],
+  search: ["find", String, String],
+  sort: ["sort", String, String],
+  list: ["list", oneOf<List>("line", "role", "library"), String],
+  frames: ["frames", is("all"), () => "all"],
+  inverted: ["flip", is("1"), () => "1"],
+  small: ["small", (text) => Math.max(0, whole(text) ?? 0), String],
+  theme: ["theme", oneOf<"light" | "dark">("light", "dark"), String],
+};
+type AnyParameter = [keyof State, [string, (text: string) => unknown, (value: never) => string]];
+const ALL = Object.entries(PARAMETERS) as AnyParameter[];
 
 export function parse(hash: string): State {
-  const state = initial();
   const values = new URLSearchParams(hash.replace(/^#/, ""));
-  const get = (key: string) => values.get(key);
-  state.process = whole(get("p"), 0) ?? 0;
-  state.device = whole(get("gpu"), -1) ?? -1;
-  const by = get("by");
-  if (by === "library" || by === "role" || by === "holder" || by === "phase") state.by = by;
-  state.view = pair(get("view"));
-  state.pin = whole(get("at"), null);
-  state.range = pair(get("range"));
-  state.second = pair(get("and"));
-  state.tab = TABS.find((tab) => tab === get("tab")) ?? "who";
-  const filter = get("filter");
-  const split = filter?.indexOf(":") ?? -1;
-  if (filter && split > 0) {
-    const what = filter.slice(0, split);
-    if (what === "library" || what === "holder" || what === "role") state.filter = { what, name: filter.slice(split + 1) };
-  }
-  state.search = get("find") ?? "";
-  state.sort = get("sort") ?? "bytes";
-  const list = get("list");
-  if (list === "role" || list === "library") state.list = list;
-  state.frames = get("frames") === "all";
-  state.inverted = get("flip") === "1";
-  state.small = Math.max(0, whole(get("small"), 0) ?? 0);
-  const theme = get("theme");
-  if (theme === "light" || theme === "dark") state.theme = theme;
-  return state;
+  const given = ALL.flatMap(([key, [name, read]]) => {
+    const text = values.get(name);
+    const value = text === null ? undefined : read(text);
+    return value === undefined ? [] : [[key, value]];
+  });
+  return { ...initial(), ...Object.fromEntries(given) };
 }
 
 export function format(state: State): string {
   const values = new URLSearchParams();
-  const put = (key: string, value: string | number | null, usual: string | number | null) => {
-    if (value !== usual && value !== null) values.set(key, String(value));
-  };
-  const both = (range: [number, number] | null) => range && range.map((n) => Math.round(n)).join("~");
-  put("p", state.process, 0);
-  put("gpu", state.device, -1);
-  put("by", state.by, null);
-  put("view", both(state.view), null);
-  put("at", state.pin, null);
-  put("range", both(state.range), null);
-  put("and", both(state.second), null);
-  put("tab", state.tab, "who");
-  if (state.filter) put("filter", `${state.filter.what}:${state.filter.name}`, null);
-  put("find", state.search, "");
-  put("sort", state.sort, "bytes");
-  put("list", state.list, "line");
-  put("frames", state.frames ? "all" : "", "");
-  put("flip", state.inverted ? "1" : "", "");
-  put("small", state.small, 0);
-  put("theme", state.theme, null);
+  const usual = initial();
+  for (const [key, [name, , write]] of ALL) {
+    const value = state[key];
+    if (value !== null && value !== usual[key]) values.set(name, write(value as never));
+  }
   const text = values.toString();
   return text && `#${text}`;
 }

@@ -111,6 +111,23 @@ export function copyButton(text: string): HTMLElement {
   return button;
 }
 
+/** A button; of several that exclude each other one is `chosen`. */
+export function choice(text: string, chosen: boolean, click: () => void): HTMLElement {
+  return el("button", { class: chosen ? "switch chosen" : "switch", text, on: { click } });
+}
+
+type Cell = Child | Child[];
+
+/** A row of a table. `classes`: those of the columns. */
+export function row(cells: Cell[], classes: string[] = [], options: Options = {}): HTMLElement {
+  return el("tr", options, ...cells.map((cell, n) => el("td", { class: classes[n] ?? "" }, ...[cell].flat())));
+}
+
+export function table(head: string[], rows: HTMLElement[], classes: string[] = []): HTMLElement {
+  const names = el("tr", {}, ...head.map((text, n) => el("th", { class: classes[n] ?? "", text })));
+  return el("div", { class: "table" }, el("table", {}, el("thead", {}, names), el("tbody", {}, ...rows)));
+}
+
 /** At most one call a frame. */
 export function oncePerFrame(work: () => void): () => void {
   let waiting = false;

@@ -1,71 +1,23 @@
-// The document of facts (src/report/html/document.rs): what the commands print as JSON.
+// The document of facts (src/report/html/document.rs). What it has of the commands' JSON is typed by their schemas:
+// types.mjs writes generated/.
 
-export interface Frame {
-  language: "python" | "native";
-  function: string;
-  file: string;
-  line: number | null;
-  library: string | null;
-}
+import type { Document as Fits } from "./generated/fits.ts";
+import type { Document as Frag } from "./generated/frag.ts";
+import type { Document as Leaks } from "./generated/leaks.ts";
+import type { Document as Report } from "./generated/report.ts";
+import type { Document as Whatif } from "./generated/whatif.ts";
+
+export type ProcessFacts = Report["processes"][number];
+export type FragFacts = Frag["devices"][number];
+export type WhatifFacts = Whatif["devices"][number];
+export type LeakFacts = Leaks["leaks"][number];
+export type StackFacts = Pick<LeakFacts, "frames" | "lead" | "caller">;
+/** Which batch, or which length, fits on the recorded card. */
+export type FitsFacts = Fits & { line: string };
 
 /** How a frame is shown: always, on demand, always as the program's own. */
 export enum Shown {
   Always, OnDemand, Own,
-}
-
-export interface StackFacts {
-  frames: Frame[];
-  lead: number | null;
-  caller: number | null;
-}
-
-export interface DeviceFacts {
-  ordinal: number | null;
-  uuid: string | null;
-  name: string;
-  total_bytes: number | null;
-  cap_bytes: number | null;
-  peak_bytes: number;
-  peak_at_s: number;
-  in_use_at_peak: { headline_bytes: number };
-  live_bytes: number;
-  process_bytes: number | null;
-  peak_process_bytes: number | null;
-  context_bytes: number;
-  unattributed_bytes: number | null;
-  allocations: number;
-  frees: number;
-  refused_by_cap: number;
-  refused_by_driver: number;
-  driver_bytes: Record<string, number> | null;
-  torch?: {
-    allocated_bytes: number;
-    reserved_bytes: number;
-    peak_allocated_bytes: number;
-    peak_reserved_bytes: number;
-  };
-}
-
-export interface ProcessFacts {
-  pid: number;
-  host: string;
-  trace: string;
-  command: string[];
-  rank: number | null;
-  started: string;
-  duration_s: number;
-  ended_in_order: boolean;
-  ended_out_of_memory: boolean;
-  running: boolean;
-  history_from_s: number;
-  /** The recorder's samples of the time before: for how long a time there is one value. */
-  sampled_before?: { from_s: number; until_s: number; finest_s: number; coarsest_s: number };
-  live_is_known: boolean;
-  stopped: { at_s: number; reason: string } | null;
-  events: number;
-  devices: DeviceFacts[];
-  odd: string | null;
-  damage: { places: number; bytes: number; first: string[] };
 }
 
 export interface Paragraph {
@@ -119,65 +71,6 @@ export interface Mark {
   by?: string;
 }
 
-export interface LeakFacts extends StackFacts {
-  verdict: "growing" | "never_freed" | "freed_at_end";
-  level: "driver" | "tensor";
-  device: number | null;
-  bytes: number;
-  count: number;
-  rate_bytes_per_s: number | null;
-  exhausted_in_s: number | null;
-  confidence: number;
-  library: string | null;
-  name?: string;
-  evidence: string[];
-  shape: number[];
-}
-
-export interface FragFacts {
-  ordinal: number | null;
-  at: string;
-  at_s: number | null;
-  reserved_bytes: number;
-  allocated_bytes: number;
-  free_in_segments_bytes: number;
-  largest_free_block_bytes: number;
-  releasable_bytes: number;
-  unusable_bytes: number;
-  fragmentation: number | null;
-  segments: number;
-  holders: (StackFacts & {
-    pinned_bytes: number;
-    segments: number;
-    alone: number;
-    bytes: number;
-    blocks: number;
-    library: string | null;
-    /** Where no line of the program is known: a step of backward. */
-    name?: string;
-    no_frames?: string;
-  })[];
-}
-
-export interface WhatifFacts {
-  ordinal: number;
-  in_force: string | null;
-  recorded_peak_reserved_bytes: number;
-  recorded_peak_allocated_bytes: number;
-  settings: {
-    conf: string;
-    in_force: boolean;
-    peak_reserved_bytes: number;
-    peak_allocated_bytes: number;
-    retries: number;
-    at_capacity: { capacity_bytes: number; origin: string; fits: boolean; retries: number; spare_bytes: number | null }[];
-    smallest_capacity_bytes: number | null;
-    compatible: boolean;
-    reason: string | null;
-  }[];
-  caveats: string[];
-}
-
 export interface ProcessPage {
   name: string;
   imported_from: string | null;
@@ -218,28 +111,18 @@ export interface ProcessPage {
   lumped: number;
   advice: {
     frag: FragFacts[];
-    whatif: { devices: WhatifFacts[] } | null;
+    whatif: Whatif | null;
     no_whatif: string | null;
-    leaks: { leaks: LeakFacts[] } | null;
+    leaks: Leaks | null;
   };
   problems: string[];
-}
-
-/** Which batch, or which length, fits on the recorded card. */
-export interface FitsFacts {
-  line: string;
-  /** `batch` or `length`. */
-  varied: string;
-  recorded: { trace: string; values: { name: string; value: number }[][]; peak_reserved_bytes: number }[];
-  settings: { conf: string; in_force: boolean; forbidden: string | null; fits: number; does_not_fit: number | null }[];
-  caveats: string[];
 }
 
 export interface RunFacts {
   label: string;
   /** Where marks name two batches or lengths. */
   fits: FitsFacts | null;
-  report: { processes: ProcessFacts[] };
+  report: Report;
   processes: ProcessPage[];
 }
 

@@ -151,61 +151,30 @@ function ends(into: Records, at: number, since: number, life: number, last: numb
   return end;
 }
 
-function records(length: number): Records {
-  return {
-    length,
-    start: new Uint32Array(length),
-    end: new Uint32Array(length),
-    size: new Float64Array(length),
-    address: new Float64Array(length),
-  };
+const u8 = (length: number) => new Uint8Array(length);
+const u32 = (length: number) => new Uint32Array(length);
+const f64 = (length: number) => new Float64Array(length);
+
+function records(n: number): Records {
+  return { length: n, start: u32(n), end: u32(n), size: f64(n), address: f64(n) };
 }
 
-function blocksOf(length: number): Blocks {
-  return {
-    ...records(length),
-    owner: new Uint32Array(length),
-    role: new Uint8Array(length),
-    phase: new Uint32Array(length),
-    held: new Float64Array(length),
-    continues: new Uint8Array(length),
-  };
+function blocksOf(n: number): Blocks {
+  return { ...records(n), owner: u32(n), role: u8(n), phase: u32(n), held: f64(n), continues: u8(n) };
 }
 
 export function decode(bytes: Uint8Array): Stream {
   const all = frames(bytes);
   const many = (kind: number) => all.filter((f) => f.kind === kind).reduce((n, f) => n + f.records, 0);
-  const last = many(1);
+  const [, last, ofBlocks, ofMemory, ofMappings, ofSums, ofLumped] = [0, 1, 2, 3, 4, 5, 6].map(many);
   const stream: Stream = {
     last,
-    time: new Float64Array(last + 1),
-    blocks: blocksOf(many(2)),
-    memory: {
-      ...blocksOf(many(3)),
-      share: new Float64Array(many(3)),
-      segment: new Uint32Array(many(3)),
-    },
-    mappings: {
-      ...records(many(4)),
-      device: new Uint8Array(many(4)),
-      segment: new Uint32Array(many(4)),
-      asleep: new Uint32Array(many(4)),
-    },
-    sums: {
-      length: many(5),
-      ordinal: new Uint32Array(many(5)),
-      device: new Uint8Array(many(5)),
-      field: new Uint8Array(many(5)),
-      value: new Float64Array(many(5)),
-    },
-    lumped: {
-      length: many(6),
-      ordinal: new Uint32Array(many(6)),
-      device: new Uint8Array(many(6)),
-      role: new Uint8Array(many(6)),
-      bytes: new Float64Array(many(6)),
-      count: new Float64Array(many(6)),
-    },
+    time: f64(last + 1),
+    blocks: blocksOf(ofBlocks),
+    memory: { ...blocksOf(ofMemory), share: f64(ofMemory), segment: u32(ofMemory) },
+    mappings: { ...records(ofMappings), device: u8(ofMappings), segment: u32(ofMappings), asleep: u32(ofMappings) },
+    sums: { length: ofSums, ordinal: u32(ofSums), device: u8(ofSums), field: u8(ofSums), value: f64(ofSums) },
+    lumped: { length: ofLumped, ordinal: u32(ofLumped), device: u8(ofLumped), role: u8(ofLumped), bytes: f64(ofLumped), count: f64(ofLumped) },
   };
   const at = [0, 0, 0, 0, 0, 0, 0];
   const end = [0, 0, 0, 0, 0];

@@ -1,24 +1,11 @@
 // What frag, whatif and leaks say, with the line to export.
 
-import { copyButton, el, fill, theme } from "../base/dom.ts";
+import { copyButton, el, fill, row, table, theme } from "../base/dom.ts";
 import { clean, count, duration, limitOf, percent, seconds, size } from "../base/units.ts";
 import type { FitsFacts, FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 import { lead } from "./verdict.ts";
-
-function table(head: string[], rows: (string | HTMLElement)[][]): HTMLElement {
-  return el(
-    "div",
-    { class: "table" },
-    el(
-      "table",
-      {},
-      el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { text })))),
-      el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell) => el("td", { class: typeof cell === "string" ? "" : "text" }, cell))))),
-    ),
-  );
-}
 
 function shell(conf: string): string {
   return /^[A-Za-z0-9:,_.-]*$/.test(conf) ? conf : `'${clean(conf)}'`;
@@ -84,7 +71,7 @@ export class AdviceView implements View {
       "div",
       { class: "fitting" },
       el("p", {}, el("strong", { text: clean(facts.line, 200) })),
-      table(["setting", "fits", "too close to say", "does not fit"], rows),
+      table(["setting", "fits", "too close to say", "does not fit"], rows.map((cells) => row(cells, ["text"]))),
       ...recorded.map((text) => el("p", { class: "dim", text })),
       ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
     );
@@ -107,7 +94,7 @@ export class AdviceView implements View {
           `The run reserved ${size(facts.recorded_peak_reserved_bytes)} at most and allocated ${size(facts.recorded_peak_allocated_bytes)} at most. ` +
           "A retry empties the cache and asks again: with retries, less than without is needed.",
       }),
-      table(head, rows),
+      table(head, rows.map((cells) => row(cells, ["text"]))),
       ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
     );
   }
@@ -145,7 +132,7 @@ export class AdviceView implements View {
       "div",
       {},
       el("p", { text: `${words.join("; ")}.` }),
-      rows.length ? table(["keeps free", "segments", "alone in", "holds", "library", "line"], rows) : null,
+      rows.length ? table(["keeps free", "segments", "alone in", "holds", "library", "line"], rows.map((cells) => row(cells))) : null,
     );
   }
 
@@ -162,7 +149,7 @@ export class AdviceView implements View {
     const box = el(
       "div",
       { class: "leak" },
-      el("div", {}, el("strong", { text: leak.name ? clean(leak.name, 120) : lead(leak) }), el("span", { class: "dim", text: `  ${clean(leak.library ?? "", 40)}` })),
+      el("div", {}, el("strong", { text: lead(leak) }), el("span", { class: "dim", text: `  ${clean(leak.library ?? "", 40)}` })),
       el("div", { text: words.filter(Boolean).join("; ") }),
       ...leak.evidence.map((text) => el("div", { class: "dim", text: clean(text, 300) })),
       drawn,

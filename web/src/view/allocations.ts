@@ -1,6 +1,6 @@
 // What was allocated in the brushed range, also what was freed in it: by line, and by size.
 
-import { el, fill } from "../base/dom.ts";
+import { el, fill, row, table } from "../base/dom.ts";
 import { clean, count, duration, seconds, several, size } from "../base/units.ts";
 import { LIVE } from "../data/stream.ts";
 import type { Page, View } from "./page.ts";
@@ -16,8 +16,8 @@ interface Made {
 }
 
 const ROWS = 100;
-/** Columns that a narrow page leaves out. */
-const NARROW = ["", "", "", "of-churn", "of-lifetime", "of-library", ""];
+/** Of the columns; a narrow page leaves some out. */
+const CLASSES = ["number", "number", "number", "of-churn number", "of-lifetime number", "of-library"];
 
 export class Allocations implements View {
   readonly node = el("section", { class: "allocations", label: "Allocations in the range" });
@@ -107,33 +107,18 @@ export class Allocations implements View {
   private table(rows: Made[]): HTMLElement {
     const { page } = this;
     const { model } = page;
-    const head = ["allocated", "allocations", "stayed", "came and went", "mean life", "library", "line"];
-    return el(
-      "div",
-      { class: "table" },
-      el(
-        "table",
-        {},
-        el("thead", {}, el("tr", {}, ...head.map((text, n) => el("th", { class: `${NARROW[n]}${n < 5 ? " number" : ""}`, text })))),
-        el(
-          "tbody",
-          {},
-          ...rows.slice(0, ROWS).map((row) => {
-            return el(
-              "tr",
-              { on: { click: () => page.filter("holder", model.holderLabel(row.holder)) } },
-              el("td", { class: "number", text: size(row.bytes) }),
-              el("td", { class: "number", text: count(row.count) }),
-              el("td", { class: "number", text: size(row.stayed) }),
-              el("td", { class: "of-churn number", text: count(row.short) }),
-              el("td", { class: "of-lifetime number", text: duration(row.life / Math.max(1, row.count)) }),
-              el("td", { class: "of-library", text: clean(row.library, 40) }),
-              el("td", { class: "text", text: clean(model.holderLine(row.holder), 200) }),
-            );
-          }),
-        ),
+    const shown = rows.slice(0, ROWS).map((made) =>
+      row(
+        [
+          size(made.bytes), count(made.count), size(made.stayed), count(made.short),
+          duration(made.life / Math.max(1, made.count)), clean(made.library, 40), clean(model.holderLine(made.holder), 200),
+        ],
+        [...CLASSES, "text"],
+        { on: { click: () => page.filter("holder", model.holderLabel(made.holder)) } },
       ),
-      rows.length > ROWS && el("p", { class: "dim", text: `${several(rows.length - ROWS, "line")} more` }),
     );
+    const made = table(["allocated", "allocations", "stayed", "came and went", "mean life", "library", "line"], shown, CLASSES);
+    if (rows.length > ROWS) made.append(el("p", { class: "dim", text: `${several(rows.length - ROWS, "line")} more` }));
+    return made;
   }
 }

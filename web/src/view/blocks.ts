@@ -1,7 +1,7 @@
 // Every live block over time, stacked without holes as PyTorch's memory_viz stacks them: as high as it is large, the
 // oldest lowest. A column of pixels shows its moment at which most is allocated.
 
-import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
+import { choice, el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
 import { colour, isDark, rgb } from "../base/palette.ts";
 import { byteSteps, clean, count, duration, seconds, size } from "../base/units.ts";
 import { Shown } from "../data/facts.ts";
@@ -254,16 +254,10 @@ export class BlocksView implements View {
     fill(
       this.level,
       ...(model.hasBlocks ? levels : []).map(([text, driver]) =>
-        el("button", {
-          class: this.driver === driver ? "switch chosen" : "switch",
-          text,
-          on: {
-            click: () => {
-              this.driver = driver;
-              this.high = 0;
-              this.redraw();
-            },
-          },
+        choice(text, this.driver === driver, () => {
+          this.driver = driver;
+          this.high = 0;
+          this.redraw();
         }),
       ),
     );
@@ -329,10 +323,7 @@ export class BlocksView implements View {
     }
     const wide = this.canvas.clientWidth - LEFT - RIGHT;
     const ns = seen.from + ((event.offsetX - LEFT) / wide) * (seen.to - seen.from);
-    const end = page.model.endNs;
-    const from = Math.max(0, ns - (ns - seen.from) * by);
-    const to = Math.min(end, ns + (seen.to - ns) * by);
-    page.store.set({ view: from <= 0 && to >= end ? null : [from, Math.max(to, from + 640)] });
+    page.look(ns - (ns - seen.from) * by, ns + (seen.to - ns) * by);
   }
 
   private move(event: MouseEvent): void {
@@ -343,13 +334,12 @@ export class BlocksView implements View {
     if (!drag.moved) return;
     tooltip.hide();
     const [from, to] = drag.view;
-    const end = page.model.endNs;
-    const by = Math.min(Math.max((-dx / (this.canvas.clientWidth - LEFT - RIGHT)) * (to - from), -from), end - to);
+    const by = (-dx / (this.canvas.clientWidth - LEFT - RIGHT)) * (to - from);
     if (this.high > 0) {
       const up = Math.max((dy / (HEIGHT - AXIS)) * (drag.high - drag.low), -drag.low);
       [this.low, this.high] = [drag.low + up, drag.high + up];
     }
-    if (from > 0 || to < end) page.store.set({ view: [from + by, to + by] });
+    page.look(from + by, to + by);
     this.redraw();
   }
 

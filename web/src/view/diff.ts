@@ -1,9 +1,9 @@
 // Two runs, or two moments of one: what grew, by line and by library, and both on one axis.
 
-import { el, fill, theme } from "../base/dom.ts";
+import { choice, el, fill, row, table, theme } from "../base/dom.ts";
 import { clean, count, percent, seconds, size } from "../base/units.ts";
 import { FREE_CACHE, type Model } from "../model/model.ts";
-import { byRole, holders, moment, type Moment, type OfRole } from "../model/moment.ts";
+import { byRole, holders, moment, type Moment } from "../model/moment.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 import { curve, highest, stepsOf } from "./ranks.ts";
@@ -16,40 +16,40 @@ export interface Grown {
   counts: [number, number];
 }
 
-/** By role, where the roles of both are known. */
-function compareRoles([before, at]: [Model, Moment], [now, then]: [Model, Moment]): Grown[] {
-  if (!before.hasRoles || !now.hasRoles) return [];
+/** What grew from one moment to another. `parts`: key, name, library, bytes and count of what a moment has. */
+function grown(moments: [Model, Moment][], parts: (model: Model, at: Moment) => [string, string, string, number, number][]): Grown[] {
   const all = new Map<string, Grown>();
-  const add = (of: OfRole, which: 0 | 1) => {
-    const grown = all.get(of.role) ?? { name: of.role, library: of.role, before: 0, now: 0, counts: [0, 0] };
-    if (which) grown.now += of.bytes;
-    else grown.before += of.bytes;
-    grown.counts[which] += of.count;
-    all.set(of.role, grown);
-  };
-  for (const of of byRole(before, at)) if (of.role !== FREE_CACHE) add(of, 0);
-  for (const of of byRole(now, then)) if (of.role !== FREE_CACHE) add(of, 1);
-  return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before));
+  moments.forEach(([model, at], which) => {
+    for (const [key, name, library, bytes, count] of parts(model, at)) {
+      const one = all.get(key) ?? { name, library, before: 0, now: 0, counts: [0, 0] };
+      if (which) one.now += bytes;
+      else one.before += bytes;
+      one.counts[which] += count;
+      all.set(key, one);
+    }
+  });
+  return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before) || b.now - a.now);
+}
+
+/** By role, where the roles of both are known. */
+function compareRoles(before: [Model, Moment], now: [Model, Moment]): Grown[] {
+  if (!before[0].hasRoles || !now[0].hasRoles) return [];
+  return grown([before, now], (model, at) =>
+    byRole(model, at)
+      .filter(({ role }) => role !== FREE_CACHE)
+      .map(({ role, bytes, count }) => [role, role, role, bytes, count]),
+  );
 }
 
 /** By what people read: ids differ from trace to trace. */
 export function compare(before: [Model, Moment], now: [Model, Moment], by: "line" | "library"): Grown[] {
-  const all = new Map<string, Grown>();
-  const add = ([model, at]: [Model, Moment], which: 0 | 1) => {
-    for (const held of holders(model, at)) {
-      const line = model.holderLine(held.holder);
-      const name = by === "library" ? (held.holder < 0 ? line : held.library) : line;
-      const key = `${held.library}\n${name}`;
-      const grown = all.get(key) ?? { name, library: held.library, before: 0, now: 0, counts: [0, 0] };
-      if (which) grown.now += held.bytes;
-      else grown.before += held.bytes;
-      grown.counts[which] += held.count;
-      all.set(key, grown);
-    }
-  };
-  add(before, 0);
-  add(now, 1);
-  return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before) || b.now - a.now);
+  return grown([before, now], (model, at) =>
+    holders(model, at).map(({ holder, library, bytes, count }) => {
+      const line = model.holderLine(holder);
+      const name = by === "library" && holder >= 0 ? library : line;
+      return [`${library}\n${name}`, name, library, bytes, count];
+    }),
+  );
 }
 
 /** The part of a difference that named lines explain: of all lines that changed as it did, the bytes of named ones. */
@@ -63,6 +63,8 @@ export function explained(lines: Grown[], difference: number): string {
 }
 
 const ROWS = 60;
+/** Of the columns. */
+const NUMBERS = ["number", "", "number", "number", "number"];
 const POINTS = 400;
 
 export class Diff implements View {
@@ -151,15 +153,9 @@ export class Diff implements View {
     };
     if (can) {
       into.append(
-        el("button", {
-          class: "switch",
-          text: byStep ? "aligned by step" : "aligned by time",
-          on: {
-            click: () => {
-              this.byStep = !this.byStep;
-              this.draw();
-            },
-          },
+        choice(byStep ? "aligned by step" : "aligned by time", false, () => {
+          this.byStep = !this.byStep;
+          this.draw();
         }),
       );
     }
@@ -176,28 +172,28 @@ export class Diff implements View {
   private table(title: string, all: Grown[]): HTMLElement {
     const rows = all.filter((one) => one.now !== one.before).slice(0, ROWS);
     const most = Math.max(1, ...rows.map((one) => Math.abs(one.now - one.before)));
-    return el(
-      "div",
-      { class: `table ${title.replace(" ", "-")}` },
-      el("h4", { text: title }),
-      el("table", {},
-        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", ...(title === "by role" ? ["role"] : ["library", "line"])].map((text, n) => el("th", { class: n < 5 && n !== 1 ? "number" : "", text })))),
-        el("tbody", {}, ...rows.map((one) => {
-          const by = one.now - one.before;
-          const bar = el("span", { class: by > 0 ? "grew" : "shrank" });
-          bar.style.width = `${(80 * Math.abs(by)) / most}px`;
-          const line = el("tr", {},
-            el("td", { class: "number", text: `${by > 0 ? "+" : ""}${size(by)}` }),
-            el("td", {}, bar),
-            el("td", { class: "number", text: size(one.before) }),
-            el("td", { class: "number", text: size(one.now) }),
-            el("td", { class: "number", text: `${count(one.counts[0])} → ${count(one.counts[1])}` }),
-            el("td", { text: clean(one.library, 40) }),
-            title === "by role" ? null : el("td", { class: "text", text: clean(one.name, 180) }));
-          line.dataset.by = String(by);
-          return line;
-        }))),
-      all.length > ROWS ? el("p", { class: "dim", text: `${count(all.length - ROWS)} more` }) : null,
+    const made = table(
+      ["difference", "", "before", "now", "blocks", ...(title === "by role" ? ["role"] : ["library", "line"])],
+      rows.map((one) => {
+        const by = one.now - one.before;
+        const bar = el("span", { class: by > 0 ? "grew" : "shrank" });
+        bar.style.width = `${(80 * Math.abs(by)) / most}px`;
+        const names = title === "by role" ? [] : [clean(one.name, 180)];
+        const line = row(
+          [
+            `${by > 0 ? "+" : ""}${size(by)}`, bar, size(one.before), size(one.now), `${count(one.counts[0])} → ${count(one.counts[1])}`,
+            clean(one.library, 40), ...names,
+          ],
+          [...NUMBERS, "", "text"],
+        );
+        line.dataset.by = String(by);
+        return line;
+      }),
+      NUMBERS,
     );
+    made.classList.add(title.replace(" ", "-"));
+    made.prepend(el("h4", { text: title }));
+    if (all.length > ROWS) made.append(el("p", { class: "dim", text: `${count(all.length - ROWS)} more` }));
+    return made;
   }
 }

@@ -1,7 +1,7 @@
 // The address space at the pinned moment: each segment a row, its blocks by holder, what is free
 // between them. Rows have the same length, or one scale.
 
-import { el, fill, fit, fitted, theme } from "../base/dom.ts";
+import { choice, el, fill, fit, fitted, theme } from "../base/dom.ts";
 import { clean, percent, seconds, several, size } from "../base/units.ts";
 import type { Segment } from "../model/moment.ts";
 import type { Page, View, Wanted } from "./page.ts";
@@ -28,8 +28,14 @@ export class MapView implements View {
   readonly node = el("section", { class: "map", label: "Address space" });
   private readonly canvas = el("canvas", { role: "img", label: "Segments and blocks by address" });
   private readonly words = el("div", { class: "dim" });
-  private readonly sort = el("button", { class: "switch" });
-  private readonly scale = el("button", { class: "switch" });
+  private readonly sort = choice("", false, () => {
+    this.bySize = !this.bySize;
+    this.draw();
+  });
+  private readonly scale = choice("", false, () => {
+    this.oneScale = !this.oneScale;
+    this.draw();
+  });
   private rows: Row[] = [];
   private bySize = true;
   private oneScale = true;
@@ -38,14 +44,6 @@ export class MapView implements View {
   private zoom = 1;
 
   constructor(private readonly page: Page) {
-    this.sort.addEventListener("click", () => {
-      this.bySize = !this.bySize;
-      this.draw();
-    });
-    this.scale.addEventListener("click", () => {
-      this.oneScale = !this.oneScale;
-      this.draw();
-    });
     const zoom = (by: number) => () => {
       this.zoom = Math.min(64, Math.max(1, this.zoom * by));
       this.draw();
@@ -57,8 +55,8 @@ export class MapView implements View {
         { class: "bar-row" },
         this.sort,
         this.scale,
-        el("button", { class: "switch", text: "wider", on: { click: zoom(2) } }),
-        el("button", { class: "switch", text: "narrower", on: { click: zoom(0.5) } }),
+        choice("wider", false, zoom(2)),
+        choice("narrower", false, zoom(0.5)),
         this.words,
       ),
       scroll,
@@ -122,15 +120,9 @@ export class MapView implements View {
         .filter(Boolean)
         .join("; "),
       rows.length > shown.length &&
-        el("button", {
-          class: "switch",
-          text: "show more",
-          on: {
-            click: () => {
-              this.most += ROWS;
-              this.draw();
-            },
-          },
+        choice("show more", false, () => {
+          this.most += ROWS;
+          this.draw();
         }),
     );
     if (rows.length === 0) this.words.textContent = "No memory was held at this moment.";

@@ -113,6 +113,14 @@ export class Page {
     return this.store.state.view ?? [0, this.model.endNs];
   }
 
+  /** Shows a part of the run, at least 640 ns of it. */
+  look(from: number, to: number): void {
+    const end = this.model.endNs;
+    const long = Math.min(Math.max(to - from, 640), end);
+    const start = Math.min(Math.max(from, 0), end - long);
+    this.store.set({ view: long >= end ? null : [start, start + long] });
+  }
+
   /** Whose memory is shown; undefined: everybody's. */
   wanted(): Wanted | undefined {
     const { filter } = this.store.state;

@@ -1,7 +1,7 @@
 // All processes of the run on one axis: what each had, its difference from the median, the sum of each
 // card, and the odd one out where there is one.
 
-import { el, fill, theme } from "../base/dom.ts";
+import { el, fill, row, table, theme } from "../base/dom.ts";
 import { clean, seconds, size } from "../base/units.ts";
 import { byRole, holders, moment } from "../model/moment.ts";
 import { usual } from "../model/groups.ts";
@@ -163,23 +163,20 @@ export class Ranks implements View {
         .sort((a, b) => Math.abs(b.by) - Math.abs(a.by))
         .filter(({ by }) => Math.abs(by) > middle / 100)
         .slice(0, 3);
-      return el(
-        "tr",
+      return row(
+        [
+          clean(one.name, 60), size(peaks[n]), `${peaks[n] >= middle ? "+" : ""}${size(peaks[n] - middle)}`,
+          differences.map(({ name, by }) => `${clean(name, 30)} ${by > 0 ? "+" : ""}${size(by)}`).join("; "), clean(odd[n] ?? "", 200),
+        ],
+        ["", "number", "number", "", "text"],
         { class: odd[n] ? "odd" : "", on: { click: () => page.store.set({ process: one.process, device: one.model.device, pin: null, view: null }) } },
-        el("td", { text: clean(one.name, 60) }),
-        el("td", { class: "number", text: size(peaks[n]) }),
-        el("td", { class: "number", text: `${peaks[n] >= middle ? "+" : ""}${size(peaks[n] - middle)}` }),
-        el("td", { text: differences.map(({ name, by }) => `${clean(name, 30)} ${by > 0 ? "+" : ""}${size(by)}`).join("; ") }),
-        el("td", { class: "text", text: clean(odd[n] ?? "", 200) }),
       );
     });
     fill(
       this.node,
       el("p", { text: this.words(odd, middle) }),
       !together && el("p", { class: "dim", text: "They did not run at the same time: each is drawn from its own beginning." }),
-      el("div", { class: "table" }, el("table", {},
-        el("thead", {}, el("tr", {}, ...["process", peakName, "to the median", "where", "what stands out"].map((text, n) => el("th", { class: n === 1 || n === 2 ? "number" : "", text })))),
-        el("tbody", {}, ...rows))),
+      table(["process", peakName, "to the median", "where", "what stands out"], rows, ["", "number", "number"]),
       ...(together ? this.cards(curves, x) : []),
       grid,
     );

@@ -1,7 +1,7 @@
 // The run over time: stacked up to what nvidia-smi shows; the cap, what is reserved and allocated as
 // lines; phases as a lane; marks. Hovering shows, a click pins a moment, dragging brushes a range.
 
-import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
+import { choice, el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
 import { isDark } from "../base/palette.ts";
 import { clean, limitOf, seconds, size } from "../base/units.ts";
 import type { Stack } from "../model/groups.ts";
@@ -173,21 +173,13 @@ export class Timeline implements View {
       el("span", { class: "dim", text: "stacked by " }),
       ...all
         .filter(([, there]) => there)
-        .map(([by]) =>
-          el("button", {
-            class: stack.by === by ? "switch chosen" : "switch",
-            text: by === "holder" ? "line" : by,
-            on: { click: () => page.store.set({ by }) },
-          }),
-        ),
+        .map(([by]) => choice(by === "holder" ? "line" : by, stack.by === by, () => page.store.set({ by }))),
     );
-    const moment = (text: string, is: boolean, click: () => void) =>
-      el("button", { class: is ? "switch chosen" : "switch", text, on: { click } });
     fill(
       this.moments,
-      moment("whole run", page.store.state.view === null, () => page.store.set({ view: null })),
-      moment("peak", pinned === "peak", () => page.pin(model.peak)),
-      model.failed !== null && moment("failure", pinned === "failure", () => page.pin(null)),
+      choice("whole run", page.store.state.view === null, () => page.store.set({ view: null })),
+      choice("peak", pinned === "peak", () => page.pin(model.peak)),
+      model.failed !== null && choice("failure", pinned === "failure", () => page.pin(null)),
     );
   }
 
@@ -247,7 +239,7 @@ export class Timeline implements View {
     if (drag.pan) {
       const [from, to] = drag.view;
       const by = ((drag.from - x) / this.scale.plot.width) * (to - from);
-      this.look(from + by, to + by);
+      this.page.look(from + by, to + by);
       return;
     }
     const clamp = (ns: number) => Math.min(Math.max(ns, 0), this.page.model.endNs);
@@ -298,7 +290,7 @@ export class Timeline implements View {
     const [from, to] = this.page.view;
     if (!event.ctrlKey) {
       const by = ((event.deltaX || event.deltaY) / this.scale.plot.width) * (to - from);
-      this.look(from + by, to + by);
+      this.page.look(from + by, to + by);
       return;
     }
     this.zoom(Math.exp(Math.max(-120, Math.min(120, event.deltaY)) / 300), this.scale.ns(event.offsetX));
@@ -307,19 +299,12 @@ export class Timeline implements View {
   zoom(by: number, around = this.page.model.time[this.page.ordinal]): void {
     const [from, to] = this.page.view;
     const centre = Math.min(Math.max(around, from), to);
-    this.look(centre - (centre - from) * by, centre + (to - centre) * by);
+    this.page.look(centre - (centre - from) * by, centre + (to - centre) * by);
   }
 
   pan(part: number): void {
     const [from, to] = this.page.view;
-    this.look(from + part * (to - from), to + part * (to - from));
-  }
-
-  private look(from: number, to: number): void {
-    const end = this.page.model.endNs;
-    const long = Math.min(Math.max(to - from, 640), end);
-    const start = Math.min(Math.max(from, 0), end - long);
-    this.page.store.set({ view: long >= end ? null : [start, start + long] });
+    this.page.look(from + part * (to - from), to + part * (to - from));
   }
 
   /** What tests measure, as below. */

@@ -77,7 +77,7 @@ export class Verdict implements View {
       const soon = leak.exhausted_in_s;
       return [
         el("h2", { text: `LEAK: ${size(rate)} a second` }),
-        row("LINE", clean(leak.name ?? lead(leak), 240)),
+        row("LINE", lead(leak)),
         row("HELD", `${size(leak.bytes)} in ${several(leak.count, leak.level === "tensor" ? "block" : "allocation")} at the end`),
         ...leak.evidence.slice(0, 2).map((text, n) => row(n ? "" : "WHY", text)),
         ...(soon === null ? [] : [row("FULL IN", duration(soon * 1e9))]),

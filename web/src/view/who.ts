@@ -1,6 +1,6 @@
 // Whose the memory of the pinned moment is: a flame graph and a table.
 
-import { el, fill } from "../base/dom.ts";
+import { choice, el, fill } from "../base/dom.ts";
 import { chosen } from "../base/palette.ts";
 import { clean, count, duration, percent, several, size } from "../base/units.ts";
 import { LIVE } from "../data/stream.ts";
@@ -30,20 +30,21 @@ interface Row {
   lifetime: number;
 }
 
-type Column = [string, string, (row: Row) => number | string];
+/** Key, title, what it is sorted by, text of the cell. Figures stand below each other by their last digit. */
+type Column = [string, string, (row: Row) => number | string, (row: Row) => string];
+
 const FIGURES: Column[] = [
-  ["bytes", "bytes", (row) => row.bytes],
-  ["count", "blocks", (row) => row.count],
-  ["allocations", "allocations", (row) => row.allocations],
-  ["churn", "allocated in all", (row) => row.churn],
-  ["lifetime", "mean life", (row) => row.lifetime],
+  ["bytes", "bytes", (row) => row.bytes, (row) => size(row.bytes)],
+  ["count", "blocks", (row) => row.count, (row) => count(row.count)],
+  ["allocations", "allocations", (row) => row.allocations, (row) => count(row.allocations)],
+  ["churn", "allocated in all", (row) => row.churn, (row) => size(row.churn)],
+  ["lifetime", "mean life", (row) => row.lifetime, (row) => (row.allocations ? duration(row.lifetime) : "")],
 ];
-/** Columns of figures, which stand below each other by their last digit. */
-const NUMBERS = new Set(["bytes", "count", "paused", "allocations", "churn", "lifetime"]);
-const PAUSED: Column = ["paused", "asleep", (row) => row.paused];
-const ROLE: Column = ["role", "role", (row) => row.role];
-const LIBRARY: Column = ["library", "library", (row) => row.library];
-const LINE: Column = ["name", "line", (row) => row.name];
+const PAUSED: Column = ["paused", "asleep", (row) => row.paused, (row) => (row.paused ? size(row.paused) : "")];
+const ROLE: Column = ["role", "role", (row) => row.role, (row) => clean(row.role, 60)];
+const LIBRARY: Column = ["library", "library", (row) => row.library, (row) => clean(row.library, 40)];
+const LINE: Column = ["name", "line", (row) => row.name, (row) => clean(row.name, 140)];
+const isFigure = (column: Column) => column === PAUSED || FIGURES.includes(column);
 
 /** What was allocated over the whole run: how often, bytes, time that it lived. */
 type Churn = Map<string | number, [number, number, number]>;
@@ -78,14 +79,8 @@ export class Who implements View {
     this.find.type = "search";
     this.find.placeholder = "search a line, function or library ( / )";
     this.find.addEventListener("input", () => page.store.set({ search: this.find.value }));
-    const frames = el("button", {
-      class: "switch",
-      on: { click: () => page.store.set({ frames: !page.store.state.frames }) },
-    });
-    const flip = el("button", {
-      class: "switch",
-      on: { click: () => page.store.set({ inverted: !page.store.state.inverted }) },
-    });
+    const frames = choice("", false, () => page.store.set({ frames: !page.store.state.frames }));
+    const flip = choice("", false, () => page.store.set({ inverted: !page.store.state.inverted }));
     page.store.listen(() => this.name(frames, flip));
     this.name(frames, flip);
     this.node.append(
@@ -262,7 +257,7 @@ export class Who implements View {
     const hidden = found.length - rows.length;
     if (hidden > 0 || this.idle) {
       const text = this.idle ? "hide lines that hold nothing" : `show ${several(hidden, "line")} that ${hidden === 1 ? "holds" : "hold"} nothing ${page.when}`;
-      this.table.append(el("button", { class: "switch", text, on: { click: () => this.turn() } }));
+      this.table.append(choice(text, false, () => this.turn()));
     }
   }
 
@@ -273,8 +268,7 @@ export class Who implements View {
 
   private columns(): Column[] {
     const { list } = this.page.store.state;
-    if (list === "role") return [...FIGURES, ROLE];
-    if (list === "library") return [...FIGURES, LIBRARY];
+    if (list !== "line") return [...FIGURES, [list, list, (row) => row.name, (row) => clean(row.name, 60)]];
     const { moment } = this.page;
     const sleeps = moment.freePaused > 0 || moment.paused.some((bytes) => bytes > 0);
     const figures = sleeps ? [...FIGURES.slice(0, 2), PAUSED, ...FIGURES.slice(2)] : FIGURES;
@@ -287,13 +281,7 @@ export class Who implements View {
     fill(
       this.lists,
       el("span", { class: "dim", text: "table by " }),
-      ...lists.map((list) =>
-        el("button", {
-          class: store.state.list === list ? "switch chosen" : "switch",
-          text: list,
-          on: { click: () => store.set({ list }) },
-        }),
-      ),
+      ...lists.map((list) => choice(list, store.state.list === list, () => store.set({ list }))),
     );
   }
 
@@ -311,35 +299,17 @@ export class Who implements View {
     return one;
   }
 
-  private cell(name: string, row: Row): HTMLElement {
-    const { page } = this;
-    switch (name) {
-      case "bytes":
-        return el("td", { class: "number" }, this.swatch(row), `${size(row.bytes)}  ${percent(row.bytes, page.moment.total)}`);
-      case "count":
-        return el("td", { class: "number", text: count(row.count) });
-      case "paused":
-        return el("td", { class: "number", text: row.paused ? size(row.paused) : "" });
-      case "allocations":
-        return el("td", { class: "number", text: count(row.allocations) });
-      case "churn":
-        return el("td", { class: "number", text: size(row.churn) });
-      case "lifetime":
-        return el("td", { class: "number", text: row.allocations ? duration(row.lifetime) : "" });
-      case "role": {
-        const of = page.store.state.list === "role" ? row.name : row.role;
-        return el("td", { text: clean(of, 60) });
-      }
-      case "library":
-        return el("td", { text: clean(page.store.state.list === "library" ? row.name : row.library, 40) });
-      default:
-        return el(
-          "td",
-          { class: "text" },
-          clean(row.name, 140),
-          row.caller ? el("span", { class: "dim", text: `  from ${clean(row.caller, 100)}` }) : null,
-        );
+  private cell(column: Column, row: Row): HTMLElement {
+    const [name, , , text] = column;
+    const cell = el("td", { class: `of-${name}${isFigure(column) ? " number" : ""}`, text: text(row) });
+    if (name === "bytes") {
+      cell.append(`  ${percent(row.bytes, this.page.moment.total)}`);
+      cell.prepend(this.swatch(row) ?? "");
+    } else if (name === "name") {
+      cell.classList.add("text");
+      if (row.caller) cell.append(el("span", { class: "dim", text: `  from ${clean(row.caller, 100)}` }));
     }
+    return cell;
   }
 
   private fillTable(columns: Column[], rows: Row[], key: string, down: boolean): void {
@@ -347,16 +317,12 @@ export class Who implements View {
     const head = el(
       "tr",
       {},
-      ...columns.map(([name, title]) =>
-        el(
-          "th",
-          { class: `of-${name}${NUMBERS.has(name) ? " number" : ""}` },
-          el("button", {
-            text: title + (name === key ? (down ? " ↓" : " ↑") : ""),
-            on: { click: () => page.store.set({ sort: name === key && down ? `-${name}` : name }) },
-          }),
-        ),
-      ),
+      ...columns.map((column) => {
+        const [name, title] = column;
+        const text = title + (name === key ? (down ? " ↓" : " ↑") : "");
+        const click = () => page.store.set({ sort: name === key && down ? `-${name}` : name });
+        return el("th", { class: `of-${name}${isFigure(column) ? " number" : ""}` }, el("button", { text, on: { click } }));
+      }),
     );
     const tr = (row: Row) => {
       const { filter } = row;
@@ -366,11 +332,7 @@ export class Who implements View {
           class: [filter && page.store.state.filter?.name === filter.name && "chosen", row.bytes + row.paused === 0 && "gone"].filter(Boolean).join(" "),
           on: { click: () => filter && page.filter(filter.what, filter.name) },
         },
-        ...columns.map(([name]) => {
-          const cell = this.cell(name, row);
-          cell.classList.add(`of-${name}`);
-          return cell;
-        }),
+        ...columns.map((column) => this.cell(column, row)),
       );
       line.dataset.bytes = String(row.bytes);
       line.dataset.count = String(row.count);
@@ -382,15 +344,9 @@ export class Who implements View {
     const free = this.free();
     const more =
       rows.length > this.most &&
-      el("button", {
-        class: "switch",
-        text: `show ${count(Math.min(ROWS * 5, rows.length - this.most))} more of ${count(rows.length)}`,
-        on: {
-          click: () => {
-            this.most += ROWS * 5;
-            this.draw();
-          },
-        },
+      choice(`show ${count(Math.min(ROWS * 5, rows.length - this.most))} more of ${count(rows.length)}`, false, () => {
+        this.most += ROWS * 5;
+        this.draw();
       });
     this.table.dataset.list = page.store.state.list;
     fill(this.table, el("table", {}, el("thead", {}, head), el("tbody", {}, ...body), free && el("tfoot", {}, tr(free))), more);
