@@ -2,149 +2,50 @@
 //! traces hold.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use prost::Message;
 use serde_json::Value;
+use testkit::trace_builder::{MS, SECOND, TraceBuilder};
 use testkit::{Scratch, vramtrace};
-use vramtrace_format::{
-    Alloc, Appended, Define, Definition, DeviceId, Event, Header, Kind, PoolId, PoolOrigin,
-    Refused, RefusedBy, SiteId, Space, StackId, ThreadId, WindowHeader, WindowKind, WindowWriter,
-};
+use vramtrace_format::{Definition, Event, Kind, PoolId, RefusedBy, Space, ThreadId};
 use vramtrace_reader::export::perfetto::proto::{
     AnnotationValue, EventType, InternedName, Trace, TrackDescriptor,
 };
 
 const MIB: u64 = 1 << 20;
-const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_700_000_000 * SECOND;
-
-fn definitions() -> Vec<Definition> {
-    let site = |id, api, kind, pool| Definition::Site {
-        id: SiteId(id),
-        api,
-        kind: Some(kind),
-        device: DeviceId(0),
-        context: vramtrace_format::ContextId(1),
-        pool: PoolId(pool),
-        stream: 0x10,
-    };
-    vec![
-        Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
-        Definition::Api { id: 2, name: "cuMemAllocAsync".into() },
-        Definition::Api { id: 3, name: "cuMemHostAlloc".into() },
-        Definition::Thread { id: ThreadId(1), tid: 4711, name: "main, \"quoted\"".into() },
-        Definition::Device {
-            id: DeviceId(0),
-            uuid: [7; 16],
-            name: "GPU".into(),
-            total_bytes: 24 << 30,
-            mig: false,
-        },
-        Definition::Pool {
-            id: PoolId(1),
-            device: DeviceId(0),
-            handle: 1,
-            origin: PoolOrigin::Default,
-        },
-        site(1, 1, Kind::Device, 0),
-        site(2, 2, Kind::Pool, 1),
-        site(3, 3, Kind::HostPinned, 0),
-    ]
-}
-
-fn alloc(key: u64, size: u64, site: u32, space: Space) -> Event {
-    Event::Alloc(Alloc { key, space, size, site: SiteId(site), stack: StackId(0), requested: None })
-}
-
-fn free(key: u64) -> Event {
-    Event::Free { key, space: Space::Device, site: SiteId(0) }
-}
 
 /// A: 4 MiB from 1 s to 3 s. B: 1 KiB from 2 s on. C: a pool block of 8 MiB from 2.5 s to 2.6 s.
 /// A refusal at 4 s. D: 2 MiB at 5 s, at the address of A. Pinned host memory at 6 s.
-fn events() -> Vec<(u64, Event)> {
-    let refused = Event::Refused(Refused {
-        site: SiteId(1),
-        stack: StackId(0),
-        size: 99 * MIB,
-        result: 2,
-        by: RefusedBy::Cap,
-        counted: 7 * MIB,
-        limit: 64 * MIB,
-        driver_free: 0,
-        cache: None,
-    });
-    vec![
-        (SECOND, alloc(0x7f00_0000_0000, 4 * MIB, 1, Space::Device)),
-        (2 * SECOND, alloc(0x7f00_0100_0000, 1024, 1, Space::Device)),
-        (5 * SECOND / 2, Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 8 * MIB }),
-        (5 * SECOND / 2, alloc(0x7f00_0200_0000, 8 * MIB, 2, Space::Device)),
-        (26 * SECOND / 10, free(0x7f00_0200_0000)),
-        (3 * SECOND, free(0x7f00_0000_0000)),
-        (4 * SECOND, refused),
-        (5 * SECOND, alloc(0x7f00_0000_0000, 2 * MIB, 1, Space::Device)),
-        (6 * SECOND, alloc(0x5555_0000, 3 * MIB, 3, Space::Host)),
-        (7 * SECOND, Event::Ended),
-    ]
-}
-
-/// A trace written with the recorder's own writer.
-fn write_trace(path: &Path, header: &Header, events: &[(u64, Event)]) {
-    let window = |kind, slot, slots| {
-        let header = WindowHeader {
-            kind,
-            slots,
-            sequence: 0,
-            slot,
-            base_time_ns: 0,
-            file: header.file_tag(),
-        };
-        let words: Vec<AtomicU64> = (0..header.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
-        (header, words)
-    };
-    let (define_header, define_words) = window(WindowKind::Definitions, 0, 1);
-    let writer = WindowWriter::begin(&define_words, define_header);
-    for definition in definitions() {
-        let done = writer.define(ThreadId(1), 0, &mut Define::new(&definition));
-        assert!(done != Appended::Full);
-    }
-    let (event_header, event_words) = window(WindowKind::Events, 1, 4);
-    let writer = WindowWriter::begin(&event_words, event_header);
-    for (time_ns, event) in events {
-        assert!(writer.append(ThreadId(1), *time_ns, event) != Appended::Full);
-    }
-    let mut bytes = header.to_page().to_vec();
-    for word in define_words.iter().chain(&event_words) {
-        bytes.extend(word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    std::fs::write(path, bytes).unwrap();
-}
-
-fn header(pid: u32, rank: u32, start_s: u64) -> Header {
-    Header {
-        major: vramtrace_format::header::MAJOR,
-        minor: vramtrace_format::header::MINOR,
-        uuid: [rank as u8; 16],
-        pid,
-        start_unix_ns: START + start_s * SECOND,
-        host: format!("node{rank}"),
-        command: vec!["train, \"it\"".into()],
-        rank: Some(rank),
-        ..Header::default()
-    }
+fn trace(rank: u32, start_s: u64) -> TraceBuilder {
+    let mut trace = TraceBuilder::new().rank(rank, 2);
+    trace.header.pid = 42;
+    trace.header.start_unix_ns = START + start_s * SECOND;
+    trace.header.host = format!("node{rank}");
+    trace.header.command = vec!["train, \"it\"".into()];
+    let name = "main, \"quoted\"".into();
+    trace.define(Definition::Thread { id: ThreadId(1), tid: 4711, name });
+    trace.alloc(SECOND, Kind::Device, 0x7f00_0000_0000, 4 * MIB);
+    trace.alloc(2 * SECOND, Kind::Device, 0x7f00_0100_0000, 1024);
+    let state = Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 8 * MIB };
+    trace.event(2500 * MS, state);
+    trace.alloc(2500 * MS, Kind::Pool, 0x7f00_0200_0000, 8 * MIB);
+    trace.free(2600 * MS, Space::Device, 0x7f00_0200_0000);
+    trace.free(3 * SECOND, Space::Device, 0x7f00_0000_0000);
+    trace.refused(4 * SECOND, Kind::Device, 99 * MIB, RefusedBy::Cap, 64 * MIB);
+    trace.alloc(5 * SECOND, Kind::Device, 0x7f00_0000_0000, 2 * MIB);
+    trace.alloc(6 * SECOND, Kind::HostPinned, 0x5555_0000, 3 * MIB);
+    trace.event(7 * SECOND, Event::Ended);
+    trace
 }
 
 /// Two ranks on two hosts with the same pid; the second starts 10 s later.
-fn two_ranks(scratch: &Scratch) -> Vec<PathBuf> {
-    let ranks = [(0, 0), (1, 10)].map(|(rank, start_s)| {
-        let path = scratch.0.join(format!("rank{rank}.vtrace"));
-        write_trace(&path, &header(42, rank, start_s), &events());
-        path
-    });
-    ranks.to_vec()
+fn two_ranks(scratch: &Scratch) {
+    for (rank, start_s) in [(0, 0), (1, 10)] {
+        trace(rank, start_s).write(&scratch.0.join(format!("rank{rank}.vtrace")));
+    }
 }
 
 fn export(scratch: &Scratch, args: &[&str]) -> Output {
@@ -415,10 +316,11 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     use std::io::Read;
     use std::process::Stdio;
     let scratch = Scratch::new();
-    let many: Vec<(u64, Event)> = (1..20_000)
-        .map(|n| (n * 1000, alloc(0x7f00_0000_0000 + n * (2 << 20), 2 * MIB, 1, Space::Device)))
-        .collect();
-    write_trace(&scratch.0.join("many.vtrace"), &header(1, 0, 0), &many);
+    let mut many = TraceBuilder::new();
+    for n in 1..20_000 {
+        many.alloc(n * 1000, Kind::Device, 0x7f00_0000_0000 + n * (2 << 20), 2 * MIB);
+    }
+    many.write(&scratch.0.join("many.vtrace"));
     let mut child = vramtrace()
         .args(["export", "many.vtrace", "--format", "csv", "-o", "-"])
         .current_dir(&scratch.0)
