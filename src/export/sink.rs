@@ -21,8 +21,6 @@ pub struct Exported {
     pub allocations: u64,
     pub counters: u64,
     pub refusals: u64,
-    /// Allocations that are only in counters.
-    pub without_lane: u64,
 }
 
 /// Bytes by role, at [`Role::index`].

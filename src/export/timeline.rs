@@ -204,7 +204,6 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             }
             None => {
                 slice.lane = SMALL;
-                self.exported.without_lane += 1;
                 self.count_small(of, |bytes| bytes.saturating_add(slice.live.size));
             }
         }

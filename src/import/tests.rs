@@ -325,15 +325,6 @@ fn lists_that_are_named_a_thousand_times_are_no_bomb() {
     assert!(error.contains("more than it can hold") || error.contains("size"), "{error}");
 }
 
-#[test]
-fn gzip_of_zeros_is_refused_early() {
-    use std::io::Write;
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(&vec![0; 65 << 20]).unwrap();
-    let error = unpack(&packed.finish().unwrap()).unwrap_err().to_string();
-    assert!(error.contains("200 times as much"), "{error}");
-}
-
 fn real() -> Vec<u8> {
     unpack(&std::fs::read(data("torch_snapshot_2.11.pickle.gz")).unwrap()).unwrap()
 }

@@ -35,7 +35,6 @@ use segments::SegmentObserver;
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    pub devices: u64,
     pub entries: u64,
     pub segments: u64,
     /// Blocks in no memory that is known.
@@ -76,7 +75,6 @@ pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Resu
         let (whole, left_out) = observer.finish()?;
         to.pickler.end_list();
         to.written.left_out += left_out;
-        to.written.devices += u64::from(!whole.is_empty());
         segments.push((device, whole));
     }
     to.pickler.end_list();

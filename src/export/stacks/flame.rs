@@ -1,13 +1,12 @@
 //! A flame graph: one SVG that needs nothing else. Frames have the colour of their library.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
-use super::folded::{plain, root};
-use super::samples::{ProcessStacks, frame_name};
+use super::folded::{Lines, add};
+use super::samples::{ProcessStacks, StackSample};
 use crate::analysis::{Layer, Places, StackClassifier};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 
@@ -43,34 +42,17 @@ pub(super) fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut palette = PaletteMap::default();
-    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+    let mut bytes = Lines::new();
     for process in processes {
         let classifier = StackClassifier::new(&process.symbols, &process.header);
-        let colours = Colours::of(process);
-        for sample in process.resident() {
-            let mut line = root(process, sample, processes.len() > 1);
-            for part in line.split(';') {
-                palette.insert(part, colour(GREY));
-            }
-            let shown = match sample.stack {
-                FREE_CACHE => process.symbols.indexes(FREE_CACHE).to_vec(),
-                stack => classifier.shown_frames(stack, fold),
-            };
-            for index in shown.into_iter().rev() {
-                let frame = &process.symbols.frames()[index as usize];
-                let name = plain(&frame_name(frame));
-                palette.insert(&name, colours.get(frame));
-                line.push(';');
-                line.push_str(&name);
-            }
-            if let Some(leaf) = sample.leaf() {
-                palette.insert(&leaf, colour(GREY));
-                line.push(';');
-                line.push_str(&leaf);
-            }
-            let sum = bytes.entry(line).or_default();
-            *sum = sum.saturating_add(sample.held.bytes);
-        }
+        let places = Places::of_trace(&process.header, &process.symbols);
+        let frames = |sample: &StackSample| match sample.stack {
+            FREE_CACHE => process.symbols.indexes(FREE_CACHE).to_vec(),
+            stack => classifier.shown_frames(stack, fold),
+        };
+        add(&mut bytes, process, processes.len() > 1, frames, |name, frame| {
+            palette.insert(name, frame.map_or(colour(GREY), |frame| colour_of(&places, frame)));
+        });
     }
     palette.insert("all", colour(GREY));
     let all = bytes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
@@ -102,26 +84,16 @@ pub(super) fn write(
     out.flush()
 }
 
-struct Colours {
-    places: Places,
-}
-
-impl Colours {
-    fn of(process: &ProcessStacks) -> Colours {
-        Colours { places: Places::of_trace(&process.header, &process.symbols) }
+fn colour_of(places: &Places, frame: &Frame) -> Color {
+    if &*frame.function == FREE_CACHE_NAME {
+        return colour(GREY);
     }
-
-    fn get(&self, frame: &Frame) -> Color {
-        if &*frame.function == FREE_CACHE_NAME {
-            return colour(GREY);
-        }
-        if self.places.layer(frame) == Layer::Own {
-            return colour(PROGRAM);
-        }
-        let Some(library) = self.places.library(frame) else { return colour(GREY) };
-        let known = KNOWN.iter().find(|(name, _)| *name == library).map(|(_, colour)| *colour);
-        colour(known.unwrap_or_else(|| OTHERS[hash(&library) % OTHERS.len()]))
+    if places.layer(frame) == Layer::Own {
+        return colour(PROGRAM);
     }
+    let Some(library) = places.library(frame) else { return colour(GREY) };
+    let known = KNOWN.iter().find(|(name, _)| *name == library).map(|(_, colour)| *colour);
+    colour(known.unwrap_or_else(|| OTHERS[hash(&library) % OTHERS.len()]))
 }
 
 fn colour([r, g, b]: [u8; 3]) -> Color {

@@ -4,38 +4,54 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::samples::{ProcessStacks, StackSample, frame_name};
+use crate::symbols::Frame;
 
 pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
-    for line in lines(processes) {
-        writeln!(out, "{line}")?;
+    let mut lines = Lines::new();
+    for process in processes {
+        let frames = |sample: &StackSample| process.symbols.indexes(sample.stack).to_vec();
+        add(&mut lines, process, processes.len() > 1, frames, |_, _| {});
+    }
+    for (line, bytes) in lines {
+        writeln!(out, "{line} {bytes}")?;
     }
     out.flush()
 }
 
-/// Each different stack once, in order of its text. Several processes have a frame each, and so
-/// have devices.
-pub(super) fn lines(processes: &[ProcessStacks]) -> Vec<String> {
-    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
-    for process in processes {
-        for sample in process.resident() {
-            let mut line = root(process, sample, processes.len() > 1);
-            for frame in process.symbols.stack(sample.stack).rev() {
-                line.push(';');
-                line.push_str(&plain(&frame_name(frame)));
-            }
-            if let Some(leaf) = sample.leaf() {
-                line.push(';');
-                line.push_str(&leaf);
-            }
-            let sum = bytes.entry(line).or_default();
-            *sum = sum.saturating_add(sample.held.bytes);
+/// Each different stack once with its bytes, in order of its text.
+pub(super) type Lines = BTreeMap<String, u64>;
+
+/// Adds the stacks of a process. Several processes have a frame each, and so have devices. `frames`: indexes of those
+/// that are shown, innermost first. `named` gets each name, without a frame that of what is none.
+pub(super) fn add(
+    lines: &mut Lines,
+    process: &ProcessStacks,
+    several: bool,
+    frames: impl Fn(&StackSample) -> Vec<u32>,
+    mut named: impl FnMut(&str, Option<&Frame>),
+) {
+    for sample in process.resident() {
+        let mut line = root(process, sample, several);
+        line.split(';').for_each(|part| named(part, None));
+        let mut push = |name: &str, frame: Option<&Frame>| {
+            named(name, frame);
+            line.push(';');
+            line.push_str(name);
+        };
+        for index in frames(sample).into_iter().rev() {
+            let frame = &process.symbols.frames()[index as usize];
+            push(&plain(&frame_name(frame)), Some(frame));
         }
+        if let Some(leaf) = sample.leaf() {
+            push(&leaf, None);
+        }
+        let sum = lines.entry(line).or_default();
+        *sum = sum.saturating_add(sample.held.bytes);
     }
-    bytes.into_iter().map(|(line, bytes)| format!("{line} {bytes}")).collect()
 }
 
 /// What stands outside of the frames: process, device, and why there are no frames.
-pub(super) fn root(process: &ProcessStacks, sample: &StackSample, several: bool) -> String {
+fn root(process: &ProcessStacks, sample: &StackSample, several: bool) -> String {
     let mut line = String::new();
     if several {
         line.push_str(&plain(&process.label));
@@ -49,7 +65,7 @@ pub(super) fn root(process: &ProcessStacks, sample: &StackSample, several: bool)
 }
 
 /// A name that cannot be taken for two frames or two lines.
-pub(super) fn plain(name: &str) -> String {
+fn plain(name: &str) -> String {
     name.chars()
         .map(|c| match c {
             ';' => ':',
