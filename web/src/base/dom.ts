@@ -37,11 +37,9 @@ export function fill(node: Element, ...children: Child[]): void {
 }
 
 export interface Canvas {
-  node: HTMLCanvasElement;
   draw: CanvasRenderingContext2D;
   /** In CSS pixels. */
   width: number;
-  height: number;
   ratio: number;
 }
 
@@ -56,7 +54,7 @@ export function fit(node: HTMLCanvasElement, height?: number): Canvas {
   const draw = node.getContext("2d");
   if (!draw) throw new Error("this browser draws no canvas");
   draw.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return { node, draw, width, height: high, ratio };
+  return { draw, width, ratio };
 }
 
 const colours = new Map<string, string>();

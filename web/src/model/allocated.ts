@@ -78,22 +78,22 @@ export class Allocated {
     return { blocks: this.before[chunk * 2], held: this.before[chunk * 2 + 1], change: this.first[chunk] };
   }
 
-  /** What is allocated: in tensors, or in calls of the driver where there is no cache. */
-  of(ordinal: number): number {
-    const { model } = this;
-    if (!model.hasBlocks) return model.sums[Field.Live].of(ordinal);
+  private at(ordinal: number) {
     const chunk = Math.min(Math.floor(ordinal / this.chunk), this.first.length - 1);
     const at = this.from(chunk);
     this.walk(at, chunk * this.chunk, ordinal);
-    return at.blocks + model.sums[Field.Lumped].of(ordinal);
+    return at;
+  }
+
+  /** What is allocated: in tensors, or in calls of the driver where there is no cache. */
+  of(ordinal: number): number {
+    const { hasBlocks, sums } = this.model;
+    return hasBlocks ? this.at(ordinal).blocks + sums[Field.Lumped].of(ordinal) : sums[Field.Live].of(ordinal);
   }
 
   /** What is held by somebody. */
   held(ordinal: number): number {
-    const chunk = Math.min(Math.floor(ordinal / this.chunk), this.first.length - 1);
-    const at = this.from(chunk);
-    this.walk(at, chunk * this.chunk, ordinal);
-    return at.held + this.model.sums[Field.Lumped].of(ordinal);
+    return this.at(ordinal).held + this.model.sums[Field.Lumped].of(ordinal);
   }
 
   /** The moment from one ordinal to another at which most is held; the first of equal ones. */

@@ -199,9 +199,9 @@ export class Stack {
     if (this.best[chunk] === ordinal) {
       return this.whole(ordinal, this.bestSums.subarray(chunk * this.width, (chunk + 1) * this.width));
     }
-    const sums = this.before.slice(chunk * this.width, (chunk + 1) * this.width);
+    const { sums, at: first } = this.start(ordinal);
     const { changes } = this.model;
-    for (let at = this.first[chunk]; at < changes.ordinal.length && changes.ordinal[at] <= ordinal; at++) {
+    for (let at = first; at < changes.ordinal.length && changes.ordinal[at] <= ordinal; at++) {
       this.apply(sums, at);
     }
     return this.whole(ordinal, sums);

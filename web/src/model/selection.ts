@@ -3,12 +3,6 @@
 
 import type { Facts } from "../data/facts.ts";
 
-export interface Selection {
-  run: number;
-  process: number;
-  device: number;
-}
-
 /** The process of another run that a chosen process is compared with: of its rank, else of its place. Null: none. */
 export function counterpart(facts: Facts, run: number, process: number): number | null {
   const [chosen, others] = [facts.runs[0].report.processes[process], facts.runs[run].report.processes];
