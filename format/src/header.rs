@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::record::word::Check;
+use crate::scalar::Scalar;
 use crate::shown::cut;
 
 /// Length of the header page, in bytes.
@@ -83,98 +84,37 @@ impl Header {
 
     /// Encodes the page. Writes the format version of this crate; ignores the fields `major` and `minor`.
     pub fn to_page(&self) -> [u8; HEADER_BYTES] {
-        let mut page = Page([0; HEADER_BYTES]);
-        let flag = |bit, value: Option<u32>| if value.is_some() { bit } else { 0 };
-        let flags = flag(HAS_RANK, self.rank)
-            | flag(HAS_LOCAL_RANK, self.local_rank)
-            | flag(HAS_WORLD_SIZE, self.world_size)
-            | flag(HAS_DRIVER, self.driver_version)
-            | if self.max_bytes.is_some() { HAS_MAX } else { 0 }
-            | match self.tail {
-                None => 0,
-                Some(TailPlace::Beside) => HAS_TAIL,
-                Some(TailPlace::Memory) => HAS_TAIL | TAIL_IN_MEMORY,
-            };
-        page.put(0, &MAGIC);
-        page.put(8, &MAJOR.to_le_bytes());
-        page.put(10, &MINOR.to_le_bytes());
-        page.put(12, &flags.to_le_bytes());
-        page.put(16, &self.uuid);
-        page.put(32, &self.pid.to_le_bytes());
-        page.put(36, &self.parent_pid.to_le_bytes());
-        page.put(40, &self.process_start_ticks.to_le_bytes());
-        page.put(48, &self.start_unix_ns.to_le_bytes());
-        page.put(56, &self.start_mono_ns.to_le_bytes());
-        page.put(64, &self.rank.unwrap_or(0).to_le_bytes());
-        page.put(68, &self.local_rank.unwrap_or(0).to_le_bytes());
-        page.put(72, &self.world_size.unwrap_or(0).to_le_bytes());
-        page.put(76, &self.driver_version.unwrap_or(0).to_le_bytes());
-        page.put(80, &self.max_bytes.unwrap_or(0).to_le_bytes());
-        page.put(88, &self.run.unwrap_or(0).to_le_bytes());
-        let mut at = STRINGS;
-        page.put_text(&mut at, &self.writer, WRITER_MAX);
-        page.put_text(&mut at, &self.host, HOST_MAX);
-        page.put_text(&mut at, &self.executable, EXECUTABLE_MAX);
-        page.put_text(&mut at, &self.working_directory, DIRECTORY_MAX);
-        let count_at = at;
-        at += 2;
-        let mut count = 0u16;
-        for argument in &self.command {
-            if !page.put_text(&mut at, argument, HEADER_BYTES) {
-                break;
-            }
-            count += 1;
-        }
-        page.put(count_at, &count.to_le_bytes());
-        seal(&mut page.0);
-        page.0
+        let mut page = Page { bytes: [0; HEADER_BYTES], writes: true, text_at: STRINGS };
+        page.bytes[..8].copy_from_slice(&MAGIC);
+        page.exchange(&mut Header { major: MAJOR, minor: MINOR, ..self.clone() });
+        seal(&mut page.bytes);
+        page.bytes
     }
 
     /// Decodes a page. The flag is false if the check is wrong: the fields may then be wrong too. A newer major version
     /// is an error only if the check is right.
     pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
-        let page = Page(*page);
-        let found: [u8; 8] = page.bytes_at(0);
-        let sound = u64::from_le_bytes(page.bytes_at(CHECK_AT)) == page_check(&page.0);
-        let major = u16::from_le_bytes(page.bytes_at(8));
-        if sound && found == MAGIC && major > MAJOR {
-            return Err(Error::NewerMajor { found: major, known: MAJOR });
-        }
-        if found != MAGIC {
+        if page[..8] != MAGIC {
             return Err(Error::NotATrace);
         }
-        let flags = u32::from_le_bytes(page.bytes_at(12));
-        let u32_at = |at| u32::from_le_bytes(page.bytes_at(at));
-        let u64_at = |at| u64::from_le_bytes(page.bytes_at(at));
-        let optional = |bit, at| (flags & bit != 0).then(|| u32_at(at));
-        let mut at = STRINGS;
-        let header = Header {
-            major,
-            minor: u16::from_le_bytes(page.bytes_at(10)),
-            uuid: page.bytes_at(16),
-            pid: u32_at(32),
-            parent_pid: u32_at(36),
-            process_start_ticks: u64_at(40),
-            start_unix_ns: u64_at(48),
-            start_mono_ns: u64_at(56),
-            rank: optional(HAS_RANK, 64),
-            local_rank: optional(HAS_LOCAL_RANK, 68),
-            world_size: optional(HAS_WORLD_SIZE, 72),
-            driver_version: optional(HAS_DRIVER, 76),
-            max_bytes: (flags & HAS_MAX != 0).then(|| u64_at(80)),
-            run: Some(u64_at(88)).filter(|run| *run != 0),
-            tail: match flags & TAIL_IN_MEMORY {
-                _ if flags & HAS_TAIL == 0 => None,
-                0 => Some(TailPlace::Beside),
-                _ => Some(TailPlace::Memory),
-            },
-            writer: page.read_text(&mut at),
-            host: page.read_text(&mut at),
-            executable: page.read_text(&mut at),
-            working_directory: page.read_text(&mut at),
-            command: page.read_command(at),
-        };
-        Ok((header, sound))
+        let sound = page[CHECK_AT..CHECK_AT + 8] == page_check(page).to_le_bytes();
+        let mut header = Header::default();
+        Page { bytes: *page, writes: false, text_at: STRINGS }.exchange(&mut header);
+        match sound && header.major > MAJOR {
+            true => Err(Error::NewerMajor { found: header.major, known: MAJOR }),
+            false => Ok((header, sound)),
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        let flag = |bit, is_set: bool| if is_set { bit } else { 0 };
+        flag(HAS_RANK, self.rank.is_some())
+            | flag(HAS_LOCAL_RANK, self.local_rank.is_some())
+            | flag(HAS_WORLD_SIZE, self.world_size.is_some())
+            | flag(HAS_DRIVER, self.driver_version.is_some())
+            | flag(HAS_MAX, self.max_bytes.is_some())
+            | flag(HAS_TAIL, self.tail.is_some())
+            | flag(TAIL_IN_MEMORY, self.tail == Some(TailPlace::Memory))
     }
 }
 
@@ -200,51 +140,96 @@ fn page_check(page: &[u8; HEADER_BYTES]) -> u64 {
     words.fold(Check::new(), Check::word).sum64()
 }
 
-struct Page([u8; HEADER_BYTES]);
+/// A page that is written from a header, or read into one: each field has one description for both.
+struct Page {
+    bytes: [u8; HEADER_BYTES],
+    writes: bool,
+    /// Where the next string begins.
+    text_at: usize,
+}
 
 impl Page {
-    /// Copies bytes to this offset of the page.
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    fn exchange(&mut self, header: &mut Header) {
+        let mut flags = header.flags();
+        self.number(8, &mut header.major);
+        self.number(10, &mut header.minor);
+        self.number(12, &mut flags);
+        self.copy(16, &mut header.uuid);
+        self.number(32, &mut header.pid);
+        self.number(36, &mut header.parent_pid);
+        self.number(40, &mut header.process_start_ticks);
+        self.number(48, &mut header.start_unix_ns);
+        self.number(56, &mut header.start_mono_ns);
+        self.optional(64, flags & HAS_RANK != 0, &mut header.rank);
+        self.optional(68, flags & HAS_LOCAL_RANK != 0, &mut header.local_rank);
+        self.optional(72, flags & HAS_WORLD_SIZE != 0, &mut header.world_size);
+        self.optional(76, flags & HAS_DRIVER != 0, &mut header.driver_version);
+        self.optional(80, flags & HAS_MAX != 0, &mut header.max_bytes);
+        self.optional(88, true, &mut header.run);
+        header.run = header.run.filter(|run| *run != 0);
+        header.tail = match flags & TAIL_IN_MEMORY {
+            _ if flags & HAS_TAIL == 0 => None,
+            0 => Some(TailPlace::Beside),
+            _ => Some(TailPlace::Memory),
+        };
+        self.text(&mut header.writer, WRITER_MAX);
+        self.text(&mut header.host, HOST_MAX);
+        self.text(&mut header.executable, EXECUTABLE_MAX);
+        self.text(&mut header.working_directory, DIRECTORY_MAX);
+        self.command(&mut header.command);
     }
 
-    /// The `N` bytes at this offset of the page.
-    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
-        self.0[at..at + N].try_into().unwrap_or([0; N])
+    /// The number of arguments, then the arguments that fit.
+    fn command(&mut self, arguments: &mut Vec<String>) {
+        let (count_at, mut count) = (self.text_at, 0u16);
+        self.text_at += 2;
+        if self.text_at > HEADER_BYTES {
+            return;
+        }
+        if !self.writes {
+            self.number(count_at, &mut count);
+            arguments.resize(usize::from(count).min(HEADER_BYTES / 2), String::new());
+        }
+        let fitting =
+            arguments.iter_mut().map_while(|it| self.text(it, HEADER_BYTES).then_some(())).count();
+        arguments.truncate(fitting);
+        if self.writes {
+            self.number(count_at, &mut (fitting as u16));
+        }
     }
 
-    /// Writes a string at `at`, cut to `most` bytes and to the page: length (u16), then bytes. Advances `at`. False:
-    /// the length does not fit; nothing was written.
-    fn put_text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
-        let Some(room) = HEADER_BYTES.checked_sub(*at + 2) else { return false };
-        let text = cut(text, most.min(room));
-        self.put(*at, &(text.len() as u16).to_le_bytes());
-        self.put(*at + 2, text.as_bytes());
-        *at += 2 + text.len();
+    fn copy(&mut self, at: usize, bytes: &mut [u8]) {
+        let place = &mut self.bytes[at..at + bytes.len()];
+        match self.writes {
+            true => place.copy_from_slice(bytes),
+            false => bytes.copy_from_slice(place),
+        }
+    }
+
+    fn number<T: Scalar>(&mut self, at: usize, value: &mut T) {
+        let mut word = value.to_bits().to_le_bytes();
+        self.copy(at, &mut word[..T::BITS as usize / 8]);
+        *value = T::from_bits(u64::from_le_bytes(word)).unwrap_or(*value);
+    }
+
+    fn optional<T: Scalar + Default>(&mut self, at: usize, is_there: bool, value: &mut Option<T>) {
+        let mut number = value.unwrap_or_default();
+        self.number(at, &mut number);
+        *value = is_there.then_some(number);
+    }
+
+    /// A string: length (u16), then bytes, cut to `most` bytes and to the page. False: not even its length fits.
+    fn text(&mut self, text: &mut String, most: usize) -> bool {
+        let from = self.text_at + 2;
+        let Some(room) = HEADER_BYTES.checked_sub(from) else { return false };
+        let mut length = cut(text, most.min(room)).len() as u16;
+        self.number(self.text_at, &mut length);
+        let bytes = from..HEADER_BYTES.min(from + usize::from(length));
+        self.text_at = bytes.end;
+        match self.writes {
+            true => self.bytes[bytes.clone()].copy_from_slice(&text.as_bytes()[..bytes.len()]),
+            false => *text = String::from_utf8_lossy(&self.bytes[bytes]).into_owned(),
+        }
         true
-    }
-
-    /// Reads a string at `at`, and advances `at`. A length beyond the page is limited to it.
-    fn read_text(&self, at: &mut usize) -> String {
-        if *at + 2 > HEADER_BYTES {
-            return String::new();
-        }
-        let len = u16::from_le_bytes(self.bytes_at(*at)) as usize;
-        let end = HEADER_BYTES.min(*at + 2 + len);
-        let text = String::from_utf8_lossy(&self.0[*at + 2..end]).into_owned();
-        *at = end;
-        text
-    }
-
-    /// Reads the arguments: their number (u16), then the strings.
-    fn read_command(&self, mut at: usize) -> Vec<String> {
-        if at + 2 > HEADER_BYTES {
-            return Vec::new();
-        }
-        let count = u16::from_le_bytes(self.bytes_at(at));
-        at += 2;
-        (0..count)
-            .map_while(|_| (at + 2 <= HEADER_BYTES).then(|| self.read_text(&mut at)))
-            .collect()
     }
 }
