@@ -1,69 +1,57 @@
 //! Allocations and frees of one event: the live set and the sums of its device.
 
-use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, Space, Stamped, sampling};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, Space, sampling};
 
-use super::state::HostSums;
-use super::{AllocCause, Certainty, FreeCause, Key, Live, Observer, Replay, add};
-use crate::trace::Definitions;
+use super::{AllocCause, Apply, Certainty, FreeCause, Key, Live, Observer, add};
 
-impl Replay {
-    pub(super) fn alloc(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        alloc: &Alloc,
-        rate: u64,
-        observer: &mut impl Observer,
-    ) {
+impl<O: Observer> Apply<'_, O> {
+    pub(super) fn alloc(&mut self, alloc: &Alloc, rate: u64) {
         let key = Key { space: alloc.space, number: alloc.key };
-        let mut live = self.live_of(definitions, at, at.time_ns, alloc, rate);
+        let mut live = self.live_of(self.at.time_ns, alloc, rate);
         // One access to the map: an earlier allocation with the same key is rare, and is put back.
         if let Some(mut earlier) = self.state.live.insert(key, &mut live) {
-            if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
+            if earlier.same_birth(self.at.time_ns) && self.state.certainty != Certainty::Whole {
                 // The checkpoint listed this allocation before its event.
-                self.state.live.insert(key, &mut Live { thread: at.thread, ..earlier });
+                self.state.live.insert(key, &mut Live { thread: self.at.thread, ..earlier });
                 return;
             }
             if earlier.kind == Kind::Imported && live.kind == Kind::Imported {
                 let references = earlier.references.saturating_add(1);
                 self.state.live.insert(key, &mut Live { references, ..earlier });
-                self.count_call(&live);
+                self.count_call(&live, u64::saturating_add);
                 return;
             }
             // Where events are missing, its free may be among them.
             self.state.inconsistencies.replaced += u64::from(self.state.live_is_known());
             self.state.live.insert(key, &mut earlier);
-            self.end(at, key, FreeCause::Replaced, observer);
+            self.end(key, FreeCause::Replaced);
             self.state.live.insert(key, &mut live);
         }
-        self.count_call(&live);
-        self.count_allocation(at, key, &live, AllocCause::Allocated, observer);
+        self.count_call(&live, u64::saturating_add);
+        self.count_allocation(key, &live, AllocCause::Allocated);
     }
 
-    /// Counts one allocating call.
-    pub(super) fn count_call(&mut self, live: &Live) {
+    /// Counts one allocating call, or by `u64::saturating_sub` none that was counted twice.
+    pub(super) fn count_call(&mut self, live: &Live, change: impl Fn(u64, u64) -> u64) {
         let number = live.weigh(1);
-        match live.kind {
-            Kind::HostPinned => add(&mut self.state.host_pinned.allocations, number),
-            Kind::HostRegistered => add(&mut self.state.host_registered.allocations, number),
-            Kind::Block => add(&mut self.device(live.device).cache.allocations, number),
-            kind => {
+        let count = |sum: &mut u64| *sum = change(*sum, number);
+        match self.state.host(live.kind) {
+            Some(host) => count(&mut host.allocations),
+            None if live.kind == Kind::Block => {
+                count(&mut self.device(live.device).cache.allocations);
+            }
+            None => {
                 let device = self.device(live.device);
-                add(&mut device.allocations, if kind == Kind::Imported { 0 } else { number });
-                add(&mut device.kinds[kind as usize].allocations, number);
+                if live.kind != Kind::Imported {
+                    count(&mut device.allocations);
+                }
+                count(&mut device.kinds[live.kind as usize].allocations);
             }
         }
     }
 
-    pub(super) fn live_of(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        time_ns: u64,
-        alloc: &Alloc,
-        rate: u64,
-    ) -> Live {
-        let site = definitions.site(alloc.site);
+    pub(super) fn live_of(&mut self, time_ns: u64, alloc: &Alloc, rate: u64) -> Live {
+        let site = self.definitions.site(alloc.site);
         self.state.inconsistencies.unknown_sites += u64::from(site.is_none());
         let natural = match alloc.space {
             Space::Device => Kind::Device,
@@ -77,7 +65,7 @@ impl Replay {
             time_ns,
             site: alloc.site,
             stack: alloc.stack,
-            thread: at.thread,
+            thread: self.at.thread,
             context: site.map_or(ContextId(0), |site| site.context),
             pool: site.map_or(PoolId(0), |site| site.pool),
             // A damaged file may name a site of another kind: blocks and memory never share a key.
@@ -93,84 +81,57 @@ impl Replay {
     }
 
     /// Adds an allocation to the live set and to the sums.
-    pub(super) fn begin(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        mut live: Live,
-        how: AllocCause,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn begin(&mut self, key: Key, mut live: Live, how: AllocCause) {
         self.state.live.insert(key, &mut live);
-        self.count_allocation(at, key, &live, how, observer);
+        self.count_allocation(key, &live, how);
     }
 
     /// Adds an allocation of the live set to the sums.
-    pub(super) fn count_allocation(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        live: &Live,
-        how: AllocCause,
-        observer: &mut impl Observer,
-    ) {
-        if let Some(host) = self.host(live.kind) {
+    pub(super) fn count_allocation(&mut self, key: Key, live: &Live, how: AllocCause) {
+        if let Some(host) = self.state.host(live.kind) {
             host.add(live.weigh(live.size));
-            observer.on_alloc(at, key, live, how);
+            self.observer.on_alloc(self.at, key, live, how);
             return;
         }
         if live.kind == Kind::Block {
-            self.count_block(at, key, live, how, observer);
+            self.count_block(key, live, how);
             return;
         }
         if how == AllocCause::Allocated {
-            self.state.cache.refusals.served(at.thread);
+            self.state.cache.refusals.served(self.at.thread);
         }
-        self.device(live.device).add_live(key, live);
-        observer.on_alloc(at, key, live, how);
-        self.memory_added(at, key, live, observer);
-        self.notify_device_change(at, live.device, observer);
+        self.device(live.device).change_live(key, live, true);
+        self.observer.on_alloc(self.at, key, live, how);
+        self.memory_added(key, live);
+        self.notify_device_change(live.device);
     }
 
     /// Removes an allocation from the live set and the sums, or one of its references. False: it is not live.
-    pub(super) fn end(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        how: FreeCause,
-        observer: &mut impl Observer,
-    ) -> bool {
+    pub(super) fn end(&mut self, key: Key, how: FreeCause) -> bool {
         let Some((live, gone)) = self.state.live.release(key, how != FreeCause::Freed) else {
             return false;
         };
         let mut live = *live;
         if gone {
-            self.ended(at, key, &live, how, observer);
+            self.ended(key, &live, how);
         } else {
             live.references = 1;
         }
         if how == FreeCause::Freed {
-            self.freed.push(key, &live);
+            self.aside.freed.push(key, &live);
         }
         true
     }
 
     /// Removes an allocation, which left the live set, from the sums.
-    fn ended(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        live: &Live,
-        how: FreeCause,
-        observer: &mut impl Observer,
-    ) {
-        if let Some(host) = self.host(live.kind) {
+    fn ended(&mut self, key: Key, live: &Live, how: FreeCause) {
+        if let Some(host) = self.state.host(live.kind) {
             host.remove(live.weigh(live.size));
-            observer.on_free(at, key, live, how);
+            self.observer.on_free(self.at, key, live, how);
             return;
         }
         if live.kind == Kind::Block {
-            self.uncount_block(at, key, live, how, observer);
+            self.uncount_block(key, live, how);
             return;
         }
         if key.space == Space::Device {
@@ -179,47 +140,26 @@ impl Replay {
                 FreeCause::WithContext => FreeCause::WithContext,
                 _ => FreeCause::WithMemory,
             };
-            self.allocation_removed(at, key.number, end, blocks_end, observer);
+            self.allocation_removed(key.number, end, blocks_end);
         }
         if key.space == Space::Vmm {
             self.state.space.forget_object(key.number);
         }
         let device = self.device(live.device);
-        device.remove_live(key, live);
+        device.change_live(key, live, false);
         add(&mut device.frees, if live.kind == Kind::Imported { 0 } else { live.weigh(1) });
-        observer.on_free(at, key, live, how);
-        self.notify_device_change(at, live.device, observer);
+        self.observer.on_free(self.at, key, live, how);
+        self.notify_device_change(live.device);
     }
 
-    pub(super) fn host(&mut self, kind: Kind) -> Option<&mut HostSums> {
-        match kind {
-            Kind::HostPinned => Some(&mut self.state.host_pinned),
-            Kind::HostRegistered => Some(&mut self.state.host_registered),
-            _ => None,
-        }
-    }
-
-    pub(super) fn unknown_free(&mut self) {
-        // Where events are missing, the allocation may be among them.
-        if self.state.certainty == Certainty::Whole {
-            self.state.inconsistencies.unknown_frees += 1;
-        }
-    }
-
-    pub(super) fn unknown_restore(&mut self) {
-        if self.state.certainty == Certainty::Whole {
-            self.state.inconsistencies.unknown_restores += 1;
-        }
-    }
-
-    pub(super) fn free_failed(&mut self, at: &Stamped, key: Key, observer: &mut impl Observer) {
-        match self.freed.find(key) {
+    pub(super) fn free_failed(&mut self, key: Key) {
+        match self.aside.freed.find(key) {
             Some(live) if self.state.live.get(key).is_none() => {
                 if !live.kind.is_host() && live.kind != Kind::Imported {
                     let device = self.device(live.device);
                     device.frees = device.frees.saturating_sub(live.weigh(1));
                 }
-                self.begin(at, key, live, AllocCause::FreeFailed, observer);
+                self.begin(key, live, AllocCause::FreeFailed);
             }
             // The free had removed one of several references, or a checkpoint listed the allocation
             // again.
@@ -230,7 +170,10 @@ impl Replay {
                     live.references = live.references.saturating_add(1);
                 }
             }
-            None => self.unknown_restore(),
+            None if self.state.certainty == Certainty::Whole => {
+                self.state.inconsistencies.unknown_restores += 1;
+            }
+            None => {}
         }
     }
 }

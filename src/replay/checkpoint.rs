@@ -6,42 +6,37 @@
 //! returned before the beginning and whose record came after it is listed twice, and is recognised by
 //! key and time.
 
-use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Stamped, ThreadId};
+use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, ThreadId};
 
 use super::live::{Key, Live};
 use super::mapping::Mapping;
 use super::observer::{AllocCause, Observer};
 use super::state::{Certainty, ContextState};
-use super::{Replay, add};
-use crate::trace::{Definitions, Site};
+use super::{Apply, add};
+use crate::trace::Site;
 
-impl Replay {
+impl<O: Observer> Apply<'_, O> {
     /// Applies an event of a checkpoint. Not needed where the history is complete.
-    pub(super) fn checkpoint(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        observer: &mut impl Observer,
-    ) {
-        if let Event::CheckpointBegin { id } = at.event {
-            if self.checkpoints_only || !self.state.live_is_known() {
-                self.resume(at, id, observer);
+    pub(super) fn checkpoint(&mut self) {
+        if let Event::CheckpointBegin { id } = self.at.event {
+            if self.aside.checkpoints_only || !self.state.live_is_known() {
+                self.resume(id);
             }
             return;
         }
         let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
-        match at.event {
+        match self.at.event {
             Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(definitions, at, time_ns, (&alloc, 0), observer);
+                self.checkpoint_alloc(time_ns, &alloc, 0);
             }
             Event::CheckpointSampled { id, time_ns, rate, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(definitions, at, time_ns, (&alloc, rate), observer);
+                self.checkpoint_alloc(time_ns, &alloc, rate);
             }
             Event::CheckpointMap { id, address, size, offset, object, owner, stack }
                 if id == checkpoint && self.state.space.at(address).is_none() =>
             {
                 let mapping = Mapping::new(address, size, offset, object);
-                self.map_of_checkpoint(at, mapping, (owner, stack), observer);
+                self.map_of_checkpoint(mapping, (owner, stack));
             }
             Event::CheckpointReserve { id, asleep, device, address, size, site, stack }
                 if id == checkpoint =>
@@ -49,14 +44,14 @@ impl Replay {
                 self.checkpoint_reserve(asleep, device, (address, size), (site, stack));
             }
             Event::CheckpointPool { id, pool, reserved, used }
-                if id == checkpoint && !self.read_back_pools.contains(&pool) =>
+                if id == checkpoint && !self.aside.read_back_pools.contains(&pool) =>
             {
-                self.pool(definitions, at, pool, reserved, used, observer);
+                self.pool(pool, reserved, used);
             }
             Event::CheckpointGraph { id, device, reserved, used }
-                if id == checkpoint && !self.read_back_graphs.contains(&device) =>
+                if id == checkpoint && !self.aside.read_back_graphs.contains(&device) =>
             {
-                self.graph(at, device, reserved, used, observer);
+                self.graph(device, reserved, used);
             }
             Event::CheckpointContext { id, context, device, time_ns, stack }
                 if id == checkpoint && !self.state.contexts.contains_key(&context) =>
@@ -65,18 +60,17 @@ impl Replay {
                 self.add_context(context, created);
             }
             Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
-                if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
-                    match self.host(kind) {
-                        Some(host) => add(&mut host.allocations, allocations),
-                        None if kind == Kind::Block => {
-                            let cache = &mut self.device(device).cache;
-                            add(&mut cache.allocations, allocations);
-                            add(&mut cache.frees, frees);
-                        }
-                        None => {
-                            let device = self.device(device);
-                            add(&mut device.kinds[kind as usize].allocations, allocations);
-                        }
+                let site = self.definitions.site(site);
+                let Some(Site { kind: Some(kind), device, .. }) = site else { return };
+                match self.state.host(kind) {
+                    Some(host) => add(&mut host.allocations, allocations),
+                    None if kind == Kind::Block => {
+                        let cache = &mut self.device(device).cache;
+                        add(&mut cache.allocations, allocations);
+                        add(&mut cache.frees, frees);
+                    }
+                    None => {
+                        add(&mut self.device(device).kinds[kind as usize].allocations, allocations);
                     }
                 }
             }
@@ -85,34 +79,34 @@ impl Replay {
             }
             Event::CheckpointTook { id, took } if id == checkpoint => {
                 // They follow each other without other events, and include all changes before them.
-                if !std::mem::replace(&mut self.driver_own_listed, true) {
+                if !std::mem::replace(&mut self.aside.driver_own_listed, true) {
                     self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
                 }
                 self.device(took.device).driver_own.apply(&took);
-                self.notify_device_change(at, took.device, observer);
+                self.notify_device_change(took.device);
             }
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
-                self.unsure_peaks.clear();
+                self.aside.unsure_peaks.clear();
                 // Of samples the framework's last figure is what is known.
                 for device in self.state.devices.values_mut() {
                     device.cache.resume_reported();
                 }
-                observer.on_resume(at, &self.state);
+                self.observer.on_resume(self.at, &self.state);
             }
             _ => {}
         }
     }
 
     /// Resets the state at the beginning of a checkpoint.
-    fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
+    fn resume(&mut self, checkpoint: u32) {
         self.state.certainty = Certainty::Resuming { checkpoint };
-        self.state.history_from_ns = at.time_ns;
-        self.state.history_after_off = self.gap_by_switch;
+        self.state.history_from_ns = self.at.time_ns;
+        self.state.history_after_off = self.aside.gap_by_switch;
         self.state.forget_live();
-        self.read_back_pools.clear();
-        self.read_back_graphs.clear();
-        self.driver_own_listed = false;
+        self.aside.read_back_pools.clear();
+        self.aside.read_back_graphs.clear();
+        self.aside.driver_own_listed = false;
         // The checkpoint lists the totals up to here.
         for device in self.state.devices.values_mut() {
             device.allocations = 0;
@@ -126,47 +120,23 @@ impl Replay {
         }
         self.state.host_pinned.allocations = 0;
         self.state.host_registered.allocations = 0;
-        observer.on_history_gap(at);
+        self.observer.on_history_gap(self.at);
     }
 
-    fn checkpoint_alloc(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        time_ns: u64,
-        (alloc, rate): (&Alloc, u64),
-        observer: &mut impl Observer,
-    ) {
+    fn checkpoint_alloc(&mut self, time_ns: u64, alloc: &Alloc, rate: u64) {
         let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, time_ns, alloc, rate);
+        let live = self.live_of(time_ns, alloc, rate);
         match self.state.live.get(key) {
             // Its call was recorded after the checkpoint began, though the checkpoint's totals
             // count it already: count it once.
-            Some(known) if known.same_birth(time_ns) => self.uncount_call(&live),
+            Some(known) if known.same_birth(time_ns) => {
+                self.count_call(&live, u64::saturating_sub);
+            }
             // A newer one at the same address.
             Some(_) => {}
             None => {
                 let live = Live { thread: ThreadId(0), ..live };
-                self.begin(at, key, live, AllocCause::Checkpoint, observer);
-            }
-        }
-    }
-
-    fn uncount_call(&mut self, live: &Live) {
-        let number = live.weigh(1);
-        match self.host(live.kind) {
-            Some(host) => host.allocations = host.allocations.saturating_sub(number),
-            None if live.kind == Kind::Block => {
-                let cache = &mut self.device(live.device).cache;
-                cache.allocations = cache.allocations.saturating_sub(number);
-            }
-            None => {
-                let device = self.device(live.device);
-                if live.kind != Kind::Imported {
-                    device.allocations = device.allocations.saturating_sub(number);
-                }
-                let sums = &mut device.kinds[live.kind as usize];
-                sums.allocations = sums.allocations.saturating_sub(number);
+                self.begin(key, live, AllocCause::Checkpoint);
             }
         }
     }

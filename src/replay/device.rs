@@ -81,6 +81,11 @@ struct Page {
     kind: Kind,
 }
 
+#[inline]
+fn changed(sum: u64, by: u64, grows: bool) -> u64 {
+    if grows { sum.saturating_add(by) } else { sum.saturating_sub(by) }
+}
+
 /// The sums of one device after an event.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceState {
@@ -192,100 +197,75 @@ impl DeviceState {
         self.in_use().in_nvidia_smi()
     }
 
-    /// Adds an allocation to the live sums, not to the counts of calls.
-    pub(super) fn add_live(&mut self, key: Key, live: &Live) {
-        let counted = live.kind != Kind::Imported;
+    /// Adds an allocation to the live sums, not to the counts of calls, or takes it away.
+    pub(super) fn change_live(&mut self, key: Key, live: &Live, comes: bool) {
+        let change = |sum: &mut u64, by: u64| *sum = changed(*sum, by, comes);
         let (number, size) = (live.weigh(1), live.weigh(live.size));
-        if counted {
-            self.live_allocations = self.live_allocations.saturating_add(number);
-            self.requested_bytes = self.requested_bytes.saturating_add(size);
+        if live.kind != Kind::Imported {
+            change(&mut self.live_allocations, number);
+            change(&mut self.requested_bytes, size);
             self.requested_peak_bytes = self.requested_peak_bytes.max(self.requested_bytes);
         }
         let sums = &mut self.kinds[live.kind as usize];
-        sums.live_allocations = sums.live_allocations.saturating_add(number);
-        sums.requested_bytes = sums.requested_bytes.saturating_add(size);
+        change(&mut sums.live_allocations, number);
+        change(&mut sums.requested_bytes, size);
         match physical(live.kind, live.size) {
-            Physical::Own(bytes) => self.grow(live.kind, live.weigh(bytes)),
+            Physical::Own(bytes) => self.resize(live.kind, live.weigh(bytes), comes),
             // The addresses of the allocations that a sample represents are not known.
-            Physical::Shared(_) if live.is_sample() => self.grow(live.kind, live.share()),
-            Physical::Shared(_) => {
-                let (first, last) = pages(key.number, live.size);
-                let mut opened = 0;
-                for page in first..=last {
-                    let page = self.pages.entry(page).or_insert(Page { count: 0, kind: live.kind });
-                    opened += u64::from(page.count == 0) * PAGE;
-                    page.count = page.count.saturating_add(1);
-                }
-                self.grow(live.kind, opened);
+            Physical::Shared(_) if live.is_sample() => {
+                self.resize(live.kind, live.share(), comes);
             }
+            Physical::Shared(_) if comes => self.take_pages(key, live),
+            Physical::Shared(_) => self.give_pages_back(key, live),
             Physical::Reserved => {}
             Physical::None => {
-                let sums = &mut self.kinds[live.kind as usize];
-                sums.live_bytes = sums.live_bytes.saturating_add(size);
+                change(&mut sums.live_bytes, size);
                 sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
             }
         }
     }
 
-    pub(super) fn remove_live(&mut self, key: Key, live: &Live) {
-        let (number, size) = (live.weigh(1), live.weigh(live.size));
-        if live.kind != Kind::Imported {
-            self.live_allocations = self.live_allocations.saturating_sub(number);
-            self.requested_bytes = self.requested_bytes.saturating_sub(size);
+    fn take_pages(&mut self, key: Key, live: &Live) {
+        let (first, last) = pages(key.number, live.size);
+        let mut opened = 0;
+        for page in first..=last {
+            let page = self.pages.entry(page).or_insert(Page { count: 0, kind: live.kind });
+            opened += u64::from(page.count == 0) * PAGE;
+            page.count = page.count.saturating_add(1);
         }
-        let sums = &mut self.kinds[live.kind as usize];
-        sums.live_allocations = sums.live_allocations.saturating_sub(number);
-        sums.requested_bytes = sums.requested_bytes.saturating_sub(size);
-        match physical(live.kind, live.size) {
-            Physical::Own(bytes) => self.shrink(live.kind, live.weigh(bytes)),
-            Physical::Shared(_) if live.is_sample() => self.shrink(live.kind, live.share()),
-            Physical::Shared(_) => {
-                let (first, last) = pages(key.number, live.size);
-                for number in first..=last {
-                    let Some(page) = self.pages.get_mut(&number) else {
-                        self.underflows += 1;
-                        continue;
-                    };
-                    page.count = page.count.saturating_sub(1);
-                    if page.count == 0 {
-                        let kind = page.kind;
-                        self.pages.remove(&number);
-                        self.shrink(kind, PAGE);
-                    }
-                }
-            }
-            Physical::Reserved => {}
-            Physical::None => {
-                let sums = &mut self.kinds[live.kind as usize];
-                sums.live_bytes = sums.live_bytes.saturating_sub(size);
+        self.resize(live.kind, opened, true);
+    }
+
+    fn give_pages_back(&mut self, key: Key, live: &Live) {
+        let (first, last) = pages(key.number, live.size);
+        for number in first..=last {
+            let Some(page) = self.pages.get_mut(&number) else {
+                self.underflows += 1;
+                continue;
+            };
+            page.count = page.count.saturating_sub(1);
+            if page.count == 0 {
+                let kind = page.kind;
+                self.pages.remove(&number);
+                self.resize(kind, PAGE, false);
             }
         }
     }
 
     /// A pool's or the graphs' reservation went from `before` to `after`.
     pub(super) fn reserve(&mut self, kind: Kind, before: u64, after: u64) {
-        if after >= before {
-            self.grow(kind, after - before);
-        } else {
-            self.shrink(kind, before - after);
-        }
+        self.resize(kind, before.abs_diff(after), after >= before);
     }
 
-    fn grow(&mut self, kind: Kind, bytes: u64) {
-        self.live_bytes = self.live_bytes.saturating_add(bytes);
+    /// Changes the bytes of a kind. A sum does not go below zero: each attempt is counted.
+    fn resize(&mut self, kind: Kind, bytes: u64, grows: bool) {
         let sums = &mut self.kinds[kind as usize];
-        sums.live_bytes = sums.live_bytes.saturating_add(bytes);
-        sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
-    }
-
-    /// Subtracts a freed block from the sums. A sum does not go below zero: each attempt is counted.
-    fn shrink(&mut self, kind: Kind, bytes: u64) {
-        let sums = &mut self.kinds[kind as usize];
-        if sums.live_bytes < bytes || self.live_bytes < bytes {
+        if !grows && (sums.live_bytes < bytes || self.live_bytes < bytes) {
             self.underflows += 1;
         }
-        sums.live_bytes = sums.live_bytes.saturating_sub(bytes);
-        self.live_bytes = self.live_bytes.saturating_sub(bytes);
+        sums.live_bytes = changed(sums.live_bytes, bytes, grows);
+        sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
+        self.live_bytes = changed(self.live_bytes, bytes, grows);
     }
 
     pub(super) fn note_peak(&mut self, time_ns: u64, offset: u64) {

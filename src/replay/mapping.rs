@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 
 pub use vramtrace_format::address_space::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub(super) use vramtrace_format::address_space::{Freed, Owner};
-use vramtrace_format::{DeviceId, SiteId, Space, StackId, Stamped};
+use vramtrace_format::{DeviceId, SiteId, StackId};
 
-use super::Replay;
+use super::Apply;
 use super::live::{Key, Live, LiveSet};
 use super::observer::{AllocCause, FreeCause, Observer};
 
@@ -37,105 +37,87 @@ pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-impl Replay {
+impl<O: Observer> Apply<'_, O> {
     pub(super) fn reserve_addresses(
         &mut self,
-        at: &Stamped,
         (address, size): (u64, u64),
         (site, stack): (SiteId, StackId),
         restored: bool,
-        observer: &mut impl Observer,
     ) {
         if restored {
             let same = |(freed, _): &(Freed, _)| freed.reservation.address == address;
-            if let Some(index) = self.freed_reservations.0.iter().rposition(same)
-                && let Some((freed, blocks)) = self.freed_reservations.0.remove(index)
+            if let Some(index) = self.aside.freed_reservations.0.iter().rposition(same)
+                && let Some((freed, blocks)) = self.aside.freed_reservations.0.remove(index)
             {
                 self.state.space.restore(&freed);
                 for piece in &freed.asleep {
                     self.state.cache.put_asleep(piece, address);
-                    observer.on_sleep(at, piece, StackId(0));
+                    self.observer.on_sleep(self.at, piece, StackId(0));
                 }
                 for (key, live) in blocks {
                     let sums = &mut self.device(live.device).cache;
                     sums.frees = sums.frees.saturating_sub(1);
-                    self.begin(at, key, live, AllocCause::FreeFailed, observer);
+                    self.begin(key, live, AllocCause::FreeFailed);
                 }
                 return;
             }
         }
         for stale in self.state.space.reserve(address, size, site, stack) {
-            let _ = self.end_reservation(at, &stale, observer);
+            let _ = self.end_reservation(&stale);
         }
-        self.state.cache.reserved(address, size);
+        self.state.cache.ranges.reserved(address, address.saturating_add(size));
     }
 
-    pub(super) fn free_addresses(
-        &mut self,
-        at: &Stamped,
-        address: u64,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn free_addresses(&mut self, address: u64) {
         let Some(freed) = self.state.space.free(address) else { return };
-        let blocks = self.end_reservation(at, &freed, observer);
-        if self.freed_reservations.0.len() == FREED_KEPT {
-            self.freed_reservations.0.pop_front();
+        let blocks = self.end_reservation(&freed);
+        if self.aside.freed_reservations.0.len() == FREED_KEPT {
+            self.aside.freed_reservations.0.pop_front();
         }
-        self.freed_reservations.0.push_back((freed, blocks));
+        self.aside.freed_reservations.0.push_back((freed, blocks));
     }
 
     /// Ends the blocks in a reservation that was freed. Returns them.
-    fn end_reservation(
-        &mut self,
-        at: &Stamped,
-        freed: &Freed,
-        observer: &mut impl Observer,
-    ) -> Vec<(Key, Live)> {
+    fn end_reservation(&mut self, freed: &Freed) -> Vec<(Key, Live)> {
         let (start, end) = (freed.reservation.address, freed.reservation.end());
         for piece in &freed.asleep {
-            observer.on_sleep_end(at, piece);
+            self.observer.on_sleep_end(self.at, piece);
         }
-        let ended = self.end_blocks(at, start, end, FreeCause::WithMemory, observer);
-        let changes = self.state.cache.went(start, end, &self.state.live);
-        self.apply_changes(at, changes, observer);
+        let ended = self.end_blocks(start, end, FreeCause::WithMemory);
+        let changes = self.state.cache.ranges.remove_in(start, end, &self.state.live);
+        self.apply_changes(changes);
         ended
     }
 
-    pub(super) fn map(
-        &mut self,
-        at: &Stamped,
-        mapping: Mapping,
-        by: StackId,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn map(&mut self, mapping: Mapping, by: StackId) {
         if mapping.size == 0 {
             return;
         }
         if self.state.space.touching(mapping.address, mapping.size).next().is_some() {
             // The unmap of the earlier mapping is missing.
-            self.unmap(at, mapping.address, mapping.size, StackId(0), observer);
+            self.unmap(mapping.address, mapping.size, StackId(0));
         }
         let state = &mut self.state;
         let object = state.live.get(Key::object(mapping.object)).copied();
         let bytes = object.map_or(0, |object| object.size);
         let put = state.space.put(mapping, by, bytes);
         if put.is_placeholder_now {
-            self.backs_nothing(at, mapping.object, &put.pieces, observer);
+            self.backs_nothing(mapping.object, &put.pieces);
         }
         let backs = self.state.space.backs(&mapping);
         for piece in &put.pieces {
             match put.woke.iter().any(|woke| woke.address == piece.address) {
-                true if backs => observer.on_wake(at, piece, object.as_ref()),
+                true if backs => self.observer.on_wake(self.at, piece, object.as_ref()),
                 // Sleeping memory stays asleep.
                 true => {}
-                false => observer.on_map(at, piece.address, piece, object.as_ref()),
+                false => self.observer.on_map(self.at, piece.address, piece, object.as_ref()),
             }
             if backs {
-                self.became_resident(at, piece.address, piece.end(), true, observer);
+                self.became_resident(piece.address, piece.end(), true);
                 let state = &mut self.state;
                 let (changes, waiting) = state.cache.was_mapped(piece, &state.live, &state.space);
-                self.apply_changes(at, changes, observer);
-                self.place_again(at, &waiting, observer);
+                self.apply_changes(changes);
+                self.place_again(&waiting);
             }
         }
     }
@@ -153,7 +135,7 @@ impl Replay {
         match known {
             None if !asleep => {
                 let _ = state.space.reserve(address, size, site, stack);
-                state.cache.reserved(address, size);
+                state.cache.ranges.reserved(address, address.saturating_add(size));
             }
             Some(reservation) if asleep => {
                 let owner = Owner { stack, device };
@@ -166,13 +148,7 @@ impl Replay {
     }
 
     /// Adds a mapping and its owner that a checkpoint lists.
-    pub(super) fn map_of_checkpoint(
-        &mut self,
-        at: &Stamped,
-        mapping: Mapping,
-        (owner, by): (StackId, StackId),
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn map_of_checkpoint(&mut self, mapping: Mapping, (owner, by): (StackId, StackId)) {
         if owner != StackId(0) {
             // Treated as if it had been asleep, so that the memory gets its owner.
             let device = maker(&self.state.live, mapping.object).device;
@@ -180,18 +156,11 @@ impl Replay {
             let (address, size) = (mapping.address, mapping.size);
             self.state.space.fall_asleep(Asleep { address, size, owner, was: None });
         }
-        self.map(at, mapping, by, observer);
+        self.map(mapping, by);
     }
 
     /// One unmap may cover several mappings, and parts of them.
-    pub(super) fn unmap(
-        &mut self,
-        at: &Stamped,
-        address: u64,
-        size: u64,
-        by: StackId,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn unmap(&mut self, address: u64, size: u64, by: StackId) {
         let state = &mut self.state;
         let taken = state.space.take(address, size, |object| maker(&state.live, object));
         for cut in &taken.cut {
@@ -200,68 +169,52 @@ impl Replay {
             let state = &mut self.state;
             let reserved = state.space.reservation_at(start).is_some();
             let backed = state.space.backs(cut);
-            let stays =
-                slept.is_some() || (reserved && state.cache.holds_blocks(start, end, &state.live));
+            let stays = slept.is_some()
+                || (reserved && !state.cache.blocks_over(start, end, &state.live).is_empty());
             if backed && stays {
-                self.became_resident(at, start, end, false, observer);
-                let changes = self.state.cache.fell_asleep(start, end, &self.state.live);
-                self.apply_changes(at, changes, observer);
+                self.became_resident(start, end, false);
+                let changes = self.state.cache.ranges.pause(start, end, &self.state.live);
+                self.apply_changes(changes);
             } else if backed {
-                self.mapping_went(at, start, end, observer);
+                self.mapping_went(start, end);
             }
             match slept {
-                Some(slept) if backed => observer.on_sleep(at, slept, by),
+                Some(slept) if backed => self.observer.on_sleep(self.at, slept, by),
                 Some(_) => {}
-                None => observer.on_unmap(at, start, cut),
+                None => self.observer.on_unmap(self.at, start, cut),
             }
         }
     }
 
     /// An object is found to be a placeholder, mapped many times: memory that it seemed to back is paused.
-    fn backs_nothing(
-        &mut self,
-        at: &Stamped,
-        object: u64,
-        newest: &[Mapping],
-        observer: &mut impl Observer,
-    ) {
+    fn backs_nothing(&mut self, object: u64, newest: &[Mapping]) {
         let of_object = self.state.space.mappings().filter(|mapping| mapping.object == object);
         let reserved =
             |mapping: &&Mapping| self.state.space.reservation_at(mapping.address).is_some();
         let before = of_object.filter(reserved).filter(|mapping| !newest.contains(mapping));
         let all: Vec<(u64, u64)> = before.map(|m| (m.address, m.end())).collect();
         for (start, end) in all {
-            self.became_resident(at, start, end, false, observer);
-            let changes = self.state.cache.fell_asleep(start, end, &self.state.live);
-            self.apply_changes(at, changes, observer);
+            self.became_resident(start, end, false);
+            let changes = self.state.cache.ranges.pause(start, end, &self.state.live);
+            self.apply_changes(changes);
         }
     }
 
     /// Updates the blocks in `[start, end)`, which became resident or paused.
-    fn became_resident(
-        &mut self,
-        at: &Stamped,
-        start: u64,
-        end: u64,
-        resident: bool,
-        observer: &mut impl Observer,
-    ) {
+    fn became_resident(&mut self, start: u64, end: u64, resident: bool) {
         let state = &mut self.state;
         let paused = state.devices.values().any(|device| device.cache.paused > 0);
         if state.space.reservation_at(start).is_none() || (resident && !paused) {
             return;
         }
         for (address, bytes) in state.cache.blocks_over(start, end, &state.live) {
-            let key = Key { space: Space::Block, number: address };
+            let key = Key::block(address);
             let Some(device) = self.state.live.get(key).map(|live| live.device) else { continue };
+            let change = if resident { -signed(bytes) } else { signed(bytes) };
             let sums = &mut self.device(device).cache;
-            sums.paused = match resident {
-                true => sums.paused.saturating_sub(bytes),
-                false => sums.paused.saturating_add(bytes),
-            };
-            let change = signed(bytes);
-            observer.on_block_paused(at, device, address, if resident { -change } else { change });
-            self.notify_device_change(at, device, observer);
+            sums.paused = sums.paused.saturating_add_signed(change);
+            self.observer.on_block_paused(self.at, device, address, change);
+            self.notify_device_change(device);
         }
     }
 }

@@ -83,12 +83,18 @@ use mapping::FreedReservations;
 use state::OFF_SPANS_KEPT;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
-const OUT_OF_MEMORY: i32 = 2;
+pub const OUT_OF_MEMORY: i32 = 2;
 
 /// A replay under way.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     state: State,
+    aside: Aside,
+}
+
+/// What a replay keeps beside the state.
+#[derive(Clone, Debug, Default)]
+struct Aside {
     freed: RecentlyFreed,
     freed_reservations: FreedReservations,
     /// Pools and graphs with an event since the current checkpoint began: newer than its records.
@@ -107,6 +113,15 @@ pub struct Replay {
     history: history::Reading,
 }
 
+/// One event on its way into the state.
+struct Apply<'r, O> {
+    state: &'r mut State,
+    aside: &'r mut Aside,
+    definitions: &'r Definitions,
+    at: &'r Stamped,
+    observer: &'r mut O,
+}
+
 impl Replay {
     /// The state before the first event.
     pub fn new() -> Replay {
@@ -123,13 +138,7 @@ impl Replay {
 
     /// Notes that events before the next one are missing.
     pub fn gap(&mut self) {
-        if self.state.live_is_known() && self.state.events > 0 {
-            self.state.known_until_ns = Some(self.state.time_ns);
-        }
-        self.gap_by_switch = false;
-        self.state.certainty = Certainty::Lost;
-        self.state.events_at_gap = self.state.events;
-        self.unsure_peaks.clear();
+        self.aside.gap(&mut self.state);
     }
 
     /// After the last event: where events are missing, takes peaks and counts from the recorder's totals.
@@ -147,7 +156,7 @@ impl Replay {
                 device.warned = device.warned.max(counters.warned);
             }
         }
-        for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
+        for (id, peak) in std::mem::take(&mut self.aside.unsure_peaks) {
             let device = self.state.devices.of(id);
             if peak.bytes > device.peak.bytes {
                 device.peak = peak;
@@ -157,27 +166,46 @@ impl Replay {
 
     /// Applies one event. `definitions` must contain all ids that it refers to.
     pub fn apply(&mut self, definitions: &Definitions, at: &Stamped, observer: &mut impl Observer) {
-        self.state.events += 1;
-        self.state.time_ns = self.state.time_ns.max(at.time_ns);
-        match at.event {
+        let Replay { state, aside } = self;
+        state.events += 1;
+        state.time_ns = state.time_ns.max(at.time_ns);
+        Apply { state, aside, definitions, at, observer }.event();
+    }
+}
+
+impl Aside {
+    fn gap(&mut self, state: &mut State) {
+        if state.live_is_known() && state.events > 0 {
+            state.known_until_ns = Some(state.time_ns);
+        }
+        self.gap_by_switch = false;
+        state.certainty = Certainty::Lost;
+        state.events_at_gap = state.events;
+        self.unsure_peaks.clear();
+    }
+}
+
+impl<O: Observer> Apply<'_, O> {
+    fn event(&mut self) {
+        match self.at.event {
             Event::CacheState { device, allocated, reserved } => {
-                let reported = ReportedTotals { time_ns: at.time_ns, allocated, reserved };
-                self.cache_state(at, device, reported, observer);
+                let reported = ReportedTotals { time_ns: self.at.time_ns, allocated, reserved };
+                self.cache_state(device, reported);
             }
             Event::CacheOom { device, size, allocated, reserved, stack } => {
-                self.on_cache_oom(at, device, size, (allocated, reserved), stack, observer);
+                let (time_ns, offset, thread) = (self.at.time_ns, self.at.offset, self.at.thread);
+                let oom = CacheOomAt { time_ns, offset, thread, size, allocated, reserved, stack };
+                self.cache_gave_up(device, oom);
             }
-            Event::BlockChange { address, change } => {
-                self.change_block(at, address, change, observer);
-            }
+            Event::BlockChange { address, change } => self.change_block(address, change),
             Event::Shared { address, stack, .. } => {
                 let segment = self.state.cache.segment_of(address);
-                observer.on_share(at, address, stack, segment);
+                self.observer.on_share(self.at, address, stack, segment);
             }
             Event::Alloc(alloc) => {
-                self.alloc(definitions, at, &alloc, 0, observer);
+                self.alloc(&alloc, 0);
                 if let Some(bytes) = alloc.requested {
-                    self.change_block(at, alloc.key, BlockChange::Requested(bytes), observer);
+                    self.change_block(alloc.key, BlockChange::Requested(bytes));
                 }
             }
             Event::Sampling { rate, least, cost, bound } => {
@@ -190,78 +218,65 @@ impl Replay {
             }
             Event::SampledAlloc { rate, alloc } => {
                 self.state.sampling.get_or_insert_default();
-                self.alloc(definitions, at, &alloc, rate, observer);
+                self.alloc(&alloc, rate);
             }
             Event::Free { key, space, .. } => {
-                let key = Key { space, number: key };
-                if !self.end(at, key, FreeCause::Freed, observer) {
-                    self.unknown_free();
+                // Where events are missing, the allocation may be among them.
+                if !self.end(Key { space, number: key }, FreeCause::Freed)
+                    && self.state.certainty == Certainty::Whole
+                {
+                    self.state.inconsistencies.unknown_frees += 1;
                 }
             }
-            Event::FreeFailed { key, space, .. } => {
-                self.free_failed(at, Key { space, number: key }, observer);
-            }
-            Event::Refused(refused) => self.refuse(definitions, at, refused, observer),
+            Event::FreeFailed { key, space, .. } => self.free_failed(Key { space, number: key }),
+            Event::Refused(refused) => self.refuse(refused),
             Event::Map { address, size, offset, object, stack } => {
-                self.map(at, Mapping::new(address, size, offset, object), stack, observer);
+                self.map(Mapping::new(address, size, offset, object), stack);
             }
-            Event::Unmap { address, size, stack } => {
-                self.unmap(at, address, size, stack, observer);
-            }
+            Event::Unmap { address, size, stack } => self.unmap(address, size, stack),
             Event::AddressReserve { address, size, site, stack, restored } => {
-                self.reserve_addresses(at, (address, size), (site, stack), restored, observer);
+                self.reserve_addresses((address, size), (site, stack), restored);
             }
-            Event::AddressFree { address, .. } => self.free_addresses(at, address, observer),
+            Event::AddressFree { address, .. } => self.free_addresses(address),
             Event::PoolState { pool, reserved, used } => {
-                self.read_back_pools.insert(pool);
-                self.pool(definitions, at, pool, reserved, used, observer);
+                self.aside.read_back_pools.insert(pool);
+                self.pool(pool, reserved, used);
             }
             Event::GraphState { device, reserved, used } => {
-                self.read_back_graphs.insert(device);
-                self.graph(at, device, reserved, used, observer);
+                self.aside.read_back_graphs.insert(device);
+                self.graph(device, reserved, used);
             }
             Event::ContextCreated { context, device, stack } => {
                 let created =
-                    ContextState { device, created_ns: at.time_ns, stack, limit_bytes: 0 };
+                    ContextState { device, created_ns: self.at.time_ns, stack, limit_bytes: 0 };
                 self.add_context(context, created);
             }
-            Event::ContextDestroyed { context } => self.end_context(at, context, observer),
+            Event::ContextDestroyed { context } => self.end_context(context),
             Event::Sample(sample) => {
-                self.device(sample.device).note_sample(sample, at.time_ns);
-                self.notify_device_change(at, sample.device, observer);
+                let time_ns = self.at.time_ns;
+                self.device(sample.device).note_sample(sample, time_ns);
+                self.notify_device_change(sample.device);
             }
             Event::Cap { device, bytes } => {
                 self.device(device).cap_bytes = bytes;
-                self.notify_device_change(at, device, observer);
+                self.notify_device_change(device);
             }
             Event::Counters(counters) => {
                 self.device(DeviceId(counters.device)).counters = Some(counters);
             }
             Event::Stopped { reason, errno } => {
-                self.state.stopped = Some(Stop { time_ns: at.time_ns, reason, errno });
+                self.state.stopped = Some(Stop { time_ns: self.at.time_ns, reason, errno });
                 if reason == StopReason::CannotPunch {
-                    self.checkpoints_only = true;
-                    self.gap();
+                    self.aside.checkpoints_only = true;
+                    self.aside.gap(self.state);
                 }
             }
-            Event::Recording { on, by } => self.switched(at, on, by, observer),
-            Event::Ended => self.state.ended_ns = Some(at.time_ns),
+            Event::Recording { on, by } => self.switched(on, by),
+            Event::Ended => self.state.ended_ns = Some(self.at.time_ns),
             Event::Drift { .. } => self.state.inconsistencies.by_recorder += 1,
             Event::PassedThrough { api } => {
                 self.state.passed_through.insert(api);
             }
-            Event::CheckpointBegin { .. }
-            | Event::CheckpointAlloc { .. }
-            | Event::CheckpointMap { .. }
-            | Event::CheckpointReserve { .. }
-            | Event::CheckpointPool { .. }
-            | Event::CheckpointGraph { .. }
-            | Event::CheckpointContext { .. }
-            | Event::CheckpointTotals { .. }
-            | Event::CheckpointCounters { .. }
-            | Event::CheckpointTook { .. }
-            | Event::CheckpointSampled { .. }
-            | Event::CheckpointEnd { .. } => self.checkpoint(definitions, at, observer),
             Event::CapPolicy { device, only_warns, soft } => {
                 let device = self.device(device);
                 (device.cap_only_warns, device.soft_limit) = (only_warns, soft);
@@ -279,41 +294,44 @@ impl Replay {
             }
             Event::Took(took) => {
                 self.device(took.device).driver_own.apply(&took);
-                observer.on_took(at, &took);
-                self.notify_device_change(at, took.device, observer);
+                self.observer.on_took(self.at, &took);
+                self.notify_device_change(took.device);
             }
             Event::GraphMade { exec, nodes, site, stack } => {
-                let made = definitions.site(site);
+                let made = self.definitions.site(site);
                 let device = made.map_or(DeviceId::UNKNOWN, |site| site.device);
                 let context = made.map_or(ContextId(0), |site| site.context);
                 let graph = ExecGraph { number: 0, device, context, site, stack, nodes };
                 let (graph, replaced) = self.state.exec_graphs.add(exec, graph);
                 if let Some(replaced) = replaced {
-                    observer.on_graph(at, &replaced, GraphChange::Ended);
+                    self.observer.on_graph(self.at, &replaced, GraphChange::Ended);
                 }
-                observer.on_graph(at, &graph, GraphChange::Made);
+                self.observer.on_graph(self.at, &graph, GraphChange::Made);
             }
             Event::GraphUsed { exec, again } => {
                 if let Some(graph) = self.state.exec_graphs.get(exec) {
                     let change =
                         if again { GraphChange::LaunchedAgain } else { GraphChange::Launched };
-                    observer.on_graph(at, &graph, change);
+                    self.observer.on_graph(self.at, &graph, change);
                 }
             }
             Event::GraphEnded { exec } => {
                 if let Some(graph) = self.state.exec_graphs.remove(exec) {
-                    observer.on_graph(at, &graph, GraphChange::Ended);
+                    self.observer.on_graph(self.at, &graph, GraphChange::Ended);
                 }
             }
-            Event::Mark { name, mark } => observer.on_mark(at, name, mark),
-            Event::PostMortem(found) => observer.on_post_mortem(at, &found),
+            Event::Mark { name, mark } => self.observer.on_mark(self.at, name, mark),
+            Event::PostMortem(found) => self.observer.on_post_mortem(self.at, &found),
             Event::Neighbour { device, pid, bytes } => {
-                observer.on_neighbour(at, device, pid, bytes)
+                self.observer.on_neighbour(self.at, device, pid, bytes)
             }
             Event::RecorderCost { calls, ns, one_of, bytes, stacks } => {
-                let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
-                self.state.recorder_cost = Some(cost);
+                self.state.recorder_cost = Some(RecorderCost { calls, ns, one_of, bytes, stacks });
             }
+            Event::ErrorAfterRefusal { api, result } => {
+                self.observer.on_error_after_refusal(self.at, api, result);
+            }
+            Event::ExitStatus { status } => self.observer.on_exit_status(self.at, status),
             Event::HistoryBegin { .. }
             | Event::HistoryBin(_)
             | Event::HistoryDevice(_)
@@ -323,28 +341,18 @@ impl Replay {
             | Event::HistoryPeakHolder(_)
             | Event::HistoryPhase(_)
             | Event::HistoryEnd { .. } => {
-                if let Some(history) = self.history.take(&at.event) {
+                if let Some(history) = self.aside.history.take(&self.at.event) {
                     self.state.history = Some(history);
                 }
             }
-            // A summary repeats figures of earlier events; `Trace::summary` reads it.
-            Event::SummaryBegin { .. }
-            | Event::SummaryDevice { .. }
-            | Event::SummaryKind { .. }
-            | Event::SummaryHolder(_)
-            | Event::SummaryDriver(_)
-            | Event::SummaryEnd { .. } => {}
-            Event::ErrorAfterRefusal { api, result } => {
-                observer.on_error_after_refusal(at, api, result);
-            }
-            Event::ExitStatus { status } => observer.on_exit_status(at, status),
-            Event::Anchor => {}
+            // Entries of checkpoints. A summary repeats figures of earlier events: `Trace::summary` reads it.
+            _ => self.checkpoint(),
         }
     }
 
     /// The recording was switched off or on.
-    fn switched(&mut self, at: &Stamped, on: bool, by: SwitchedBy, observer: &mut impl Observer) {
-        let time_ns = at.time_ns;
+    fn switched(&mut self, on: bool, by: SwitchedBy) {
+        let time_ns = self.at.time_ns;
         let spans = &mut self.state.off;
         let is_full = spans.len() == OFF_SPANS_KEPT;
         match (on, spans.last_mut()) {
@@ -360,10 +368,10 @@ impl Replay {
             _ => {}
         }
         if !on {
-            self.gap();
-            self.gap_by_switch = true;
+            self.aside.gap(self.state);
+            self.aside.gap_by_switch = true;
         }
-        observer.on_recording(at, on);
+        self.observer.on_recording(self.at, on);
     }
 
     fn device(&mut self, id: DeviceId) -> &mut DeviceState {
@@ -371,33 +379,27 @@ impl Replay {
     }
 
     /// Updates the peak of a device whose sums changed, and calls the observer.
-    fn notify_device_change(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
+    fn notify_device_change(&mut self, id: DeviceId) {
         let lost = self.state.certainty == Certainty::Lost;
         let device = self.state.devices.of(id);
         if !lost {
-            device.note_peak(at.time_ns, at.offset);
-            device.cache.note_peaks(at.time_ns, at.offset);
+            device.note_peak(self.at.time_ns, self.at.offset);
+            device.cache.note_peaks(self.at.time_ns, self.at.offset);
         } else if device.live_bytes > device.peak.bytes {
             let sure = device.peak;
-            device.note_peak(at.time_ns, at.offset);
+            device.note_peak(self.at.time_ns, self.at.offset);
             let unsure = std::mem::replace(&mut device.peak, sure);
-            match self.unsure_peaks.iter_mut().find(|(device, _)| *device == id) {
+            match self.aside.unsure_peaks.iter_mut().find(|(device, _)| *device == id) {
                 Some((_, peak)) if peak.bytes >= unsure.bytes => {}
                 Some((_, peak)) => *peak = unsure,
-                None => self.unsure_peaks.push((id, unsure)),
+                None => self.aside.unsure_peaks.push((id, unsure)),
             }
         }
-        observer.on_device_change(at, id, device);
+        self.observer.on_device_change(self.at, id, device);
     }
 
-    fn refuse(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        refused: Refused,
-        observer: &mut impl Observer,
-    ) {
-        let site: Option<Site> = definitions.site(refused.site);
+    fn refuse(&mut self, refused: Refused) {
+        let site: Option<Site> = self.definitions.site(refused.site);
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let sums = self.device(device);
         match refused.by {
@@ -410,17 +412,17 @@ impl Replay {
             RefusedBy::Warned => add(&mut sums.warned, 1),
         }
         if is_out_of_memory(&refused) {
-            self.state.cache.refusals.refused(at.thread, device);
+            self.state.cache.refusals.refused(self.at.thread, device);
         }
         self.state.keep_refusal(RefusalAt {
-            time_ns: at.time_ns,
-            thread: at.thread,
+            time_ns: self.at.time_ns,
+            thread: self.at.thread,
             device,
             kind: site.and_then(|site| site.kind),
             refused,
         });
-        observer.on_refusal(at, &refused, site.as_ref());
-        self.notify_device_change(at, device, observer);
+        self.observer.on_refusal(self.at, &refused, site.as_ref());
+        self.notify_device_change(device);
     }
 }
 

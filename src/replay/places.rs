@@ -1,24 +1,15 @@
 //! Pools, graphs and contexts.
 
-use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin, Stamped};
+use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin};
 
-use super::Replay;
+use super::Apply;
 use super::exec_graphs::GraphChange;
 use super::observer::{FreeCause, Observer};
 use super::state::{ContextState, PoolSums};
-use crate::trace::Definitions;
 
-impl Replay {
-    pub(super) fn pool(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        id: PoolId,
-        reserved: u64,
-        used: u64,
-        observer: &mut impl Observer,
-    ) {
-        let defined = definitions.pool(id);
+impl<O: Observer> Apply<'_, O> {
+    pub(super) fn pool(&mut self, id: PoolId, reserved: u64, used: u64) {
+        let defined = self.definitions.pool(id);
         let device = defined.map_or(DeviceId::UNKNOWN, |pool| pool.device);
         let imported = defined.is_some_and(|pool| pool.origin == PoolOrigin::Imported);
         let now = PoolSums { device, reserved, used, imported };
@@ -30,22 +21,15 @@ impl Replay {
         let sums = self.device(device);
         sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
         sums.reserve(Kind::Pool, before.reserved, reserved);
-        self.notify_device_change(at, device, observer);
+        self.notify_device_change(device);
     }
 
-    pub(super) fn graph(
-        &mut self,
-        at: &Stamped,
-        id: DeviceId,
-        reserved: u64,
-        used: u64,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn graph(&mut self, id: DeviceId, reserved: u64, used: u64) {
         let device = self.device(id);
         let before = std::mem::replace(&mut device.graph_reserved, reserved);
         device.graph_used = used;
         device.reserve(Kind::Graph, before, reserved);
-        self.notify_device_change(at, id, observer);
+        self.notify_device_change(id);
     }
 
     /// Adds a context, and counts it for its device if it is new.
@@ -57,17 +41,12 @@ impl Replay {
         }
     }
 
-    pub(super) fn end_context(
-        &mut self,
-        at: &Stamped,
-        id: ContextId,
-        observer: &mut impl Observer,
-    ) {
+    pub(super) fn end_context(&mut self, id: ContextId) {
         for key in self.state.live.owned_by(id) {
-            self.end(at, key, FreeCause::WithContext, observer);
+            self.end(key, FreeCause::WithContext);
         }
         for graph in self.state.exec_graphs.end_context(id) {
-            observer.on_graph(at, &graph, GraphChange::Ended);
+            self.observer.on_graph(self.at, &graph, GraphChange::Ended);
         }
         if let Some(context) = self.state.contexts.remove(&id) {
             let device = self.device(context.device);
@@ -76,7 +55,7 @@ impl Replay {
             if device.contexts == 0 {
                 device.context_bytes = 0;
             }
-            self.notify_device_change(at, context.device, observer);
+            self.notify_device_change(context.device);
         }
     }
 }

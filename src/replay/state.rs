@@ -252,6 +252,49 @@ impl State {
         self.live.entries() + self.exec_graphs.len() + self.space.ranges()
     }
 
+    pub(super) fn host(&mut self, kind: Kind) -> Option<&mut HostSums> {
+        match kind {
+            Kind::HostPinned => Some(&mut self.host_pinned),
+            Kind::HostRegistered => Some(&mut self.host_registered),
+            _ => None,
+        }
+    }
+
+    /// The sums of devices and of the host after all that is live was added anew: those of this state, if they are right.
+    pub fn added_up(&self) -> State {
+        let mut again = State {
+            devices: self.devices.clone(),
+            host_pinned: self.host_pinned,
+            host_registered: self.host_registered,
+            ..State::default()
+        };
+        again.forget_live();
+        for (key, live) in self.live.iter() {
+            match again.host(live.kind) {
+                Some(host) => host.add(live.weigh(live.size)),
+                None => again.devices.of(live.device).change_live(key, live, true),
+            }
+        }
+        for (_, block) in self.live.blocks() {
+            let cache = &mut again.devices.of(block.device).cache;
+            cache.add_block(block.weigh(block.size), block.weigh(1), false);
+        }
+        for pool in self.pools.values().filter(|pool| !pool.imported) {
+            let device = again.devices.of(pool.device);
+            device.reserve(Kind::Pool, 0, pool.reserved);
+            device.pool_used = device.pool_used.saturating_add(pool.used);
+        }
+        for (id, device) in &self.devices {
+            let graphs = again.devices.of(*id);
+            graphs.reserve(Kind::Graph, 0, device.graph_reserved);
+            graphs.graph_used = device.graph_used;
+        }
+        for context in self.contexts.values() {
+            again.devices.of(context.device).contexts += 1;
+        }
+        again
+    }
+
     /// Clears what is live; history stays.
     pub(super) fn forget_live(&mut self) {
         self.live.clear();

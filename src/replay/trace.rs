@@ -91,7 +91,7 @@ impl Trace {
 
     /// Replays up to the last place of the visitors. Reads nothing if they have none.
     pub fn visit(&self, definitions: &Definitions, visitors: &mut [&mut dyn Visitor]) {
-        self.visit_observed(definitions, visitors, &mut ());
+        self.visit_places(None, definitions, visitors, None, &mut ());
     }
 
     /// As [`Trace::visit`], from the last point before their places, of a replay of this trace.
@@ -101,15 +101,7 @@ impl Trace {
         definitions: &Definitions,
         visitors: &mut [&mut dyn Visitor],
     ) {
-        let (stops, owners) = stops_of(visitors);
-        if !stops.is_empty() {
-            let begin = kept.before(&stops);
-            let how: How<_> = (&mut (), &mut |_, _| {}, None);
-            self.replay_with(definitions, (begin, &stops), how, &mut |stop, state| {
-                let (visitor, index) = owners[stop];
-                visitors[visitor].visit(index, state);
-            });
-        }
+        self.visit_places(Some(kept), definitions, visitors, None, &mut ());
     }
 
     /// As [`Trace::visit`]; an observer follows up to the last place.
@@ -119,14 +111,7 @@ impl Trace {
         visitors: &mut [&mut dyn Visitor],
         observer: &mut impl Observer,
     ) {
-        let (stops, owners) = stops_of(visitors);
-        if !stops.is_empty() {
-            let how: How<_> = (observer, &mut |_, _| {}, None);
-            self.replay_with(definitions, (None, &stops), how, &mut |stop, state| {
-                let (visitor, index) = owners[stop];
-                visitors[visitor].visit(index, state);
-            });
-        }
+        self.visit_places(None, definitions, visitors, None, observer);
     }
 
     /// As [`Trace::visit_observed`], to the end of the trace.
@@ -136,12 +121,33 @@ impl Trace {
         visitors: &mut [&mut dyn Visitor],
         observer: &mut impl Observer,
     ) {
-        let (mut stops, owners) = stops_of(visitors);
-        stops.push(Until::End);
+        self.visit_places(None, definitions, visitors, Some(Until::End), observer);
+    }
+
+    /// `last`: a place beside those of the visitors.
+    fn visit_places(
+        &self,
+        kept: Option<&Kept>,
+        definitions: &Definitions,
+        visitors: &mut [&mut dyn Visitor],
+        last: Option<Until>,
+        observer: &mut impl Observer,
+    ) {
+        let of_visitor = |(visitor, of): (usize, &&mut dyn Visitor)| {
+            let stops = of.stops().into_iter().enumerate();
+            stops.map(move |(index, stop)| (stop, (visitor, index))).collect::<Vec<_>>()
+        };
+        let places = visitors.iter().enumerate().flat_map(of_visitor);
+        let (mut stops, owners): (Vec<Until>, Vec<(usize, usize)>) = places.unzip();
+        stops.extend(last);
+        if stops.is_empty() {
+            return;
+        }
+        let begin = kept.and_then(|kept| kept.before(&stops));
         let how: How<_> = (observer, &mut |_, _| {}, None);
-        self.replay_with(definitions, (None, &stops), how, &mut |stop, state| {
-            if let Some((visitor, index)) = owners.get(stop).copied() {
-                visitors[visitor].visit(index, state);
+        self.replay_with(definitions, (begin, &stops), how, &mut |stop, state| {
+            if let Some((visitor, index)) = owners.get(stop) {
+                visitors[*visitor].visit(*index, state);
             }
         });
     }
@@ -273,14 +279,6 @@ impl Gaps {
     pub(super) fn are_behind(&self, damaged: usize) -> bool {
         damaged > self.damaged
     }
-}
-
-/// The places of all visitors, and for each the visitor and its index there.
-fn stops_of(visitors: &[&mut dyn Visitor]) -> (Vec<Until>, Vec<(usize, usize)>) {
-    let stops = visitors.iter().enumerate().flat_map(|(visitor, of)| {
-        of.stops().into_iter().enumerate().map(move |(index, stop)| (stop, (visitor, index)))
-    });
-    stops.unzip()
 }
 
 impl Until {

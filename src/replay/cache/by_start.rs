@@ -24,14 +24,15 @@ pub(super) struct ByStart<T> {
     entries: Vec<Entry<T>>,
     /// Places that may be taken.
     free: Vec<u32>,
-    /// By address: the place of the last value that was found. It may hold another one, or none, by now.
+    /// By address: the place of the last value that was found. It may hold another one, or none, by now. Empty before the
+    /// first search.
     hints: Vec<u32>,
 }
 
 impl<T> Default for ByStart<T> {
     fn default() -> ByStart<T> {
-        let hints = vec![0; HINTS];
-        ByStart { order: BTreeMap::new(), entries: Vec::new(), free: Vec::new(), hints }
+        let (order, entries, free, hints) = Default::default();
+        ByStart { order, entries, free, hints }
     }
 }
 
@@ -85,6 +86,9 @@ impl<T: Copy> ByStart<T> {
     /// As [`ByStart::last`].
     #[inline]
     pub(super) fn last_mut(&mut self, address: u64) -> Option<&mut T> {
+        if self.hints.is_empty() {
+            self.hints.resize(HINTS, 0);
+        }
         let hint = (address >> HINT_SHIFT) as usize % HINTS;
         let hinted = self.entries.get(self.hints[hint] as usize);
         if !hinted.is_some_and(|entry| entry.start <= address && address < entry.until) {

@@ -26,7 +26,7 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::live::{Key, Live, LiveSet};
 use super::mapping::{AddressSpace, Asleep, Mapping};
-pub(super) use ranges::{Change, Gone};
+pub(super) use ranges::Change;
 use ranges::{Range, Ranges};
 pub(super) use refusals::Refusals;
 
@@ -45,9 +45,11 @@ pub(super) struct Placed {
 /// A framework's cache, except for its live blocks, which are in the live set.
 #[derive(Clone, Debug, Default)]
 pub struct CacheState {
+    /// The trace has had a block so far.
+    is_used: bool,
     /// Driver memory in which blocks may lie. Filled from the first block on, so that traces without
     /// blocks need no memory for it.
-    ranges: Option<Ranges>,
+    pub(super) ranges: Ranges,
     /// Blocks that lie in no known driver memory: address and size.
     outside: BTreeMap<u64, u64>,
     /// Freed blocks that wait for other streams; known in imported traces only.
@@ -56,35 +58,31 @@ pub struct CacheState {
 }
 
 impl CacheState {
-    /// Whether the trace has had a block so far.
     pub fn is_used(&self) -> bool {
-        self.ranges.is_some()
+        self.is_used
     }
 
     /// The device of the segment that contains this address.
     pub fn segment_of(&self, address: u64) -> Option<DeviceId> {
-        self.ranges.as_ref()?.cached_at(address)
+        self.ranges.cached_at(address)
     }
 
     /// Called before the first block: adds the driver memory that exists already.
     pub(super) fn begin(&mut self, live: &LiveSet, space: &AddressSpace) {
-        if self.ranges.is_some() {
+        if std::mem::replace(&mut self.is_used, true) {
             return;
         }
-        let mut ranges = Ranges::default();
         for (key, allocation) in live.iter() {
             if let Some((start, range)) = allocated(key, allocation) {
-                ranges.add(start, range, live);
+                self.ranges.add(start, range, live);
             }
         }
         for mapping in space.mappings().filter(|mapping| space.backs(mapping)) {
-            ranges.add(mapping.address, mapped(mapping, live, space), live);
+            self.ranges.add(mapping.address, mapped(mapping, live, space), live);
         }
         for piece in space.asleep() {
-            let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
-            ranges.add_paused(piece.address, range.inside(reservation_of(piece.address, space)));
+            self.put_asleep(&piece, reservation_of(piece.address, space));
         }
-        self.ranges = Some(ranges);
     }
 
     /// Places a block.
@@ -95,7 +93,7 @@ impl CacheState {
         device: DeviceId,
         space: &AddressSpace,
     ) -> Placed {
-        let Some(ranges) = &mut self.ranges else { return Placed::default() };
+        let ranges = &mut self.ranges;
         ranges.order.add(address, size);
         if ranges.begin_inside(address, size) {
             return Placed { known: true, ..Placed::default() };
@@ -113,9 +111,7 @@ impl CacheState {
             let end = address.saturating_add(size).min(reservation.end());
             let range = Range::new(end, device, Backing::Mapping).inside(reservation.address);
             ranges.cover(address, end, range);
-            if !known {
-                known = ranges.begin_block(address);
-            }
+            known = known || ranges.begin_block(address);
             let rest = ranges.take_in(address, size, device);
             over.grown = over.grown.saturating_add(rest.grown);
             over.grown_paused = over.grown_paused.saturating_add(rest.grown_paused);
@@ -129,9 +125,8 @@ impl CacheState {
 
     /// Removes a block that was outside of known memory. Returns its bytes.
     pub(super) fn displace(&mut self, address: u64) -> Option<u64> {
-        let ranges = self.ranges.as_mut()?;
-        ranges.order.remove(address);
-        match ranges.give_back(address) {
+        self.ranges.order.remove(address);
+        match self.ranges.give_back(address) {
             true => None,
             false => self.outside.remove(&address),
         }
@@ -139,11 +134,9 @@ impl CacheState {
 
     /// The bytes of a block whose memory is unmapped. 0 for a block outside of reservations.
     pub(super) fn paused_of(&self, address: u64, size: u64) -> u64 {
-        match &self.ranges {
-            Some(ranges) if ranges.is_reserved(address) => {
-                size.saturating_sub(ranges.resident_in(address, size))
-            }
-            _ => 0,
+        match self.ranges.is_reserved(address) {
+            true => size.saturating_sub(self.ranges.resident_in(address, size)),
+            false => 0,
         }
     }
 
@@ -163,16 +156,15 @@ impl CacheState {
         live: &LiveSet,
         space: &AddressSpace,
     ) -> (Vec<Change>, Vec<(u64, u64)>) {
-        if self.ranges.is_none() {
-            return (Vec::new(), Vec::new());
-        }
         self.add(mapping.address, mapped(mapping, live, space), live)
     }
 
     fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> (Vec<Change>, Vec<(u64, u64)>) {
-        let Some(ranges) = &mut self.ranges else { return (Vec::new(), Vec::new()) };
+        if !self.is_used {
+            return (Vec::new(), Vec::new());
+        }
         let end = range.end;
-        let change = ranges.add(start, range, live);
+        let change = self.ranges.add(start, range, live);
         if self.outside.is_empty() || end <= start {
             return (change, Vec::new());
         }
@@ -184,58 +176,21 @@ impl CacheState {
         (change, waiting)
     }
 
-    /// Removes the allocation that begins here.
-    pub(super) fn allocation_removed(&mut self, start: u64) -> Gone {
-        self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))
-    }
-
-    /// Removes mapped memory in `[start, end)`.
-    pub(super) fn went(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
-        self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.remove_in(start, end, live))
-    }
-
-    /// Marks mapped memory in `[start, end)` as unmapped; its segment stays.
-    pub(super) fn fell_asleep(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
-        self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.pause(start, end, live))
-    }
-
-    /// Adds a reservation. Memory that is known at its addresses belongs to it.
-    pub(super) fn reserved(&mut self, address: u64, size: u64) {
-        if let Some(ranges) = &mut self.ranges {
-            ranges.reserved(address, address.saturating_add(size));
-        }
-    }
-
     /// Adds an unmapped part of a reservation.
     pub(super) fn put_asleep(&mut self, piece: &Asleep, reservation: u64) {
-        if let Some(ranges) = &mut self.ranges {
+        if self.is_used {
             let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
-            ranges.add_paused(piece.address, range.inside(reservation));
+            self.ranges.add_paused(piece.address, range.inside(reservation));
         }
-    }
-
-    /// Whether a live block overlaps `[start, end)`.
-    pub(super) fn holds_blocks(&mut self, start: u64, end: u64, live: &LiveSet) -> bool {
-        let Some(ranges) = &mut self.ranges else { return false };
-        ranges.order.make(live);
-        !ranges.order.over(start, end).is_empty()
-    }
-
-    /// Whether a block may begin in `[start, end)`. Quick; a result of false is certain.
-    pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
-        self.ranges.as_ref().is_some_and(|ranges| ranges.may_hold_blocks(start, end))
     }
 
     /// Live blocks that overlap `[start, end)`: address, and bytes inside it.
     pub(super) fn blocks_over(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, u64)> {
-        let Some(ranges) = &mut self.ranges else { return Vec::new() };
-        ranges.order.make(live);
-        ranges.order.over(start, end)
-    }
-
-    /// Addresses at which memory became a segment since the last call.
-    pub(super) fn take_marked(&mut self) -> Vec<u64> {
-        self.ranges.as_mut().map_or_else(Vec::new, |ranges| std::mem::take(&mut ranges.marked))
+        if !self.is_used {
+            return Vec::new();
+        }
+        self.ranges.order.make(live);
+        self.ranges.order.over(start, end)
     }
 
     /// Blocks outside of known driver memory, by address: address and bytes.
@@ -245,9 +200,7 @@ impl CacheState {
 
     /// Forgets what is live.
     pub(super) fn clear(&mut self) {
-        if let Some(ranges) = &mut self.ranges {
-            ranges.clear();
-        }
+        self.ranges = Ranges::default();
         self.outside.clear();
         self.pending.clear();
     }

@@ -79,7 +79,7 @@ impl Range {
 
 /// Allocations and mappings, by address. Those of a device never overlap.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranges {
+pub(in crate::replay) struct Ranges {
     by_start: ByStart<Range>,
     /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
@@ -170,29 +170,18 @@ impl Ranges {
 
     /// Counts a block that lies in one resident range of a segment, as most do. False: it does not.
     pub(super) fn begin_inside(&mut self, address: u64, size: u64) -> bool {
-        match self.by_start.last_mut(address) {
-            Some(range)
-                if range.cached
-                    && range.resident
-                    && address < range.end
-                    && address.saturating_add(size) <= range.end =>
-            {
-                range.blocks = range.blocks.saturating_add(1);
-                true
-            }
-            _ => false,
-        }
+        let inside = |range: &&mut Range| {
+            let ends = address.saturating_add(size) <= range.end;
+            range.cached && range.resident && address < range.end && ends
+        };
+        let range = self.by_start.last_mut(address).filter(inside);
+        range.map(|range| range.blocks = range.blocks.saturating_add(1)).is_some()
     }
 
     /// Counts a block that begins at `address`. False: no memory is known there.
     pub(super) fn begin_block(&mut self, address: u64) -> bool {
-        match self.by_start.last_mut(address) {
-            Some(range) if address < range.end => {
-                range.blocks = range.blocks.saturating_add(1);
-                true
-            }
-            _ => false,
-        }
+        let range = self.by_start.last_mut(address).filter(|range| address < range.end);
+        range.map(|range| range.blocks = range.blocks.saturating_add(1)).is_some()
     }
 
     /// Makes the ranges that a block covers segments.
@@ -238,24 +227,19 @@ impl Ranges {
 
     /// Removes a block that began here. False: its memory was not known.
     pub(super) fn give_back(&mut self, address: u64) -> bool {
-        let Some(range) = self.by_start.last_mut(address) else {
-            return false;
-        };
-        if address >= range.end || range.blocks == 0 {
-            return false;
-        }
-        range.blocks -= 1;
-        true
+        let here = |range: &&mut Range| address < range.end && range.blocks > 0;
+        let range = self.by_start.last_mut(address).filter(here);
+        range.map(|range| range.blocks -= 1).is_some()
     }
 
     /// Whether a range that overlaps `[start, end)` contains blocks.
-    pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
+    pub(in crate::replay) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
         let first = self.by_start.last(start).map_or(start, |(first, _)| first);
         self.by_start.range(first..end).any(|(_, range)| range.blocks > 0)
     }
 
     /// Removes an allocation.
-    pub(super) fn remove(&mut self, start: u64) -> Gone {
+    pub(in crate::replay) fn remove(&mut self, start: u64) -> Gone {
         let Some(range) = self.by_start.remove(start) else { return Gone::default() };
         self.paused -= usize::from(!range.resident);
         let paused = if range.resident { 0 } else { -1 };
@@ -263,13 +247,18 @@ impl Ranges {
     }
 
     /// Removes mappings, or parts of them.
-    pub(super) fn remove_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+    pub(in crate::replay) fn remove_in(
+        &mut self,
+        start: u64,
+        end: u64,
+        live: &LiveSet,
+    ) -> Vec<Change> {
         let inside = self.mappings_in(start, end, live);
         inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
     }
 
     /// Pauses mappings, or parts of them.
-    pub(super) fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+    pub(in crate::replay) fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         let mut changes = Vec::new();
         for (start, range) in self.mappings_in(start, end, live) {
             if range.resident {
@@ -307,17 +296,13 @@ impl Ranges {
     }
 
     /// Adds a reservation: the ranges in it belong to it.
-    pub(super) fn reserved(&mut self, start: u64, end: u64) {
+    pub(in crate::replay) fn reserved(&mut self, start: u64, end: u64) {
         let inside: Vec<u64> = self.by_start.range(start..end).map(|(at, _)| at).collect();
         for at in inside {
             if let Some(range) = self.by_start.get_mut(at) {
                 range.reservation = start;
             }
         }
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Ranges::default();
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
@@ -353,19 +338,14 @@ impl Ranges {
                 && next.reservation == range.reservation
                 && next.end.saturating_sub(*other) == size
         };
-        let mut at = range.end;
-        while let Some((other, next)) = self.mapping_at(at).filter(page) {
+        let (mut first, mut last) = (start, range.end);
+        while let Some((other, next)) =
+            self.mapping_at(last).filter(page).or_else(|| self.ends_at(first).filter(page))
+        {
             self.by_start.insert(other, Range { cached: true, device, ..next });
             self.marked.push(other);
             grow(&next);
-            at = next.end;
-        }
-        at = start;
-        while let Some((other, next)) = self.ends_at(at).filter(page) {
-            self.by_start.insert(other, Range { cached: true, device, ..next });
-            self.marked.push(other);
-            grow(&next);
-            at = other;
+            (first, last) = (first.min(other), last.max(next.end));
         }
     }
 

@@ -122,7 +122,7 @@ impl CacheState {
     /// Segments without their blocks: mappings joined to runs.
     fn extents<'s>(&self) -> Vec<SegmentAt<'s>> {
         let mut segments: Vec<SegmentAt> = Vec::new();
-        for (start, range) in self.ranges.iter().flat_map(|ranges| ranges.cached()) {
+        for (start, range) in self.ranges.cached() {
             let bytes = range.end.saturating_sub(start);
             let paused = if range.resident { 0 } else { bytes };
             match segments.last_mut() {
