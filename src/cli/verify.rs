@@ -1,10 +1,10 @@
 //! `vramtrace verify`: checks that the events, sums, addresses and checkpoints of a trace are consistent.
 
 use vramtrace_reader::analysis::verify::{Verification, verify};
-use vramtrace_reader::report::json::verify::{SCHEMA, VerifiedTrace, VerifyReport};
+use vramtrace_reader::report::json::verify::{SCHEMA, VerifyReport};
 use vramtrace_reader::units::{clean, several};
 
-use super::select::{Input, ProcessArgs};
+use super::select::ProcessArgs;
 use crate::console::{json, print};
 use crate::error::{DONE, FOUND, Outcome};
 
@@ -34,34 +34,24 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let inputs = args.processes.open()?.into_inputs();
-    let checked: Vec<(Input, Verification)> = inputs
-        .map(|input| {
-            let found = verify(&input.trace);
-            (input, found)
-        })
-        .collect();
-    let holds = checked.iter().all(|(_, found)| found.holds());
+    let (names, traces): (Vec<String>, Vec<Verification>) = args
+        .processes
+        .open()?
+        .into_inputs()
+        .map(|input| (clean(&input.name), verify(&input.trace)))
+        .unzip();
+    let holds = traces.iter().all(|found| found.holds);
     match args.json {
-        true => {
-            let facts = checked.iter().map(|(input, found)| VerifiedTrace {
-                trace: input.trace.path().display().to_string(),
-                holds: found.holds(),
-                found,
-            });
-            let traces = facts.collect();
-            print(&json(&VerifyReport { schema: SCHEMA, holds, traces })?)?;
-        }
+        true => print(&json(&VerifyReport { schema: SCHEMA, holds, traces })?)?,
         false => {
-            let texts = checked.iter().map(|(input, found)| text(input, found, args.top));
+            let texts = names.iter().zip(&traces).map(|(name, found)| text(name, found, args.top));
             print(&texts.collect::<String>())?;
         }
     }
     Ok(if holds { DONE } else { FOUND })
 }
 
-fn text(input: &Input, found: &Verification, top: usize) -> String {
-    let name = clean(&input.name);
+fn text(name: &str, found: &Verification, top: usize) -> String {
     let mut lines = vec![match found.violated {
         0 => format!(
             "{name}: holds: {}, all sums and addresses checked {}, {} and {} of the recorder \

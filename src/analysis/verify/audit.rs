@@ -1,19 +1,13 @@
-//! Follows a replay, and checks its state now and then, and at the end.
+//! Follows a replay: what it found odd at each event, what the recorder counted, and now and then all sums and addresses.
 
-use std::collections::BTreeMap;
-
-use rustc_hash::FxHashSet;
-use vramtrace_format::{
-    DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, StopReason, ThreadId,
-};
+use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
 
 use super::checkpoints::Checkpoints;
 use super::findings::{Rule, Verification, Violation};
+use super::only_checkpoints_follow;
 use super::places;
-use super::recorded::compare_totals;
-use super::sums;
 use crate::replay::state::Inconsistencies;
-use crate::replay::{Certainty, DeviceState, Key, Observer, State};
+use crate::replay::{ByDevice, Certainty, DeviceState, Key, Observer, State};
 use crate::trace::Definitions;
 use crate::units::several;
 
@@ -26,23 +20,14 @@ pub(super) struct Audit<'d> {
     found: Verification,
     /// Before the event that is looked at.
     before: Inconsistencies,
-    devices: BTreeMap<DeviceId, Followed>,
+    /// The highest live bytes of each device.
+    highest: ByDevice<u64>,
     next_audit: u64,
     threads: Threads,
     checkpoints: Checkpoints,
-    /// Ids that have no definition, reported once each.
-    undefined: FxHashSet<(&'static str, u32)>,
     /// Allocations for whose site the recorder had no memory.
     without_site: u64,
-    last: (u64, u64),
-}
-
-/// What was seen of a device.
-#[derive(Default)]
-struct Followed {
-    underflows: u64,
-    /// The highest live bytes while they were known.
-    highest: u64,
+    last: Stamped,
 }
 
 /// The threads that changed what is live.
@@ -55,8 +40,7 @@ pub(super) struct Threads {
 impl Threads {
     fn note(&mut self, at: &Stamped) {
         if changes_memory(&at.event) {
-            self.several |= self.first.is_some_and(|first| first != at.thread);
-            self.first = Some(at.thread);
+            self.several |= *self.first.get_or_insert(at.thread) != at.thread;
         }
     }
 
@@ -82,19 +66,50 @@ fn changes_memory(event: &Event) -> bool {
     )
 }
 
+/// The sums of a device that its checkpoints and the recorder's totals have too. The last two are not known of samples:
+/// there the framework and the recorder count.
+pub(super) fn figures(device: &DeviceState) -> Vec<(&'static str, u64)> {
+    let cache = &device.cache;
+    let mut figures = vec![
+        ("live bytes", device.live_bytes),
+        ("live allocations", device.live_allocations),
+        ("requested bytes", device.requested_bytes),
+        ("allocations", device.allocations),
+        ("frees", device.frees),
+        ("refusals by the cap", device.refused_by_cap),
+        ("refusals by the driver", device.refused_by_driver),
+        ("warnings", device.warned),
+        ("bytes of pools in use", device.pool_used),
+        ("bytes of graphs in use", device.graph_used),
+        ("contexts", device.contexts.into()),
+        ("bytes of blocks", cache.allocated),
+        ("blocks", cache.blocks),
+    ];
+    figures.truncate(if cache.sampled { 11 } else { 13 });
+    figures
+}
+
+/// The figures of a device beside others, by their order: names, those of the device, the others.
+pub(super) fn pairs(
+    device: &DeviceState,
+    others: impl IntoIterator<Item = (&'static str, u64)>,
+) -> Vec<(&'static str, u64, u64)> {
+    let both = figures(device).into_iter().zip(others);
+    both.map(|((what, of), (_, other))| (what, of, other)).collect()
+}
+
 impl<'d> Audit<'d> {
     pub(super) fn new(definitions: &'d Definitions) -> Audit<'d> {
         Audit {
             definitions,
             found: Verification::default(),
             before: Inconsistencies::default(),
-            devices: BTreeMap::new(),
+            highest: ByDevice::default(),
             next_audit: BETWEEN_AUDITS,
             threads: Threads::default(),
             checkpoints: Checkpoints::default(),
-            undefined: FxHashSet::default(),
             without_site: 0,
-            last: (0, 0),
+            last: Stamped::default(),
         }
     }
 
@@ -112,87 +127,31 @@ impl<'d> Audit<'d> {
                 several(self.without_site, "allocation")
             ));
         }
-        let ended = state.ended_ns.is_some();
-        let violations = self.checkpoints.finish(ended);
-        violations.into_iter().for_each(|violation| self.found.add(violation));
+        self.checkpoints.finish(state.ended_ns.is_some(), &mut self.found);
         self.found
-    }
-
-    fn violation(&self, rule: Rule) -> Violation {
-        let (time_ns, offset) = self.last;
-        Violation {
-            rule,
-            time_ns,
-            offset,
-            device: None,
-            key: None,
-            what: String::new(),
-            expected: String::new(),
-            found: String::new(),
-        }
     }
 
     /// All sums and all addresses.
     fn audit(&mut self, state: &State) {
         self.found.audits += 1;
-        for (device, what, expected, found) in sums::compare(state) {
-            self.found.add(Violation {
-                device,
-                what: what.to_string(),
-                expected: expected.to_string(),
-                found: found.to_string(),
-                ..self.violation(Rule::Sum)
-            });
-        }
-        for misfit in places::check(state) {
-            self.found.add(Violation {
-                device: misfit.device,
-                key: misfit.key,
-                what: misfit.what.to_string(),
-                expected: misfit.expected,
-                found: misfit.found,
-                ..self.violation(misfit.rule)
-            });
-        }
-        if state.certainty != Certainty::Whole {
-            return;
-        }
-        for (id, device) in &state.devices {
-            let ended = device.allocations.saturating_sub(device.live_allocations);
-            if ended != device.frees {
-                self.found.add(Violation {
-                    device: Some(*id),
-                    what: "frees".to_string(),
-                    expected: ended.to_string(),
-                    found: device.frees.to_string(),
-                    ..self.violation(Rule::Sum)
-                });
-            }
-        }
+        check_sums(&self.last, state, &mut self.found);
+        places::check(&self.last, state, &mut self.found);
     }
 
     fn check_peaks(&mut self, state: &State) {
         for (id, device) in &state.devices {
-            let highest = self.devices.get(id).map_or(0, |followed| followed.highest);
-            let mut check = |what: &str, expected: u64, found: u64| {
-                if expected != found {
-                    self.found.add(Violation {
-                        rule: Rule::Peak,
-                        time_ns: device.peak.time_ns,
-                        offset: device.peak.offset.unwrap_or(0),
-                        device: Some(*id),
-                        key: None,
-                        what: what.to_string(),
-                        expected: expected.to_string(),
-                        found: found.to_string(),
-                    });
-                }
-            };
-            check("the peak", highest, device.peak.bytes);
+            let peak = &device.peak;
+            let of_kind = |kind: Kind| peak.by_kind[kind as usize];
             let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Imported);
-            let by_kind = kinds.map(|kind| device.peak.by_kind[kind as usize]);
-            let by_kind = by_kind.fold(0, u64::saturating_add);
-            check("the peak's bytes by kind", device.peak.bytes, by_kind);
+            let by_kind = kinds.map(of_kind).fold(0, u64::saturating_add);
+            let highest = self.highest.get(id).copied().unwrap_or(0);
+            let figures = [
+                ("the peak", highest, peak.bytes),
+                ("the peak's bytes by kind", peak.bytes, by_kind),
+            ];
+            let (time_ns, offset) = (peak.time_ns, peak.offset.unwrap_or(0));
+            let at = Stamped { time_ns, offset, ..self.last };
+            self.found.compare(&at, Rule::Peak, Some(*id), figures);
         }
     }
 
@@ -208,51 +167,45 @@ impl<'d> Audit<'d> {
                 Some(Key { space, number: key })
             }
             Event::Alloc(alloc) => Some(Key { space: alloc.space, number: alloc.key }),
-            Event::Unmap { address, .. } => Some(Key { space: Space::Vmm, number: address }),
+            Event::Unmap { address, .. } => Some(Key::object(address)),
             Event::Drift { key, .. } => Some(Key { space: Space::Device, number: key }),
             _ => None,
         };
-        let mut report = |rule, what: &str, expected: &str, found: &str| {
-            let violation = Violation {
-                key,
-                what: what.to_string(),
-                expected: expected.to_string(),
-                found: found.to_string(),
-                ..self.violation(rule)
-            };
-            self.found.add(violation);
+        let mut report = |is_new, rule, what: &str, expected: &str, found: &str| {
+            if is_new {
+                let violation = Violation::new(rule, what, expected, found);
+                self.found.add(Violation { key, ..violation }.at(at));
+            }
         };
-        if now.unknown_frees > before.unknown_frees {
-            report(Rule::FreeWithoutAllocation, "a free", "live memory", "none");
-        }
-        if now.unknown_restores > before.unknown_restores {
-            let expected = "memory that was freed just before";
-            report(Rule::FreeWithoutAllocation, "a free that was refused", expected, "none");
-        }
-        if now.replaced > before.replaced {
-            report(Rule::AllocatedTwice, "an allocation", "an address that is free", "a live one");
-        }
-        if now.unknown_sites > before.unknown_sites && site_of(&at.event) != SiteId(0) {
-            report(Rule::Undefined, "the site of an allocation", "a definition", "none");
-        }
-        if now.blocks_without_memory > before.blocks_without_memory {
-            let blocks = now.blocks_without_memory - before.blocks_without_memory;
-            let found = blocks.to_string();
-            report(Rule::Outside, "live blocks in memory that was given back", "0", &found);
-        }
-        if now.by_recorder > before.by_recorder
-            && let Event::Drift { what, .. } = at.event
-        {
-            let found = format!("{what:?}");
-            report(Rule::Recorder, "what the recorder noted", "no contradiction", &found);
+        let freed = now.unknown_frees > before.unknown_frees;
+        report(freed, Rule::FreeWithoutAllocation, "a free", "live memory", "none");
+        let restored = now.unknown_restores > before.unknown_restores;
+        let (what, expected) = ("a free that was refused", "memory that was freed just before");
+        report(restored, Rule::FreeWithoutAllocation, what, expected, "none");
+        let replaced = now.replaced > before.replaced;
+        let free = "an address that is free";
+        report(replaced, Rule::AllocatedTwice, "an allocation", free, "a live one");
+        let undefined = now.unknown_sites > before.unknown_sites
+            && matches!(at.event, Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. }
+                if alloc.site != SiteId(0));
+        report(undefined, Rule::Undefined, "the site of an allocation", "a definition", "none");
+        let blocks = now.blocks_without_memory - before.blocks_without_memory;
+        let what = "live blocks in memory that was given back";
+        report(blocks > 0, Rule::Outside, what, "0", &blocks.to_string());
+        if let Event::Drift { what, .. } = at.event {
+            let noted = ("what the recorder noted", "no contradiction");
+            report(true, Rule::Recorder, noted.0, noted.1, &format!("{what:?}"));
         }
     }
 
     /// Ids that the event names.
     fn check_ids(&mut self, at: &Stamped) {
         let (site, stack) = match at.event {
-            Event::Alloc(alloc) => (alloc.site, alloc.stack),
-            Event::CheckpointAlloc { alloc, .. } => (alloc.site, alloc.stack),
+            Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. } => {
+                // Where the recorder has no memory for a site it says 0.
+                self.without_site += u64::from(alloc.site == SiteId(0));
+                (alloc.site, alloc.stack)
+            }
             Event::Free { site, .. } | Event::FreeFailed { site, .. } => (site, StackId(0)),
             Event::Refused(refused) => (refused.site, refused.stack),
             Event::CheckpointTotals { site, stack, .. } => (site, stack),
@@ -262,38 +215,98 @@ impl<'d> Audit<'d> {
             Event::CacheOom { stack, .. } => (SiteId(0), stack),
             _ => return,
         };
-        if site != SiteId(0) && self.definitions.site(site).is_none() {
-            self.undefined(at, "a site", site.0);
-        }
-        if stack != StackId(0) && self.definitions.stacks().get(stack).is_none() {
-            self.undefined(at, "a stack", stack.0);
+        let site_is_known = site == SiteId(0) || self.definitions.site(site).is_some();
+        let stack_is_known = stack == StackId(0) || self.definitions.stacks().get(stack).is_some();
+        for (is_known, what, id) in
+            [(site_is_known, "a site", site.0), (stack_is_known, "a stack", stack.0)]
+        {
+            if !is_known {
+                let (what, found) =
+                    (format!("{what}, {id}"), format!("none of {id} ({})", event_name(&at.event)));
+                self.found.add(Violation::new(Rule::Undefined, what, "a definition", found).at(at));
+            }
         }
     }
 
-    fn undefined(&mut self, at: &Stamped, what: &'static str, id: u32) {
-        if self.undefined.insert((what, id)) {
-            let found = format!("none of {id} ({})", event_name(&at.event));
-            self.found.add(Violation {
-                what: format!("{what}, {id}"),
-                expected: "a definition".to_string(),
-                found,
-                ..self.violation(Rule::Undefined)
-            });
-        }
+    /// The totals that the recorder wrote, against those of the replay.
+    fn check_totals(&mut self, at: &Stamped, state: &State) {
+        let nothing = DeviceState::default();
+        let (id, figures): (DeviceId, Vec<(&str, u64, u64)>) = match at.event {
+            Event::Counters(of) => {
+                let id = DeviceId(of.device);
+                let device = state.devices.get(&id).unwrap_or(&nothing);
+                let recorded = [
+                    of.live,
+                    of.live_allocations,
+                    of.live_requested,
+                    of.allocations,
+                    of.frees,
+                    of.refused_by_cap,
+                    of.refused_by_driver,
+                    of.warned,
+                ];
+                let both = figures(device).into_iter().zip(recorded);
+                let mut all: Vec<_> = both.map(|((what, found), it)| (what, it, found)).collect();
+                if state.certainty == Certainty::Whole {
+                    all.push(("the peak", of.peak, device.peak.bytes));
+                }
+                (id, all)
+            }
+            Event::CacheState { device: id, allocated, reserved } => {
+                let Some(device) = state.devices.get(&id) else { return };
+                let cache = &device.cache;
+                let mut all = Vec::new();
+                if !cache.sampled {
+                    all.push(("bytes of blocks", allocated, cache.allocated));
+                }
+                // Memory of the framework that never held a block is in its figure, and in no segment.
+                // Memory that the recorder has not seen is in its figure too.
+                let may_be = cache.reserved..=device.live_bytes;
+                if cache.outside == 0 && !may_be.contains(&reserved) {
+                    all.push(("bytes of segments", reserved, cache.reserved));
+                }
+                (id, all)
+            }
+            _ => return,
+        };
+        self.found.totals += 1;
+        self.found.compare(at, Rule::Totals, Some(id), figures);
     }
 }
 
-/// The site of an allocation.
-fn site_of(event: &Event) -> SiteId {
-    match event {
-        Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. } => alloc.site,
-        _ => SiteId(0),
+/// The sums of the state, against those of a state to which all that is live was added anew.
+pub(super) fn check_sums(at: &Stamped, state: &State, violations: &mut Verification) {
+    let again = state.added_up();
+    let nothing = DeviceState::default();
+    for (id, expected) in &again.devices {
+        let found = state.devices.get(id).unwrap_or(&nothing);
+        let mut all = pairs(expected, figures(found));
+        // A page counts as the kind that came to it first, so that both are one sum.
+        let shared = |of: &DeviceState| {
+            of.kind(Kind::Device).live_bytes.saturating_add(of.kind(Kind::Pitched).live_bytes)
+        };
+        all.push(("bytes of cudaMalloc and pitched memory", shared(expected), shared(found)));
+        for kind in Kind::ALL {
+            let (it, of) = (expected.kind(kind), found.kind(kind));
+            if !matches!(kind, Kind::Device | Kind::Pitched) {
+                all.push(("bytes of a kind", it.live_bytes, of.live_bytes));
+            }
+            all.push(("requested bytes of a kind", it.requested_bytes, of.requested_bytes));
+            all.push(("allocations of a kind", it.live_allocations, of.live_allocations));
+        }
+        if state.certainty == Certainty::Whole {
+            let ended = found.allocations.saturating_sub(found.live_allocations);
+            all.push(("frees", ended, found.frees));
+        }
+        violations.compare(at, Rule::Sum, Some(*id), all);
     }
-}
-
-fn is_without_site(event: &Event) -> bool {
-    let allocates = matches!(event, Event::Alloc(_) | Event::CheckpointAlloc { .. });
-    allocates && site_of(event) == SiteId(0)
+    for (expected, found) in
+        [(&again.host_pinned, &state.host_pinned), (&again.host_registered, &state.host_registered)]
+    {
+        let bytes = ("host bytes", expected.live_bytes, found.live_bytes);
+        let number = ("host allocations", expected.live_allocations, found.live_allocations);
+        violations.compare(at, Rule::Sum, None, [bytes, number]);
+    }
 }
 
 fn event_name(event: &Event) -> String {
@@ -303,38 +316,28 @@ fn event_name(event: &Event) -> String {
 
 impl Observer for Audit<'_> {
     fn on_device_change(&mut self, at: &Stamped, id: DeviceId, device: &DeviceState) {
-        let followed = self.devices.entry(id).or_default();
-        followed.highest = followed.highest.max(device.live_bytes);
-        if device.underflows > followed.underflows {
-            followed.underflows = device.underflows;
-            self.last = (at.time_ns, at.offset);
+        let highest = self.highest.of(id);
+        *highest = device.live_bytes.max(*highest);
+        if device.underflows > 0 {
             let found = format!("below 0 after {}", event_name(&at.event));
-            self.found.add(Violation {
-                device: Some(id),
-                what: "a sum of live bytes".to_string(),
-                expected: "0 or more".to_string(),
-                found,
-                ..self.violation(Rule::Negative)
-            });
+            let violation =
+                Violation::new(Rule::Negative, "a sum of live bytes", "0 or more", found);
+            self.found.add(violation.on(id).at(at));
         }
     }
 
     fn on_applied(&mut self, at: &Stamped, state: &State) {
-        self.last = (at.time_ns, at.offset);
+        self.last = *at;
         self.threads.note(at);
-        self.without_site += u64::from(is_without_site(&at.event));
         self.check_event(at, state);
         self.check_ids(at);
-        let followed = self.checkpoints.follow(self.definitions, at, state, &self.threads);
-        followed.violations.into_iter().for_each(|violation| self.found.add(violation));
-        self.found.checkpoints += u64::from(followed.compared);
+        self.checkpoints.follow(self.definitions, at, state, &self.threads, &mut self.found);
         if !state.live_is_known() || only_checkpoints_follow(state) {
             return;
         }
-        if self.without_site == 0 {
-            let compared = compare_totals(at, state, &self.threads);
-            self.found.totals += u64::from(compared.is_some());
-            compared.into_iter().flatten().for_each(|violation| self.found.add(violation));
+        // The recorder adds up while other threads go on.
+        if self.without_site == 0 && !self.threads.are_several() {
+            self.check_totals(at, state);
         }
         if state.events >= self.next_audit || matches!(at.event, Event::CheckpointEnd { .. }) {
             self.audit(state);
@@ -342,9 +345,4 @@ impl Observer for Audit<'_> {
             self.next_audit = state.events + BETWEEN_AUDITS.max(live as u64);
         }
     }
-}
-
-/// The recorder wrote no other events any more.
-pub(super) fn only_checkpoints_follow(state: &State) -> bool {
-    state.stopped.is_some_and(|stop| stop.reason == StopReason::CannotPunch)
 }

@@ -1,10 +1,10 @@
-//! What a check of a trace found.
+//! What a check of a trace found: the result, and the JSON of a trace.
 
 use std::fmt;
 
 use rustc_hash::FxHashSet;
 use serde::{Serialize, Serializer};
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, Stamped};
 
 use crate::replay::Key;
 
@@ -64,6 +64,31 @@ pub struct Violation {
     pub found: String,
 }
 
+impl Violation {
+    pub(super) fn new(
+        rule: Rule,
+        what: impl Into<String>,
+        expected: impl ToString,
+        found: impl ToString,
+    ) -> Violation {
+        let (expected, found) = (expected.to_string(), found.to_string());
+        let (time_ns, offset, device, key, what) = (0, 0, None, None, what.into());
+        Violation { rule, time_ns, offset, device, key, what, expected, found }
+    }
+
+    pub(super) fn on(self, device: DeviceId) -> Violation {
+        Violation { device: Some(device), ..self }
+    }
+
+    pub(super) fn of(self, key: Key) -> Violation {
+        Violation { key: Some(key), ..self }
+    }
+
+    pub(super) fn at(self, at: &Stamped) -> Violation {
+        Violation { time_ns: at.time_ns, offset: at.offset, ..self }
+    }
+}
+
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Place {
@@ -84,6 +109,9 @@ fn number<S: Serializer>(device: &Option<DeviceId>, to: S) -> Result<S::Ok, S::E
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verification {
+    pub trace: String,
+    /// No check found a violation.
+    pub holds: bool,
     pub events: u64,
     /// Times at which all sums and places were checked.
     pub audits: u64,
@@ -105,17 +133,36 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// No check found a violation.
-    pub fn holds(&self) -> bool {
-        self.violated == 0
+    /// Adds a violation for each figure that is not as expected: its name, what is expected, what was found.
+    pub(super) fn compare<'f>(
+        &mut self,
+        at: &Stamped,
+        rule: Rule,
+        device: Option<DeviceId>,
+        figures: impl IntoIterator<Item = (&'f str, u64, u64)>,
+    ) {
+        for (what, expected, found) in figures.into_iter().filter(|(_, one, two)| one != two) {
+            let (what, found) = match rule {
+                Rule::Totals => {
+                    (format!("{what}, as the recorder counted"), format!("{found} in the events"))
+                }
+                Rule::Checkpoint => (format!("{what} in a checkpoint"), found.to_string()),
+                _ => (what.to_string(), found.to_string()),
+            };
+            let violation = Violation::new(rule, what, expected, found).at(at);
+            self.add(Violation { device, ..violation });
+        }
     }
 
     /// Each rule, device, address and subject counts once.
     pub(super) fn add(&mut self, violation: Violation) {
         let Violation { rule, device, key, what, .. } = &violation;
-        if self.reported.len() < KEPT && !self.reported.insert((*rule, *device, *key, what.clone()))
-        {
+        let subject = (*rule, *device, *key, what.clone());
+        if self.reported.contains(&subject) {
             return;
+        }
+        if self.reported.len() < KEPT {
+            self.reported.insert(subject);
         }
         self.violated += 1;
         if self.violations.len() < KEPT {

@@ -1,12 +1,11 @@
 //! Does a trace agree with itself? Every event is replayed, and what must hold of any program's
 //! memory is checked on the way:
 //!
-//! * each free has its allocation, and each id that an event names is defined (`audit`);
-//! * the sums that the replay keeps up to date equal those added up anew from the live set; they never
-//!   fall below zero, and the peak is their maximum (`sums`, `audit`);
+//! * each free has its allocation, and each id that an event names is defined; the totals that the recorder wrote equal
+//!   the replay's; the replay's sums equal those of what is live, they never fall below zero, and the peak is their
+//!   maximum (`audit`);
 //! * allocations, mappings and a cache's blocks do not overlap, mappings lie in objects, and blocks and
 //!   holes tile the segments (`places`);
-//! * the totals that the recorder wrote equal the replay's (`recorded`);
 //! * a replay that begins at a checkpoint has, at its end, the state of the whole replay
 //!   (`checkpoints`);
 //! * the file does not end inside a window: the recorder makes it longer by whole windows.
@@ -19,8 +18,6 @@ mod audit;
 mod checkpoints;
 mod findings;
 mod places;
-mod recorded;
-mod sums;
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +27,7 @@ pub use findings::{Rule, Verification, Violation};
 use vramtrace_format::{DamageKind, StopReason};
 
 use crate::replay::{Certainty, State, Until};
-use crate::trace::{DamageFound, Trace};
+use crate::trace::Trace;
 use crate::units::{several, size};
 
 /// Checks the whole trace.
@@ -39,10 +36,19 @@ pub fn verify(trace: &Trace) -> Verification {
     let mut audit = audit::Audit::new(&definitions);
     let replayed = trace.replay_until(&definitions, Until::End, &mut audit, &mut |_, _| {});
     let mut found = audit.finish(&replayed.state);
+    found.trace = trace.path().display().to_string();
     found.events = replayed.state.events;
     let mut damage = replayed.damage;
     damage.ranges.extend(broken);
-    found.add_cuts(&damage);
+    // What stood behind a cut is missing.
+    for cut in damage.ranges.iter().filter(|range| range.kind == DamageKind::Cut) {
+        let in_bytes = |bytes: u64| several(bytes, "byte");
+        let (whole, is) = (cut.offset.saturating_add(cut.bytes), cut.offset);
+        let violation =
+            Violation::new(Rule::Cut, "the file was cut", in_bytes(whole), in_bytes(is));
+        found.add(Violation { offset: cut.offset, ..violation });
+    }
+    found.holds = found.violated == 0;
     if let Some(first) = damage.ranges.first() {
         found.unchecked.push(format!(
             "damaged in {} ({}), first: {first}: what stood there was not checked",
@@ -59,38 +65,21 @@ pub fn verify(trace: &Trace) -> Verification {
     if found.events == 0 {
         found.unchecked.push("the file has no events: there was nothing to check".to_string());
     }
-    found.unchecked.extend(missing(&replayed.state));
+    found.unchecked.extend(missing(&replayed.state).into_iter().map(str::to_string));
     if trace.is_running() {
         found.unchecked.push("its process runs: checked as far as it is written".to_string());
     }
     found
 }
 
-impl Verification {
-    /// A file that was cut is a violation: what stood behind the cut is missing.
-    fn add_cuts(&mut self, damage: &DamageFound) {
-        for cut in damage.ranges.iter().filter(|range| range.kind == DamageKind::Cut) {
-            self.add(Violation {
-                rule: Rule::Cut,
-                time_ns: 0,
-                offset: cut.offset,
-                device: None,
-                key: None,
-                what: "the file was cut".to_string(),
-                expected: in_bytes(cut.offset.saturating_add(cut.bytes)),
-                found: in_bytes(cut.offset),
-            });
-        }
-    }
-}
-
-fn in_bytes(bytes: u64) -> String {
-    several(bytes, "byte")
+/// The recorder wrote no other events any more.
+fn only_checkpoints_follow(state: &State) -> bool {
+    state.stopped.is_some_and(|stop| stop.reason == StopReason::CannotPunch)
 }
 
 /// What missing events leave unchecked.
-fn missing(state: &State) -> Vec<String> {
-    let mut lines: Vec<&str> = Vec::new();
+fn missing(state: &State) -> Vec<&'static str> {
+    let mut lines = Vec::new();
     match state.certainty {
         Certainty::Whole => {}
         Certainty::Resumed => lines.push(
@@ -102,14 +91,14 @@ fn missing(state: &State) -> Vec<String> {
              not checked behind that place",
         ),
     }
-    if let Some(stop) = state.stopped {
-        lines.push(match stop.reason {
-            StopReason::CannotPunch => {
+    if state.stopped.is_some() {
+        lines.push(match only_checkpoints_follow(state) {
+            true => {
                 "the file reached its limit and nothing could be erased: only checkpoints and \
                  totals follow, which were not compared"
             }
-            _ => "recording stopped before the process ended: what came later was not checked",
+            false => "recording stopped before the process ended: what came later was not checked",
         });
     }
-    lines.into_iter().map(Into::into).collect()
+    lines
 }

@@ -8,17 +8,8 @@ pub const SCHEMA: &str = "vramtrace.verify/1";
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct VerifyReport<'v> {
+pub struct VerifyReport {
     pub schema: &'static str,
     pub holds: bool,
-    pub traces: Vec<VerifiedTrace<'v>>,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct VerifiedTrace<'v> {
-    pub trace: String,
-    pub holds: bool,
-    #[serde(flatten)]
-    pub found: &'v Verification,
+    pub traces: Vec<Verification>,
 }
