@@ -10,6 +10,11 @@ pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Erro
     (*device != DeviceId::UNKNOWN).then_some(device.0).serialize(to)
 }
 
+/// The number of a device, also of one that is not known.
+pub fn number<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u8(device.0)
+}
+
 /// ns as seconds.
 pub fn seconds<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(*ns as f64 / 1e9)

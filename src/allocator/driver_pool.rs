@@ -9,9 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::replay::{Least, ReplayFailure, ReplayOutcome};
 use super::rounding::MIN_BLOCK;
-use super::{Log, Request};
+use super::{Log, ReplayFailure, ReplayOutcome, Request};
 
 /// The pool grows by multiples of this.
 const STEP: u64 = 32 << 20;
@@ -147,7 +146,8 @@ pub(super) fn replay(log: &Log, capacity: Option<u64>) -> ReplayOutcome {
         .flat_map(|segment| segment.blocks.iter().map(|(_, size)| (*size, segment.stream)))
         .map(|(size, stream)| pool.take(size, stream))
         .collect();
-    let (mut outcome, mut least, mut outside) = (ReplayOutcome::default(), Least::default(), 0u64);
+    let (mut outcome, mut outside) = (ReplayOutcome::default(), 0u64);
+    let (mut least_reserved, mut least_total) = (0, 0);
     for (at, request) in log.requests().enumerate() {
         match request {
             Request::Alloc { size, stream, slot, .. } => {
@@ -171,15 +171,15 @@ pub(super) fn replay(log: &Log, capacity: Option<u64>) -> ReplayOutcome {
         outcome.peak_reserved = outcome.peak_reserved.max(pool.reserved);
         outcome.peak_total = outcome.peak_total.max(pool.reserved.saturating_add(outside));
         outcome.peak_needed = outcome.peak_needed.max(pool.live.saturating_add(outside));
-        least.reserved = least.reserved.max(needed);
-        least.total = least.total.max(needed.saturating_add(outside));
+        least_reserved = needed.max(least_reserved);
+        least_total = needed.saturating_add(outside).max(least_total);
         if outcome.failure.is_none() && capacity.is_some_and(|all| outcome.peak_total > all) {
             let outside = matches!(request, Request::Outside { .. });
             outcome.failure = Some(ReplayFailure { at, outside });
         }
     }
     outcome.driver_allocations = log.allocations();
-    outcome.least = Some(least);
+    (outcome.least_reserved, outcome.least_total) = (Some(least_reserved), Some(least_total));
     outcome
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     fn reserved(log: &Log) -> (u64, u64) {
         let outcome = replay(log, None);
-        (outcome.least.unwrap().reserved / MIB, outcome.peak_reserved / MIB)
+        (outcome.least_reserved.unwrap() / MIB, outcome.peak_reserved / MIB)
     }
 
     #[test]
@@ -244,6 +244,7 @@ mod tests {
         log.alloc(2, 20 * MIB, 0, 0);
         let at = |capacity: u64| replay(&log, Some(capacity * MIB)).failure.map(|it| it.at);
         assert_eq!((at(164), at(163)), (None, Some(2)));
-        assert_eq!(replay(&log, None).least, Some(Least { reserved: 64 * MIB, total: 164 * MIB }));
+        let free = replay(&log, None);
+        assert_eq!((free.least_reserved, free.least_total), (Some(64 * MIB), Some(164 * MIB)));
     }
 }

@@ -31,8 +31,8 @@ mod replay;
 pub mod rounding;
 mod versions;
 
-pub use cache::{BlockId, Cache, OutOfMemory, Totals};
+pub use cache::{BlockId, Cache, OutOfMemory, ReplayFailure, ReplayOutcome};
 pub use conf::{Conf, ConfError};
 pub use log::{Log, LogSegment, Request, Requests};
-pub use replay::{Least, ReplayFailure, ReplayOutcome, replay, smallest_capacity};
+pub use replay::{replay, smallest_capacity};
 pub use versions::{CONF_VARIABLE, SHARES_EXPANDABLE, TorchVersion, first_with};

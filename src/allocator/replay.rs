@@ -1,50 +1,7 @@
 //! Replays a log through the cache under one setting and one capacity. Sizes are bytes.
 
 use super::rounding::OWN_SEGMENT_STEP;
-use super::{BlockId, Cache, Conf, Log, Request, Totals, driver_pool};
-
-/// The result of a replay.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReplayOutcome {
-    pub peak_reserved: u64,
-    pub peak_allocated: u64,
-    /// Highest sum of the reserved bytes and the bytes outside of the cache.
-    pub peak_total: u64,
-    /// Highest sum of the allocated bytes and the bytes outside of the cache: no setting needs less.
-    pub peak_needed: u64,
-    /// Calls of cudaMalloc, or mappings of pages with expandable segments.
-    pub driver_allocations: u64,
-    pub driver_frees: u64,
-    /// Times that the cache was emptied to serve a request.
-    pub retries: u64,
-    pub failure: Option<ReplayFailure>,
-    /// Only of the driver's pool, whose `peak_reserved` and `peak_total` are the most that it may take.
-    pub least: Option<Least>,
-}
-
-/// The least bytes that the driver's pool takes at its peaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Least {
-    pub reserved: u64,
-    /// With the bytes outside.
-    pub total: u64,
-}
-
-/// The request at which a replay ends early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReplayFailure {
-    /// Index of the request that could not be served.
-    pub at: usize,
-    /// The bytes outside of the cache did not fit: no request of PyTorch failed.
-    pub outside: bool,
-}
-
-impl ReplayOutcome {
-    /// Whether all requests were served.
-    pub fn fits(&self) -> bool {
-        self.failure.is_none()
-    }
-}
+use super::{BlockId, Cache, Conf, Log, ReplayFailure, ReplayOutcome, Request, driver_pool};
 
 /// Replays a log. `capacity`: bytes of the card or the cap, for the cache and the memory outside of it;
 /// `None`: no limit.
@@ -84,27 +41,7 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
             break;
         }
     }
-    let Totals {
-        peak_reserved,
-        peak_allocated,
-        peak_total,
-        peak_needed,
-        driver_allocations,
-        driver_frees,
-        retries,
-        ..
-    } = cache.totals();
-    ReplayOutcome {
-        peak_reserved,
-        peak_allocated,
-        peak_total,
-        peak_needed,
-        driver_allocations,
-        driver_frees,
-        retries,
-        failure,
-        least: None,
-    }
+    ReplayOutcome { failure, ..cache.into_totals() }
 }
 
 /// The lowest sufficient capacity, to 2 MiB or a thousandth. It is found by search, because retries free

@@ -10,7 +10,7 @@ use vramtrace_reader::analysis::fits::{
 };
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::fits::report;
+use vramtrace_reader::report::json::fits::{FitsReport, SCHEMA};
 use vramtrace_reader::report::text::fits::{short, text};
 use vramtrace_reader::trace::Trace;
 
@@ -126,12 +126,16 @@ pub fn run(args: Args) -> Outcome {
     let confs = confs(&args.conf, &recordings)?;
     let question = Question { at, card, in_use, values, confs };
     let answer = answer(&recordings, &question).map_err(Failure::new)?;
+    let exit_status = status(&answer);
     match (args.json, args.short) {
-        (true, _) => print(&json(&WithDamage::new(&report(&answer), traces.iter()))?)?,
+        (true, _) => {
+            let report = FitsReport { schema: SCHEMA, answer };
+            print(&json(&WithDamage::new(&report, traces.iter()))?)?;
+        }
         (false, true) => print_text(&short(&answer))?,
         (false, false) => print_text(&text(&answer))?,
     }
-    Ok(status(&answer))
+    Ok(exit_status)
 }
 
 fn status(answer: &Answer) -> u8 {

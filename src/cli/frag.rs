@@ -8,7 +8,7 @@ use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
 use vramtrace_reader::report::text::frag::{FragOptions, text};
 
 use super::select::{DeviceArgs, Input, ProcessArgs, traces};
-use super::{caveats, moment};
+use super::{by_device, moment};
 use crate::console::{self, json, message, print};
 use crate::error::{DONE, Failure, Outcome};
 
@@ -49,9 +49,6 @@ pub struct Args {
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    let mut all: Vec<(&Input, Frag)> = Vec::new();
-    let mut not_there = None;
-    let mut seen = Vec::new();
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
     if let Moment::At(at_ns) = args.at {
         let end = |input: &Input| {
@@ -66,26 +63,18 @@ pub fn run(args: Args) -> Outcome {
             moment::require_before_end(&ends, at_ns, "--at")?;
         }
     }
-    for input in &inputs {
-        let (definitions, _) = input.trace.definitions();
-        let found = match find(&input.trace, &definitions, args.at) {
-            Ok(found) => found,
-            Err(why) => {
-                not_there = Some(format!("{}: {why}", input.name));
-                continue;
-            }
-        };
-        if found.is_empty() {
-            message(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
+    let mut not_there = None;
+    let all = by_device::find(&inputs, &args.device, |input, definitions| {
+        let found = find(&input.trace, definitions, args.at);
+        if found.as_ref().is_ok_and(Vec::is_empty) {
+            message(format_args!("{}: {}", input.name, why_no_blocks(definitions)));
         }
-        seen.extend(found.iter().map(|frag| frag.device));
-        let found = found.into_iter().filter(|frag| args.device.includes(frag.device));
-        all.extend(found.map(|frag| (input, frag)));
-    }
-    if !seen.is_empty() {
-        args.device.check(seen)?;
-    }
-    caveats::warn_damage(traces(&inputs));
+        let found = found.unwrap_or_else(|why| {
+            not_there = Some(format!("{}: {why}", input.name));
+            Vec::new()
+        });
+        Ok(found.into_iter().map(|frag| (frag.device, frag)).collect())
+    })?;
     if all.is_empty() {
         return Err(Failure::new(
             not_there.unwrap_or("no trace has memory of PyTorch's cache on this device".into()),

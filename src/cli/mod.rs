@@ -1,6 +1,7 @@
 //! The command line: one file for each command. Exit status: 0 done, 1 the finding that was asked for is there,
 //! 2 bad input.
 
+mod by_device;
 mod cap;
 mod caveats;
 mod completions;

@@ -9,11 +9,10 @@ use vramtrace_reader::analysis::whatif::{
     why_no_blocks,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::whatif::report;
+use vramtrace_reader::report::json::whatif::{SCHEMA, WhatifReport};
 use vramtrace_reader::report::text::whatif::text;
-use vramtrace_reader::report::whatif::PredictedDevice;
 
-use super::caveats;
+use super::by_device;
 use super::select::{DeviceArgs, Input, ProcessArgs, traces};
 use crate::console::{json, message, print, print_text};
 use crate::error::{DONE, Failure, Outcome};
@@ -72,51 +71,39 @@ pub fn run(args: Args) -> Outcome {
             }
         })
         .collect::<Result<Vec<(String, Conf)>, Failure>>()?;
-    let mut all: Vec<(&Input, Recorded, Prediction)> = Vec::new();
-    let mut seen = Vec::new();
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
-    for input in &inputs {
-        let (definitions, _) = input.trace.definitions();
+    let all = by_device::find(&inputs, &args.device, |input, definitions| {
         if definitions.samples_blocks() {
             return Err(Failure::new(format!("{}: {NOT_OF_SAMPLES}", input.name)));
         }
-        let devices = Recorded::of(&input.trace, &definitions);
+        let devices = Recorded::of(&input.trace, definitions);
         if devices.is_empty() {
-            message(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
+            message(format_args!("{}: {}", input.name, why_no_blocks(definitions)));
         }
-        seen.extend(devices.iter().map(|recorded| recorded.device));
-        for recorded in devices.into_iter().filter(|it| args.device.includes(it.device)) {
-            let capacities = match capacities.is_empty() {
-                true => capacities_of(&recorded),
-                false => capacities.clone(),
-            };
-            let prediction = with_progress(&recorded, &confs, capacities);
-            all.push((input, recorded, prediction));
-        }
-    }
-    if !seen.is_empty() {
-        args.device.check(seen)?;
-    }
-    caveats::warn_damage(traces(&inputs));
+        Ok(devices.into_iter().map(|recorded| (recorded.device, recorded)).collect())
+    })?;
     if all.is_empty() {
         return Err(Failure::new(
             "no trace has requests of PyTorch's cache on this device: nothing to replay",
         ));
     }
-    let devices: Vec<PredictedDevice> = all
+    let (names, devices): (Vec<&str>, Vec<Prediction>) = all
         .iter()
-        .map(|(input, recorded, prediction)| {
-            let (pid, rank) = (input.trace.header().pid, input.trace.header().rank);
-            PredictedDevice { pid, rank, recorded, prediction }
+        .map(|(input, recorded)| {
+            let capacities = match capacities.is_empty() {
+                true => capacities_of(recorded),
+                false => capacities.clone(),
+            };
+            (input.name.as_str(), with_progress(recorded, &confs, capacities))
         })
-        .collect();
+        .unzip();
     if args.json {
-        print(&json(&WithDamage::new(&report(&devices), traces(&inputs)))?)?;
+        let report = WhatifReport { schema: SCHEMA, devices };
+        print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
-    let parts: Vec<String> =
-        all.iter().zip(&devices).map(|((input, ..), device)| text(&input.name, device)).collect();
-    print_text(&parts.join("\n"))?;
+    let texts = names.iter().zip(&devices).map(|(name, prediction)| text(name, prediction));
+    print_text(&texts.collect::<Vec<String>>().join("\n"))?;
     Ok(DONE)
 }
 

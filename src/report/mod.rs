@@ -1,7 +1,6 @@
 //! Reports on traces: [`text`] for people, [`json`] for programs, [`html`] for a browser. The files
 //! beside these folders hold what several of them use.
 
-mod fits;
 pub mod html;
 pub mod json;
 mod leak_evidence;
@@ -12,5 +11,4 @@ pub mod shell;
 #[cfg(test)]
 mod tests;
 pub mod text;
-pub mod whatif;
 pub mod wording;

@@ -1,7 +1,7 @@
 //! A cache that begins with what another one held.
 
 use super::Cache;
-use super::blocks::{Block, BlockId, NONE};
+use super::blocks::{Block, BlockId};
 use crate::allocator::log::LogSegment;
 
 impl Cache {
@@ -27,17 +27,7 @@ impl Cache {
             behind = next.map_or(super::expandable::SPAN, |next| next.saturating_sub(end));
             start = self.address_space(pool, segment.size + behind);
         }
-        let plain = Block {
-            address: start,
-            size: segment.size,
-            previous: NONE,
-            next: NONE,
-            pool,
-            allocated: false,
-            mapped: true,
-            expandable,
-            freed_at: 0,
-        };
+        let plain = Block { expandable, ..Block::new(start, segment.size, pool) };
         let rest = self.blocks.add(plain);
         if behind > 0 {
             let address = start + segment.size;

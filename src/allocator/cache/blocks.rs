@@ -26,6 +26,15 @@ pub(super) struct Block {
     pub freed_at: u64,
 }
 
+impl Block {
+    /// A free segment.
+    pub(super) fn new(address: u64, size: u64, pool: u32) -> Block {
+        let (previous, next) = (NONE, NONE);
+        let (allocated, mapped, expandable, freed_at) = (false, true, false, 0);
+        Block { address, size, previous, next, pool, allocated, mapped, expandable, freed_at }
+    }
+}
+
 /// One of small and large, of the default or of a private pool, for one stream: none shares with
 /// another.
 #[derive(Debug, Default)]

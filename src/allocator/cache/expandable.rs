@@ -63,17 +63,8 @@ impl Cache {
         }
         let size = SPAN.max(size).next_multiple_of(self.page(pool));
         let address = self.address_space(pool, size);
-        let block = self.blocks.add(Block {
-            address,
-            size,
-            previous: NONE,
-            next: NONE,
-            pool,
-            allocated: false,
-            mapped: false,
-            expandable: true,
-            freed_at: 0,
-        });
+        let unmapped = Block { mapped: false, expandable: true, ..Block::new(address, size, pool) };
+        let block = self.blocks.add(unmapped);
         self.blocks.offer(block);
         block
     }

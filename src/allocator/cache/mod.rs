@@ -12,6 +12,7 @@ mod tests;
 pub use blocks::BlockId;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 
 use super::Conf;
 use super::rounding::{self, MIN_BLOCK, SMALL};
@@ -29,20 +30,53 @@ const LARGEST: u64 = 1 << 47;
 /// Where the addresses of expandable segments begin: above those of others.
 const FIRST_ADDRESS: u64 = 1 << 51;
 
-/// Bytes and counts since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub reserved: u64,
-    pub allocated: u64,
+/// What a replay needs. Sizes are bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReplayOutcome {
+    #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: u64,
+    /// Only of backend:cudaMallocAsync: the least that the driver's pool reserves; `peak_reserved_bytes` is then the most.
+    #[serde(rename = "least_reserved_bytes")]
+    pub least_reserved: Option<u64>,
+    #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: u64,
-    /// Highest sum of what is reserved and what others hold.
-    pub peak_total: u64,
-    /// Highest sum of what is allocated and what others hold: no setting needs less.
-    pub peak_needed: u64,
+    /// Calls of cudaMalloc, or mappings of pages with expandable segments.
     pub driver_allocations: u64,
     pub driver_frees: u64,
+    /// Times that the cache was emptied to serve a request.
     pub retries: u64,
+    /// Highest sum of the reserved bytes and the bytes outside of the cache; for the driver's pool the most and the least.
+    #[serde(skip)]
+    pub peak_total: u64,
+    #[serde(skip)]
+    pub least_total: Option<u64>,
+    /// Highest sum of the allocated bytes and the bytes outside of the cache: no setting needs less.
+    #[serde(skip)]
+    pub peak_needed: u64,
+    /// At its end.
+    #[serde(skip)]
+    pub reserved: u64,
+    #[serde(skip)]
+    pub allocated: u64,
+    #[serde(skip)]
+    pub failure: Option<ReplayFailure>,
+}
+
+/// The request at which a replay ends early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayFailure {
+    /// Index of the request that could not be served.
+    pub at: usize,
+    /// The bytes outside of the cache did not fit: no request of PyTorch failed.
+    pub outside: bool,
+}
+
+impl ReplayOutcome {
+    /// Whether all requests were served.
+    pub fn fits(&self) -> bool {
+        self.failure.is_none()
+    }
 }
 
 /// The caching allocator's state for one device.
@@ -61,7 +95,7 @@ pub struct Cache {
     addresses: Addresses,
     /// Of the next expandable segment.
     next_address: u64,
-    totals: Totals,
+    totals: ReplayOutcome,
 }
 
 impl Cache {
@@ -77,11 +111,16 @@ impl Cache {
             searches: 0,
             addresses: Addresses::default(),
             next_address: FIRST_ADDRESS,
-            totals: Totals::default(),
+            totals: ReplayOutcome::default(),
         }
     }
 
-    pub fn totals(&self) -> Totals {
+    /// So far.
+    pub fn totals(&self) -> &ReplayOutcome {
+        &self.totals
+    }
+
+    pub(super) fn into_totals(self) -> ReplayOutcome {
         self.totals
     }
 

@@ -1,8 +1,8 @@
 //! What the cache takes from the driver and gives back: how much room there is, whole segments,
 //! oversize blocks, garbage collection.
 
-use super::blocks::{Block, BlockId, NONE};
-use super::{Cache, OutOfMemory, Totals};
+use super::blocks::{Block, BlockId};
+use super::{Cache, OutOfMemory, ReplayOutcome};
 
 /// How much may be reserved.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ impl Limits {
         Limits { capacity, outside: 0, allowed }
     }
 
-    pub(super) fn has(&self, bytes: u64, totals: &Totals) -> bool {
+    pub(super) fn has(&self, bytes: u64, totals: &ReplayOutcome) -> bool {
         let reserved = totals.reserved.saturating_add(bytes);
         if reserved > super::LARGEST {
             return false;
@@ -78,17 +78,7 @@ impl Cache {
         }
         self.count_reserved(wanted);
         let address = self.addresses.take(wanted);
-        Ok(self.blocks.add(Block {
-            address,
-            size: wanted,
-            previous: NONE,
-            next: NONE,
-            pool,
-            allocated: false,
-            mapped: true,
-            expandable: false,
-            freed_at: 0,
-        }))
+        Ok(self.blocks.add(Block::new(address, wanted, pool)))
     }
 
     fn release_segment(&mut self, block: BlockId) {

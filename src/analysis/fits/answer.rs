@@ -1,13 +1,18 @@
 //! The answer: which batch, or which length, fits on a card, under each setting of the allocator.
 
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+
 use super::cards::{Architecture, Card, architecture_of};
-use super::law::Bound;
+use super::caveats::caveats;
+use super::law::{Bound, LawKind};
 use super::margins::Margin;
 use super::recording::Recording;
-use super::scaling::Scaling;
-use super::varied::{Axis, Values, Varied};
+use super::scaling::{Scaling, Share};
+use super::varied::{Axis, Number, Values};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::{Conf, ReplayOutcome};
+use crate::facts;
 
 /// What is asked of the recordings.
 #[derive(Clone, Debug)]
@@ -51,50 +56,90 @@ pub fn usual_settings(recordings: &[Recording]) -> Vec<(String, Conf)> {
     confs
 }
 
-/// What the recordings tell.
-#[derive(Debug)]
-pub struct Answer<'r> {
-    pub recordings: &'r [Recording],
-    pub scaling: Scaling<'r>,
-    line: Line,
-    /// `None`: neither asked for nor in the trace.
-    pub card: Option<Card>,
-    pub in_use: u64,
-    /// `in_use` is what others held of the recorded card, by the trace.
-    pub in_use_recorded: bool,
-    /// The architectures of the recorded card and of the one that is asked for, where they differ.
-    pub other: Option<(Architecture, Architecture)>,
+/// What the recordings tell: the facts of `vramtrace fits`.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Answer {
+    /// The number whose values fit or do not: `batch`.
+    pub varied: String,
+    /// Of two numbers that differ between the recordings the other one; null: one differs.
+    pub at: Option<Number>,
+    pub recorded: Vec<RecordedRun>,
+    /// null: no card is known.
+    pub card: Option<AnsweredCard>,
     /// By setting. Empty without a card.
     pub settings: Vec<SettingAnswer>,
-    /// By value, then by setting.
+    /// The batches that were asked for, under each setting.
+    #[serde(rename = "predictions")]
     pub predicted: Vec<Predicted>,
+    pub laws: Vec<LawShare>,
+    /// The part of the memory of a step that was seen at more than one batch.
+    pub paired: f64,
+    /// What limits the answer.
+    pub caveats: Vec<String>,
+    /// The architectures of the recorded card and of the one that is asked for, where they differ.
+    #[serde(skip)]
+    pub other: Option<(Architecture, Architecture)>,
 }
 
-impl Answer<'_> {
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RecordedRun {
+    pub trace: String,
+    /// The values of the number whose values fit or do not.
+    pub batches: Vec<u64>,
+    /// The numbers of its steps, each combination once.
+    pub values: Vec<Vec<Number>>,
+    pub steps: usize,
+    #[serde(serialize_with = "facts::number")]
+    #[cfg_attr(test, schemars(with = "u8"))]
+    pub ordinal: DeviceId,
+    pub card: Option<String>,
+    /// null: the trace does not contain it.
+    pub setting: Option<String>,
+    pub peak_allocated_bytes: u64,
+    pub peak_reserved_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AnsweredCard {
+    /// null: so many bytes of a card like the recorded one.
+    pub name: Option<String>,
+    pub bytes: u64,
+    /// What others use of it.
+    #[serde(rename = "in_use_bytes")]
+    pub in_use: u64,
+    /// The trace has this figure: --in-use was not given, and the card is the recorded one.
+    pub in_use_recorded: bool,
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub architecture: Option<Architecture>,
+    /// false: of another architecture than the recorded one. There is no verdict.
+    pub verdict: bool,
+}
+
+impl AnsweredCard {
+    /// Bytes that the program can use.
+    pub fn capacity(&self) -> u64 {
+        self.bytes.saturating_sub(self.in_use)
+    }
+}
+
+/// Allocations of the replayed steps whose size follows a law.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LawShare {
+    /// `constant`, `affine`, `quadratic`, `saturated` or `unknown`. Where two numbers differ, what it is in proportion to in
+    /// place of the middle three, as `batch x length^2`.
+    pub law: String,
+    pub allocations: u64,
+    pub bytes: u64,
+}
+
+impl Answer {
     /// Whether the card is the recorded one, or of its architecture.
     pub fn has_verdict(&self) -> bool {
         self.other.is_none()
-    }
-
-    pub fn varied(&self) -> &Varied {
-        &self.scaling.base().varied
-    }
-
-    /// The number whose values fit or do not.
-    pub fn searched(&self) -> Axis {
-        self.line.searched
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        self.varied().name(self.line.searched)
-    }
-
-    /// Of two numbers the other one, and its value.
-    pub fn at(&self) -> Option<(&str, u64)> {
-        self.varied().second.as_ref()?;
-        let other = self.line.searched.other();
-        Some((self.varied().name(other), self.line.through.of(other)))
     }
 
     /// Whether each value that was asked for fits under one of the settings.
@@ -103,36 +148,35 @@ impl Answer<'_> {
         let fits = |one: &Predicted| one.verdict.is_none_or(|verdict| verdict == Verdict::Fits);
         values.into_iter().all(|of| of.iter().any(fits))
     }
-
-    /// Bytes of the card that the program can use.
-    pub fn capacity(&self) -> Option<u64> {
-        self.card.as_ref().map(|card| card.bytes.saturating_sub(self.in_use))
-    }
 }
 
 /// Answers a question.
-pub fn answer<'r>(
-    recordings: &'r [Recording],
-    question: &Question,
-) -> Result<Answer<'r>, NotComparable> {
+pub fn answer(recordings: &[Recording], question: &Question) -> Result<Answer, NotComparable> {
     let scaling = Scaling::of(recordings)?;
-    let recorded = scaling.base();
+    let base = scaling.base();
     let of_recording = || {
-        let architecture = recorded.card.as_deref().and_then(architecture_of);
-        let name = recorded.card.clone();
-        recorded.recorded.card_bytes.map(|bytes| Card { name, bytes, architecture })
+        let name = base.card.clone();
+        let architecture = name.as_deref().and_then(architecture_of);
+        base.recorded.card_bytes.map(|bytes| Card { name, bytes, architecture })
     };
     let card = question.card.clone().or_else(of_recording);
     let asked = card.as_ref().and_then(|card| card.architecture);
-    let here = recorded.card.as_deref().and_then(architecture_of);
+    let here = base.card.as_deref().and_then(architecture_of);
     let other = here.zip(asked).filter(|(here, asked)| here != asked);
-    let of_others = recorded.recorded.others_bytes.filter(|_| question.card.is_none());
-    let in_use_recorded = question.in_use.is_none() && of_others.is_some();
-    let in_use = question.in_use.or(of_others).unwrap_or(0);
-    let capacity = card.as_ref().map(|card| card.bytes.saturating_sub(in_use));
+    let of_others = base.recorded.others_bytes.filter(|_| question.card.is_none());
+    let card = card.map(|card| AnsweredCard {
+        name: card.name,
+        bytes: card.bytes,
+        in_use: question.in_use.or(of_others).unwrap_or(0),
+        in_use_recorded: question.in_use.is_none() && of_others.is_some(),
+        architecture: card.architecture,
+        verdict: other.is_none(),
+    });
     let line = Line::through(scaling.base_values(), question.at);
-    let settings = capacity.map(|capacity| answers(&scaling, line, &question.confs, capacity));
-    let settings = settings.unwrap_or_default();
+    let settings = card
+        .as_ref()
+        .map(|card| answers(&scaling, line, &question.confs, card.capacity()))
+        .unwrap_or_default();
     let predict = |value: &u64| {
         let one = |(index, conf): (usize, &(String, Conf))| {
             let setting = settings.get(index).filter(|_| other.is_none());
@@ -140,18 +184,44 @@ pub fn answer<'r>(
         };
         question.confs.iter().enumerate().map(one).collect::<Vec<_>>()
     };
-    let predicted = question.values.iter().flat_map(predict).collect();
+    let shares = scaling.shares();
+    let law = |kind: LawKind| {
+        let Share { blocks, bytes } = shares.get(&kind).copied().unwrap_or_default();
+        LawShare { law: kind.name(&base.varied), allocations: blocks, bytes }
+    };
+    let searched = line.searched;
     Ok(Answer {
-        recordings,
-        in_use,
-        in_use_recorded,
+        varied: base.varied.name(searched).to_string(),
+        at: base.varied.second.as_ref().map(|_| Number {
+            name: base.varied.name(searched.other()).to_string(),
+            value: line.through.of(searched.other()),
+        }),
+        recorded: recordings.iter().map(|one| one.facts(searched)).collect(),
+        predicted: question.values.iter().flat_map(predict).collect(),
+        laws: LawKind::all(&base.varied).into_iter().map(law).collect(),
+        paired: scaling.paired,
+        caveats: caveats(&scaling, card.as_ref()),
         settings,
-        line,
-        scaling,
         card,
         other,
-        predicted,
     })
+}
+
+impl Recording {
+    fn facts(&self, searched: Axis) -> RecordedRun {
+        let of = &self.recorded;
+        RecordedRun {
+            trace: self.name.clone(),
+            batches: self.values_of(searched),
+            values: self.values().into_iter().map(|at| self.varied.numbers(at)).collect(),
+            steps: self.steps(),
+            ordinal: of.device,
+            card: self.card.clone(),
+            setting: of.in_force.variable().map(|(_, text)| text.to_string()),
+            peak_allocated_bytes: of.peak_allocated,
+            peak_reserved_bytes: of.peak_reserved,
+        }
+    }
 }
 
 /// The values among which the largest that fits is searched: one number varies, the other one stays.
@@ -174,40 +244,50 @@ impl Line {
     }
 }
 
-/// Bytes, with the interval that holds the truth in 95 of 100 cases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Bytes. The interval is meant to hold the truth in 95 of 100 cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Interval {
-    pub low: u64,
+    #[serde(rename = "expected_bytes")]
     pub expected: u64,
+    #[serde(rename = "low_bytes")]
+    pub low: u64,
+    #[serde(rename = "high_bytes")]
     pub high: u64,
 }
 
 /// A run at one value under one setting, without a limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Predicted {
     pub value: u64,
+    #[serde(rename = "conf")]
     pub setting: String,
     /// PyTorch's own figures: torch.cuda.max_memory_allocated and max_memory_reserved.
+    #[serde(rename = "peak_allocated")]
     pub allocated: Interval,
+    #[serde(rename = "peak_reserved")]
     pub reserved: Interval,
-    /// The cache and everything else on the device.
+    /// PyTorch's cache and all other memory of the process on the device.
+    #[serde(rename = "peak_total")]
     pub total: Interval,
-    /// On the card.
+    /// `fits`, `does not fit`, `too close to say`; null: no verdict.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub verdict: Option<Verdict>,
 }
 
 /// Whether a batch, or a length, fits on a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "&'static str")]
 pub enum Verdict {
     Fits,
     DoesNotFit,
     TooClose,
 }
 
-impl Verdict {
-    /// As in output.
-    pub fn name(self) -> &'static str {
-        match self {
+impl From<Verdict> for &'static str {
+    fn from(verdict: Verdict) -> &'static str {
+        match verdict {
             Verdict::Fits => "fits",
             Verdict::DoesNotFit => "does not fit",
             Verdict::TooClose => "too close to say",
@@ -216,17 +296,20 @@ impl Verdict {
 }
 
 /// The values that fit on a card under one setting.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SettingAnswer {
+    #[serde(rename = "conf")]
     pub setting: String,
     pub in_force: bool,
     /// Why recorded calls would fail with it.
     pub forbidden: Option<String>,
-    /// The largest value that fits for certain; 0: none.
+    /// The largest value that fits; 0: none.
     pub fits: u64,
     /// The largest that is expected to fit.
     pub expected: u64,
-    /// The smallest that does not fit for certain. `None`: above all values that were tried.
+    /// The smallest that does not fit; null: none was found.
+    #[serde(rename = "does_not_fit")]
     pub fails: Option<u64>,
 }
 

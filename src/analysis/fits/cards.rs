@@ -1,25 +1,15 @@
 //! Cards by name: the memory that CUDA can use on each, and its architecture. docs/gpu-evidence.md has the sources.
 
+use serde::Serialize;
+
 /// Cards of one architecture choose the same kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Architecture {
     Volta,
     Turing,
     Ampere,
     Ada,
     Hopper,
-}
-
-impl Architecture {
-    pub fn name(self) -> &'static str {
-        match self {
-            Architecture::Volta => "Volta",
-            Architecture::Turing => "Turing",
-            Architecture::Ampere => "Ampere",
-            Architecture::Ada => "Ada",
-            Architecture::Hopper => "Hopper",
-        }
-    }
 }
 
 /// A card, or so many bytes of one.
@@ -164,7 +154,11 @@ mod tests {
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
             let gib: f64 = cells[2].parse().unwrap();
             assert!((gib * 1024.0 - mib as f64).abs() <= 6.0, "{line}: {mib} MiB");
-            assert_eq!((cells[3], cells[4]), (row.architecture.name(), source), "{line}");
+            assert_eq!(
+                (cells[3], cells[4]),
+                (&*format!("{:?}", row.architecture), source),
+                "{line}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use vramtrace_format::{Definition, Event, Kind, Mark, Space};
 
 use super::*;
-use crate::allocator::{BlockId, Cache, Conf, Totals};
+use crate::allocator::{BlockId, Cache, Conf, ReplayOutcome};
 use crate::testing::TraceBuilder;
 use crate::trace::Trace;
 
@@ -132,8 +132,8 @@ impl Program {
     }
 
     /// What a run takes.
-    pub(super) fn peaks(&self, at: Values, conf: &Conf) -> Totals {
-        self.run(&[at; 3], conf).cache.totals()
+    pub(super) fn peaks(&self, at: Values, conf: &Conf) -> ReplayOutcome {
+        self.run(&[at; 3], conf).cache.totals().clone()
     }
 
     /// What is read of a run.

@@ -6,6 +6,7 @@
 
 mod answer;
 mod cards;
+mod caveats;
 mod guesses;
 #[cfg(test)]
 mod hostile_tests;
@@ -32,7 +33,8 @@ mod varied;
 use std::fmt;
 
 pub use answer::{
-    Answer, Interval, Predicted, Question, SettingAnswer, Verdict, answer, usual_settings,
+    Answer, AnsweredCard, Interval, LawShare, Predicted, Question, RecordedRun, SettingAnswer,
+    Verdict, answer, usual_settings,
 };
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
@@ -41,7 +43,7 @@ pub use marked::{
 };
 pub use recording::{Batches, Recording};
 pub use scaling::{Scaling, Share};
-pub use varied::{Axis, Name, Values, Varied};
+pub use varied::{Axis, Name, Number, Values, Varied, describe};
 
 /// The largest batch, or length, that is read, asked for and tried.
 pub const LARGEST_BATCH: u64 = 1 << 20;

@@ -160,7 +160,7 @@ fn holds(
     prop_assert!(
         (interval.low..=interval.high).contains(&right),
         "{right} is not in {interval:?} at {to:?}, of {:?}",
-        answer.scaling.recorded
+        answer.recorded
     );
     Ok(())
 }

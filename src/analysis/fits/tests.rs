@@ -268,7 +268,7 @@ fn what_others_held_of_the_recorded_card_is_not_there_for_a_run() {
         });
         let question = Question { at: None, card, in_use, values: Vec::new(), confs: Vec::new() };
         let answer = answer(&runs, &question).unwrap();
-        (answer.in_use, answer.in_use_recorded)
+        answer.card.map_or((0, false), |card| (card.in_use, card.in_use_recorded))
     };
     let known = sample(Some(10 << 30), Some(11 << 30));
     assert_eq!(asked(known, None, None), (3 << 30, true));

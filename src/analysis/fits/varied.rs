@@ -1,5 +1,7 @@
 //! What differs between the recordings: one number, as the batch, or two, as the batch and the length of samples.
 
+use serde::Serialize;
+
 /// The name of a number that differs: `batch`, or `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(String);
@@ -65,14 +67,26 @@ impl Varied {
         second.unwrap_or(&self.first).as_str()
     }
 
-    /// `batch 4 length 256`.
-    pub fn describe(&self, values: Values) -> String {
-        let first = format!("{} {}", self.first.as_str(), values.first);
-        match &self.second {
-            Some(second) => format!("{first} {} {}", second.as_str(), values.second),
-            None => first,
-        }
+    /// Each number, with its name.
+    pub fn numbers(&self, values: Values) -> Vec<Number> {
+        let values = [values.first, values.second];
+        let number = |(name, value): (&Name, u64)| Number { name: name.0.clone(), value };
+        self.names().zip(values).map(number).collect()
     }
+}
+
+/// `batch 4 length 256`.
+pub fn describe(numbers: &[Number]) -> String {
+    let one = |number: &Number| format!("{} {}", number.name, number.value);
+    numbers.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// A number that differs between the recordings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Number {
+    pub name: String,
+    pub value: u64,
 }
 
 /// One of two numbers.
@@ -156,7 +170,7 @@ mod tests {
         let both = [("batch", "length"), ("length", "batch")];
         for varied in both.map(|(one, other)| Varied::two(name(one), name(other))) {
             let values = Values { first: 4, second: 256 };
-            assert_eq!(varied.describe(values), "batch 4 length 256");
+            assert_eq!(describe(&varied.numbers(values)), "batch 4 length 256");
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::analysis::whatif::{
     GRID, NOT_OF_SAMPLES, Recorded as RecordedRequests, capacities_of, predict,
 };
 use crate::analysis::{Places, Process};
-use crate::report::whatif::PredictedDevice;
 use crate::report::{json, text};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
@@ -107,19 +106,9 @@ pub(super) fn whatif(process: &Process, trace: &Trace) -> Prediction {
     };
     let confs: Vec<(String, Conf)> = GRID.iter().filter_map(conf).collect();
     let recorded = RecordedRequests::of(trace, &process.definitions);
-    let predictions: Vec<_> =
-        recorded.iter().map(|one| predict(one, &confs, capacities_of(one), &|| {})).collect();
-    let devices: Vec<PredictedDevice> = recorded
-        .iter()
-        .zip(&predictions)
-        .map(|(recorded, prediction)| PredictedDevice {
-            pid: process.header.pid,
-            rank: process.header.rank,
-            recorded,
-            prediction,
-        })
-        .collect();
-    Ok(json::whatif::report(&devices))
+    let predict = |one| predict(one, &confs, capacities_of(one), &|| {});
+    let devices = recorded.iter().map(predict).collect();
+    Ok(json::whatif::WhatifReport { schema: json::whatif::SCHEMA, devices })
 }
 
 /// Assembles the facts, and fills [`Process::fatal`].

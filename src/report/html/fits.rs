@@ -19,5 +19,6 @@ pub(super) struct PageFits {
 pub(super) fn fits(traces: &[Trace]) -> Option<PageFits> {
     let recordings = marked_recordings(traces);
     let answer = answer(&recordings, &Question::usual(&recordings)).ok()?;
-    Some(PageFits { line: text::fits::headline(&answer)?, facts: json::fits::report(&answer) })
+    let line = text::fits::headline(&answer)?;
+    Some(PageFits { line, facts: json::fits::FitsReport { schema: json::fits::SCHEMA, answer } })
 }

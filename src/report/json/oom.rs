@@ -5,7 +5,6 @@ use vramtrace_format::{Cause as DriverCause, Header};
 
 use super::in_use::InUseFacts;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
-use super::whatif;
 use crate::analysis::oom::{Advice, Explained, Oom, Swallowed, advice};
 use crate::analysis::{GroupBy, StackClassifier};
 use crate::report::oom::{ListedOom, ProcessRefusals};
@@ -414,7 +413,7 @@ pub(super) fn advice_facts(advice: &Advice) -> AdviceFacts {
         Advice::Setting { conf, spare, origin } => {
             facts.conf = Some(conf.clone());
             facts.spare_bytes = Some(*spare);
-            facts.under = Some(whatif::origin_name(*origin));
+            facts.under = Some(origin.name());
         }
         Advice::Cap { bytes }
         | Advice::Card { bytes }

@@ -2,18 +2,17 @@
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use crate::analysis::fits::{
-    Answer, Interval, Predicted, Question, Recording, SettingAnswer, Verdict, answer,
+    Answer, Interval, Predicted, Question, RecordedRun, SettingAnswer, Verdict, answer, describe,
     marked_recordings,
 };
-use crate::report::fits::caveats;
 use crate::trace::Trace;
 use crate::units::{clean, gib, size};
 
 /// The answer, first in one line.
 pub fn text(answer: &Answer) -> String {
     let mut out = format!("{}\n", short(answer));
-    for recording in answer.recordings {
-        out.push_str(&format!("  {}\n", of_recording(recording)));
+    for recorded in &answer.recorded {
+        out.push_str(&format!("  {}\n", of_recording(recorded)));
     }
     if !answer.settings.is_empty() && answer.has_verdict() {
         out.push('\n');
@@ -30,7 +29,7 @@ pub fn text(answer: &Answer) -> String {
         out.push_str(&predictions(answer));
     }
     out.push('\n');
-    for caveat in caveats(answer) {
+    for caveat in &answer.caveats {
         out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
         out.push('\n');
     }
@@ -52,15 +51,14 @@ pub fn line_of_marks(traces: &[Trace]) -> Option<String> {
     headline(&answer)
 }
 
-fn of_recording(recording: &Recording) -> String {
-    let values: Vec<String> =
-        recording.values().into_iter().map(|at| recording.varied.describe(at)).collect();
+fn of_recording(recorded: &RecordedRun) -> String {
+    let values: Vec<String> = recorded.values.iter().map(|numbers| describe(numbers)).collect();
     format!(
         "{}: {}, reserved {} at its peak under {}",
-        clean(&recording.name),
+        clean(&recorded.trace),
         values.join(", "),
-        gib(recording.recorded.peak_reserved),
-        clean(recording.recorded.in_force.name())
+        gib(recorded.peak_reserved_bytes),
+        clean(recorded.setting.as_deref().unwrap_or("default"))
     )
 }
 
@@ -71,22 +69,20 @@ pub(crate) fn headline(answer: &Answer) -> Option<String> {
         Some(name) => format!("{} ({})", clean(name), gib(card.bytes)),
         None => gib(card.bytes),
     };
-    let in_use = match answer.in_use {
+    let in_use = match card.in_use {
         0 => String::new(),
         bytes => format!(", {} of it in use", gib(bytes)),
     };
     let setting = answer.settings.iter().find(|setting| setting.in_force);
     let setting = setting.or(answer.settings.first())?;
-    let varied = answer.name();
-    let at = answer.at().map_or(String::new(), |(name, value)| format!(" at {name} {value}"));
+    let varied = &answer.varied;
+    let at = answer.at.as_ref().map_or(String::new(), |at| format!(" at {} {}", at.name, at.value));
     if let Some((recorded, asked)) = answer.other {
         return Some(format!(
-            "about {} at {varied} {}{}; recorded on {}, never tried on {}",
-            gib(answer.capacity()?),
+            "about {} at {varied} {}{}; recorded on {recorded:?}, never tried on {asked:?}",
+            gib(card.capacity()),
             setting.expected,
             at.replacen("at", "and", 1),
-            recorded.name(),
-            asked.name()
         ));
     }
     Some(format!("{} on {on}{in_use}", says(varied, &at, setting)))
@@ -130,7 +126,7 @@ fn settings(answer: &Answer) -> String {
 
 fn predictions(answer: &Answer) -> String {
     let mut table = Table::new(2, "rlrrrl");
-    table.head(&[answer.name(), "setting", "allocated", "reserved", "interval", "verdict"]);
+    table.head(&[&answer.varied, "setting", "allocated", "reserved", "interval", "verdict"]);
     for predicted in &answer.predicted {
         let (verdict, style) = verdict(predicted);
         table.styled([
@@ -150,10 +146,11 @@ fn interval(interval: Interval) -> String {
 }
 
 fn verdict(predicted: &Predicted) -> (&'static str, anstyle::Style) {
-    match predicted.verdict {
-        None => ("", PLAIN),
-        Some(Verdict::Fits) => (Verdict::Fits.name(), PLAIN),
-        Some(Verdict::DoesNotFit) => (Verdict::DoesNotFit.name(), BAD),
-        Some(Verdict::TooClose) => (Verdict::TooClose.name(), WARN),
-    }
+    let Some(verdict) = predicted.verdict else { return ("", PLAIN) };
+    let style = match verdict {
+        Verdict::Fits => PLAIN,
+        Verdict::DoesNotFit => BAD,
+        Verdict::TooClose => WARN,
+    };
+    (verdict.into(), style)
 }

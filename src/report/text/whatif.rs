@@ -2,27 +2,25 @@
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use crate::allocator::ReplayOutcome;
-use crate::analysis::whatif::{NoFit, Origin, Prediction};
+use crate::analysis::whatif::{AtCapacity, NoFit, Origin, Prediction};
 use crate::report::shell::quoted;
-use crate::report::whatif::{PredictedDevice, caveats};
 use crate::units::{clean, count, gib, limit, seconds, several, size};
 
 /// The prediction for one device. `name`: the name of the process.
-pub fn text(name: &str, device: &PredictedDevice) -> String {
-    let PredictedDevice { recorded, prediction, .. } = device;
+pub fn text(name: &str, prediction: &Prediction) -> String {
     let mut out = format!(
         "{}  GPU {}  {}  recorded under {}\n",
         paint(BOLD, &clean(name)),
-        recorded.device.0,
-        several(recorded.log.allocations(), "allocation"),
-        clean(recorded.in_force.name())
+        prediction.ordinal.0,
+        several(prediction.allocations, "allocation"),
+        clean(prediction.in_force.as_deref().unwrap_or("default"))
     );
-    if let Some(oom) = recorded.out_of_memory.last {
+    if let Some(oom) = prediction.out_of_memory {
         out.push_str(&format!(
             "{} at {}: a request of {} got nothing; replayed up to it and with it\n",
             paint(BAD, "ended out of memory"),
-            seconds(oom.time_ns),
-            size(oom.size)
+            seconds(oom.at_ns),
+            size(oom.asked_bytes)
         ));
     }
     out.push('\n');
@@ -52,7 +50,7 @@ pub fn text(name: &str, device: &PredictedDevice) -> String {
         }
         None => out.push_str("  None of these is notably better than the setting in force.\n"),
     }
-    for caveat in caveats(recorded, prediction) {
+    for caveat in &prediction.caveats {
         out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
         out.push('\n');
     }
@@ -106,35 +104,29 @@ fn table(prediction: &Prediction) -> String {
             (count(free.driver_allocations), style),
             (setting.smallest.map_or("?".into(), gib), style),
         ];
-        let verdicts = capacities.iter().zip(&setting.at).map(|(c, o)| {
-            match prediction.is_too_close(o, c.bytes) {
-                true => ("too close to say".into(), WARN),
-                false => verdict(o, c.bytes),
-            }
-        });
-        table.cells(first.into_iter().chain(verdicts));
+        table.cells(first.into_iter().chain(setting.at.iter().map(verdict)));
     }
     table.render()
 }
 
 /// Bytes at the peak, or the interval that holds them.
 fn reserved(free: &ReplayOutcome) -> String {
-    match free.least {
-        Some(least) => format!("{} to {}", gib(least.reserved), gib(free.peak_reserved)),
+    match free.least_reserved {
+        Some(least) => format!("{} to {}", gib(least), gib(free.peak_reserved)),
         None => gib(free.peak_reserved),
     }
 }
 
 /// Whether a replay fitted, as a cell of the table.
-fn verdict(outcome: &ReplayOutcome, capacity: u64) -> (String, anstyle::Style) {
-    match (outcome.failure, outcome.retries) {
-        (Some(failure), _) if failure.outside => ("no, for others".into(), BAD),
-        (Some(_), _) => ("no".into(), BAD),
-        (None, 0) => {
-            let spare = gib(capacity.saturating_sub(outcome.peak_total));
-            (format!("yes, {spare} to spare"), PLAIN)
+fn verdict(at: &AtCapacity) -> (String, anstyle::Style) {
+    match at.spare_bytes {
+        _ if at.too_close => ("too close to say".into(), WARN),
+        None if at.for_others => ("no, for others".into(), BAD),
+        None => ("no".into(), BAD),
+        Some(spare) if at.retries == 0 => (format!("yes, {} to spare", gib(spare)), PLAIN),
+        Some(_) => {
+            let retries = if at.retries == 1 { "retry" } else { "retries" };
+            (format!("yes, {} {retries}", count(at.retries)), PLAIN)
         }
-        (None, 1) => ("yes, 1 retry".into(), PLAIN),
-        (None, retries) => (format!("yes, {} retries", count(retries)), PLAIN),
     }
 }

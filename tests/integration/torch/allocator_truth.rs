@@ -134,7 +134,7 @@ fn the_interval_of_the_drivers_pool_holds_what_was_measured() {
     let conf = Conf::parse("backend:cudaMallocAsync").unwrap();
     for (mode, measured) in [("churn", 1688), ("turns", 1969)] {
         let outcome = replay(&recorded(&format!("cache_{mode}.csv.gz")), &conf, None);
-        let least = thousandths(outcome.least.unwrap().reserved);
+        let least = thousandths(outcome.least_reserved.unwrap());
         let most = thousandths(outcome.peak_reserved);
         assert!((least..=most).contains(&measured), "{mode}: {least} to {most}, not {measured}");
     }

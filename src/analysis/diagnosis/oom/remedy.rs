@@ -50,7 +50,7 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
     let conf = |name: &&str| Some((name.to_string(), Conf::parse(name).ok()?));
     let confs: Vec<(String, Conf)> = GRID.iter().filter_map(conf).collect();
     let Prediction { settings, .. } = predict(&recorded, &confs, vec![capacity], &|| {});
-    let fits = |at: usize| settings[at].at.first().is_some_and(|outcome| outcome.fits());
+    let fits = |at: usize| settings[at].at.first().is_some_and(|at| at.fits);
     let best = (0..settings.len())
         .find(|at| fits(*at) && !settings[*at].in_force && settings[*at].forbidden.is_none());
     let in_force = (0..settings.len()).find(|at| settings[*at].in_force);
@@ -58,10 +58,7 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
         // The replay contradicts the run: its predictions are worthless here.
         return None;
     }
-    let spare = |at: usize| {
-        let outcome = settings[at].at.first()?;
-        Some(capacity.bytes.saturating_sub(outcome.peak_total))
-    };
+    let spare = |at: usize| settings[at].at.first()?.spare_bytes;
     Some(Remedy {
         capacity: capacity.bytes,
         origin: capacity.origin,

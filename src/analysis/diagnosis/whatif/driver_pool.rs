@@ -6,13 +6,11 @@ use std::collections::BTreeMap;
 use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{DeviceId, Kind, Refused, Stamped};
 
-use super::compatible::Obstacles;
-use super::recorded::{InForce, Recorded, RecordedOoms, outside};
-use crate::allocator::{Conf, Log, TorchVersion};
+use super::recorded::{Recorded, RecordedOoms, Streams, outside};
+use crate::allocator::{Conf, Log};
 use crate::replay::{
-    AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Observer, Until, held_by_others,
+    AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, OUT_OF_MEMORY, Observer, Until,
 };
-use crate::symbols::torch_version;
 use crate::trace::{Definitions, Site, Trace};
 
 /// Whether the run's tensors are allocations of the driver's pool.
@@ -23,12 +21,9 @@ pub(super) fn is_in_force(definitions: &Definitions) -> bool {
 
 /// The requests of each device with such allocations. Reads the trace once.
 pub(super) fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
-    let (devices, streams) = (BTreeMap::new(), Vec::new());
+    let (devices, streams) = (BTreeMap::new(), Streams::default());
     let mut requests = Requests { definitions, devices, streams };
     let reading = trace.replay_until(definitions, until, &mut requests, &mut |_, _| {});
-    let in_force = InForce::of(definitions);
-    let torch = torch_version(definitions, trace.header());
-    let torch = torch.as_deref().and_then(TorchVersion::parse);
     let Requests { devices, streams, .. } = requests;
     let recorded = |(id, of): (DeviceId, OfDevice)| {
         let mut log = of.log;
@@ -36,29 +31,14 @@ pub(super) fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Ve
             log.refused(refused.size);
         }
         let state = reading.state.devices.get(&id)?;
+        // What the backend that is in force forbids does not hold for others.
         Some(Recorded {
-            device: id,
-            log,
-            sources: Vec::new(),
-            in_force: in_force.clone(),
             peak_reserved: state.kind(Kind::Pool).peak_bytes,
             peak_allocated: of.peak,
             from_ns: of.from_ns,
             out_of_memory: RecordedOoms { last: of.refused, survived: of.survived },
-            // What the backend that is in force forbids does not hold for others.
-            obstacles: Obstacles { torch, ..Obstacles::default() },
-            emptied: 0,
-            knows_requests: true,
-            unknown_requests: 0,
-            knows_streams: true,
             streams: streams.len(),
-            knows_uses: false,
-            cap_bytes: state.cap_bytes.filter(|bytes| *bytes > 0),
-            card_bytes: definitions
-                .device(id)
-                .map(|device| device.total_bytes)
-                .filter(|bytes| *bytes > 0),
-            others_bytes: state.sample.and_then(|at| held_by_others(&at.sample)),
+            ..Recorded::with_log(trace, definitions, (id, state), log)
         })
     };
     devices.into_iter().filter(|(_, of)| of.log.allocations() > 0).filter_map(recorded).collect()
@@ -81,19 +61,7 @@ struct OfDevice {
 struct Requests<'d> {
     definitions: &'d Definitions,
     devices: BTreeMap<DeviceId, OfDevice>,
-    /// Raw handles, by the number that they have here.
-    streams: Vec<u64>,
-}
-
-impl Requests<'_> {
-    fn stream(&mut self, live: &Live) -> u32 {
-        let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
-        let known = self.streams.iter().position(|known| *known == stream);
-        known.unwrap_or_else(|| {
-            self.streams.push(stream);
-            self.streams.len() - 1
-        }) as u32
-    }
+    streams: Streams,
 }
 
 impl Observer for Requests<'_> {
@@ -101,7 +69,7 @@ impl Observer for Requests<'_> {
         if live.kind != Kind::Pool {
             return;
         }
-        let stream = self.stream(live);
+        let stream = self.streams.number(self.definitions, live);
         let device = self.devices.entry(live.device).or_default();
         device.survived += u64::from(device.refused.take().is_some());
         // Those of a checkpoint come first, as requests of that moment.
@@ -124,7 +92,6 @@ impl Observer for Requests<'_> {
     }
 
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        const OUT_OF_MEMORY: i32 = 2;
         let Some(site) = site.filter(|site| site.kind == Some(Kind::Pool)) else { return };
         if refused.result == OUT_OF_MEMORY {
             let device = self.devices.entry(site.device).or_default();

@@ -82,14 +82,11 @@ fn a_fit_that_uses_by_other_streams_may_undo_is_too_close_to_say() {
     let confs = [("default".to_string(), Conf::default())];
     let capacities: Vec<Capacity> =
         [30, 45, 70].map(|mib| Capacity { bytes: mib * MIB, origin: Origin::Asked }).to_vec();
-    let prediction = predict(&found, &confs, capacities.clone(), &|| {});
+    let prediction = predict(&found, &confs, capacities, &|| {});
     assert_eq!(prediction.unseen, 20 * MIB);
-    let setting = &prediction.settings[0];
-    let of = |at: usize| {
-        let close = prediction.is_too_close(&setting.at[at], capacities[at].bytes);
-        (setting.at[at].fits(), close)
-    };
-    assert_eq!([of(0), of(1), of(2)], [(false, false), (true, true), (true, false)]);
+    let of = |at: &AtCapacity| (at.fits, at.too_close);
+    let verdicts: Vec<(bool, bool)> = prediction.settings[0].at.iter().map(of).collect();
+    assert_eq!(verdicts, [(false, false), (true, true), (true, false)]);
 }
 
 /// A program that uses one stream alone is told from an older recorder by the setting.

@@ -3,6 +3,7 @@
 //! [`Recorded`] reads the requests from a trace in one pass. [`predict`] replays them under each setting
 //! and capacity, and ranks the results.
 
+mod caveats;
 mod compatible;
 mod driver_pool;
 mod lanes;
@@ -13,7 +14,8 @@ mod sharing;
 
 pub use no_blocks::{NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
-    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
+    AtCapacity, Capacity, FailedRequest, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting,
+    capacities_of, predict,
 };
 pub use recorded::{InForce, Recorded, RecordedOoms, Source};
 

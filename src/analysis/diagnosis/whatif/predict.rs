@@ -1,10 +1,14 @@
 //! Replays a recorded run under settings and capacities, and ranks them.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::BTreeMap;
 
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+
+use super::caveats::caveats;
 use super::recorded::Recorded;
 use crate::allocator::{Conf, ReplayOutcome, replay, smallest_capacity};
+use crate::facts;
 
 /// The settings that are tried where none are given.
 pub const GRID: [&str; 9] = [
@@ -32,6 +36,18 @@ pub enum Origin {
     Reserved,
 }
 
+impl Origin {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Asked => "asked",
+            Origin::Cap => "cap",
+            Origin::Card => "card",
+            Origin::Reserved => "reserved",
+        }
+    }
+}
+
 /// A capacity in bytes, for PyTorch's cache and all other memory of the device in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -47,30 +63,110 @@ pub fn capacities_of(recorded: &Recorded) -> Vec<Capacity> {
 }
 
 /// The results of one setting.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Setting {
+    #[serde(rename = "conf")]
     pub name: String,
+    #[serde(skip)]
     pub conf: Conf,
     /// The run was recorded under it.
     pub in_force: bool,
     /// The replay without a limit.
+    #[serde(flatten)]
     pub free: ReplayOutcome,
-    /// The replays under the prediction's capacities, in their order.
-    pub at: Vec<ReplayOutcome>,
-    /// The lowest sufficient capacity in bytes.
+    /// By capacity in bytes.
+    pub fits: BTreeMap<String, bool>,
+    #[serde(rename = "at_capacity")]
+    pub at: Vec<AtCapacity>,
+    /// The lowest sufficient capacity.
+    #[serde(rename = "smallest_capacity_bytes")]
     pub smallest: Option<u64>,
+    pub compatible: bool,
     /// Why recorded calls would fail with it.
+    #[serde(rename = "reason")]
     pub forbidden: Option<String>,
 }
 
-/// Every setting, best first.
-#[derive(Clone, Debug)]
+/// The replay under a capacity.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AtCapacity {
+    pub capacity_bytes: u64,
+    /// `asked`, `cap` or `card`.
+    pub origin: &'static str,
+    pub fits: bool,
+    /// It fits by less than what uses by other streams may need, which the trace does not show; or it lies between the least
+    /// and the most of backend:cudaMallocAsync.
+    pub too_close: bool,
+    pub peak_reserved_bytes: u64,
+    pub retries: u64,
+    /// Unused bytes of the capacity at the peak; null where it does not fit.
+    pub spare_bytes: Option<u64>,
+    /// It does not fit although all requests of PyTorch were served: others take too much.
+    #[serde(skip)]
+    pub for_others: bool,
+}
+
+impl AtCapacity {
+    fn of(capacity: Capacity, outcome: &ReplayOutcome) -> AtCapacity {
+        let Capacity { bytes, origin } = capacity;
+        AtCapacity {
+            capacity_bytes: bytes,
+            origin: origin.name(),
+            fits: outcome.fits(),
+            too_close: !outcome.fits() && outcome.least_total.is_some_and(|least| least <= bytes),
+            peak_reserved_bytes: outcome.peak_reserved,
+            retries: outcome.retries,
+            spare_bytes: outcome.fits().then(|| bytes.saturating_sub(outcome.peak_total)),
+            for_others: outcome.failure.is_some_and(|failure| failure.outside),
+        }
+    }
+}
+
+/// A device of a process under every setting.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Prediction {
-    pub capacities: Vec<Capacity>,
+    #[serde(serialize_with = "facts::number")]
+    #[cfg_attr(test, schemars(with = "u8"))]
+    pub ordinal: DeviceId,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// The setting that the run was recorded under; null: the trace does not contain it.
+    pub in_force: Option<String>,
+    /// As recorded.
+    pub recorded_peak_reserved_bytes: u64,
+    pub recorded_peak_allocated_bytes: u64,
+    /// The history begins here; null: it is complete.
+    #[serde(rename = "from_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    pub from_ns: Option<u64>,
+    /// The last request, if it failed and the run allocated nothing after it.
+    pub out_of_memory: Option<FailedRequest>,
+    /// Best first.
     pub settings: Vec<Setting>,
+    /// What limits the prediction.
+    pub caveats: Vec<String>,
+    #[serde(skip)]
+    pub capacities: Vec<Capacity>,
+    /// Number of recorded allocations.
+    #[serde(skip)]
+    pub allocations: u64,
     /// Bytes that the run reserved and its replay does not, where uses by other streams explain them: a setting may need
     /// as much more. 0: nothing is missing.
+    #[serde(skip)]
     pub unseen: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FailedRequest {
+    /// Since the start of the trace. In a trace without times it is only an order.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub at_ns: u64,
+    pub asked_bytes: u64,
 }
 
 impl Prediction {
@@ -90,15 +186,6 @@ impl Prediction {
         (!best.in_force && (fewer_fail || less)).then_some(best)
     }
 
-    /// Whether an outcome fits a capacity by less than what the replay does not see, or the capacity lies between the least
-    /// and the most of the driver's pool.
-    pub fn is_too_close(&self, outcome: &ReplayOutcome, capacity: u64) -> bool {
-        match outcome.fits() {
-            true => capacity < outcome.peak_total.saturating_add(self.unseen),
-            false => outcome.least.is_some_and(|least| least.total <= capacity),
-        }
-    }
-
     /// Why no setting fits, if none does.
     pub fn no_fit(&self) -> Option<NoFit> {
         let usable = || self.settings.iter().filter(|setting| setting.forbidden.is_none());
@@ -108,18 +195,11 @@ impl Prediction {
         }
         let capacity = *self.capacities.iter().min_by_key(|capacity| capacity.bytes)?;
         let index = self.capacities.iter().position(|other| *other == capacity)?;
-        let may_fit =
-            |outcome: &ReplayOutcome| outcome.fits() || self.is_too_close(outcome, capacity.bytes);
-        if usable().any(|setting| may_fit(&setting.at[index])) {
+        if usable().any(|setting| setting.at[index].fits || setting.at[index].too_close) {
             return None;
         }
         let least = usable().filter_map(|setting| Some((setting.smallest?, &setting.name))).min();
         Some(NoFit::Below { capacity, least: least.map(|(bytes, name)| (bytes, name.clone())) })
-    }
-
-    /// The setting that the run was recorded under.
-    pub fn in_force(&self) -> Option<&Setting> {
-        self.settings.iter().find(|setting| setting.in_force)
     }
 }
 
@@ -140,7 +220,7 @@ pub enum NoFit {
 const NOTABLY: f64 = 0.985;
 
 fn misses(setting: &Setting) -> usize {
-    setting.at.iter().filter(|outcome| !outcome.fits()).count()
+    setting.at.iter().filter(|at| !at.fits).count()
 }
 
 /// Replays the run under each of `confs` and under the setting in force, on all cores. `progress` is called
@@ -157,29 +237,17 @@ pub fn predict(
     {
         confs.push((recorded.in_force.name().to_string(), conf.clone()));
     }
-    let slots: Vec<Mutex<Option<Setting>>> = confs.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((slot, (name, conf))) = {
-            let index = next.fetch_add(1, Relaxed);
-            slots.get(index).zip(confs.get(index))
-        } {
-            let setting = one(recorded, name, conf, &capacities);
-            if let Ok(mut slot) = slot.lock() {
-                *slot = Some(setting);
-            }
-            progress();
-        }
+    let one = |(name, conf): (String, Conf)| {
+        let setting = setting(recorded, name, conf, &capacities);
+        progress();
+        setting
     };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(confs.len());
-    std::thread::scope(|scope| {
-        for _ in 1..workers {
-            scope.spawn(work);
-        }
-        work();
+    let mut settings: Vec<Setting> = std::thread::scope(|scope| {
+        let one = &one;
+        let spawn = |conf| scope.spawn(move || one(conf));
+        let all: Vec<_> = confs.into_iter().map(spawn).collect();
+        all.into_iter().filter_map(|one| one.join().ok()).collect()
     });
-    let mut settings: Vec<Setting> =
-        slots.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect();
     settings.sort_by_key(|setting| {
         let free = &setting.free;
         (
@@ -192,7 +260,25 @@ pub fn predict(
     });
     let now = settings.iter().find(|setting| setting.in_force);
     let unseen = now.map_or(0, |now| recorded.unseen(now.free.peak_reserved));
-    Prediction { capacities, settings, unseen }
+    for at in settings.iter_mut().flat_map(|setting| &mut setting.at) {
+        at.too_close |= at.spare_bytes.is_some_and(|spare| spare < unseen);
+    }
+    let last = recorded.out_of_memory.last;
+    Prediction {
+        ordinal: recorded.device,
+        pid: recorded.pid,
+        rank: recorded.rank,
+        in_force: recorded.in_force.set.as_ref().map(|_| recorded.in_force.name().to_string()),
+        recorded_peak_reserved_bytes: recorded.peak_reserved,
+        recorded_peak_allocated_bytes: recorded.peak_allocated,
+        from_ns: recorded.from_ns,
+        out_of_memory: last.map(|oom| FailedRequest { at_ns: oom.time_ns, asked_bytes: oom.size }),
+        caveats: caveats(recorded, &settings),
+        settings,
+        capacities,
+        allocations: recorded.log.allocations(),
+        unseen,
+    }
 }
 
 impl Recorded {
@@ -205,21 +291,25 @@ impl Recorded {
     }
 }
 
-fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) -> Setting {
+fn setting(recorded: &Recorded, name: String, conf: Conf, capacities: &[Capacity]) -> Setting {
     let log = &recorded.log;
-    let free = replay(log, conf, None);
-    let at = capacities.iter().map(|capacity| match capacity.bytes >= free.peak_total {
+    let free = replay(log, &conf, None);
+    let at = |capacity: &Capacity| match capacity.bytes >= free.peak_total {
         // The peak fits: the limit is never reached.
-        true if conf.per_process_memory_fraction.is_none() => free.clone(),
-        _ => replay(log, conf, Some(capacity.bytes)),
-    });
+        true if conf.per_process_memory_fraction.is_none() => AtCapacity::of(*capacity, &free),
+        _ => AtCapacity::of(*capacity, &replay(log, &conf, Some(capacity.bytes))),
+    };
+    let at: Vec<AtCapacity> = capacities.iter().map(at).collect();
+    let forbidden = recorded.forbids(&name, &conf);
     Setting {
-        name: name.to_string(),
-        conf: conf.clone(),
-        in_force: recorded.in_force.conf.as_ref() == Some(conf),
-        at: at.collect(),
-        smallest: smallest_capacity(log, conf, &free),
-        forbidden: recorded.forbids(name, conf),
+        name,
+        in_force: recorded.in_force.conf.as_ref() == Some(&conf),
+        fits: at.iter().map(|at| (at.capacity_bytes.to_string(), at.fits)).collect(),
+        at,
+        smallest: smallest_capacity(log, &conf, &free),
+        compatible: forbidden.is_none(),
+        forbidden,
         free,
+        conf,
     }
 }

@@ -14,8 +14,8 @@ use super::lanes::{Lane, Lanes};
 use super::sharing;
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
-    AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
-    SegmentAt, State, Until, held_by_others,
+    AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping,
+    OUT_OF_MEMORY, Observer, SegmentAt, State, Until, held_by_others,
 };
 use crate::symbols::{Symbols, torch_version};
 use crate::trace::{Definitions, IMPORT, Site, Trace};
@@ -23,6 +23,8 @@ use crate::trace::{Definitions, IMPORT, Site, Trace};
 /// The requests to one device's cache, with the facts that a prediction needs. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Recorded {
+    pub pid: u32,
+    pub rank: Option<u32>,
     pub device: DeviceId,
     pub log: Log,
     /// Where the allocations of the log come from, in its order. Empty, unless they were asked for. The request that
@@ -115,6 +117,41 @@ impl Recorded {
         Recorded::read(trace, definitions, Until::End, false)
     }
 
+    /// What the trace has of a device beside its requests.
+    pub(super) fn with_log(
+        trace: &Trace,
+        definitions: &Definitions,
+        (id, device): (DeviceId, &DeviceState),
+        log: Log,
+    ) -> Recorded {
+        let header = trace.header();
+        let torch = torch_version(definitions, header);
+        let torch = torch.as_deref().and_then(TorchVersion::parse);
+        let known = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0);
+        Recorded {
+            pid: header.pid,
+            rank: header.rank,
+            device: id,
+            log,
+            sources: Vec::new(),
+            in_force: InForce::of(definitions),
+            peak_reserved: device.cache.peak_reserved.bytes,
+            peak_allocated: device.cache.peak_allocated.bytes,
+            from_ns: None,
+            out_of_memory: RecordedOoms::default(),
+            obstacles: Obstacles { torch, ..Obstacles::default() },
+            emptied: 0,
+            knows_requests: true,
+            unknown_requests: 0,
+            knows_streams: true,
+            streams: 0,
+            knows_uses: false,
+            cap_bytes: known(device.cap_bytes),
+            card_bytes: known(definitions.device(id).map(|device| device.total_bytes)),
+            others_bytes: device.sample.and_then(|at| held_by_others(&at.sample)),
+        }
+    }
+
     /// The same, with [`Recorded::sources`].
     pub fn with_sources(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
         Recorded::read(trace, definitions, Until::End, true)
@@ -137,7 +174,7 @@ impl Recorded {
             alone: definitions.setting(IMPORT).is_some(),
             wants_sources,
             devices: BTreeMap::new(),
-            streams: Vec::new(),
+            streams: Streams::default(),
         };
         let reading = trace.replay_until(definitions, until, &mut observer, &mut |_, _| {});
         let all = observer.finish(&reading.state, trace);
@@ -146,6 +183,25 @@ impl Recorded {
             return driver_pool::read(trace, definitions, until);
         }
         all
+    }
+}
+
+/// Raw handles of streams, by the number that they have in a log.
+#[derive(Debug, Default)]
+pub(super) struct Streams(Vec<u64>);
+
+impl Streams {
+    pub(super) fn number(&mut self, definitions: &Definitions, live: &Live) -> u32 {
+        let stream = definitions.site(live.site).map_or(0, |site| site.stream);
+        let known = self.0.iter().position(|known| *known == stream);
+        known.unwrap_or_else(|| {
+            self.0.push(stream);
+            self.0.len() - 1
+        }) as u32
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -243,8 +299,7 @@ struct RequestObserver<'d> {
     alone: bool,
     wants_sources: bool,
     devices: BTreeMap<DeviceId, Builder>,
-    /// Raw handles, by the number that they have here.
-    streams: Vec<u64>,
+    streams: Streams,
 }
 
 impl RequestObserver<'_> {
@@ -255,13 +310,7 @@ impl RequestObserver<'_> {
 
     /// Stream and private pool of a block; zero where the trace does not tell.
     fn lane(&mut self, live: &Live) -> Lane {
-        let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
-        let known = self.streams.iter().position(|known| *known == stream);
-        let stream = known.unwrap_or_else(|| {
-            self.streams.push(stream);
-            self.streams.len() - 1
-        });
-        (stream as u32, live.pool.0)
+        (self.streams.number(self.definitions, live), live.pool.0)
     }
 
     /// A new event of a block of this device.
@@ -303,12 +352,8 @@ impl RequestObserver<'_> {
             .filter(|(_, device)| device.cache.peak_allocated.bytes > 0)
             .map(|(id, _)| *id)
             .collect();
-        let in_force = InForce::of(self.definitions);
-        let stacks: Vec<StackId> =
-            self.devices.values().flat_map(|builder| builder.shared.iter().copied()).collect();
+        let stacks = self.devices.values().flat_map(|builder| builder.shared.iter().copied());
         let symbols = Symbols::of(self.definitions, trace.header(), stacks);
-        let torch = torch_version(self.definitions, trace.header());
-        let torch = torch.as_deref().and_then(TorchVersion::parse);
         let mut all = Vec::new();
         for id in used {
             let mut builder = self.devices.remove(&id).unwrap_or_default();
@@ -317,47 +362,31 @@ impl RequestObserver<'_> {
             if let Some(oom) = last {
                 builder.log.refused(oom.size);
             }
-            let device = &state.devices[&id];
-            let shared: Vec<Option<String>> = builder
-                .shared
-                .iter()
-                .map(|stack| sharing::by_others(&symbols, trace.header(), *stack))
-                .collect();
-            let shared_by_torch = shared.contains(&None);
-            let mut shared_by: Vec<String> = shared.into_iter().flatten().collect();
-            shared_by.dedup();
-            let obstacles = Obstacles {
-                torch,
+            let by = |stack: &StackId| sharing::by_others(&symbols, trace.header(), *stack);
+            let shared: Vec<Option<String>> = builder.shared.iter().map(by).collect();
+            let known =
+                Recorded::with_log(trace, self.definitions, (id, &state.devices[&id]), builder.log);
+            let has = |setting| self.definitions.setting(setting).is_some();
+            let mut obstacles = Obstacles {
                 bypassed: compatible::bypassed(self.definitions),
-                shared_by,
-                shared_by_torch,
-                mapped_by_others: builder.mapped && !in_force.is_expandable(),
+                shared_by_torch: shared.contains(&None),
+                shared_by: shared.into_iter().flatten().collect(),
+                mapped_by_others: builder.mapped && !known.in_force.is_expandable(),
+                ..known.obstacles
             };
+            obstacles.shared_by.dedup();
             all.push(Recorded {
-                device: id,
-                log: builder.log,
                 sources: builder.sources.unwrap_or_default(),
-                in_force: in_force.clone(),
-                peak_reserved: device.cache.peak_reserved.bytes,
-                peak_allocated: device.cache.peak_allocated.bytes,
                 from_ns: builder.from_ns,
                 out_of_memory: RecordedOoms { last, survived: builder.survived },
                 obstacles,
                 emptied: builder.emptied,
-                knows_requests: builder.knows_requests
-                    || self.definitions.setting(BLOCK_REQUESTS).is_some(),
+                knows_requests: builder.knows_requests || has(BLOCK_REQUESTS),
                 unknown_requests: builder.unknown_requests,
-                knows_streams: builder.knows_streams
-                    || self.definitions.setting(BLOCK_STREAMS).is_some(),
+                knows_streams: builder.knows_streams || has(BLOCK_STREAMS),
                 streams: builder.lanes.streams(),
                 knows_uses: self.alone,
-                cap_bytes: device.cap_bytes.filter(|bytes| *bytes > 0),
-                card_bytes: self
-                    .definitions
-                    .device(id)
-                    .map(|device| device.total_bytes)
-                    .filter(|bytes| *bytes > 0),
-                others_bytes: device.sample.and_then(|at| held_by_others(&at.sample)),
+                ..known
             });
         }
         all
@@ -468,7 +497,6 @@ impl Observer for RequestObserver<'_> {
     }
 
     fn on_refusal(&mut self, _at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        const OUT_OF_MEMORY: i32 = 2;
         if let Some(site) = site.filter(|_| refused.result == OUT_OF_MEMORY) {
             let builder = self.device(site.device);
             // Segments that were released before the refusal were not released for this request.

@@ -1,16 +1,8 @@
-//! One predicted device, and the caveats of a prediction.
+//! The caveats of a prediction.
 
-use crate::analysis::whatif::{Prediction, Recorded, Setting};
+use super::predict::Setting;
+use super::recorded::Recorded;
 use crate::units::{clean, gib, seconds, several};
-
-/// One device of one process, predicted.
-#[derive(Debug)]
-pub struct PredictedDevice<'p> {
-    pub pid: u32,
-    pub rank: Option<u32>,
-    pub recorded: &'p Recorded,
-    pub prediction: &'p Prediction,
-}
 
 /// Relative difference up to which the replayed peak counts as equal to the recorded one. A larger
 /// difference gets a caveat.
@@ -21,7 +13,7 @@ const SIZES_OF_BLOCKS: &str = "the trace has sizes of blocks, not of requests: g
     where sizes repeat, as in a training, and to 6 % where they do not; a snapshot of PyTorch has the requests";
 
 /// The caveats of a prediction, one sentence each.
-pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<String> {
+pub(super) fn caveats(recorded: &Recorded, settings: &[Setting]) -> Vec<String> {
     let mut caveats = Vec::new();
     if let Some(from) = recorded.from_ns {
         caveats.push(format!(
@@ -53,7 +45,7 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
             clean(recorded.in_force.name())
         ));
     }
-    if let Some(now) = prediction.in_force().filter(|_| recorded.peak_reserved > 0)
+    if let Some(now) = settings.iter().find(|it| it.in_force && recorded.peak_reserved > 0)
         && recorded.from_ns.is_none()
     {
         let off = now.free.peak_reserved as f64 / recorded.peak_reserved as f64 - 1.0;
@@ -93,7 +85,7 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
             several(recorded.emptied, "time")
         ));
     }
-    if prediction.settings.iter().any(|setting| setting.conf.driver_pool) {
+    if settings.iter().any(|setting| setting.conf.driver_pool) {
         caveats.push(
             "backend:cudaMallocAsync takes memory from the driver's pool, which places blocks by rules of its own: \
              an interval, and no proposal"
@@ -104,7 +96,7 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
         setting.conf.garbage_collection_threshold > 0.0
             && setting.conf.per_process_memory_fraction.is_none()
     };
-    if prediction.settings.iter().any(idle_garbage) {
+    if settings.iter().any(idle_garbage) {
         caveats.push(
             "garbage_collection_threshold does nothing without a memory fraction \
              (torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction)"

@@ -1,6 +1,9 @@
-//! The caveats of an answer about batches.
+//! The caveats of an answer.
 
-use crate::analysis::fits::{Answer, Axis, LawKind};
+use super::answer::AnsweredCard;
+use super::law::LawKind;
+use super::scaling::Scaling;
+use super::varied::{Axis, describe};
 use crate::units::size;
 
 /// Part of the bytes of a run whose law may be unknown without a note.
@@ -9,8 +12,7 @@ const UNKNOWN_PART: f64 = 0.02;
 const AGREES: f64 = 0.01;
 
 /// One sentence each.
-pub(super) fn caveats(answer: &Answer) -> Vec<String> {
-    let scaling = &answer.scaling;
+pub(super) fn caveats(scaling: &Scaling, card: Option<&AnsweredCard>) -> Vec<String> {
     let base = scaling.base();
     let mut caveats = Vec::new();
     for (axis, name) in [Axis::First, Axis::Second].into_iter().zip(base.varied.names()) {
@@ -37,7 +39,7 @@ pub(super) fn caveats(answer: &Answer) -> Vec<String> {
              intervals include what they may become",
             size(unknown),
             size(all),
-            base.varied.describe(scaling.base_values())
+            describe(&base.varied.numbers(scaling.base_values()))
         ));
     }
     if scaling.model_off > AGREES {
@@ -47,17 +49,17 @@ pub(super) fn caveats(answer: &Answer) -> Vec<String> {
             scaling.model_off * 100.0
         ));
     }
-    if answer.in_use_recorded {
-        caveats.push(format!(
+    match card {
+        Some(card) if card.in_use_recorded => caveats.push(format!(
             "{} of the card were held by other processes and the driver when the run was recorded, and are \
              subtracted: --in-use gives another figure",
-            size(answer.in_use)
-        ));
-    } else if answer.card.is_some() && answer.in_use == 0 {
-        caveats.push(
+            size(card.in_use)
+        )),
+        Some(AnsweredCard { in_use: 0, .. }) => caveats.push(
             "memory that a desktop or other processes use is not subtracted: give it with --in-use"
                 .into(),
-        );
+        ),
+        _ => {}
     }
     caveats
 }
