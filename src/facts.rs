@@ -24,6 +24,16 @@ pub fn seconds_or_null<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, 
     ns.map(|ns| ns as f64 / 1e9).serialize(to)
 }
 
+/// For keys that are absent where they are 0.
+pub fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A list of which a document has the length.
+pub fn length<T, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(all.len() as u64)
+}
+
 /// What switches the recording off.
 pub fn name_of_switch(by: SwitchedBy) -> &'static str {
     match by {

@@ -22,7 +22,7 @@ pub struct ContextId(pub u16);
 pub struct PoolId(pub u16);
 
 /// CUDA ordinal as this process sees it, 0 to 254. [`DeviceId::UNKNOWN`] is counted separately, not as device 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u8);
 
 impl DeviceId {

@@ -1,7 +1,5 @@
 //! Parses the setting string of PYTORCH_CUDA_ALLOC_CONF: `max_split_size_mb:128,expandable_segments:True`.
 
-use std::fmt;
-
 const MIB: u64 = 1 << 20;
 
 /// The settings that change where blocks are placed. Sizes are bytes. Other keys (threads, pinned memory,
@@ -39,16 +37,9 @@ impl Default for Conf {
 }
 
 /// Why a setting string is invalid. The message names the key, the value and the valid values.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
 pub struct ConfError(String);
-
-impl fmt::Display for ConfError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfError {}
 
 /// Keys that are accepted and change no placement.
 const NO_PLACEMENT: [&str; 11] = [

@@ -81,8 +81,8 @@ pub fn run(args: Args) -> Outcome {
         ));
     }
     if args.json {
-        let facts = |(input, frag): &(&Input, Frag)| facts(frag, input.trace.header(), args.at);
-        let devices = all.iter().map(facts).collect();
+        let facts = |(input, frag): (&Input, Frag)| facts(frag, input.trace.header());
+        let devices = all.into_iter().map(facts).collect();
         let report = FragReport { schema: SCHEMA, devices };
         print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);

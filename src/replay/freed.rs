@@ -1,31 +1,28 @@
 //! The latest frees. The recorder writes a free before it calls the driver. If the driver refuses the
 //! free, the allocation is still live and is restored from here.
 
+use std::collections::VecDeque;
+
 use super::live::{Key, Live};
 
 /// Far more than the frees of all threads between the record of a free and its refusal.
 const KEPT: usize = 1024;
 
+/// The oldest first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RecentlyFreed {
-    ring: Vec<(Key, Live)>,
-    next: usize,
-}
+pub(super) struct RecentlyFreed(VecDeque<(Key, Live)>);
 
 impl RecentlyFreed {
     pub(super) fn push(&mut self, key: Key, live: &Live) {
-        if self.ring.len() < KEPT {
-            self.ring.push((key, *live));
-        } else {
-            self.ring[self.next] = (key, *live);
+        if self.0.len() == KEPT {
+            self.0.pop_front();
         }
-        self.next = (self.next + 1) % KEPT;
+        self.0.push_back((key, *live));
     }
 
     /// The latest free of this key.
     pub(super) fn find(&self, key: Key) -> Option<Live> {
-        let (newer, older) = self.ring.split_at(self.next.min(self.ring.len()));
-        newer.iter().rev().chain(older.iter().rev()).find(|(k, _)| *k == key).map(|(_, l)| *l)
+        self.0.iter().rev().find(|(of, _)| *of == key).map(|(_, live)| *live)
     }
 }
 

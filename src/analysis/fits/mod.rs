@@ -30,8 +30,6 @@ mod terms;
 mod tests;
 mod varied;
 
-use std::fmt;
-
 pub use answer::{
     Answer, AnsweredCard, Interval, LawShare, Predicted, Question, RecordedRun, SettingAnswer,
     Verdict, answer, usual_settings,
@@ -49,11 +47,6 @@ pub use varied::{Axis, Name, Number, Values, Varied, describe};
 pub const LARGEST_BATCH: u64 = 1 << 20;
 
 /// Why traces tell nothing about other batches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot be compared: {0}")]
 pub struct NotComparable(pub String);
-
-impl fmt::Display for NotComparable {
-    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        write!(to, "cannot be compared: {}", self.0)
-    }
-}

@@ -35,6 +35,10 @@ pub struct CacheOomAt {
     pub stack: StackId,
 }
 
+fn changed(sum: u64, by: i128) -> u64 {
+    u64::try_from((i128::from(sum) + by).max(0)).unwrap_or(u64::MAX)
+}
+
 /// All zero where the device has no blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSums {
@@ -134,13 +138,11 @@ impl CacheSums {
     }
 
     pub(in crate::replay) fn reserve(&mut self, bytes: i128) {
-        let now = i128::from(self.reserved) + bytes;
-        self.reserved = u64::try_from(now.max(0)).unwrap_or(u64::MAX);
+        self.reserved = changed(self.reserved, bytes);
     }
 
     pub(in crate::replay) fn pause_reserved(&mut self, bytes: i128) {
-        let now = i128::from(self.reserved_paused) + bytes;
-        self.reserved_paused = u64::try_from(now.max(0)).unwrap_or(u64::MAX);
+        self.reserved_paused = changed(self.reserved_paused, bytes);
     }
 
     pub(in crate::replay) fn note_peaks(&mut self, time_ns: u64, offset: u64) {

@@ -131,7 +131,7 @@ pub(super) fn process_page(
         leaks.leaks.truncate(LEAKS);
         leaks
     });
-    let frag = frag.iter().map(|(one, at)| json::frag::facts(one, trace.header(), *at)).collect();
+    let frag = frag.into_iter().map(|one| json::frag::facts(one, trace.header())).collect();
     let (whatif, no_whatif) = match whatif {
         Ok(report) => (Some(report), None),
         Err(why) => (None, Some(why)),

@@ -35,7 +35,7 @@ pub(super) struct SecondPass {
     /// With their remedies not yet found.
     pub fatal: Vec<PostMortem>,
     /// At the last out-of-memory of each device, or at its peak.
-    pub frag: Vec<(Frag, Moment)>,
+    pub frag: Vec<Frag>,
     pub leaks: Option<Leaks>,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
         false => Moment::Peak,
     };
     let sizes = process.collected.sizes.as_ref();
-    let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, moment).ok();
+    let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, (moment, moment)).ok();
     let mut frags = frag_at(moment).or_else(|| frag_at(Moment::Peak));
     let watched = process.collected.watched.as_ref();
     let mut rests = watched.map(Watched::rests);
@@ -67,21 +67,11 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
-    let at = |frag: &Frag| match frag.out_of_memory {
-        Some(_) if moment == Moment::OutOfMemory => Moment::OutOfMemory,
-        _ => Moment::Peak,
-    };
     let leaks = watched.zip(rests).map(|(watched, rests)| {
         let rules = Suppressions::default();
         watched.judge(trace, definitions.clone(), end, rests, &rules, 0)
     });
-    Ok(SecondPass {
-        recorded,
-        lumped_below,
-        fatal: post_mortems.finish(),
-        frag: frag.into_iter().map(|frag| (at(&frag), frag)).map(|(at, frag)| (frag, at)).collect(),
-        leaks,
-    })
+    Ok(SecondPass { recorded, lumped_below, fatal: post_mortems.finish(), frag, leaks })
 }
 
 /// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.

@@ -34,14 +34,14 @@ pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> Str
         frag.device.0
     );
     out.push_str(&sums(frag));
-    if let Some(share) = frag.fragmentation() {
+    if let Some(share) = frag.fragmentation {
         let text = format!("{:.0} %", share * 100.0);
         let style = if share >= 0.25 { BAD } else { BOLD };
         out.push_str(&format!(
             "\n  fragmentation {}: {} reserved at its peak, {} allocated at its own\n",
             paint(style, &text),
-            gib(frag.peak_reserved),
-            gib(frag.peak_allocated)
+            gib(frag.peak_reserved_bytes),
+            gib(frag.peak_allocated_bytes)
         ));
     }
     if let Some(from) = frag.from_ns {
@@ -79,14 +79,24 @@ fn sums(frag: &Frag) -> String {
     let row = |table: &mut Table, name: &str, bytes: u64, what: String| {
         table.styled([(name.to_string(), PLAIN), (gib(bytes), BOLD), (what, DIM)]);
     };
-    row(&mut table, "reserved", frag.reserved, several(frag.segments.len() as u64, "segment"));
-    row(&mut table, "allocated", frag.allocated, String::new());
-    if frag.reserved_paused > 0 {
-        let what = format!("unmapped, may come back; {} of it in blocks", size(frag.paused));
-        row(&mut table, "  asleep", frag.reserved_paused, what);
+    row(
+        &mut table,
+        "reserved",
+        frag.reserved_bytes,
+        several(frag.segments.len() as u64, "segment"),
+    );
+    row(&mut table, "allocated", frag.allocated_bytes, String::new());
+    if frag.reserved_paused_bytes > 0 {
+        let what = format!("unmapped, may come back; {} of it in blocks", size(frag.paused_bytes));
+        row(&mut table, "  asleep", frag.reserved_paused_bytes, what);
     }
-    row(&mut table, "free", frag.free(), format!("the largest piece {}", size(frag.largest_free)));
-    row(&mut table, "  releasable", frag.releasable(), "in segments that hold nothing".into());
+    row(
+        &mut table,
+        "free",
+        frag.free_in_segments_bytes,
+        format!("the largest piece {}", size(frag.largest_free_block_bytes)),
+    );
+    row(&mut table, "  releasable", frag.releasable_bytes, "in segments that hold nothing".into());
     let usual = |pool: &PoolFrag, name: &str| {
         (pool.usual_request > 0).then(|| format!("{} for {name} blocks", size(pool.usual_request)))
     };
@@ -95,12 +105,13 @@ fn sums(frag: &Frag) -> String {
     row(
         &mut table,
         "  unusable",
-        frag.unusable(),
+        frag.unusable_bytes,
         format!("pieces below the usual request: {}", both.join(", ")),
     );
-    if let Some(oom) = frag.out_of_memory {
-        let when = frag.at_ns.map(|_| format!(" at {}", seconds(oom.time_ns))).unwrap_or_default();
-        let what = format!("{}: a request that got nothing{when}", size(oom.size));
+    if let Some(asked) = frag.out_of_memory_bytes {
+        let when = frag.at_ns.map(|_| format!(" at {}", seconds(frag.out_of_memory_ns)));
+        let when = when.unwrap_or_default();
+        let what = format!("{}: a request that got nothing{when}", size(asked));
         table.styled([("asked".into(), PLAIN), (String::new(), PLAIN), (what, DIM)]);
     }
     table.render()

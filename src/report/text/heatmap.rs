@@ -65,7 +65,7 @@ impl Cell {
 /// with the most free bytes. A line has `width` columns, but at least 8 cells and at most 160.
 pub(super) fn rows(frag: &Frag, palette: &Palette, rows: usize, width: usize) -> String {
     let mut chosen: Vec<&FragSegment> = frag.segments.iter().collect();
-    let kept = |segment: &FragSegment| (segment.is_pinned(), segment.free());
+    let kept = |segment: &FragSegment| (segment.is_pinned(), segment.free_bytes);
     chosen.sort_by_key(|segment| (std::cmp::Reverse(kept(segment)), segment.address));
     chosen.truncate(rows);
     chosen.sort_by_key(|segment| segment.address);
@@ -139,14 +139,14 @@ mod tests {
     #[test]
     fn cells_are_as_full_as_their_part_of_the_segment() {
         let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1) };
-        let mut frag = Frag::empty(vramtrace_format::DeviceId(0));
-        frag.segments = vec![FragSegment {
+        let segment = FragSegment {
             paused: 0,
             address: 1000,
             bytes: 800,
             small: true,
             expandable: false,
-            largest_free: 0,
+            free_bytes: 0,
+            largest_free_block_bytes: 0,
             blocks: vec![
                 block(1000, 0),
                 block(1000, 100),
@@ -154,7 +154,8 @@ mod tests {
                 block(1290, 20),
                 block(1799, 1),
             ],
-        }];
+        };
+        let frag = Frag { segments: vec![segment], ..Frag::default() };
         let signs: String =
             in_cells(&frag.segments[0], &frag, 8).iter().map(|cell| cell.sign()).collect();
         assert_eq!(signs, "█▒░░···░");

@@ -27,48 +27,70 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::{DeviceId, StackId};
 
-use crate::replay::CacheOomAt;
+use crate::facts;
 use crate::symbols::Symbols;
 
-/// One device's cache at one moment.
-#[derive(Clone, Debug)]
+/// One device's cache at one moment: the facts of `vramtrace frag`.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frag {
+    /// Null: the device is not known.
+    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// The moment, ns since the start of the trace. `None`: the trace has no times.
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
+    pub at: &'static str,
+    /// Null: the trace has no times.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub at_ns: Option<u64>,
-    /// Begin of the history: earlier peaks are not known. `None`: no events are missing.
+    pub reserved_bytes: u64,
+    pub allocated_bytes: u64,
+    /// Of the reserved, and of the allocated bytes, those without physical memory: it was unmapped and
+    /// may be mapped again. Absent where there are none.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub reserved_paused_bytes: u64,
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub paused_bytes: u64,
+    pub free_in_segments_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    /// Of the free bytes: those in segments without a block.
+    pub releasable_bytes: u64,
+    /// Of the free bytes: those in segments with a block, in pieces smaller than the usual request.
+    pub unusable_bytes: u64,
+    pub peak_reserved_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    /// 1 - peak allocated / peak reserved; null where nothing was reserved.
+    pub fragmentation: Option<f64>,
+    /// The history begins here: earlier peaks are not known. Null: it is complete.
+    #[serde(rename = "from_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub from_ns: Option<u64>,
-    pub reserved: u64,
-    pub allocated: u64,
-    /// The unmapped part of `reserved`.
-    pub reserved_paused: u64,
-    /// The unmapped part of `allocated`.
-    pub paused: u64,
-    pub largest_free: u64,
-    pub peak_reserved: u64,
-    pub peak_allocated: u64,
+    /// The size of the last request that failed, and its time.
+    pub out_of_memory_bytes: Option<u64>,
+    #[serde(skip)]
+    pub out_of_memory_ns: u64,
     pub small: PoolFrag,
     pub large: PoolFrag,
-    /// By address.
+    /// By address; in JSON their number.
+    #[serde(serialize_with = "facts::length")]
+    #[cfg_attr(test, schemars(with = "u64"))]
     pub segments: Vec<FragSegment>,
+    /// The first 100 segments with a block, those with the most free memory first.
+    pub pinned: Vec<FragSegment>,
     /// The lines that pin most first.
+    #[serde(skip)]
     pub pins: Vec<Pin>,
-    /// The last request that the cache could not serve.
-    pub out_of_memory: Option<CacheOomAt>,
+    #[serde(skip)]
     pub symbols: Symbols,
     /// The number of each stack's line.
+    #[serde(skip)]
     pub lines: FxHashMap<StackId, u32>,
 }
 
 impl Frag {
-    /// Segments with a block, those with most free bytes first.
-    pub fn pinned_segments(&self) -> Vec<&FragSegment> {
-        let mut pinned: Vec<&FragSegment> =
-            self.segments.iter().filter(|s| s.is_pinned()).collect();
-        pinned.sort_by_key(|segment| (std::cmp::Reverse(segment.free()), segment.address));
-        pinned
-    }
-
     /// All lines with blocks, the largest first.
     pub fn largest_lines(&self) -> Vec<u32> {
         let mut bytes: FxHashMap<u32, u64> = FxHashMap::default();
@@ -83,52 +105,17 @@ impl Frag {
         lines.into_iter().map(|(line, _)| line).collect()
     }
 
-    /// A device without a cache.
-    #[cfg(test)]
-    pub fn empty(device: DeviceId) -> Frag {
-        Frag {
-            device,
-            at_ns: None,
-            from_ns: None,
-            reserved: 0,
-            allocated: 0,
-            reserved_paused: 0,
-            paused: 0,
-            largest_free: 0,
-            peak_reserved: 0,
-            peak_allocated: 0,
-            small: PoolFrag::default(),
-            large: PoolFrag::default(),
-            segments: Vec::new(),
-            pins: Vec::new(),
-            out_of_memory: None,
-            symbols: Symbols::default(),
-            lines: FxHashMap::default(),
-        }
-    }
-
-    /// Reserved and in no block.
-    pub fn free(&self) -> u64 {
-        self.small.free().saturating_add(self.large.free())
-    }
-
-    pub fn releasable(&self) -> u64 {
-        self.small.releasable.saturating_add(self.large.releasable)
-    }
-
-    pub fn unusable(&self) -> u64 {
-        self.small.unusable.saturating_add(self.large.unusable)
-    }
-
-    /// `1 - peak allocated / peak reserved`, 0 to 1. `None` where nothing was reserved.
-    pub fn fragmentation(&self) -> Option<f64> {
-        (self.peak_reserved > 0)
-            .then(|| (1.0 - self.peak_allocated as f64 / self.peak_reserved as f64).max(0.0))
-    }
-
     pub fn line(&self, stack: StackId) -> Option<u32> {
         self.lines.get(&stack).copied()
     }
+}
+
+/// The segments with a block, those with most free bytes first.
+fn pinned(segments: &[FragSegment]) -> Vec<FragSegment> {
+    const KEPT: usize = 100;
+    let mut pinned: Vec<&FragSegment> = segments.iter().filter(|it| it.is_pinned()).collect();
+    pinned.sort_by_key(|segment| (std::cmp::Reverse(segment.free_bytes), segment.address));
+    pinned.into_iter().take(KEPT).cloned().collect()
 }
 
 /// The segments of one of the two pools.
@@ -167,7 +154,7 @@ pub(in crate::analysis) fn pool<'s>(
         pool.segments += 1;
         pool.reserved = pool.reserved.saturating_add(segment.bytes);
         pool.allocated = pool.allocated.saturating_add(segment.allocated());
-        pool.largest_free = pool.largest_free.max(segment.largest_free);
+        pool.largest_free = pool.largest_free.max(segment.largest_free_block_bytes);
         if !segment.is_pinned() {
             // Unmapped memory is free already.
             let resident = segment.bytes.saturating_sub(segment.paused);

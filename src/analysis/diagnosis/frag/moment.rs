@@ -1,12 +1,14 @@
 //! Finds the requested moment in a trace, and the fragmentation of each cache at it.
 
-use vramtrace_format::{DeviceId, Header, Stamped};
+use vramtrace_format::{DeviceId, Stamped};
 
-use super::{Frag, FragSegment, Sizes, pins, pool};
+use super::{Frag, FragSegment, Sizes, pinned, pins, pool};
 use crate::analysis::steps::{Place, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
 use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
-use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until, Visitor};
+use crate::replay::{
+    AllocCause, ByDevice, CacheSums, Live, Observer, SegmentAt, State, Until, Visitor,
+};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -35,7 +37,7 @@ pub fn find(
     if matches!(at, Moment::At(_)) && !definitions.has_times() {
         return Err(MomentError::NoTimes);
     }
-    let at = match at {
+    let place = match at {
         Moment::Step(asked) => {
             let steps = Steps::of(trace, definitions);
             let Some(Place { offset, time_ns }) = steps.moment(asked) else {
@@ -47,7 +49,7 @@ pub fn find(
     };
     let mut sizes = RequestSizes::default();
     let end = trace.replay(definitions, &mut sizes).state;
-    let mut frags = FragAt::new(trace, definitions, &end, &sizes, at)?;
+    let mut frags = FragAt::new(trace, definitions, &end, &sizes, (at, place))?;
     trace.visit(definitions, &mut [&mut frags]);
     frags.finish()
 }
@@ -58,6 +60,8 @@ pub struct FragAt<'t> {
     definitions: &'t Definitions,
     end: &'t State,
     sizes: &'t RequestSizes,
+    /// The moment as it was asked for.
+    asked: Moment,
     /// Each device, and its place.
     places: Vec<(DeviceId, Until)>,
     found: Vec<Option<Frag>>,
@@ -71,7 +75,7 @@ impl<'t> FragAt<'t> {
         definitions: &'t Definitions,
         end: &'t State,
         sizes: &'t RequestSizes,
-        at: Moment,
+        (asked, at): (Moment, Moment),
     ) -> Result<FragAt<'t>, MomentError> {
         if definitions.samples_blocks() {
             return Err(MomentError::Sampled);
@@ -98,6 +102,7 @@ impl<'t> FragAt<'t> {
             definitions,
             end,
             sizes,
+            asked,
             found: places.iter().map(|_| None).collect(),
             places,
             not_known: None,
@@ -108,12 +113,6 @@ impl<'t> FragAt<'t> {
             }
         }
         Ok(frags)
-    }
-
-    fn at(&self, index: usize, then: &State) -> Frag {
-        let id = self.places[index].0;
-        let sizes = self.sizes.of(id);
-        frag(id, then, self.end, &sizes, self.definitions, self.trace.header())
     }
 
     /// In the order of the devices.
@@ -144,63 +143,63 @@ impl Visitor for FragAt<'_> {
     }
 }
 
-fn frag(
-    id: DeviceId,
-    then: &State,
-    end: &State,
-    sizes: &Sizes,
-    definitions: &Definitions,
-    header: &Header,
-) -> Frag {
-    let here = |segment: &&SegmentAt| segment.device == id;
-    let segments: Vec<FragSegment> =
-        then.segments().iter().filter(here).map(FragSegment::of).collect();
-    let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
-    let symbols = Symbols::of(definitions, header, blocks().map(|block| block.stack));
-    let lines = StackClassifier::new(&symbols, header).lines(blocks().map(|block| block.stack));
-    let cache = &end.devices[&id].cache;
-    let now = then.devices.get(&id).map(|device| &device.cache);
-    Frag {
-        device: id,
-        at_ns: definitions.has_times().then_some(then.time_ns),
-        from_ns: (end.history_from_ns > 0).then_some(end.history_from_ns),
-        reserved: now.map_or(0, |cache| cache.reserved),
-        allocated: now.map_or(0, |cache| cache.allocated),
-        reserved_paused: now.map_or(0, |cache| cache.reserved_paused),
-        paused: now.map_or(0, |cache| cache.paused),
-        largest_free: segments.iter().map(|segment| segment.largest_free).max().unwrap_or(0),
-        peak_reserved: cache.peak_reserved.bytes,
-        peak_allocated: cache.peak_allocated.bytes,
-        small: pool(segments.iter().filter(|segment| segment.small), sizes.usual(true)),
-        large: pool(segments.iter().filter(|segment| !segment.small), sizes.usual(false)),
-        pins: pins::pins(&segments, &lines),
-        segments,
-        out_of_memory: cache.last_oom,
-        symbols,
-        lines,
+impl FragAt<'_> {
+    fn at(&self, index: usize, then: &State) -> Frag {
+        let (id, _) = self.places[index];
+        let header = self.trace.header();
+        let here = |segment: &&SegmentAt| segment.device == id;
+        let segments: Vec<FragSegment> =
+            then.segments().iter().filter(here).map(FragSegment::of).collect();
+        let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
+        let symbols = Symbols::of(self.definitions, header, blocks().map(|block| block.stack));
+        let lines = StackClassifier::new(&symbols, header).lines(blocks().map(|block| block.stack));
+        let cache = &self.end.devices[&id].cache;
+        let nothing = CacheSums::default();
+        let now = then.devices.get(&id).map_or(&nothing, |device| &device.cache);
+        let usual = |small| self.sizes.devices.get(&id).map_or(0, |sizes| sizes.usual(small));
+        let of_pool =
+            |small| pool(segments.iter().filter(|segment| segment.small == small), usual(small));
+        let (small, large) = (of_pool(true), of_pool(false));
+        let free = segments.iter().map(|segment| segment.largest_free_block_bytes);
+        Frag {
+            device: id,
+            pid: header.pid,
+            rank: header.rank,
+            at: self.asked.label(),
+            at_ns: self.definitions.has_times().then_some(then.time_ns),
+            reserved_bytes: now.reserved,
+            allocated_bytes: now.allocated,
+            reserved_paused_bytes: now.reserved_paused,
+            paused_bytes: now.paused,
+            free_in_segments_bytes: small.free().saturating_add(large.free()),
+            largest_free_block_bytes: free.max().unwrap_or(0),
+            releasable_bytes: small.releasable.saturating_add(large.releasable),
+            unusable_bytes: small.unusable.saturating_add(large.unusable),
+            peak_reserved_bytes: cache.peak_reserved.bytes,
+            peak_allocated_bytes: cache.peak_allocated.bytes,
+            fragmentation: cache.fragmentation(),
+            from_ns: (self.end.history_from_ns > 0).then_some(self.end.history_from_ns),
+            out_of_memory_bytes: cache.last_oom.map(|oom| oom.size),
+            out_of_memory_ns: cache.last_oom.map_or(0, |oom| oom.time_ns),
+            small,
+            large,
+            pins: pins::pins(&segments, &lines),
+            pinned: pinned(&segments),
+            segments,
+            symbols,
+            lines,
+        }
     }
 }
 
 /// The sizes of all requests, by device: an observer of a whole trace.
 #[derive(Clone, Debug, Default)]
 pub struct RequestSizes {
-    devices: Vec<(DeviceId, Sizes)>,
-}
-
-impl RequestSizes {
-    fn of(&self, id: DeviceId) -> Sizes {
-        let known = self.devices.iter().find(|(device, _)| *device == id);
-        known.map(|(_, sizes)| sizes.clone()).unwrap_or_default()
-    }
+    devices: ByDevice<Sizes>,
 }
 
 impl Observer for RequestSizes {
     fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
-        let known = self.devices.iter().position(|(device, _)| *device == live.device);
-        let index = known.unwrap_or_else(|| {
-            self.devices.push((live.device, Sizes::default()));
-            self.devices.len() - 1
-        });
-        self.devices[index].1.add(live.size);
+        self.devices.of(live.device).add(live.size);
     }
 }

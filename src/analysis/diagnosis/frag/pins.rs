@@ -4,18 +4,23 @@
 use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::StackId;
 
 use super::segment::FragSegment;
 
 /// One line, and the segments that contain its blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pin {
     /// The number from [`super::Frag::line`].
+    #[serde(skip)]
     pub line: u32,
     /// The stack of the line with the most bytes.
+    #[serde(skip)]
     pub stack: StackId,
     /// Its part of the free bytes of those segments, in proportion to its blocks among all blocks there.
+    #[serde(rename = "pinned_bytes")]
     pub pinned: u64,
     pub segments: u64,
     /// Of those segments, the ones without blocks of other lines.
@@ -55,7 +60,7 @@ pub(in crate::analysis) fn pins(
         let allocated = u128::from(segment.allocated().max(1));
         for (line, bytes) in &here {
             let sum = sums.entry(*line).or_default();
-            sum.pinned += u128::from(segment.free()) * u128::from(*bytes) / allocated;
+            sum.pinned += u128::from(segment.free_bytes) * u128::from(*bytes) / allocated;
             sum.segments += 1;
             sum.alone += u64::from(here.len() == 1);
         }

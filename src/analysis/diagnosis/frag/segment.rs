@@ -1,23 +1,30 @@
 //! A segment of PyTorch's cache with its blocks and holes. Sizes are bytes.
 
+use serde::Serialize;
 use vramtrace_format::StackId;
 use vramtrace_format::holes::holes;
 
 use super::sizes;
+use crate::facts;
 use crate::replay::{Backing, SegmentAt};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragSegment {
     pub address: u64,
     pub bytes: u64,
+    pub free_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    /// By address; in JSON their number.
+    #[serde(serialize_with = "facts::length")]
+    #[cfg_attr(test, schemars(with = "u64"))]
+    pub blocks: Vec<FragBlock>,
     pub small: bool,
     /// It consists of mapped pages (expandable_segments).
     pub expandable: bool,
-    pub largest_free: u64,
     /// Unmapped bytes.
+    #[serde(skip)]
     pub paused: u64,
-    /// By address.
-    pub blocks: Vec<FragBlock>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +50,8 @@ impl FragSegment {
                 None => segment.bytes <= sizes::SMALL_SEGMENT,
             },
             expandable: segment.backing == Backing::Mapping,
-            largest_free: segment.largest_hole(),
+            free_bytes: segment.free(),
+            largest_free_block_bytes: segment.largest_hole(),
             paused: segment.paused,
             blocks,
         }
@@ -51,10 +59,6 @@ impl FragSegment {
 
     pub fn allocated(&self) -> u64 {
         self.blocks.iter().map(|block| block.bytes).fold(0, u64::saturating_add)
-    }
-
-    pub fn free(&self) -> u64 {
-        self.bytes.saturating_sub(self.allocated())
     }
 
     /// Whether it contains a block, so that its free memory cannot be released to the driver.

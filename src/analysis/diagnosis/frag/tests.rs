@@ -47,17 +47,17 @@ fn kept() -> TraceBuilder {
 #[test]
 fn free_memory_by_what_keeps_it() {
     let frag = found(&kept(), Moment::End).unwrap();
-    assert_eq!((frag.reserved, frag.allocated), (62 * MIB, 16 * MIB + 512));
-    assert_eq!(frag.free(), 46 * MIB - 512);
-    assert_eq!(frag.releasable(), 20 * MIB);
-    assert_eq!(frag.largest_free, 20 * MIB);
+    assert_eq!((frag.reserved_bytes, frag.allocated_bytes), (62 * MIB, 16 * MIB + 512));
+    assert_eq!(frag.free_in_segments_bytes, 46 * MIB - 512);
+    assert_eq!(frag.releasable_bytes, 20 * MIB);
+    assert_eq!(frag.largest_free_block_bytes, 20 * MIB);
     // Of 36 MiB of large requests 20 came at once: all pinned pieces are smaller.
     assert_eq!(frag.large.usual_request, 20 * MIB);
     assert_eq!(frag.large.unusable, (18 + 6) * MIB);
     assert_eq!((frag.small.usual_request, frag.small.unusable), (512, 0));
     assert_eq!((frag.small.segments, frag.large.segments), (1, 3));
-    assert_eq!((frag.peak_reserved, frag.peak_allocated), (62 * MIB, 36 * MIB + 512));
-    assert!((frag.fragmentation().unwrap() - (1.0 - 36.0 / 62.0)).abs() < 1e-4);
+    assert_eq!((frag.peak_reserved_bytes, frag.peak_allocated_bytes), (62 * MIB, 36 * MIB + 512));
+    assert!((frag.fragmentation.unwrap() - (1.0 - 36.0 / 62.0)).abs() < 1e-4);
     assert_eq!(frag.at_ns, Some(4 * SECOND));
 }
 
@@ -70,7 +70,7 @@ fn who_pins_what() {
     assert_eq!(first.pinned, 18 * MIB + 6 * MIB / 7, "the second is shared by bytes");
     assert_eq!(second.stack, StackId(2));
     assert_eq!((second.segments, second.alone), (2, 1));
-    let kept = frag.free() - frag.releasable();
+    let kept = frag.free_in_segments_bytes - frag.releasable_bytes;
     assert!(frag.pins.iter().map(|pin| pin.pinned).sum::<u64>() <= kept);
     assert!(frag.pins.iter().map(|pin| pin.pinned).sum::<u64>() + 10 > kept);
     assert_ne!(frag.line(StackId(1)), frag.line(StackId(2)));
@@ -84,7 +84,7 @@ fn the_moments() {
     let (device, stack) = (DeviceId(0), StackId(0));
     t.event(6 * SECOND, Event::CacheOom { device, size: 7, allocated: 0, reserved: 0, stack });
     t.free(7 * SECOND, Space::Device, C);
-    let reserved = |at| found(&t, at).map(|frag| frag.reserved / MIB);
+    let reserved = |at| found(&t, at).map(|frag| frag.reserved_bytes / MIB);
     assert_eq!(reserved(Moment::Peak), Ok(62));
     assert_eq!(reserved(Moment::End), Ok(22));
     assert_eq!(reserved(Moment::OutOfMemory), Ok(42));
@@ -92,7 +92,7 @@ fn the_moments() {
     assert_eq!(reserved(Moment::At(2 * SECOND)), Ok(60));
     assert_eq!(reserved(Moment::At(5)), Ok(0));
     let peak = found(&t, Moment::Peak).unwrap();
-    assert_eq!(peak.allocated, 36 * MIB + 512, "when the last segment came");
+    assert_eq!(peak.allocated_bytes, 36 * MIB + 512, "when the last segment came");
     assert_eq!(found(&kept(), Moment::OutOfMemory).unwrap_err(), MomentError::NoOutOfMemory);
 }
 
@@ -109,7 +109,7 @@ fn a_punched_beginning_is_reported() {
     t.free(2 * SECOND, Space::Block, A + 2 * MIB);
     for at in [Moment::Peak, Moment::At(SECOND)] {
         let frag = found(&t, at).unwrap();
-        assert_eq!((frag.reserved, frag.allocated), (20 * MIB, 2 * MIB), "{at:?}");
+        assert_eq!((frag.reserved_bytes, frag.allocated_bytes), (20 * MIB, 2 * MIB), "{at:?}");
         assert_eq!(frag.from_ns, Some(SECOND));
     }
 }
