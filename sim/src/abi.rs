@@ -68,6 +68,21 @@ pub(crate) struct PoolProps {
     pub reserved: [u8; 54],
 }
 
+impl PoolProps {
+    /// Plain memory of the device with this ordinal.
+    pub(crate) fn of_device(ordinal: i32) -> PoolProps {
+        PoolProps {
+            kind: 1,
+            handle_types: 0,
+            location: Location { kind: LOCATION_DEVICE, id: ordinal },
+            win32: 0,
+            max_size: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct AllocNodeParams {
@@ -96,15 +111,6 @@ pub(crate) struct ArrayDesc {
     pub channels: u32,
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct ArrayDescV1 {
-    pub width: u32,
-    pub height: u32,
-    pub format: i32,
-    pub channels: u32,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Array3dDesc {
@@ -118,83 +124,6 @@ pub(crate) struct Array3dDesc {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Array3dDescV1 {
-    pub width: u32,
-    pub height: u32,
-    pub depth: u32,
-    pub format: i32,
-    pub channels: u32,
-    pub flags: u32,
-}
-
-#[repr(C)]
-pub(crate) struct ArrayRequirements {
-    pub size: usize,
-    pub alignment: usize,
-    pub reserved: [u32; 4],
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Copy2d {
-    pub src_x: usize,
-    pub src_y: usize,
-    pub src_type: i32,
-    pub src_host: *const c_void,
-    pub src_device: Pointer,
-    pub src_array: Handle,
-    pub src_pitch: usize,
-    pub dst_x: usize,
-    pub dst_y: usize,
-    pub dst_type: i32,
-    pub dst_host: *mut c_void,
-    pub dst_device: Pointer,
-    pub dst_array: Handle,
-    pub dst_pitch: usize,
-    pub width: usize,
-    pub height: usize,
-}
-
-/// One side of a 3D copy: `extra` is reserved in CUDA_MEMCPY3D, a context in the peer variant.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Side3d {
-    pub x: usize,
-    pub y: usize,
-    pub z: usize,
-    pub lod: usize,
-    pub kind: i32,
-    pub host: *mut c_void,
-    pub device: Pointer,
-    pub array: Handle,
-    pub extra: *mut c_void,
-    pub pitch: usize,
-    pub height: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Copy3d {
-    pub src: Side3d,
-    pub dst: Side3d,
-    pub width: usize,
-    pub height: usize,
-    pub depth: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct MemsetNodeParams {
-    pub dst: Pointer,
-    pub pitch: usize,
-    pub value: u32,
-    pub element_size: u32,
-    pub width: usize,
-    pub height: usize,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
 pub(crate) struct HostNodeParams {
     pub function: Option<HostFunction>,
     pub data: *mut c_void,
@@ -202,15 +131,6 @@ pub(crate) struct HostNodeParams {
 
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 pub(crate) type StreamCallback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct InstantiateParams {
-    pub flags: u64,
-    pub upload_stream: StreamArg,
-    pub error_node: Handle,
-    pub result: i32,
-}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -251,9 +171,6 @@ const _: () = {
     assert!(size_of::<GraphNodeParams>() == 256);
     assert!(size_of::<ArrayDesc>() == 24);
     assert!(size_of::<Array3dDesc>() == 40);
-    assert!(size_of::<Copy2d>() == 128);
-    assert!(size_of::<Copy3d>() == 200);
-    assert!(size_of::<MemsetNodeParams>() == 40);
     assert!(size_of::<Sealed>() == 64);
     assert!(size_of::<MulticastProp>() == 32);
     assert!(size_of::<LaunchConfig>() == 56);

@@ -5,9 +5,9 @@ use crate::abi::*;
 use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::{next_id, round_up};
+use crate::memory::next_id;
 use crate::streams;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 /// CUDA_ARRAY3D_LAYERED, SURFACE_LDST, CUBEMAP, TEXTURE_GATHER, DEPTH_TEXTURE,
@@ -20,42 +20,18 @@ const NO_MEMORY: u32 = SPARSE | DEFERRED;
 const SPARSE: u32 = 0x40;
 const DEFERRED: u32 = 0x80;
 
-#[derive(Clone)]
+/// An array, or a mipmapped one.
 struct Array {
-    desc: Array3dDesc,
     device: usize,
     context: u32,
     /// 0: none yet.
     address: Pointer,
-    size: u64,
-    /// Part of a mipmapped array.
-    level_of: usize,
 }
 
-struct Mipmapped {
-    desc: Array3dDesc,
-    levels: Vec<usize>,
-    device: usize,
-    context: u32,
-    address: Pointer,
-    size: u64,
-}
+static ARRAYS: Mutex<BTreeMap<usize, Array>> = Mutex::new(BTreeMap::new());
 
-#[derive(Default)]
-struct Arrays {
-    arrays: HashMap<usize, Array>,
-    mipmapped: HashMap<usize, Mipmapped>,
-}
-
-static ARRAYS: Mutex<Option<Arrays>> = Mutex::new(None);
-
-fn with<R>(work: impl FnOnce(&mut Arrays) -> R) -> R {
-    let mut guard = ARRAYS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    work(guard.get_or_insert_default())
-}
-
-fn new_handle() -> usize {
-    0xa770_0000_0000 + next_id() as usize * 16
+fn with<R>(work: impl FnOnce(&mut BTreeMap<usize, Array>) -> R) -> R {
+    work(&mut ARRAYS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
 /// Bytes of an element, and how many texels wide and high the block is that it stands for.
@@ -79,16 +55,11 @@ fn element(format: i32, channels: u32) -> Done<(u64, u64)> {
     Ok((one * channels as u64, 1))
 }
 
-fn pitch(desc: &Array3dDesc) -> Done<(u64, u64)> {
+/// Bytes that the card takes: rows of 64 bytes in blocks of 8 and more, whole blocks.
+fn padded(desc: &Array3dDesc) -> Done<u64> {
     let (bytes, block) = element(desc.format, desc.channels)?;
     let columns = (desc.width as u64).div_ceil(block);
     let rows = (desc.height.max(1) as u64).div_ceil(block);
-    Ok((columns.checked_mul(bytes).ok_or(Error::INVALID_VALUE)?, rows))
-}
-
-/// Bytes that the card takes: rows of 64 bytes in blocks of 8 and more, whole blocks.
-fn padded(desc: &Array3dDesc) -> Done<u64> {
-    let (pitch, rows) = pitch(desc)?;
     let depth = desc.depth.max(1) as u64;
     let whole = |length: u64, most: u64| {
         length.checked_next_multiple_of(length.next_power_of_two().min(most))
@@ -98,7 +69,8 @@ fn padded(desc: &Array3dDesc) -> Done<u64> {
         true => (rows.checked_next_multiple_of(8), whole(depth, 16)),
         false => (whole(rows.max(8), 128), Some(depth)),
     };
-    let layer = pitch.checked_next_multiple_of(64).zip(rows);
+    let pitch = columns.checked_mul(bytes).and_then(|pitch| pitch.checked_next_multiple_of(64));
+    let layer = pitch.zip(rows);
     layer
         .and_then(|(pitch, rows)| pitch.checked_mul(rows)?.checked_mul(depth?))
         .ok_or(Error::INVALID_VALUE)
@@ -116,29 +88,27 @@ fn check(desc: &Array3dDesc) -> Done {
     Ok(())
 }
 
-fn allocate(context: &contexts::Context, desc: &Array3dDesc, size: u64) -> Done<Pointer> {
-    if desc.flags & NO_MEMORY != 0 {
-        return Ok(0);
-    }
-    let (element, _) = element(desc.format, desc.channels)?;
-    driver().memory(context.device).lock().allocate_in((context.id, element), size, context.id)
+fn add(out: Out<Handle>, context: &contexts::Context, desc: &Array3dDesc, size: u64) -> Done {
+    streams::refuse_while_capturing()?;
+    let address = match desc.flags & NO_MEMORY {
+        0 => {
+            let (element, _) = element(desc.format, desc.channels)?;
+            let mut memory = driver().memory(context.device).lock();
+            memory.allocate_in((context.id, element), size, context.id)?
+        }
+        _ => 0,
+    };
+    let array = Array { device: context.device, context: context.id, address };
+    let handle = 0xa770_0000_0000 + next_id() as usize * 16;
+    with(|all| all.insert(handle, array));
+    out.put(handle as Handle)
 }
 
 fn create_any(out: Out<Handle>, desc: Array3dDesc) -> Done {
     let context = contexts::current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     check(&desc)?;
-    streams::refuse_while_capturing()?;
-    let size = padded(&desc)?;
-    let address = allocate(context, &desc, size)?;
-    let (device, context) = (context.device, context.id);
-    let array = Array { desc, device, context, address, size, level_of: 0 };
-    let handle = new_handle();
-    with(|all| all.arrays.insert(handle, array));
-    out.set(handle as Handle);
-    Ok(())
+    add(out, context, &desc, padded(&desc)?)
 }
 
 pub(crate) fn create(out: Out<Handle>, desc: In<ArrayDesc>) -> Done {
@@ -147,92 +117,16 @@ pub(crate) fn create(out: Out<Handle>, desc: In<ArrayDesc>) -> Done {
     create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
 }
 
-pub(crate) fn create_v1(out: Out<Handle>, desc: In<ArrayDescV1>) -> Done {
-    let desc = desc.get()?;
-    let (width, height) = (desc.width as usize, desc.height as usize);
-    let (format, channels) = (desc.format, desc.channels);
-    create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
-}
-
 pub(crate) fn create_3d(out: Out<Handle>, desc: In<Array3dDesc>) -> Done {
     create_any(out, desc.get()?)
 }
 
-pub(crate) fn create_3d_v1(out: Out<Handle>, desc: In<Array3dDescV1>) -> Done {
-    let desc = desc.get()?;
-    create_any(
-        out,
-        Array3dDesc {
-            width: desc.width as usize,
-            height: desc.height as usize,
-            depth: desc.depth as usize,
-            format: desc.format,
-            channels: desc.channels,
-            flags: desc.flags,
-        },
-    )
-}
-
-fn find(handle: Handle) -> Done<Array> {
-    with(|all| all.arrays.get(&(handle as usize)).cloned()).ok_or(Error::INVALID_HANDLE)
-}
-
-/// Address, bytes of a row and rows of a layer.
-pub(crate) fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
-    let array = find(handle)?;
-    if array.address == 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let (pitch, rows) = pitch(&array.desc)?;
-    Ok((array.address, pitch, rows))
-}
-
 pub(crate) fn destroy(handle: Handle) -> Done {
-    let array = find(handle)?;
-    // A level goes with its mipmapped array.
-    if array.level_of != 0 {
-        return Err(Error::INVALID_HANDLE);
-    }
-    with(|all| all.arrays.remove(&(handle as usize))).ok_or(Error::INVALID_HANDLE)?;
+    let array = with(|all| all.remove(&(handle as usize))).ok_or(Error::INVALID_HANDLE)?;
     if array.address != 0 {
         driver().memory(array.device).lock().free(array.address)?;
     }
     Ok(())
-}
-
-pub(crate) fn get_desc(out: Out<ArrayDesc>, handle: Handle) -> Done {
-    let Array3dDesc { width, height, format, channels, .. } = find(handle)?.desc;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(ArrayDesc { width, height, format, channels });
-    Ok(())
-}
-
-pub(crate) fn get_desc_3d(out: Out<Array3dDesc>, handle: Handle) -> Done {
-    let desc = find(handle)?.desc;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(desc);
-    Ok(())
-}
-
-/// Only arrays whose memory is mapped later have requirements to ask for; of others the driver
-/// refuses to report them.
-fn write_requirements(out: Out<ArrayRequirements>, flags: u32, size: u64, device: i32) -> Done {
-    crate::device::by_ordinal(device)?;
-    if out.is_null() || flags & DEFERRED == 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let size = round_up(size, 64 * KIB)? as usize;
-    out.set(ArrayRequirements { size, alignment: 64 << 10, reserved: [0; 4] });
-    Ok(())
-}
-
-pub(crate) fn requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
-    let array = find(handle)?;
-    write_requirements(out, array.desc.flags, array.size, device)
 }
 
 pub(crate) fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) -> Done {
@@ -243,88 +137,20 @@ pub(crate) fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: 
         return Err(Error::INVALID_VALUE);
     }
     let largest = desc.width.max(desc.height).max(desc.depth).max(1);
-    let levels = levels.min(largest.ilog2() + 1);
     let smaller = |length: usize, level: u32| {
         if length == 0 { 0 } else { (length >> level).max(1) }
     };
-    let mut descs = Vec::new();
-    let mut total = 0u64;
-    for level in 0..levels {
+    let mut size = 0u64;
+    for level in 0..levels.min(largest.ilog2() + 1) {
         let layered = desc.flags & LAYERED != 0;
         let depth = if layered { desc.depth } else { smaller(desc.depth, level) };
-        let one = Array3dDesc {
-            width: smaller(desc.width, level),
-            height: smaller(desc.height, level),
-            depth,
-            ..desc
-        };
-        descs.push((one, total));
-        total = total.checked_add(padded(&one)?).ok_or(Error::OUT_OF_MEMORY)?;
+        let (width, height) = (smaller(desc.width, level), smaller(desc.height, level));
+        let bytes = padded(&Array3dDesc { width, height, depth, ..desc })?;
+        size = size.checked_add(bytes).ok_or(Error::OUT_OF_MEMORY)?;
     }
-    streams::refuse_while_capturing()?;
-    let size = total;
-    let address = allocate(context, &desc, size)?;
-    let handle = new_handle();
-    let (device, context) = (context.device, context.id);
-    let levels = descs
-        .into_iter()
-        .map(|(desc, offset)| {
-            let at = if address == 0 { 0 } else { address + offset };
-            let size = padded(&desc).unwrap_or(0);
-            let array = Array { desc, device, context, address: at, size, level_of: handle };
-            let level = new_handle();
-            with(|all| all.arrays.insert(level, array));
-            level
-        })
-        .collect();
-    let whole = Mipmapped { desc, levels, device, context, address, size };
-    with(|all| all.mipmapped.insert(handle, whole));
-    out.set(handle as Handle);
-    Ok(())
-}
-
-pub(crate) fn mipmapped_destroy(handle: Handle) -> Done {
-    let removed = with(|all| {
-        let removed = all.mipmapped.remove(&(handle as usize))?;
-        for level in &removed.levels {
-            all.arrays.remove(level);
-        }
-        Some(removed)
-    })
-    .ok_or(Error::INVALID_HANDLE)?;
-    if removed.address != 0 {
-        driver().memory(removed.device).lock().free(removed.address)?;
-    }
-    Ok(())
-}
-
-pub(crate) fn mipmapped_level(out: Out<Handle>, handle: Handle, level: u32) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let found = with(|all| {
-        let whole = all.mipmapped.get(&(handle as usize)).ok_or(Error::INVALID_HANDLE)?;
-        whole.levels.get(level as usize).copied().ok_or(Error::INVALID_VALUE)
-    })?;
-    out.set(found as Handle);
-    Ok(())
-}
-
-pub(crate) fn mipmapped_requirements(
-    out: Out<ArrayRequirements>,
-    handle: Handle,
-    device: i32,
-) -> Done {
-    let found = with(|all| {
-        all.mipmapped.get(&(handle as usize)).map(|whole| (whole.desc.flags, whole.size))
-    });
-    let (flags, size) = found.ok_or(Error::INVALID_HANDLE)?;
-    write_requirements(out, flags, size, device)
+    add(out, context, &desc, size)
 }
 
 pub(crate) fn forget_context(context: u32) {
-    with(|all| {
-        all.arrays.retain(|_, array| array.context != context);
-        all.mipmapped.retain(|_, whole| whole.context != context && whole.desc.width != 0);
-    });
+    with(|all| all.retain(|_, array| array.context != context));
 }

@@ -13,24 +13,7 @@ pub(crate) fn begin(stream: StreamArg, mode: i32) -> Done {
     // Only a stream that can capture gets a graph.
     streams::place(stream)?;
     let graph = graphs::new_graph();
-    begin_in(stream, graph, Vec::new(), mode, None).inspect_err(|_| graphs::discard(graph))
-}
-
-pub(crate) fn begin_v1(stream: StreamArg) -> Done {
-    begin(stream, 0)
-}
-
-pub(crate) fn begin_to_graph(
-    stream: StreamArg,
-    graph: Handle,
-    dependencies: In<Handle>,
-    _data: In<u8>,
-    count: usize,
-    mode: i32,
-) -> Done {
-    let after = graphs::handles(dependencies, count)?;
-    graphs::check(graph as usize)?;
-    begin_in(stream, graph as usize, after, mode, None)
+    begin_in(stream, graph, mode, None).inspect_err(|_| graphs::discard(graph))
 }
 
 /// The nodes must come in the order of the earlier capture. `changed` would be called for other parameters of theirs, which are
@@ -45,13 +28,12 @@ pub(crate) fn begin_recapture(
     let graph = graph as usize;
     graphs::check(graph)?;
     let again: Vec<usize> = graphs::graphs().of(graph).map(|(id, _)| id).collect();
-    begin_in(stream, graph, Vec::new(), mode, Some(again.into_iter()))
+    begin_in(stream, graph, mode, Some(again.into_iter()))
 }
 
 fn begin_in(
     stream: StreamArg,
     graph: usize,
-    after: Vec<usize>,
     mode: i32,
     again: Option<std::vec::IntoIter<usize>>,
 ) -> Done {
@@ -63,7 +45,7 @@ fn begin_in(
         id: next_id(),
         graph,
         status: AtomicU8::new(ACTIVE),
-        last: Mutex::new(after),
+        last: Mutex::new(Vec::new()),
         again: Mutex::new(again),
         mode,
         thread: std::thread::current().id(),
@@ -72,9 +54,7 @@ fn begin_in(
 }
 
 pub(crate) fn end(stream: StreamArg, out: Out<Handle>) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let capture = streams::end(stream)?;
     let was = capture.status.swap(ENDED, AcqRel);
     let lacks = capture.again.lock().unwrap().as_ref().is_some_and(|again| again.len() > 0);
@@ -83,8 +63,7 @@ pub(crate) fn end(stream: StreamArg, out: Out<Handle>) -> Done {
         graphs::discard(capture.graph);
         return Err(Error::CAPTURE_INVALIDATED);
     }
-    out.set(capture.graph as Handle);
-    Ok(())
+    out.put(capture.graph as Handle)
 }
 
 fn status(stream: StreamArg) -> Done<(i32, Option<Arc<Capture>>)> {
@@ -99,15 +78,7 @@ fn status(stream: StreamArg) -> Done<(i32, Option<Arc<Capture>>)> {
 
 pub(crate) fn is_capturing(stream: StreamArg, out: Out<i32>) -> Done {
     let (status, _) = status(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(status);
-    Ok(())
-}
-
-pub(crate) fn info_v1(stream: StreamArg, out: Out<i32>, id: Out<u64>) -> Done {
-    info_v2(stream, out, id, Out::none(), Out::none(), Out::none())
+    out.put(status)
 }
 
 pub(crate) fn info_v2(
@@ -119,9 +90,7 @@ pub(crate) fn info_v2(
     count: Out<usize>,
 ) -> Done {
     let (status, capture) = status(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     out.set(status);
     let Some(capture) = capture.filter(|_| status == 1) else { return Ok(()) };
     id.set(capture.id);
@@ -130,51 +99,5 @@ pub(crate) fn info_v2(
     count.set(last.len());
     // Valid until the next call on the stream, as the real driver's list is.
     dependencies.cast::<*const usize>().set(last.as_ptr());
-    Ok(())
-}
-
-pub(crate) fn info_v3(
-    stream: StreamArg,
-    out: Out<i32>,
-    id: Out<u64>,
-    graph: Out<Handle>,
-    dependencies: Out<In<Handle>>,
-    data: Out<In<u8>>,
-    count: Out<usize>,
-) -> Done {
-    data.cast::<*const u8>().set(std::ptr::null());
-    info_v2(stream, out, id, graph, dependencies, count)
-}
-
-pub(crate) fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) -> Done {
-    let (status, capture) = status(stream)?;
-    let Some(capture) = capture.filter(|_| status == 1) else {
-        return Err(Error::ILLEGAL_STATE);
-    };
-    let nodes = graphs::handles(list.input(), count)?;
-    let mut last = capture.last.lock().unwrap();
-    match flags {
-        0 => last.extend(nodes),
-        1 => *last = nodes,
-        _ => return Err(Error::INVALID_VALUE),
-    }
-    Ok(())
-}
-
-pub(crate) fn update_v2(
-    stream: StreamArg,
-    list: Out<Handle>,
-    _data: In<u8>,
-    count: usize,
-    flags: u32,
-) -> Done {
-    update(stream, list, count, flags)
-}
-
-pub(crate) fn exchange_mode(mode: Out<i32>) -> Done {
-    if !(0..=2).contains(&mode.get()?) {
-        return Err(Error::INVALID_VALUE);
-    }
-    mode.set(MODE.replace(mode.get()?));
     Ok(())
 }

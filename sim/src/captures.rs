@@ -5,7 +5,6 @@ use crate::abi::*;
 use crate::error::{Done, Error};
 use crate::graphs::{self, Work};
 use crate::memory::Memory;
-use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
@@ -31,11 +30,6 @@ const GLOBAL: i32 = 0;
 
 const RELAXED: i32 = 2;
 
-thread_local! {
-    /// How this thread looks at captures, other threads' ones included.
-    pub(crate) static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
-}
-
 impl Capture {
     pub(crate) fn is_active(&self) -> bool {
         self.status.load(Acquire) != ENDED
@@ -45,11 +39,7 @@ impl Capture {
     pub(crate) fn forbids_waiting(&self) -> bool {
         let own = self.thread == std::thread::current().id();
         self.status.load(Acquire) == ACTIVE
-            && match MODE.get() {
-                RELAXED => false,
-                GLOBAL => self.mode == GLOBAL || (own && self.mode != RELAXED),
-                _ => own && self.mode != RELAXED,
-            }
+            && (self.mode == GLOBAL || (own && self.mode != RELAXED))
     }
 
     pub(crate) fn invalidate(&self) {

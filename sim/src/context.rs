@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::contexts::*;
-use crate::device::{self};
+use crate::device;
 use crate::error::{Done, Error};
 use crate::{array, host, module, stream};
 use std::sync::atomic::Ordering::*;
@@ -24,29 +24,8 @@ pub(crate) fn create(out: Out<Handle>, flags: u32, ordinal: i32) -> Done {
     }
     let context = Context::new(index, false, flags);
     context.start()?;
-    *context.references.lock().unwrap() = 1;
     push(Some(context));
-    out.set(context.handle());
-    Ok(())
-}
-
-pub(crate) fn create_v3(
-    out: Out<Handle>,
-    _affinity: Out<std::ffi::c_void>,
-    _count: i32,
-    flags: u32,
-    ordinal: i32,
-) -> Done {
-    create(out, flags, ordinal)
-}
-
-pub(crate) fn create_v4(
-    out: Out<Handle>,
-    _params: Out<std::ffi::c_void>,
-    flags: u32,
-    ordinal: i32,
-) -> Done {
-    create(out, flags, ordinal)
+    out.put(context.handle())
 }
 
 pub(crate) fn destroy(handle: Handle) -> Done {
@@ -61,40 +40,15 @@ pub(crate) fn destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub(crate) fn attach(out: Out<Handle>, _flags: u32) -> Done {
-    let context = current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    *context.references.lock().unwrap() += 1;
-    out.set(context.handle());
-    Ok(())
-}
-
-pub(crate) fn detach(handle: Handle) -> Done {
-    let context = find(handle)?;
-    if context.primary {
-        return Err(Error::INVALID_CONTEXT);
-    }
-    let mut references = context.references.lock().unwrap();
-    *references -= 1;
-    let last = *references == 0;
-    drop(references);
-    if last { destroy(handle) } else { Ok(()) }
-}
-
 pub(crate) fn primary_retain(out: Out<Handle>, ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let mut references = context.references.lock().unwrap();
     if !context.is_alive() {
         context.start()?;
     }
     *references += 1;
-    out.set(context.handle());
-    Ok(())
+    out.put(context.handle())
 }
 
 pub(crate) fn primary_release(ordinal: i32) -> Done {
@@ -122,20 +76,10 @@ pub(crate) fn primary_reset(ordinal: i32) -> Done {
     Ok(())
 }
 
-pub(crate) fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
-    let context = primary(device::by_ordinal(ordinal)?);
-    context.flags.store(flags, Relaxed);
-    Ok(())
-}
-
 pub(crate) fn primary_get_state(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
-    if !flags.is_null() {
-        flags.set(context.flags.load(Relaxed));
-    }
-    if !active.is_null() {
-        active.set(context.is_alive() as i32);
-    }
+    flags.set(context.flags);
+    active.set(context.is_alive() as i32);
     Ok(())
 }
 
@@ -145,11 +89,7 @@ pub(crate) fn set_current(handle: Handle) -> Done {
 }
 
 pub(crate) fn get_current(out: Out<Handle>) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(TOP.get().map_or(std::ptr::null_mut(), Context::handle));
-    Ok(())
+    out.put(TOP.get().map_or(std::ptr::null_mut(), Context::handle))
 }
 
 pub(crate) fn push_current(handle: Handle) -> Done {
@@ -159,61 +99,19 @@ pub(crate) fn push_current(handle: Handle) -> Done {
 
 pub(crate) fn pop_current(out: Out<Handle>) -> Done {
     let Some(top) = TOP.get() else { return Err(Error::INVALID_CONTEXT) };
-    if !out.is_null() {
-        out.set(top.handle());
-    }
+    out.set(top.handle());
     pop();
     Ok(())
 }
 
 pub(crate) fn get_device(out: Out<i32>) -> Done {
     let context = current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(device::ordinal(context.device));
-    Ok(())
-}
-
-pub(crate) fn get_device_v2(out: Out<i32>, handle: Handle) -> Done {
-    let context = named_or_current(handle)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(device::ordinal(context.device));
-    Ok(())
-}
-
-pub(crate) fn get_flags(out: Out<u32>) -> Done {
-    let context = current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(context.flags.load(Relaxed));
-    Ok(())
-}
-
-pub(crate) fn set_flags(flags: u32) -> Done {
-    current()?.flags.store(flags, Relaxed);
-    Ok(())
+    out.put(device::ordinal(context.device))
 }
 
 pub(crate) fn get_id(handle: Handle, out: Out<u64>) -> Done {
     let context = named_or_current(handle)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(context.id as u64);
-    Ok(())
-}
-
-pub(crate) fn get_api_version(handle: Handle, out: Out<u32>) -> Done {
-    named_or_current(handle)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(3020);
-    Ok(())
+    out.put(context.id as u64)
 }
 
 pub(crate) fn synchronize() -> Done {
@@ -227,13 +125,10 @@ pub(crate) fn synchronize_v2(handle: Handle) -> Done {
 
 pub(crate) fn get_limit(out: Out<usize>, limit: i32) -> Done {
     let context = current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let limits = context.limits.lock().unwrap();
     let value = limits.get(limit as usize).filter(|_| (0..=9).contains(&limit));
-    out.set(*value.ok_or(Error::UNSUPPORTED_LIMIT)?);
-    Ok(())
+    out.put(*value.ok_or(Error::UNSUPPORTED_LIMIT)?)
 }
 
 /// Local memory for the stacks of all threads that can be resident is taken at the call, and
@@ -266,68 +161,9 @@ pub(crate) fn set_limit(limit: i32, value: usize) -> Done {
     Ok(())
 }
 
-pub(crate) fn get_cache_config(out: Out<i32>) -> Done {
-    let context = current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(context.cache_config.load(Relaxed) as i32);
-    Ok(())
-}
-
-pub(crate) fn set_cache_config(value: i32) -> Done {
-    current()?.cache_config.store(value as u32, Relaxed);
-    Ok(())
-}
-
-pub(crate) fn get_shared_config(out: Out<i32>) -> Done {
-    current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(1);
-    Ok(())
-}
-
-pub(crate) fn set_shared_config(_value: i32) -> Done {
-    current().map(|_| ())
-}
-
 pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
     current()?;
-    if !least.is_null() {
-        least.set(0);
-    }
-    if !greatest.is_null() {
-        greatest.set(-5);
-    }
-    Ok(())
-}
-
-pub(crate) fn reset_persisting_l2() -> Done {
-    current().map(|_| ())
-}
-
-pub(crate) fn enable_peer(handle: Handle, flags: u32) -> Done {
-    let (context, peer) = (current()?, find(handle)?);
-    if flags != 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    if context.device == peer.device {
-        return Err(Error::INVALID_DEVICE);
-    }
-    let mut peers = context.peers.lock().unwrap();
-    if peers.contains(&peer.id) {
-        return Err(Error::PEER_ACCESS_ALREADY_ENABLED);
-    }
-    peers.push(peer.id);
-    Ok(())
-}
-
-pub(crate) fn disable_peer(handle: Handle) -> Done {
-    let (context, peer) = (current()?, find(handle)?);
-    let mut peers = context.peers.lock().unwrap();
-    let at = peers.iter().position(|&id| id == peer.id).ok_or(Error::PEER_ACCESS_NOT_ENABLED)?;
-    peers.remove(at);
+    least.set(0);
+    greatest.set(-5);
     Ok(())
 }

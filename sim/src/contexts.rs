@@ -30,9 +30,9 @@ pub(crate) struct Context {
     pub id: u32,
     pub device: usize,
     pub primary: bool,
-    pub flags: AtomicU32,
+    pub flags: u32,
     pub alive: AtomicBool,
-    /// Retains of a primary context, attachments of another.
+    /// Retains of a primary context.
     pub references: Mutex<u32>,
     pub cost: AtomicU64,
     /// Device bytes beyond that: stacks, code.
@@ -48,8 +48,6 @@ pub(crate) struct Context {
     graphs: Mutex<u64>,
     /// How often it was started: a primary context lives again after a reset.
     lives: AtomicU64,
-    pub cache_config: AtomicU32,
-    pub peers: Mutex<Vec<u32>>,
 }
 
 /// Contexts are never freed: a handle that outlived its context is invalid, not dangling.
@@ -69,7 +67,7 @@ impl Context {
             id: NEXT.fetch_add(1, Relaxed),
             device,
             primary,
-            flags: AtomicU32::new(flags),
+            flags,
             alive: AtomicBool::new(false),
             references: Mutex::new(0),
             cost: AtomicU64::new(0),
@@ -80,8 +78,6 @@ impl Context {
             streams: Mutex::new((0, 0)),
             graphs: Mutex::new(0),
             lives: AtomicU64::new(0),
-            cache_config: AtomicU32::new(0),
-            peers: Mutex::new(Vec::new()),
         }));
         ALL.write().unwrap().push(context);
         context
@@ -189,7 +185,6 @@ impl Context {
         for memory in driver().all() {
             memory.lock().free_context(self.id);
         }
-        self.peers.lock().unwrap().clear();
         let extra = self.extra.swap(0, Relaxed);
         let cost = self.cost.load(Relaxed);
         driver().memory(self.device).release(cost + extra, COST_SHOWN + extra);

@@ -137,18 +137,6 @@ pub(crate) fn pci_bus(index: usize) -> u32 {
     0x1b + 0x0d * index as u32
 }
 
-/// Which device the text of a PCI address names; the domain may have 4 or 8 digits.
-pub(crate) fn by_pci(text: &str, count: usize) -> Option<usize> {
-    let text = text.to_ascii_uppercase();
-    let mut parts = text.split([':', '.']).collect::<Vec<_>>();
-    if parts.len() == 2 || (parts.len() == 3 && text.contains('.')) {
-        parts.insert(0, "0");
-    }
-    let number = |part: Option<&&str>| u32::from_str_radix(part.copied().unwrap_or("0"), 16).ok();
-    let (domain, bus) = (number(parts.first())?, number(parts.get(1))?);
-    (0..count).find(|&index| domain == 0 && pci_bus(index) == bus)
-}
-
 /// The device behind an ordinal of this process.
 pub(crate) fn by_ordinal(ordinal: i32) -> Done<usize> {
     let devices = devices().map_err(|_| Error::NO_DEVICE)?;
@@ -166,109 +154,21 @@ pub(crate) fn ordinal(index: usize) -> i32 {
         .map_or(-1, |ordinal| ordinal as i32)
 }
 
-/// EXCLUSIVE_PROCESS, or the default.
-fn compute_mode() -> i32 {
+/// CUdevice_attribute as an H200 answers it: those that the recorder and the clients of the tests ask for.
+pub(crate) fn attribute(attribute: i32) -> Option<i32> {
     let setting = std::env::var_os("VRAMTRACE_SIM_NVML");
-    if setting.is_some_and(|value| value == "strangers-exclusive") { 3 } else { 0 }
-}
-
-/// CUdevice_attribute as an H200 answers it.
-pub(crate) fn attribute(index: usize, attribute: i32) -> Option<i32> {
+    let is_exclusive = setting.is_some_and(|value| value == "strangers-exclusive");
     Some(match attribute {
-        1 => 1024,
-        2 | 3 => 1024,
-        4 => 64,
-        5 => i32::MAX,
-        6 | 7 => 65_535,
-        8 => 49_152,
-        9 => 65_536,
-        10 => 32,
-        11 => i32::MAX,
-        12 | 82 => 65_536,
-        13 => 1_980_000,
-        14 => 512,
-        15 | 19 | 31 | 41 => 1,
         16 => SM_COUNT as i32,
-        17 | 18 => 0,
-        20 => compute_mode(),
-        21..=29 | 42..=49 | 52..=73 | 77 => texture_limit(attribute),
-        30 => 512,
-        32 => 1,
-        33 => pci_bus(index) as i32,
-        34 | 35 | 50 => 0,
-        36 => 3_201_000,
-        37 => 6144,
-        38 => 62_914_560,
+        // EXCLUSIVE_PROCESS, or the default.
+        20 => 3 * i32::from(is_exclusive),
         39 => THREADS_PER_SM as i32,
-        40 => 3,
-        51 => 32,
-        74 => 32_768,
+        // Compute capability 9.0; memory pools.
         75 => 9,
         76 => 0,
-        78..=80 => 1,
-        81 => 233_472,
-        83 => 1,
-        84 => 0,
-        85 => index as i32,
-        86 => 0,
-        87 => 2,
-        88 => 0,
-        89 | 90 => 1,
-        91 => 1,
-        92 => 1,
-        93 | 94 => 1,
-        95 => 1,
-        96 => 1,
-        97 => 232_448,
-        98 => 1,
-        99 => 1,
-        100 | 101 => 0,
-        102 => 1,
-        103 => 1,
-        104 | 105 => 0,
-        106 => 32,
-        107 => 0,
-        108 => 39_321_600,
-        109 => 134_217_728,
-        110 => 0,
-        111 => 1024,
-        112 | 113 => 1,
-        114 => 0,
         115 => 1,
-        116..=118 => 0,
-        119 => 1,
-        120 => 1,
-        121..=123 => 1,
-        124 => 0,
-        125 => 0,
-        126 => 4,
-        127 => 1,
-        128 => 0,
-        129 => 1,
-        130 => 0,
-        131 | 134 => -1,
-        132 => 1,
-        133 | 135..=138 => 0,
-        139 => 0x2335_10de,
-        140 => 0,
-        141..=145 => (attribute >= 144) as i32,
-        146..=161 => 0,
         _ => return None,
     })
-}
-
-fn texture_limit(attribute: i32) -> i32 {
-    match attribute {
-        21 | 22 | 55..=57 | 61 | 63 => 32_768.max(131_072 * (attribute <= 22) as i32),
-        23 | 73 => 65_536,
-        24..=26 | 58..=60 => 16_384,
-        29 | 43 | 54 | 62 | 65 | 68 => 2048,
-        44 => 1,
-        47..=49 => 8192,
-        69 => 268_435_456,
-        72 => 2_097_120,
-        _ => 32_768,
-    }
 }
 
 #[cfg(test)]
@@ -297,15 +197,5 @@ mod tests {
         assert_eq!(parse_visible(&uuid_text(2), 3), [2]);
         assert_eq!(parse_visible(&uuid_text(1)[..12], 3), [1]);
         assert_eq!(parse_visible("GPU-", 1), [0usize; 0]);
-    }
-
-    #[test]
-    fn pci_addresses() {
-        for index in 0..16 {
-            assert_eq!(by_pci(&pci_text(index), 16), Some(index));
-            assert_eq!(by_pci(&format!("0000{}", pci_text(index)), 16), Some(index));
-        }
-        assert_eq!(by_pci("0000:FF:00.0", 16), None);
-        assert_eq!(by_pci("junk", 16), None);
     }
 }

@@ -6,15 +6,12 @@ use crate::abi::POOL_STEP;
 #[derive(Default)]
 pub(crate) struct GraphMemory {
     pub reserved: u64,
-    pub reserved_high: u64,
     pub used: u64,
-    pub used_high: u64,
 }
 
 impl GraphMemory {
     pub(crate) fn take(&mut self, bytes: u64) {
         self.used += bytes;
-        self.used_high = self.used_high.max(self.used);
     }
 
     pub(crate) fn free(&mut self, bytes: u64) {

@@ -5,41 +5,24 @@ use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::graph_cost::GraphCost;
 use crate::memory::{Memory, next_id, round_up};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(crate) const KERNEL: i32 = 0;
-
 pub(crate) const MEMCPY: i32 = 1;
-
 pub(crate) const MEMSET: i32 = 2;
-
 pub(crate) const HOST: i32 = 3;
-
-pub(crate) const CHILD: i32 = 4;
-
 pub(crate) const EMPTY: i32 = 5;
-
-pub(crate) const WAIT_EVENT: i32 = 6;
-
-pub(crate) const EVENT_RECORD: i32 = 7;
-
 pub(crate) const MEM_ALLOC: i32 = 10;
-
 pub(crate) const MEM_FREE: i32 = 11;
 
 /// What a node does.
 #[derive(Clone)]
 pub(crate) enum Work {
     Kernel,
-    /// Empty nodes and events.
-    Nothing(i32),
-    Run {
-        kind: i32,
-        run: Arc<dyn Fn() -> Done + Send + Sync>,
-    },
-    Child(Vec<Work>),
+    Empty,
+    Run { kind: i32, run: Arc<dyn Fn() -> Done + Send + Sync> },
     Alloc(Arc<NodeMemory>),
     Free(Pointer),
 }
@@ -92,9 +75,8 @@ impl Work {
     pub(crate) fn kind(&self) -> i32 {
         match self {
             Work::Kernel => KERNEL,
-            Work::Nothing(kind) => *kind,
+            Work::Empty => EMPTY,
             Work::Run { kind, .. } => *kind,
-            Work::Child(_) => CHILD,
             Work::Alloc(_) => MEM_ALLOC,
             Work::Free(_) => MEM_FREE,
         }
@@ -115,7 +97,7 @@ pub(crate) struct Exec {
 
 #[derive(Default)]
 pub(crate) struct Graphs {
-    pub graphs: HashMap<usize, ()>,
+    pub graphs: HashSet<usize>,
     /// By handle: a later node has a larger one.
     pub nodes: BTreeMap<usize, Node>,
     pub execs: HashMap<usize, Arc<Exec>>,
@@ -150,7 +132,7 @@ pub(crate) fn new_handle() -> usize {
 
 impl Graphs {
     pub(crate) fn check(&self, graph: usize) -> Done {
-        self.graphs.get(&graph).copied().ok_or(Error::INVALID_VALUE)
+        if self.graphs.contains(&graph) { Ok(()) } else { Err(Error::INVALID_VALUE) }
     }
 
     pub(crate) fn node(&mut self, node: Handle) -> Done<&mut Node> {
@@ -197,8 +179,9 @@ impl Graphs {
 
     /// All work in an order that the dependencies allow; an error for a circle.
     pub(crate) fn ordered(&self, graph: usize) -> Done<Vec<Work>> {
+        self.check(graph)?;
         let mut waiting: Vec<(usize, &Node)> = self.of(graph).collect();
-        let mut done = std::collections::HashSet::new();
+        let mut done = HashSet::new();
         let mut order = Vec::with_capacity(waiting.len());
         while !waiting.is_empty() {
             let before = waiting.len();
@@ -218,7 +201,8 @@ impl Graphs {
     }
 
     pub(crate) fn remove(&mut self, graph: usize) -> Done {
-        self.graphs.remove(&graph).ok_or(Error::INVALID_VALUE)?;
+        self.check(graph)?;
+        self.graphs.remove(&graph);
         self.nodes.retain(|_, node| node.graph != graph);
         Ok(())
     }
@@ -226,7 +210,7 @@ impl Graphs {
 
 pub(crate) fn new_graph() -> usize {
     let id = new_handle();
-    graphs().graphs.insert(id, ());
+    graphs().graphs.insert(id);
     id
 }
 
@@ -251,11 +235,4 @@ pub(crate) fn allocates(graph: usize, pointer: Pointer) -> bool {
 
 pub(crate) fn handles(list: In<Handle>, count: usize) -> Done<Vec<usize>> {
     Ok(list.list(count)?.into_iter().map(|handle| handle as usize).collect())
-}
-
-impl Graphs {
-    pub(crate) fn ordered_checked(&self, graph: usize) -> Done<Vec<Work>> {
-        self.check(graph)?;
-        self.ordered(graph)
-    }
 }

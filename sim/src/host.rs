@@ -4,22 +4,17 @@ use crate::abi::*;
 use crate::contexts;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::{Locked, Owner, next_id};
+use crate::memory::{Locked, Owner};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-pub(crate) struct Registered {
-    pub start: Pointer,
-    pub size: u64,
-    pub device: usize,
-    pub context: u32,
-    pub id: u64,
-    flags: u32,
+struct Registered {
+    size: u64,
+    context: u32,
 }
 
 static REGISTERED: Mutex<BTreeMap<Pointer, Registered>> = Mutex::new(BTreeMap::new());
-static FLAGS: Mutex<BTreeMap<Pointer, u32>> = Mutex::new(BTreeMap::new());
 
 impl Locked<'_> {
     pub(crate) fn is_pool_block(&self, address: Pointer) -> bool {
@@ -34,10 +29,6 @@ pub(crate) fn alloc(out: Out<Handle>, size: usize) -> Done {
     alloc_flags(out, size, 0)
 }
 
-pub(crate) fn alloc_v1(out: Out<Handle>, size: u32) -> Done {
-    alloc_flags(out, size as usize, 0)
-}
-
 pub(crate) fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
     let context = contexts::current()?;
     // Portable, device map, write combined.
@@ -47,9 +38,7 @@ pub(crate) fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
     let address = driver().host.lock().allocate(size as u64, context.id)?;
     // Whatever is written to it goes unseen.
     driver().host.aperture.mark_dirty(address, size as u64);
-    FLAGS.lock().unwrap().insert(address, flags | 2);
-    out.set(address as *mut c_void);
-    Ok(())
+    out.put(address as *mut c_void)
 }
 
 pub(crate) fn free(pointer: Handle) -> Done {
@@ -62,9 +51,7 @@ pub(crate) fn free(pointer: Handle) -> Done {
     if !std::ptr::eq(memory, &driver().host) {
         return Err(Error::INVALID_VALUE);
     }
-    memory.lock().free(address)?;
-    FLAGS.lock().unwrap().remove(&address);
-    Ok(())
+    memory.lock().free(address)
 }
 
 pub(crate) fn register(pointer: Handle, size: usize, flags: u32) -> Done {
@@ -80,17 +67,7 @@ pub(crate) fn register(pointer: Handle, size: usize, flags: u32) -> Done {
     if overlaps || driver().host.lock().find(start).is_some() {
         return Err(Error::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    all.insert(
-        start,
-        Registered {
-            start,
-            size: size as u64,
-            device: context.device,
-            context: context.id,
-            id: next_id(),
-            flags,
-        },
-    );
+    all.insert(start, Registered { size: size as u64, context: context.id });
     Ok(())
 }
 
@@ -103,45 +80,6 @@ pub(crate) fn unregister(pointer: Handle) -> Done {
     removed.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
 }
 
-pub(crate) fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
-    contexts::current()?;
-    if out.is_null() || flags != 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let address = pointer as Pointer;
-    if driver().host.lock().find(address).is_none() && registered(address).is_none() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(address);
-    Ok(())
-}
-
-pub(crate) fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
-    contexts::current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let address = pointer as Pointer;
-    let flags = match FLAGS.lock().unwrap().get(&address) {
-        Some(&flags) => flags,
-        None => registered(address).ok_or(Error::INVALID_VALUE)?.flags,
-    };
-    out.set(flags);
-    Ok(())
-}
-
-/// The registration that holds an address.
-pub(crate) fn registered(address: Pointer) -> Option<Registered> {
-    let all = REGISTERED.lock().unwrap();
-    let (_, found) = all.range(..=address).next_back()?;
-    (address - found.start < found.size).then_some(Registered { ..*found })
-}
-
 pub(crate) fn forget_context(context: u32) {
     REGISTERED.lock().unwrap().retain(|_, found| found.context != context);
-    let host = driver().host.lock();
-    let freed = |address: &Pointer| {
-        host.state.live.get(address).is_some_and(|block| block.context == context)
-    };
-    FLAGS.lock().unwrap().retain(|address, _| !freed(address));
 }

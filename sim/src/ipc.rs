@@ -10,7 +10,7 @@ use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::{Block, Locked, Memory, Owner, next_id};
+use crate::memory::{Block, Locked, Memory, Owner};
 use crate::pool;
 use crate::shared::start_time;
 use crate::shared_file::{DESCRIPTION, Description, describe, map_at};
@@ -76,7 +76,7 @@ fn import(memory: &Memory, fd: i32, offset: u64, size: u64, kind: Imported) -> D
         Imported::Opened(context) => (context, Owner::Imported { opens: 1, pool: false }),
         Imported::FromPool => (0, Owner::Imported { opens: 1, pool: true }),
     };
-    locked.state.live.insert(address, Block { size, span, owner, context, id: next_id() });
+    locked.state.live.insert(address, Block { size, span, owner, context });
     Ok(address)
 }
 
@@ -87,9 +87,7 @@ enum Imported {
 
 pub(crate) fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     contexts::current()?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
     let (start, size) = {
         let locked = memory.lock();
@@ -103,8 +101,7 @@ pub(crate) fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     memory.aperture.mark_dirty(start, size);
     let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
     let seal = seal(MEMORY, memory, range, size)?;
-    out.set(Sealed(seal));
-    Ok(())
+    out.put(Sealed(seal))
 }
 
 pub(crate) fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
@@ -134,8 +131,7 @@ pub(crate) fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done
     system::close(fd);
     let pointer = mapped?;
     opened.insert(seal, pointer);
-    out.set(pointer);
-    Ok(())
+    out.put(pointer)
 }
 
 pub(crate) fn close_handle(pointer: Pointer) -> Done {
@@ -196,9 +192,7 @@ pub(crate) fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Do
 }
 
 pub(crate) fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     if kind != POSIX_FD {
         return Err(Error::NOT_SUPPORTED);
     }
@@ -239,8 +233,7 @@ pub(crate) fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> D
             return Err(error);
         }
     }
-    out.set(vmm::vmm().add(object));
-    Ok(())
+    out.put(vmm::vmm().add(object))
 }
 
 // Pools.
@@ -271,17 +264,7 @@ pub(crate) fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags:
     }
     let fd = system::duplicate(os_handle as usize as i32, 700).ok_or(Error::INVALID_VALUE)?;
     let index = contexts::current().map_or(driver().devices.visible[0], |context| context.device);
-    let location = Location { kind: LOCATION_DEVICE, id: device::ordinal(index) };
-    let props = PoolProps {
-        kind: 1,
-        handle_types: 0,
-        location,
-        win32: 0,
-        max_size: 0,
-        usage: 0,
-        reserved: [0; 54],
-    };
-    let pool = pool::create_from(&props)?;
+    let pool = pool::create_from(&PoolProps::of_device(device::ordinal(index)))?;
     out.set(pool);
     let (memory, id) = pool::decode(pool)?;
     if let Some(pool) = memory.lock().state.pools.get_mut(&id) {
@@ -291,9 +274,7 @@ pub(crate) fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags:
 }
 
 pub(crate) fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
     let (start, size) = {
         let locked = memory.lock();
@@ -305,8 +286,7 @@ pub(crate) fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
     memory.aperture.mark_dirty(start, size);
     let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
     let seal = seal(POOL_POINTER, memory, range, size)?;
-    out.set(Sealed(seal));
-    Ok(())
+    out.put(Sealed(seal))
 }
 
 pub(crate) fn import_pointer(out: Out<Pointer>, pool: Handle, data: Out<Sealed>) -> Done {
@@ -322,6 +302,5 @@ pub(crate) fn import_pointer(out: Out<Pointer>, pool: Handle, data: Out<Sealed>)
         return Err(Error::INVALID_VALUE);
     }
     let pointer = import(memory, fd, seal[5], seal[6], Imported::FromPool)?;
-    out.set(pointer);
-    Ok(())
+    out.put(pointer)
 }

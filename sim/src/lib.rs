@@ -23,8 +23,8 @@
 //! | pitch | multiple of 512 | 1024 for 1000 |
 //! | pools | grow in steps of 32 MiB; at a synchronisation down to the release threshold; what they do not use is released when the device is full; the used attribute is in requested bytes | same |
 //! | graph memory | 32 MiB steps at upload or first launch, until trimmed | 200 MiB: 224 MiB |
-//! | arrays | whole blocks of 64 bytes by 8 rows and more; up to 1 MiB in slabs for each context and size of an element; requirements are reported for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB; 1 B x 65,536: 4 MiB |
-//! | managed memory | charged when the device touches it, not in NVML's figure for the process, stays when prefetched back | same |
+//! | arrays | whole blocks of 64 bytes by 8 rows and more; up to 1 MiB in slabs for each context and size of an element; 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB; 1 B x 65,536: 4 MiB |
+//! | managed memory | charged when the device touches it, not in NVML's figure for the process | same |
 //! | stack limit | SMs x threads per SM x increase, at the call; given back when lowered | 16 KiB: 3,960 MiB |
 //! | local memory of a kernel | SMs x threads per SM x (its bytes - the highest so far, at first the stack limit), at its first launch; stays | 2,048: 264 MiB; 16,384: 3,960 MiB |
 //! | a kernel that calls malloc | heap limit + 2 MiB at the first launch | same |
@@ -47,9 +47,10 @@
 //! others do.
 //!
 //! # What it does not do
-//! Run kernels; graphics, external memory, IPC events, sparse mappings, green contexts,
-//! checkpoints and logical endpoints (exported, 801); parameters of existing nodes; the private
-//! export tables, so that libcudart refuses it (103) and programs on it need a GPU.
+//! Run kernels, nor any function that neither the recorder nor a program or client of the tests
+//! calls: textures, copies of boxes, occupancy, peers, graphics. A program finds these as in an older
+//! driver: not at all. The private export tables are not there either, so that libcudart refuses it
+//! (103) and programs on it need a GPU.
 //!
 //! # Reading order
 //! `entry/table` lists the functions, `entry/export` exports them, `entry/resolve` finds them by name.
@@ -75,7 +76,6 @@ mod device_calls;
 mod driver;
 mod entry;
 mod error;
-mod error_text;
 mod fault;
 mod graph;
 mod graph_cost;

@@ -39,7 +39,6 @@ pub(crate) struct State {
     array_slabs: BTreeMap<Slabs, Ranges>,
     pub live: BTreeMap<Pointer, Block>,
     pub pools: BTreeMap<PoolId, Pool>,
-    pub current_pool: PoolId,
     pub next_pool: PoolId,
     pub graph: GraphMemory,
 }
@@ -56,7 +55,6 @@ pub(crate) struct Block {
     pub owner: Owner,
     /// The context that it is freed with; 0: none.
     pub context: u32,
-    pub id: u64,
 }
 
 pub(crate) enum Owner {
@@ -99,7 +97,6 @@ impl Memory {
             array_slabs: BTreeMap::new(),
             live: BTreeMap::new(),
             pools: BTreeMap::from([(0, Pool::default_of_device())]),
-            current_pool: 0,
             next_pool: 1,
             graph: GraphMemory::default(),
         };
@@ -185,7 +182,7 @@ impl Locked<'_> {
                 }
             }
         };
-        let block = Block { size, span, owner, context, id: next_id() };
+        let block = Block { size, span, owner, context };
         self.state.live.insert(address, block);
         Ok(address)
     }
@@ -282,7 +279,6 @@ impl Locked<'_> {
             self.charge(grow, grow)?;
             let graph = &mut self.state.graph;
             graph.reserved += grow;
-            graph.reserved_high = graph.reserved_high.max(graph.reserved);
         }
         Ok(())
     }

@@ -94,28 +94,11 @@ struct MemoryV2 {
 }
 
 #[repr(C)]
-struct ProcessV1 {
-    pid: u32,
-    used: u64,
-}
-
-#[repr(C)]
 struct ProcessV2 {
     pid: u32,
     used: u64,
     gpu_instance: u32,
     compute_instance: u32,
-}
-
-#[repr(C)]
-struct Pci {
-    bus_id_legacy: [u8; 16],
-    domain: u32,
-    bus: u32,
-    device: u32,
-    pci_device_id: u32,
-    pci_subsystem_id: u32,
-    bus_id: [u8; 32],
 }
 
 #[repr(C)]
@@ -165,10 +148,6 @@ fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<V
     let beside = if strangers { 1 << 22 } else { 0 };
     let figure = |used| if is_set_to("no-figures") { NOT_AVAILABLE } else { used };
     Ok(list.into_iter().map(|(pid, used)| make(pid + beside, figure(used))).collect())
-}
-
-fn process_v1(pid: u32, used: u64) -> ProcessV1 {
-    ProcessV1 { pid, used }
 }
 
 fn process_v2(pid: u32, used: u64) -> ProcessV2 {
@@ -227,10 +206,7 @@ fn init() -> Result {
 }
 
 nvml! {
-    nvmlInit() { init() }
     nvmlInit_v2() { init() }
-    nvmlInitWithFlags(_flags: c_uint) { init() }
-
     nvmlShutdown() {
         devices()?;
         USERS.fetch_sub(1, Relaxed);
@@ -242,29 +218,7 @@ nvml! {
         put_text(out, length, DRIVER_TEXT)
     }
 
-    nvmlSystemGetNVMLVersion(out: Out<c_char>, length: c_uint) {
-        devices()?;
-        put_text(out, length, "13.580.00")
-    }
-
-    nvmlSystemGetCudaDriverVersion(out: Out<i32>) { put(out, device::DRIVER_VERSION) }
-    nvmlSystemGetCudaDriverVersion_v2(out: Out<i32>) { put(out, device::DRIVER_VERSION) }
-
-    nvmlSystemGetProcessName(pid: c_uint, out: Out<c_char>, length: c_uint) {
-        devices()?;
-        let path = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| NOT_FOUND)?;
-        let name = path.to_string_lossy();
-        let fits = (length as usize).saturating_sub(1).min(name.len());
-        put_text(out, length, name.get(..fits).unwrap_or(""))
-    }
-
-    nvmlDeviceGetCount(out: Out<c_uint>) { put(out, devices()?.count as c_uint) }
     nvmlDeviceGetCount_v2(out: Out<c_uint>) { put(out, devices()?.count as c_uint) }
-
-    nvmlDeviceGetHandleByIndex(at: c_uint, out: Out<usize>) {
-        index(HANDLE + at as usize)?;
-        put(out, HANDLE + at as usize)
-    }
 
     nvmlDeviceGetHandleByIndex_v2(at: c_uint, out: Out<usize>) {
         index(HANDLE + at as usize)?;
@@ -277,19 +231,6 @@ nvml! {
         put(out, HANDLE + found.ok_or(NOT_FOUND)?)
     }
 
-    nvmlDeviceGetHandleByPciBusId(pci: In<c_char>, out: Out<usize>) {
-        let count = devices()?.count;
-        put(out, HANDLE + device::by_pci(&text(pci)?, count).ok_or(NOT_FOUND)?)
-    }
-
-    nvmlDeviceGetHandleByPciBusId_v2(pci: In<c_char>, out: Out<usize>) {
-        let count = devices()?.count;
-        put(out, HANDLE + device::by_pci(&text(pci)?, count).ok_or(NOT_FOUND)?)
-    }
-
-    nvmlDeviceGetIndex(handle: usize, out: Out<c_uint>) { put(out, index(handle)? as c_uint) }
-    nvmlDeviceGetMinorNumber(handle: usize, out: Out<c_uint>) { put(out, index(handle)? as c_uint) }
-
     nvmlDeviceGetName(handle: usize, out: Out<c_char>, length: c_uint) {
         index(handle)?;
         put_text(out, length, device::NAME)
@@ -297,24 +238,6 @@ nvml! {
 
     nvmlDeviceGetUUID(handle: usize, out: Out<c_char>, length: c_uint) {
         put_text(out, length, &device::uuid_text(index(handle)?))
-    }
-
-    nvmlDeviceGetPciInfo_v3(handle: usize, out: Out<Pci>) {
-        let index = index(handle)?;
-        let text = device::pci_text(index);
-        let mut pci = Pci {
-            bus_id_legacy: [0; 16],
-            domain: 0,
-            bus: device::pci_bus(index),
-            device: 0,
-            pci_device_id: 0x2335_10de,
-            pci_subsystem_id: 0,
-            bus_id: [0; 32],
-        };
-        pci.bus_id_legacy[..text.len()].copy_from_slice(text.as_bytes());
-        pci.bus_id[..4].copy_from_slice(b"0000");
-        pci.bus_id[4..4 + text.len()].copy_from_slice(text.as_bytes());
-        put(out, pci)
     }
 
     nvmlDeviceGetMemoryInfo(handle: usize, out: Out<MemoryV1>) {
@@ -340,31 +263,8 @@ nvml! {
         })
     }
 
-    nvmlDeviceGetBAR1MemoryInfo(handle: usize, out: Out<MemoryV1>) {
-        index(handle)?;
-        put(out, MemoryV1 { total: 256 << 30, free: (256 << 30) - (2 << 20), used: 2 << 20 })
-    }
-
-    nvmlDeviceGetComputeRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
-        put_list(count, to, processes(handle, process_v1)?)
-    }
-
-    nvmlDeviceGetComputeRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
-        put_list(count, to, processes(handle, process_v2)?)
-    }
-
     nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         put_list(count, to, processes(handle, process_v2)?)
-    }
-
-    nvmlDeviceGetGraphicsRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
-        index(handle)?;
-        put_list(count, to, Vec::new())
-    }
-
-    nvmlDeviceGetGraphicsRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
-        index(handle)?;
-        put_list(count, to, Vec::new())
     }
 
     nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
@@ -372,25 +272,9 @@ nvml! {
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetMPSComputeRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
-        index(handle)?;
-        put_list(count, to, Vec::new())
-    }
-
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
-        index(handle)?;
-        put_list(count, to, Vec::new())
-    }
-
     nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         index(handle)?;
         put_list(count, to, Vec::new())
-    }
-
-    nvmlDeviceGetCudaComputeCapability(handle: usize, major: Out<i32>, minor: Out<i32>) {
-        index(handle)?;
-        put(major, 9)?;
-        put(minor, 0)
     }
 
     nvmlDeviceGetUtilizationRates(handle: usize, out: Out<Utilization>) {
@@ -418,20 +302,4 @@ nvml! {
         index(handle)?;
         Err(NOT_SUPPORTED)
     }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
-    let text = match code {
-        0 => c"Success",
-        UNINITIALIZED => c"Uninitialized",
-        INVALID_ARGUMENT => c"Invalid Argument",
-        NOT_SUPPORTED => c"Not Supported",
-        NOT_FOUND => c"Not Found",
-        INSUFFICIENT_SIZE => c"Insufficient Size",
-        DRIVER_NOT_LOADED => c"Driver Not Loaded",
-        VERSION_MISMATCH => c"Argument Version Mismatch",
-        _ => c"Unknown Error",
-    };
-    text.as_ptr()
 }

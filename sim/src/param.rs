@@ -55,6 +55,18 @@ impl<T> Out<T> {
         }
     }
 
+    /// The same for a result that the program must want. NULL: 1.
+    pub(crate) fn put(self, value: T) -> Done {
+        self.check()?;
+        self.set(value);
+        Ok(())
+    }
+
+    /// NULL: 1.
+    pub(crate) fn check(self) -> Done {
+        if self.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
+    }
+
     /// What the program wrote there before the call. NULL: 1.
     pub(crate) fn get(self) -> Done<T>
     where
@@ -83,7 +95,7 @@ impl<T> Out<T> {
 }
 
 impl<T> In<T> {
-    /// NULL.
+    #[cfg(test)]
     pub(crate) fn none() -> In<T> {
         In(std::ptr::null())
     }
@@ -131,10 +143,6 @@ impl<T> In<T> {
 }
 
 impl In<c_char> {
-    pub(crate) fn of_text(text: &'static CStr) -> In<c_char> {
-        In(text.as_ptr())
-    }
-
     /// A text that ends with NUL.
     pub(crate) fn text(self) -> Done<String> {
         if self.is_null() {

@@ -8,7 +8,7 @@ use crate::aperture::HOST;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::{Block, Locked, Memory, Owner, next_id, round_up};
+use crate::memory::{Block, Locked, Memory, Owner, round_up};
 use crate::pool_state::{GRAIN, Pool, PoolId};
 use crate::streams;
 use std::ffi::c_void;
@@ -67,7 +67,7 @@ impl Locked<'_> {
                 pool.take(size, span).ok_or(Error::OUT_OF_MEMORY)?
             }
         };
-        let block = Block { size, span, owner: Owner::Pool(id), context: 0, id: next_id() };
+        let block = Block { size, span, owner: Owner::Pool(id), context: 0 };
         self.state.live.insert(address, block);
         Ok(address)
     }
@@ -75,7 +75,7 @@ impl Locked<'_> {
     fn pool_grow(&mut self, id: PoolId, need: u64) -> Done {
         let grow = round_up(need - self.pool(id)?.reserved, POOL_STEP)?;
         if self.memory.charge_only(grow) {
-            self.pool(id)?.add_reserved(grow);
+            self.pool(id)?.reserved += grow;
             return Ok(());
         }
         // A full device takes back what pools do not use, which may shrink this very one.
@@ -84,7 +84,7 @@ impl Locked<'_> {
         if !self.memory.charge_only(grow) {
             return Err(Error::OUT_OF_MEMORY);
         }
-        self.pool(id)?.add_reserved(grow);
+        self.pool(id)?.reserved += grow;
         Ok(())
     }
 
@@ -154,23 +154,8 @@ pub(crate) fn settle(memory: &Memory) {
 }
 
 pub(crate) fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
-    let place = streams::place(stream)?;
-    if out.is_null() || size == 0 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let memory = driver().memory(place.device);
-    if let Some(capture) = place.capture {
-        let pointer = capture.add_alloc(memory, size as u64)?;
-        out.set(pointer);
-        return Ok(());
-    }
-    let mut locked = memory.lock();
-    let pool = locked.state.current_pool;
-    // The device's current pool may be another device's or the host's: cuDeviceSetMemPool
-    // refuses that, so the number is one of this memory.
-    let pointer = locked.pool_take(pool, size as u64)?;
-    out.set(pointer);
-    Ok(())
+    let pool = handle(streams::place(stream)?.device, 0);
+    alloc_from_pool_async(out, size, pool, stream)
 }
 
 pub(crate) fn alloc_from_pool_async(
@@ -186,13 +171,9 @@ pub(crate) fn alloc_from_pool_async(
     let (memory, id) = decode(pool)?;
     if let Some(capture) = place.capture {
         memory.lock().pool(id)?;
-        let pointer = capture.add_alloc(memory, size as u64)?;
-        out.set(pointer);
-        return Ok(());
+        return out.put(capture.add_alloc(memory, size as u64)?);
     }
-    let pointer = memory.lock().pool_take(id, size as u64)?;
-    out.set(pointer);
-    Ok(())
+    out.put(memory.lock().pool_take(id, size as u64)?)
 }
 
 pub(crate) fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
@@ -207,11 +188,7 @@ pub(crate) fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
 }
 
 pub(crate) fn create(out: Out<Handle>, props: In<PoolProps>) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(create_from(&props.get()?)?);
-    Ok(())
+    out.put(create_from(&props.get()?)?)
 }
 
 pub(crate) fn create_from(props: &PoolProps) -> Done<Handle> {
@@ -241,9 +218,6 @@ pub(crate) fn destroy(pool: Handle) -> Done {
     let state = locked.pool(id)?;
     state.destroyed = true;
     let empty = state.used == 0;
-    if locked.state.current_pool == id {
-        locked.state.current_pool = 0;
-    }
     if empty {
         locked.pool_remove(id);
     } else {
@@ -262,162 +236,36 @@ pub(crate) fn trim_to(pool: Handle, keep: usize) -> Done {
 
 pub(crate) fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     let (memory, id) = decode(pool)?;
-    if value.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    value.check()?;
     let mut locked = memory.lock();
     let pool = locked.pool(id)?;
     match attribute {
-        1..=3 => pool.reuse[attribute as usize - 1] = value.cast::<i32>().get()?,
         4 => pool.threshold = value.cast::<u64>().get()?,
-        // The high marks can only be set back.
-        6 | 8 if value.cast::<u64>().get()? != 0 => return Err(Error::INVALID_VALUE),
-        6 => pool.reserved_high = pool.reserved,
-        8 => pool.requested_high = pool.requested,
         _ => return Err(Error::INVALID_VALUE),
     }
     Ok(())
 }
 
+/// Reserved and used bytes and the threshold, which the recorder and the programs of the tests ask for.
 pub(crate) fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     streams::refuse_while_capturing()?;
     let (memory, id) = decode(pool)?;
-    if value.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    value.check()?;
     let mut locked = memory.lock();
     let Ok(pool) = locked.pool(id) else {
         // The driver reads freed memory: with 580.159.04 a process ended with SIGSEGV in this call.
         eprintln!("simulated driver: cuMemPoolGetAttribute of a pool that was destroyed");
         std::process::abort();
     };
-    let number = match attribute {
-        1..=3 => {
-            value.cast::<i32>().set(pool.reuse[attribute as usize - 1]);
-            return Ok(());
-        }
+    value.cast::<u64>().put(match attribute {
         4 => pool.threshold,
         5 => pool.reserved,
-        6 => pool.reserved_high,
         7 => pool.requested,
-        8 => pool.requested_high,
-        9..=12 => {
-            let host = memory.index == HOST;
-            let small = match attribute {
-                9 => 1,
-                10 => pool.handle_types,
-                11 => {
-                    if host {
-                        0
-                    } else {
-                        device::ordinal(memory.index)
-                    }
-                }
-                _ => {
-                    if host {
-                        LOCATION_HOST
-                    } else {
-                        LOCATION_DEVICE
-                    }
-                }
-            };
-            value.cast::<i32>().set(small);
-            return Ok(());
-        }
-        13 => pool.max,
-        14 => {
-            value.cast::<i32>().set(0);
-            return Ok(());
-        }
         _ => return Err(Error::INVALID_VALUE),
-    };
-    value.cast::<u64>().set(number);
-    Ok(())
+    })
 }
 
-pub(crate) fn set_access(pool: Handle, list: In<AccessDesc>, count: usize) -> Done {
-    let (memory, id) = decode(pool)?;
-    memory.lock().pool(id)?;
-    if list.is_null() && count != 0 { Err(Error::INVALID_VALUE) } else { Ok(()) }
-}
-
-pub(crate) fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) -> Done {
-    let (memory, id) = decode(pool)?;
-    memory.lock().pool(id)?;
-    if flags.is_null() || location.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let wanted = memory_of_location(location.get()?)?;
-    flags.set(if wanted.index == memory.index { 3 } else { 0 });
-    Ok(())
-}
-
-pub(crate) fn device_default(out: Out<Handle>, ordinal: i32) -> Done {
-    let index = device::by_ordinal(ordinal)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(handle(index, 0));
-    Ok(())
-}
-
-pub(crate) fn device_get(out: Out<Handle>, ordinal: i32) -> Done {
-    let index = device::by_ordinal(ordinal)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let current = driver().memory(index).lock().state.current_pool;
-    out.set(handle(index, current));
-    Ok(())
-}
-
-pub(crate) fn device_set(ordinal: i32, pool: Handle) -> Done {
-    let index = device::by_ordinal(ordinal)?;
-    let (memory, id) = decode(pool)?;
-    if memory.index != index {
-        return Err(Error::INVALID_VALUE);
-    }
-    let mut locked = memory.lock();
-    locked.pool(id)?;
-    locked.state.current_pool = id;
-    Ok(())
-}
-
-pub(crate) fn location_default(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
-    if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
-        return Err(Error::INVALID_VALUE);
-    }
-    let memory = memory_of_location(location.get()?)?;
-    out.set(handle(memory.index, 0));
-    Ok(())
-}
-
-pub(crate) fn location_get(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
-    if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
-        return Err(Error::INVALID_VALUE);
-    }
-    let memory = memory_of_location(location.get()?)?;
-    let current = memory.lock().state.current_pool;
-    out.set(handle(memory.index, current));
-    Ok(())
-}
-
-pub(crate) fn location_set(location: Out<Location>, kind: i32, pool: Handle) -> Done {
-    if location.is_null() || !matches!(kind, 1 | 2) {
-        return Err(Error::INVALID_VALUE);
-    }
-    let wanted = memory_of_location(location.get()?)?;
-    let (memory, id) = decode(pool)?;
-    if wanted.index != memory.index {
-        return Err(Error::INVALID_VALUE);
-    }
-    let mut locked = memory.lock();
-    locked.pool(id)?;
-    locked.state.current_pool = id;
-    Ok(())
-}
-
-/// The pool that a live pointer came from.
-pub(crate) fn handle_of(memory: &Memory, id: PoolId) -> Handle {
-    handle(memory.index, id)
+/// The pool of a device: no call chooses another one.
+pub(crate) fn of_device(out: Out<Handle>, ordinal: i32) -> Done {
+    out.put(handle(device::by_ordinal(ordinal)?, 0))
 }

@@ -17,14 +17,11 @@ pub(crate) struct Pool {
     /// Address ranges that the pool owns.
     pub arenas: Vec<(Pointer, u64)>,
     pub reserved: u64,
-    pub reserved_high: u64,
     /// Bytes of live blocks, each rounded up: what `reserved` must hold.
     pub used: u64,
     /// The same as requested: the value of the attribute.
     pub requested: u64,
-    pub requested_high: u64,
     pub threshold: u64,
-    pub reuse: [i32; 3],
     pub max: u64,
     pub handle_types: i32,
     pub destroyed: bool,
@@ -38,12 +35,9 @@ impl Pool {
             free: Ranges::new(0),
             arenas: Vec::new(),
             reserved: 0,
-            reserved_high: 0,
             used: 0,
             requested: 0,
-            requested_high: 0,
             threshold: 0,
-            reuse: [1; 3],
             max: 0,
             handle_types: 0,
             destroyed: false,
@@ -66,7 +60,6 @@ impl Pool {
         };
         self.used += span;
         self.requested += size;
-        self.requested_high = self.requested_high.max(self.requested);
         Some(address)
     }
 
@@ -87,10 +80,5 @@ impl Pool {
                 self.free.give(address, span);
             }
         }
-    }
-
-    pub(crate) fn add_reserved(&mut self, bytes: u64) {
-        self.reserved += bytes;
-        self.reserved_high = self.reserved_high.max(self.reserved);
     }
 }

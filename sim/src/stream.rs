@@ -4,21 +4,16 @@
 use crate::abi::*;
 use crate::captures::Capture;
 use crate::contexts::{self, Context};
-use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
 use crate::pool;
 use crate::streams::{self, *};
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 struct Event {
     context: u32,
-    flags: u32,
-    recorded: Option<Instant>,
     /// Recorded in a capturing stream.
     capture: Option<Arc<Capture>>,
 }
@@ -27,22 +22,20 @@ static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
 
 const EVENT_TAG: usize = 0xe700_0000_0000;
 
-pub(crate) fn create(out: Out<Handle>, flags: u32) -> Done {
-    create_with_priority(out, flags, 0)
+pub(crate) fn create_with_priority(out: Out<Handle>, flags: u32, _priority: i32) -> Done {
+    create(out, flags)
 }
 
-pub(crate) fn create_with_priority(out: Out<Handle>, flags: u32, priority: i32) -> Done {
+pub(crate) fn create(out: Out<Handle>, flags: u32) -> Done {
     let context = contexts::current()?;
     if out.is_null() || flags > 1 {
         return Err(Error::INVALID_VALUE);
     }
     context.need_stream()?;
-    let id = NEXT.fetch_add(1, Relaxed);
-    let handle = STREAM_TAG + id as usize * 16;
-    let stream = Stream { id, context, flags, priority: priority.clamp(-5, 0), capture: None };
+    let handle = STREAM_TAG + NEXT.fetch_add(1, Relaxed) as usize * 16;
+    let stream = Stream { context, capture: None };
     STREAMS.write().unwrap().get_or_insert_default().insert(handle, stream);
-    out.set(handle as Handle);
-    Ok(())
+    out.put(handle as Handle)
 }
 
 pub(crate) fn destroy(stream: StreamArg) -> Done {
@@ -79,87 +72,9 @@ pub(crate) fn synchronize_context(context: &Context) -> Done {
     Ok(())
 }
 
-pub(crate) fn query(stream: StreamArg) -> Done {
-    match place(stream)?.capture {
-        Some(_) => Err(Error::CAPTURE_UNSUPPORTED),
-        None => Ok(()),
-    }
-}
-
-pub(crate) fn get_flags(stream: StreamArg, out: Out<u32>) -> Done {
-    place(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(with_stream(stream.0, |stream| stream.flags).unwrap_or(0));
-    Ok(())
-}
-
-pub(crate) fn get_priority(stream: StreamArg, out: Out<i32>) -> Done {
-    place(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(with_stream(stream.0, |stream| stream.priority).unwrap_or(0));
-    Ok(())
-}
-
-pub(crate) fn get_id(stream: StreamArg, out: Out<u64>) -> Done {
-    let place = place(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let default = key(stream, place.context) as u64;
-    out.set(with_stream(stream.0, |stream| stream.id).unwrap_or(default));
-    Ok(())
-}
-
 pub(crate) fn get_ctx(stream: StreamArg, out: Out<Handle>) -> Done {
     let place = place(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(place.context.handle());
-    Ok(())
-}
-
-pub(crate) fn get_ctx_v2(stream: StreamArg, out: Out<Handle>, green: Out<Handle>) -> Done {
-    get_ctx(stream, out)?;
-    green.set(std::ptr::null_mut());
-    Ok(())
-}
-
-pub(crate) fn get_device(stream: StreamArg, out: Out<i32>) -> Done {
-    let place = place(stream)?;
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(device::ordinal(place.device));
-    Ok(())
-}
-
-pub(crate) fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
-    place(to)?;
-    place(from).map(|_| ())
-}
-
-pub(crate) fn get_attribute(stream: StreamArg, _attribute: i32, value: Out<c_void>) -> Done {
-    place(stream)?;
-    if value.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    // CUstreamAttrValue is 64 bytes.
-    value.cast::<[u8; 64]>().set([0; 64]);
-    Ok(())
-}
-
-pub(crate) fn set_attribute(stream: StreamArg, _attribute: i32, value: In<c_void>) -> Done {
-    place(stream)?;
-    if value.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
-}
-
-pub(crate) fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
-    place(stream).map(|_| ())
+    out.put(place.context.handle())
 }
 
 pub(crate) fn host_function(
@@ -213,10 +128,9 @@ pub(crate) fn event_create(out: Out<Handle>, flags: u32) -> Done {
         return Err(Error::INVALID_VALUE);
     }
     let handle = EVENT_TAG + NEXT.fetch_add(1, Relaxed) as usize * 16;
-    let event = Event { context: context.id, flags, recorded: None, capture: None };
+    let event = Event { context: context.id, capture: None };
     EVENTS.lock().unwrap().get_or_insert_default().insert(handle, event);
-    out.set(handle as Handle);
-    Ok(())
+    out.put(handle as Handle)
 }
 
 pub(crate) fn event_destroy(event: Handle) -> Done {
@@ -227,21 +141,7 @@ pub(crate) fn event_destroy(event: Handle) -> Done {
 
 pub(crate) fn event_record(event: Handle, stream: StreamArg) -> Done {
     let place = place(stream)?;
-    with_event(event, |event| {
-        event.capture = place.capture;
-        event.recorded = Some(Instant::now());
-    })
-}
-
-pub(crate) fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
-    event_record(event, stream)
-}
-
-pub(crate) fn event_query(event: Handle) -> Done {
-    match with_event(event, |event| event.capture.is_some())? {
-        true => Err(Error::CAPTURED_EVENT),
-        false => Ok(()),
-    }
+    with_event(event, |event| event.capture = place.capture)
 }
 
 pub(crate) fn event_synchronize(event: Handle) -> Done {
@@ -252,28 +152,6 @@ pub(crate) fn event_synchronize(event: Handle) -> Done {
     if let Some(context) = contexts::by_id(context) {
         pool::settle(driver().memory(context.device));
     }
-    Ok(())
-}
-
-pub(crate) fn event_elapsed(out: Out<f32>, start: Handle, end: Handle) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let look = |event: &mut Event| (event.recorded, event.flags, event.capture.is_some());
-    let ((from, flags, captured), (to, other, also)) =
-        (with_event(start, look)?, with_event(end, look)?);
-    if captured || also {
-        return Err(Error::CAPTURED_EVENT);
-    }
-    let (Some(from), Some(to)) = (from, to) else { return Err(Error::INVALID_HANDLE) };
-    if (flags | other) & 2 != 0 {
-        return Err(Error::INVALID_HANDLE);
-    }
-    let elapsed = match to.checked_duration_since(from) {
-        Some(forward) => forward.as_secs_f64(),
-        None => -(from - to).as_secs_f64(),
-    };
-    out.set((elapsed * 1e3) as f32);
     Ok(())
 }
 

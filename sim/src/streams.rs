@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, RwLock};
 
 pub(crate) struct Stream {
-    pub id: u64,
     pub context: &'static Context,
-    pub flags: u32,
-    pub priority: i32,
     pub capture: Option<Arc<Capture>>,
 }
 
@@ -88,13 +85,7 @@ pub(crate) fn join(key: usize, context: &'static Context, capture: Arc<Capture>)
     let mut all = STREAMS.write().unwrap();
     let all = all.get_or_insert_default();
     // Only named streams are in the table; the per-thread one gets its entry when it captures.
-    let stream = all.entry(key).or_insert_with(|| Stream {
-        id: key as u64,
-        context,
-        flags: 1,
-        priority: 0,
-        capture: None,
-    });
+    let stream = all.entry(key).or_insert(Stream { context, capture: None });
     stream.capture = Some(capture);
     CAPTURING.fetch_add(1, Relaxed);
     Ok(())

@@ -177,16 +177,7 @@ fn graph_memory_stays_until_it_is_trimmed() {
     let (mut graph, mut exec, mut first, mut last) =
         (null_mut(), null_mut(), null_mut(), null_mut());
     ok!(cuGraphCreate(Out::from(&mut graph), 0));
-    let location = Location { kind: LOCATION_DEVICE, id: 0 };
-    let pool = PoolProps {
-        kind: 1,
-        handle_types: 0,
-        location,
-        win32: 0,
-        max_size: 0,
-        usage: 0,
-        reserved: [0; 54],
-    };
+    let pool = PoolProps::of_device(0);
     let mut params =
         AllocNodeParams { pool, access: null(), access_count: 0, size: 200 << 20, pointer: 0 };
     let stages = [
@@ -265,8 +256,6 @@ fn arrays_take_what_was_measured() {
         });
         assert_eq!(bytes_added, bytes, "{side}");
     }
-    let mut requirements = ArrayRequirements { size: 0, alignment: 0, reserved: [0; 4] };
-    assert_eq!(result!(cuArrayGetMemoryRequirements(Out::from(&mut requirements), list[0], 0)), 1);
     list.into_iter().for_each(|array| ok!(cuArrayDestroy(array)));
     let desc =
         Array3dDesc { width: 2048, height: 2048, depth: 0, format: 0x20, channels: 4, flags: 0 };
@@ -346,8 +335,8 @@ fn copies_move_bytes() {
     let sent: Vec<u8> = (0..=255).collect();
     let mut back = vec![0u8; 256];
     ok!(cuMemcpyHtoD_v2(one + 100, In::from(sent.as_ptr()), 256));
-    ok!(cuMemcpyDtoD_v2(two + 3, one + 100, 256));
-    ok!(cuMemcpy(back.as_mut_ptr() as u64, two + 3, 256));
+    ok!(cuMemcpyAsync(two + 3, one + 100, 256, LEGACY));
+    ok!(cuMemcpyAsync(back.as_mut_ptr() as u64, two + 3, 256, LEGACY));
     assert_eq!(back, sent);
     assert_eq!(
         result!(cuMemcpyHtoD_v2(one + MIB - 1, In::from(sent.as_ptr()), 2)),
@@ -355,9 +344,8 @@ fn copies_move_bytes() {
         "past the end"
     );
     ok!(cuMemsetD32_v2(one, 0x01020304, 4));
-    ok!(cuMemsetD2D16_v2(two, 512, 7, 2, 2));
-    ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), two + 512, 4));
-    assert_eq!(back[..4], [7, 0, 7, 0]);
+    ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), one, 8));
+    assert_eq!(back[..8], [4, 3, 2, 1, 4, 3, 2, 1]);
     ok!(cuMemFree_v2(one));
     ok!(cuMemFree_v2(two));
 }
@@ -411,7 +399,6 @@ fn no_two_exports_share_an_address() {
     let mut all = Vec::new();
     crate::entry::table::add_exports(&mut all);
     crate::entry::resolve::add_exports(&mut all);
-    assert!(all.len() > 380, "{}", all.len());
     all.sort_by_key(|export| export.address);
     for pair in all.windows(2) {
         assert_ne!(pair[0].address, pair[1].address, "{} {}", pair[0].symbol, pair[1].symbol);

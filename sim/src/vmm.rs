@@ -3,15 +3,20 @@
 
 use crate::abi::*;
 use crate::aperture::{self, HOST, RESERVABLE};
-use crate::contexts;
 use crate::device;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::next_id;
 use crate::pool::memory_of_location;
 use crate::ranges::Ranges;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+
+/// What is known about a pointer.
+pub(crate) struct Known {
+    pub start: Pointer,
+    pub size: u64,
+    pub device: usize,
+}
 
 /// Physical memory, or a multicast object.
 pub(crate) struct Object {
@@ -31,7 +36,6 @@ pub(crate) struct Object {
     pub fd: Option<i32>,
     pub multicast: Option<MulticastProp>,
     bound: BTreeMap<u64, (u64, u64)>,
-    pub id: u64,
 }
 
 impl Object {
@@ -47,7 +51,6 @@ impl Object {
             fd: None,
             multicast: None,
             bound: BTreeMap::new(),
-            id: next_id(),
         }
     }
 }
@@ -55,7 +58,6 @@ impl Object {
 struct Mapping {
     size: u64,
     object: u64,
-    offset: u64,
     access: i32,
 }
 
@@ -128,6 +130,17 @@ impl Vmm {
         }
     }
 
+    /// The mapping that holds an address.
+    fn mapping(&self, address: Pointer) -> Done<(Pointer, &Mapping)> {
+        let (&start, mapping) =
+            self.mappings.range(..=address).next_back().ok_or(Error::INVALID_VALUE)?;
+        if address - start < mapping.size {
+            Ok((start, mapping))
+        } else {
+            Err(Error::INVALID_VALUE)
+        }
+    }
+
     /// The reservation that holds all of a range.
     fn reserved(&self, address: Pointer, size: u64) -> bool {
         self.reservations.range(..=address).next_back().is_some_and(|(&start, &length)| {
@@ -172,8 +185,7 @@ pub(crate) fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags
     }
     // Mapped memory can be written to directly.
     memory.aperture.mark_dirty(backing, size);
-    out.set(vmm().add(object));
-    Ok(())
+    out.put(vmm().add(object))
 }
 
 pub(crate) fn release(handle: u64) -> Done {
@@ -184,20 +196,12 @@ pub(crate) fn release(handle: u64) -> Done {
 }
 
 pub(crate) fn retain(out: Out<u64>, address: Handle) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let address = address as Pointer;
     let mut vmm = vmm();
-    let (&start, mapping) =
-        vmm.mappings.range(..=address).next_back().ok_or(Error::INVALID_VALUE)?;
-    if address - start >= mapping.size {
-        return Err(Error::INVALID_VALUE);
-    }
-    let handle = mapping.object;
+    let handle = vmm.mapping(address)?.1.object;
     vmm.objects.get_mut(&handle).ok_or(Error::INVALID_VALUE)?.handles += 1;
-    out.set(handle);
-    Ok(())
+    out.put(handle)
 }
 
 pub(crate) fn address_reserve(
@@ -229,8 +233,7 @@ pub(crate) fn address_reserve(
         return Err(Error::OUT_OF_MEMORY);
     }
     vmm.reservations.insert(address, size);
-    out.set(address);
-    Ok(())
+    out.put(address)
 }
 
 pub(crate) fn address_free(address: Pointer, size: usize) -> Done {
@@ -267,7 +270,7 @@ pub(crate) fn map(address: Pointer, size: usize, offset: usize, handle: u64, fla
         return Err(Error::MAP_FAILED);
     }
     vmm.named(handle)?.mappings += 1;
-    vmm.mappings.insert(address, Mapping { size, object: handle, offset, access: 0 });
+    vmm.mappings.insert(address, Mapping { size, object: handle, access: 0 });
     Ok(())
 }
 
@@ -281,11 +284,7 @@ pub(crate) fn unmap(address: Pointer, size: usize) -> Done {
         .collect();
     // Several whole mappings, with or without gaps between them, or none; but no part of one.
     let parts = inside.iter().any(|&(start, size, _)| start + size > end)
-        || vmm
-            .mappings
-            .range(..address)
-            .next_back()
-            .is_some_and(|(&start, mapping)| start + mapping.size > address);
+        || vmm.mapping(address).is_ok_and(|(start, _)| start < address);
     if parts || !vmm.reserved(address, size as u64) {
         return Err(Error::INVALID_VALUE);
     }
@@ -318,11 +317,7 @@ pub(crate) fn set_access(
     // Every byte of the range must be mapped.
     let mut at = address;
     while at < end {
-        let (&start, mapping) =
-            vmm.mappings.range(..=at).next_back().ok_or(Error::INVALID_VALUE)?;
-        if at - start >= mapping.size {
-            return Err(Error::INVALID_VALUE);
-        }
+        let (start, mapping) = vmm.mapping(at)?;
         at = start + mapping.size;
     }
     let access = list.iter().map(|desc| desc.flags).max().unwrap_or(0);
@@ -335,60 +330,26 @@ pub(crate) fn set_access(
     Ok(())
 }
 
-pub(crate) fn get_access(flags: Out<u64>, location: In<Location>, address: Pointer) -> Done {
-    if flags.is_null() || location.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    memory_of_location(location.get()?)?;
-    let vmm = vmm();
-    let (&start, mapping) =
-        vmm.mappings.range(..=address).next_back().ok_or(Error::INVALID_VALUE)?;
-    if address - start >= mapping.size {
-        return Err(Error::INVALID_VALUE);
-    }
-    flags.set(mapping.access as u64);
-    Ok(())
-}
-
 pub(crate) fn granularity(out: Out<usize>, prop: In<AllocationProp>, option: i32) -> Done {
     let prop = check_prop(prop)?;
     memory_of_location(prop.location)?;
     if out.is_null() || !matches!(option, 0 | 1) {
         return Err(Error::INVALID_VALUE);
     }
-    out.set(PAGE as usize);
-    Ok(())
+    out.put(PAGE as usize)
 }
 
 pub(crate) fn properties(out: Out<AllocationProp>, handle: u64) -> Done {
-    if out.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let prop = vmm().named(handle)?.prop;
-    out.set(prop);
-    Ok(())
+    out.put(prop)
 }
 
-/// A mapping as pointer queries see it.
-pub(crate) struct Found {
-    pub start: Pointer,
-    pub size: u64,
-    pub device: usize,
-    pub id: u64,
-    pub handle_types: u32,
-}
-
-pub(crate) fn find_mapping(address: Pointer) -> Option<Found> {
+pub(crate) fn find_mapping(address: Pointer) -> Option<Known> {
     let vmm = vmm();
-    let (&start, mapping) = vmm.mappings.range(..=address).next_back()?;
-    let object = vmm.objects.get(&mapping.object)?;
-    (address - start < mapping.size).then_some(Found {
-        start,
-        size: mapping.size,
-        device: object.place,
-        id: object.id,
-        handle_types: object.prop.handle_types as u32,
-    })
+    let (start, mapping) = vmm.mapping(address).ok()?;
+    let device = vmm.objects.get(&mapping.object)?.place;
+    Some(Known { start, size: mapping.size, device })
 }
 
 /// Is every byte of a range mapped, and may the device use it?
@@ -397,16 +358,12 @@ pub(crate) fn is_usable(address: Pointer, size: u64) -> bool {
     let Some(end) = address.checked_add(size) else { return false };
     let mut at = address;
     while at < end {
-        match vmm.mappings.range(..=at).next_back() {
-            Some((&start, mapping)) if at - start < mapping.size && mapping.access != 0 => {
-                let multicast = vmm.objects.get(&mapping.object).is_none_or(|o| o.backing == 0);
-                if multicast {
-                    return false;
-                }
-                at = start + mapping.size;
-            }
-            _ => return false,
+        let Ok((start, mapping)) = vmm.mapping(at) else { return false };
+        let is_multicast = vmm.objects.get(&mapping.object).is_none_or(|o| o.backing == 0);
+        if mapping.access == 0 || is_multicast {
+            return false;
         }
+        at = start + mapping.size;
     }
     true
 }
@@ -419,9 +376,7 @@ pub(crate) fn is_reservable(address: Pointer) -> bool {
 // Multicast objects: handles and references, without the switch that multiplies stores.
 
 pub(crate) fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
-    if out.is_null() || prop.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
+    out.check()?;
     let prop = prop.get()?;
     let size = prop.size as u64;
     if prop.flags != 0 || prop.devices == 0 || size == 0 || !size.is_multiple_of(PAGE) {
@@ -436,26 +391,13 @@ pub(crate) fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
     };
     let mut object = Object::new(size, none, HOST, 0);
     object.multicast = Some(prop);
-    out.set(vmm().add(object));
-    Ok(())
+    out.put(vmm().add(object))
 }
 
 pub(crate) fn multicast_add_device(handle: u64, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     let mut vmm = vmm();
     vmm.named(handle)?.multicast.map(|_| ()).ok_or(Error::INVALID_VALUE)
-}
-
-pub(crate) fn multicast_granularity(
-    out: Out<usize>,
-    prop: In<MulticastProp>,
-    _option: i32,
-) -> Done {
-    if out.is_null() || prop.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    out.set(PAGE as usize);
-    Ok(())
 }
 
 pub(crate) fn multicast_bind(
@@ -484,51 +426,6 @@ pub(crate) fn multicast_bind(
     part.mappings += 1;
     vmm.named(handle)?.bound.insert(place, (member, size as u64));
     Ok(())
-}
-
-pub(crate) fn multicast_bind_v2(
-    handle: u64,
-    ordinal: i32,
-    at: usize,
-    member: u64,
-    offset: usize,
-    size: usize,
-    flags: u64,
-) -> Done {
-    device::by_ordinal(ordinal)?;
-    multicast_bind(handle, at, member, offset, size, flags)
-}
-
-pub(crate) fn multicast_bind_address(
-    handle: u64,
-    at: usize,
-    address: Pointer,
-    size: usize,
-    flags: u64,
-) -> Done {
-    contexts::current()?;
-    let (member, offset) = {
-        let vmm = vmm();
-        let (&start, mapping) =
-            vmm.mappings.range(..=address).next_back().ok_or(Error::INVALID_VALUE)?;
-        if address - start >= mapping.size {
-            return Err(Error::INVALID_VALUE);
-        }
-        (mapping.object, mapping.offset + address - start)
-    };
-    multicast_bind(handle, at, member, offset as usize, size, flags)
-}
-
-pub(crate) fn multicast_bind_address_v2(
-    handle: u64,
-    ordinal: i32,
-    at: usize,
-    address: Pointer,
-    size: usize,
-    flags: u64,
-) -> Done {
-    device::by_ordinal(ordinal)?;
-    multicast_bind_address(handle, at, address, size, flags)
 }
 
 pub(crate) fn multicast_unbind(handle: u64, ordinal: i32, at: usize, size: usize) -> Done {
