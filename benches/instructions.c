@@ -1,11 +1,8 @@
-#define _GNU_SOURCE
+#include "../tests/programs/driver.h"
 /* instructions.c: one operation again and again, below 20 frames of C, for scripts/instructions.sh. It runs on a
    thread of its own: the recorder walks stacks that have room, and Valgrind cannot grow the first thread's.
    A program:  instructions OPERATION COUNT LIBC10_CUDA
    and a library that Python calls below its own frames: ready(OPERATION, LIBC10_CUDA); repeat(COUNT, 0). */
-#include "../tests/programs/driver.h"
-#include <pthread.h>
-#include <string.h>
 
 static CUresult (*take)(CUdeviceptr *, size_t);
 static CUresult (*give)(CUdeviceptr);

@@ -2,7 +2,6 @@
    is refused, or has 512. Prints "pair NS" (a page freed and taken again) and, if it was refused, "refused NS" (best of
    several rounds). */
 #include "../tests/programs/driver.h"
-#include <time.h>
 
 enum { MOST = 512, ROUNDS = 9, PAIRS = 2000, REFUSED = 300 };
 static const size_t page = 2u << 20;

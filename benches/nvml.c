@@ -5,13 +5,8 @@
    and, with the argument cap, for a loop of cuMemAlloc and cuMemFree under a cap, of 4 s:
    reading   a call of the driver that reads NVML: one of 20 us or more in which the thread waited
    lag       from the beginning of a reading to the end of the next */
-#define _GNU_SOURCE
 #include "../tests/programs/driver.h"
-#include <pthread.h>
 #include <semaphore.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 
 enum { QUERIES = 201, MOST = 1 << 16 };
 static double from[MOST], to[MOST], sorted[MOST];

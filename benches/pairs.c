@@ -3,9 +3,6 @@
    each call, to show the effect of a delay alone. Prints "async THREADS NS", "sync THREADS NS", "dlsym 1 NS" (best of
    several rounds). */
 #include "../tests/programs/driver.h"
-#include <pthread.h>
-#include <string.h>
-#include <time.h>
 
 static CUcontext context;
 static int rounds, synchronous, spin;

@@ -64,6 +64,11 @@ def fail(text):
     return "**FAIL** " + text
 
 
+def table(title, columns):
+    """The heading of a table; `columns` with bars between them. The title may be None."""
+    print(*([f"\n### {title}\n"] if title else []), f"| {columns} |", "|" + "---|" * (columns.count("|") + 1), sep="\n")
+
+
 def smi(pid=None, field="used_memory"):
     """The memory of one process by nvidia-smi, MiB; without `pid` the used memory of the first card."""
     query = "--query-gpu=memory.used" if pid is None else f"--query-compute-apps=pid,{field}"

@@ -90,8 +90,7 @@ def section(check):
         print(check.fail(f"cost: VRAMTRACE_HAMI: {hami}: must be HAMi-core's libvgpu.so"))
         hami = None
     found = measured(check, program, ways(check, hami))
-    print("| pair | threads | with | lowest | over bare | times bare | median | times bare | goal |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    check.table(None, "pair | threads | with | lowest | over bare | times bare | median | times bare | goal")
     for (pair, threads), by in found.items():
         if BARE not in by:
             print(f"| {pair} | {threads} | {check.fail('nothing was measured without the recorder')} | | | | | | |")

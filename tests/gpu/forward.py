@@ -117,6 +117,5 @@ def section(check):
             log = check.LOGS / f"forward-{name}.log"
             rows.append(f"| {name} | " + check.fail(f"{error}, see {log}") + " |" * 8)
     if rows:
-        print("| program | MiB by nodes | lines | right | wrong | missed, MiB | no line, MiB | AccumulateGrad, MiB | other functions, MiB |")
-        print("|---|---|---|---|---|---|---|---|---|")
+        check.table(None, "program | MiB by nodes | lines | right | wrong | missed, MiB | no line, MiB | AccumulateGrad, MiB | other functions, MiB")
         print("\n".join(rows))

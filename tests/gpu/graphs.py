@@ -76,8 +76,7 @@ def of_rate(leak, printed, of_driver):
 
 def section(check):
     print("\n## Executable graphs\n")
-    print("| program | MiB in all | reserved by PyTorch | graphs, MiB by line | without a line | holders at the end, MiB at lines | leaks | recorder, of the time | s | |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    check.table(None, "program | MiB in all | reserved by PyTorch | graphs, MiB by line | without a line | holders at the end, MiB at lines | leaks | recorder, of the time | s |")
     section_began = time.monotonic()
     program = check.PROGRAMS / "graph_growth.py"
     for what, leaks, least in PROGRAMS:

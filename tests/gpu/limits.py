@@ -46,9 +46,7 @@ def obeying(check, name, **extra):
 
 
 def fidelity(check):
-    print(f"\n### NVML at the first refusal under VRAMTRACE_CAP=8GiB, a stack limit of {STACK} bytes on the way (MiB)\n")
-    print("| filled by | stack limit | NVML | of the cap | got | the program saw | verdict |")
-    print("|---|---|---|---|---|---|---|")
+    check.table(f"NVML at the first refusal under VRAMTRACE_CAP=8GiB, a stack limit of {STACK} bytes on the way (MiB)", "filled by | stack limit | NVML | of the cap | got | the program saw | verdict")
     ways = {"device": "cuda", "torch": "torch", "expandable": "torch", "cupy": "cupy", "jax": "jax"}
 
     def fill(how):
@@ -75,9 +73,7 @@ def fidelity(check):
 
 
 def group(check):
-    print("\n### Two processes in a group of 8 GiB (MiB)\n")
-    print("| moment | NVML of both | of the budget | verdict |")
-    print("|---|---|---|---|")
+    check.table("Two processes in a group of 8 GiB (MiB)", "moment | NVML of both | of the budget | verdict")
     name = f"gpu-check-{time.monotonic_ns():x}"
     both = [obeying(check, f"group-{n}", VRAMTRACE_CAP_GROUP=f"{name}:8GiB") for n in "ab"]
     a, b = both
@@ -119,9 +115,7 @@ def latency(check):
             moment = next((int(at) for result, at in turns if int(result) == answer), None)
             into.append(None if moment is None else ((moment - began) / 1e6, (moment - returned) / 1e6))
     talk.kill()
-    print("\n### From `vramtrace cap --pid` to the first answer under the new limit, ms\n")
-    print("| change | times | from the command's start: median, highest | from its return: median, highest | verdict |")
-    print("|---|---|---|---|---|")
+    check.table("From `vramtrace cap --pid` to the first answer under the new limit, ms", "change | times | from the command's start: median, highest | from its return: median, highest | verdict")
     for name, figures in (("lowered", lower), ("raised", raised)):
         seen = [pair for pair in figures if pair is not None]
         if len(seen) < len(figures):
@@ -162,8 +156,7 @@ def training(check):
             now = at()
         return now
 
-    print("| moment | limit | NVML | ps: live, counted, cap, refused | steps | out of memory | cache emptied by torch | verdict |")
-    print("|---|---|---|---|---|---|---|---|")
+    check.table(None, "moment | limit | NVML | ps: live, counted, cap, refused | steps | out of memory | cache emptied by torch | verdict")
 
     def row(moment, limit, before, now, verdict):
         device = first_device(shown(check, loop.pid))
@@ -252,8 +245,7 @@ def services(check):
             (gate / "go").touch()
             return [held.result() for held in started]
 
-    print("| service | failed | blocks of 64 | growth beside torch | total it sees | NVML | of the cap | verdict |")
-    print("|---|---|---|---|---|---|---|---|")
+    check.table(None, "service | failed | blocks of 64 | growth beside torch | total it sees | NVML | of the cap | verdict")
     alone = None
     for names in (["service-alone"], ["service-a", "service-b"]):
         for held in (together := start(names)):

@@ -33,9 +33,7 @@ def run(check, how, env):
 
 def section(check):
     """`check`: the module check.py, which holds what all parts share."""
-    print("\n### Out of memory: the message at that moment\n")
-    print("| program | cap | ends as without us | lines printed | verdict |")
-    print("|---|---|---|---|---|")
+    check.table("Out of memory: the message at that moment", "program | cap | ends as without us | lines printed | verdict")
     texts = []
     for how, cap, speaks, words in RUNS:
         if missing := check.have("cupy" if how == "cupy" else "torch"):

@@ -7,8 +7,7 @@ WANTED = 0.95
 
 def section(check):
     """`check`: the module check.py, which holds what all parts share."""
-    print("\n### JAX by tensor: the bytes at the peak that have a Python line\n")
-    print("| options | bytes at the peak | with a Python line | share |\n|---|---|---|---|")
+    check.table("JAX by tensor: the bytes at the peak that have a Python line", "options | bytes at the peak | with a Python line | share")
     for options in ([], ["--per-tensor"]):
         share = share_with(check, options)
         if options and (share is None or share < WANTED):

@@ -115,6 +115,5 @@ def section(check):
     else:
         rows += [compare(check, name, *of) for name, of in start_ranks(check).items()]
     if rows:
-        print("| program | blocks at the peak | right | unknown | differs | weights called a leak |")
-        print("|---|---|---|---|---|---|")
+        check.table(None, "program | blocks at the peak | right | unknown | differs | weights called a leak")
         print("\n".join(rows))

@@ -137,8 +137,7 @@ def section(check):
     if "torch_memory_saver" in ours:
         print("SKIP sleep: the path of libvramtrace.so contains torch_memory_saver, which that package searches LD_PRELOAD for")
         return
-    print(f"\n### {CYCLES} sleeps of torch_memory_saver, both orders in LD_PRELOAD\n")
-    print("| order | sleeps: program / report | MiB asleep, least | MiB stayed | grows a sleep |\n|---|---|---|---|---|")
+    check.table(f"{CYCLES} sleeps of torch_memory_saver, both orders in LD_PRELOAD", "order | sleeps: program / report | MiB asleep, least | MiB stayed | grows a sleep")
     verdicts = []
     for name, preload in (("sleep-us-first", (ours, hook)), ("sleep-us-last", (hook, ours))):
         trace, marks = run(check, name, where, preload, CYCLES, 0)

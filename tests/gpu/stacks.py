@@ -56,8 +56,7 @@ def names(check):
     shutil.copy(trace, check.LOGS / trace.name) if trace.stat().st_size < 64 * MIB else None
     print("\n### Whom `holders --at peak` names: GPT-2 training (MiB)\n")
     found = check.ask("holders", "--at", "peak", trace)
-    print("| bytes | count | library | innermost frame outside the framework | called from |")
-    print("|---|---|---|---|---|")
+    check.table(None, "bytes | count | library | innermost frame outside the framework | called from")
     ours = 0
     for holder in found["holders"][:10]:
         frames, lead, caller = holder["frames"], holder["lead"], holder["caller"]

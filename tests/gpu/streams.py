@@ -137,9 +137,7 @@ def section(check):
             )
             for mode, setting, limit in RUNS
         }
-    print("\n### Streams, private pools and requests of live blocks, in the trace and in torch.cuda.memory_snapshot()\n")
-    print("| run | blocks | streams | in private pools | larger than their request | other requests | verdict |")
-    print("|---|---|---|---|---|---|---|")
+    check.table("Streams, private pools and requests of live blocks, in the trace and in torch.cuda.memory_snapshot()", "run | blocks | streams | in private pools | larger than their request | other requests | verdict")
     facts = {}
     for mode in modes:
         try:
@@ -158,9 +156,7 @@ def section(check):
         verdict = "PASS" if not wrong and enough else check.fail(f"{len(wrong)}: {wrong[:2]}")
         streams = len({block[1] for block in blocks})
         print(f"| {mode} | {len(blocks)} | {streams} | {private} | {larger} | {len(others)} | {verdict} |")
-    print("\n### Reserved at the peak, predicted from the run under the default setting, and measured (GiB)\n")
-    print("| run | setting | limit, MiB | predicted | measured | off | retries: predicted / measured | from requests: off, retries | verdict |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    check.table("Reserved at the peak, predicted from the run under the default setting, and measured (GiB)", "run | setting | limit, MiB | predicted | measured | off | retries: predicted / measured | from requests: off, retries | verdict")
     of_mode = {mode: (traces[mode], requests(check, mode)) for mode in modes}
     for (mode, setting, limit), running in measuring.items():
         if mode in facts:

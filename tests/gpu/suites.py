@@ -110,8 +110,7 @@ def compared(check, name, arguments, results):
 def section(check):
     print("\n### Test suites of PyTorch, CuPy and numba, bare and preloaded\n")
     seconds = int(os.environ.get("VRAMTRACE_SUITE_SECONDS", "900"))
-    print("| suite | tests in both | passed | failed (both) | skipped | differed once | differed again | seconds | |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    check.table(None, "suite | tests in both | passed | failed (both) | skipped | differed once | differed again | seconds |")
     rows, jobs = [], []
     with ThreadPoolExecutor() as pool:
         for name, module, arguments, why in found(check):

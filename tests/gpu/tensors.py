@@ -28,9 +28,7 @@ def section(check):
 
 
 def agreement(check, program):
-    print("\n### PyTorch's blocks: the trace against torch.cuda.memory_stats and its totals at marked moments\n")
-    print("| allocator | made: torch / trace | freed: torch / trace | totals that agree: allocated, reserved | hook's totals that equal the blocks | out of memory: torch / trace | verdict |")
-    print("|---|---|---|---|---|---|---|")
+    check.table("PyTorch's blocks: the trace against torch.cuda.memory_stats and its totals at marked moments", "allocator | made: torch / trace | freed: torch / trace | totals that agree: allocated, reserved | hook's totals that equal the blocks | out of memory: torch / trace | verdict")
     for mode in ("native", "expandable"):
         trace = check.TRACES / f"blocks-{mode}.vtrace"
         printed, status, error = lines([*program, mode], check.environment(trace, VRAMTRACE_MAX="unlimited"))
@@ -54,8 +52,7 @@ def agreement(check, program):
 
 
 def profiler(check, program):
-    print("\n### torch.profiler(profile_memory=True) reports the device's memory as without us\n")
-    print("| | operators | bytes taken | bytes given back |\n|---|---|---|---|")
+    check.table("torch.profiler(profile_memory=True) reports the device's memory as without us", "| operators | bytes taken | bytes given back")
     seen = []
     for name, trace in (("bare", None), ("preloaded", check.TRACES / "profile.vtrace")):
         printed, status, error = lines([*program, "profile"], check.environment(trace))

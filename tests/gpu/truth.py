@@ -99,7 +99,6 @@ def section(check):
         client.finish()
     two_gpus(check, listed)
     print("\nWho made the driver take it:\n")
-    print("| client | MiB | for | library | call | name | line |")
-    print("|---|---|---|---|---|---|---|")
+    check.table(None, "client | MiB | for | library | call | name | line")
     for line in listed:
         print(line)

@@ -51,8 +51,7 @@ def section(check):
     by_conf = {setting["conf"]: setting for setting in predicted["settings"]}
     print(f"\n### What-if: predicted from one recorded run of {STEPS} steps, and measured with the setting (GiB)\n")
     print(f"The trace has {trace.stat().st_size} bytes; whatif took {took:.2f} s.\n")
-    print("| setting | predicted | measured | off | allocated: predicted / measured | driver calls: predicted / measured | verdict |")
-    print("|---|---|---|---|---|---|---|")
+    check.table(None, "setting | predicted | measured | off | allocated: predicted / measured | driver calls: predicted / measured | verdict")
     ranking = []
     for name in SETTINGS:
         measured, why = train(check, check.environment(PYTORCH_CUDA_ALLOC_CONF="" if name == "default" else name))

@@ -1,10 +1,6 @@
 /* An audit library (LD_AUDIT): sees each library and each bound symbol, and changes nothing. */
-#define _GNU_SOURCE
+#include "driver.h"
 #include <link.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 unsigned la_version(unsigned version) { return version; }
 

@@ -5,19 +5,11 @@
    full-socket the same of a socket
    background  a terminal, from the background, which stops background writers (stty tostop)
    flow        a terminal whose output is stopped (Ctrl-S) */
-#define _GNU_SOURCE
-#include <fcntl.h>
+#include "driver.h"
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <termios.h>
-#include <unistd.h>
 
 static void fill(int end) {
     char text[4096] = {0};

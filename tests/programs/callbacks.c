@@ -1,7 +1,6 @@
 /* callbacks.c: host functions of streams and graphs that allocate and free. The driver forbids calls of CUDA
    in them. Prints what each call answered; then frees what it has. */
 #include "driver.h"
-#include <pthread.h>
 
 static CUdeviceptr block, ordered;
 static pthread_t first;

@@ -1,13 +1,6 @@
 /* corners.c WHICH: corners of the API and of a process's life that other programs leave alone.
    WHICH: managed | pools | padding | nodes | multicast | clone | storm | escapes | alarm. Prints results, no addresses. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <pthread.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUcontext current;
 static CUstream stream;

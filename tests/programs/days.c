@@ -3,11 +3,9 @@
    16 MiB an hour. In the middle, and once a day with less, there is a peak of a step, in a phase of its own: `serve`, then
    `nightly` in it, by the functions of the Python package where the recorder is loaded. END: `exit`, `kill`, or `wait`, which
    prints `ready` and stays until its input ends. */
-#include "clock.h"
 #include "driver.h"
+#include "clock.h"
 #include <dirent.h>
-#include <dlfcn.h>
-#include <signal.h>
 
 #define GIB (1ull << 30)
 #define WAYS 100

@@ -1,11 +1,7 @@
 /* deep KIB PAIRS: allocates and frees PAIRS times in the main thread, below so much of its stack. Counts
    who asks for a limit of the process meanwhile: our library does where it does not know how far the
    stack reaches. Built with -rdynamic. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static long asked;
 

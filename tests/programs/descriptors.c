@@ -7,18 +7,9 @@
 
    Prints how many numbers were not the program's, how many of its own calls failed, the bytes of the marker file, how many
    of its locks are held, and the pairs of calls. */
-#define _GNU_SOURCE
 #include "driver.h"
 #include <dirent.h>
-#include <fcntl.h>
 #include <malloc.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { THREADS = 8, LOW = 200, HIGH = 210, FILES = 250 };
 static atomic_int done, failed, foreign;

@@ -1,11 +1,29 @@
 /* The driver by dlopen and dlsym, as most programs here use it: a function pointer per name. */
 #ifndef DRIVER_H
 #define DRIVER_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "cuda_min.h"
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 static inline void *function_of(void *library, const char *name) {
     void *address = library ? dlsym(library, name) : NULL;

@@ -2,11 +2,6 @@
    HOW: return | exit | _exit | abort | fork | fork-cuda | fork-kill | exec | outlive | close-all | reuse-fd |
         panic | fill FILES... ; prints what it saw. */
 #include "driver.h"
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUcontext context;
 

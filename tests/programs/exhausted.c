@@ -6,11 +6,7 @@
    is looked at, and that so much is never given. Stops early when nothing fails any more.
 
    growth: makes COUNT objects of each kind, has all requests fail, and goes on with as many. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUstream stream;
 static CUmemAllocationProp props = OBJECT_ON_DEVICE;

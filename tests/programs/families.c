@@ -2,11 +2,10 @@
    Prints every result and every size that the driver tells, no addresses: a bare run and a
    preloaded one must print the same. Frees everything that it took. */
 #include "driver.h"
-#include <pthread.h>
 
 static CUstream stream;
 
-static CUresult sync(void) { return CALL(cuStreamSynchronize, (CUstream))(stream); }
+static CUresult synchronize(void) { return CALL(cuStreamSynchronize, (CUstream))(stream); }
 
 static void device(void) {
     CUdeviceptr a = 0, b = 0, untouched = 0x1234;
@@ -23,7 +22,7 @@ static void device(void) {
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(a));
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(a));
     SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(b, stream)); /* cross-API free */
-    SHOW(sync());
+    SHOW(synchronize());
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(b));
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(0));
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(0xdead000));
@@ -56,13 +55,13 @@ static void pool(void) {
     SHOW(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&default_pool, 0));
     SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&a, 1000, stream));
     SHOW(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&b, 100 * MIB, stream));
-    SHOW(sync());
+    SHOW(synchronize());
     SHOW(CALL(cuMemPoolGetAttribute, (CUmemoryPool, int, void *))(default_pool, 5, &reserved));
     SHOW(CALL(cuMemPoolGetAttribute, (CUmemoryPool, int, void *))(default_pool, 7, &used));
     printf("reserved %llu used %llu\n", reserved, used);
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(a)); /* cross-API free */
     SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(b, stream));
-    SHOW(sync());
+    SHOW(synchronize());
     SHOW(CALL(cuMemPoolGetAttribute, (CUmemoryPool, int, void *))(default_pool, 5, &reserved));
     printf("reserved %llu\n", reserved);
     SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(b, stream));
@@ -70,7 +69,7 @@ static void pool(void) {
     SHOW(CALL(cuMemPoolSetAttribute, (CUmemoryPool, int, void *))(own, 4, &keep));
     SHOW(CALL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))(&c, 10 * MIB, own, stream));
     SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(c, stream));
-    SHOW(sync());
+    SHOW(synchronize());
     SHOW(CALL(cuMemPoolGetAttribute, (CUmemoryPool, int, void *))(own, 5, &reserved));
     printf("kept %llu\n", reserved);
     SHOW(CALL(cuMemPoolTrimTo, (CUmemoryPool, size_t))(own, 0));
@@ -138,7 +137,7 @@ static void graph(void) {
     SHOW(CALL(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, uint64_t))(&e, g, 0));
     SHOW(CALL(cuGraphUpload, (CUgraphExec, CUstream))(e, stream));
     SHOW(CALL(cuGraphLaunch, (CUgraphExec, CUstream))(e, stream));
-    SHOW(sync());
+    SHOW(synchronize());
     SHOW(CALL(cuDeviceGetGraphMemAttribute, (CUdevice, int, void *))(0, 2, &reserved));
     printf("reserved %llu\n", reserved);
     SHOW(CALL(cuGraphExecDestroy, (CUgraphExec))(e));

@@ -5,7 +5,6 @@
 #define FRAMES_H
 #include "driver.h"
 #include <execinfo.h>
-#include <pthread.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,14 +1,9 @@
 /* C, as compilers make it without frame pointers: recursion, callbacks of the C library, variable
    and large frames, aligned frames, signals, threads, stacks of the program's own. */
-#define _GNU_SOURCE
 #include "frames.h"
 #include <alloca.h>
 #include <search.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #define DEEP __attribute__((noinline, noclone))
 #define STAY __asm__ volatile("" ::: "memory") /* no tail call */

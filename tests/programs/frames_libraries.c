@@ -1,11 +1,8 @@
 /* frames_libraries LIBRARY...: opens, calls and closes them in turn, so that they follow each other
    at the same addresses: from one thread, and from several that keep their own caches. At last code
    of its own making in a closed one's place. Prints `at ADDRESS LABEL` for each opening. */
-#define _GNU_SOURCE
 #include "frames.h"
 #include <link.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #define STAY __asm__ volatile("" ::: "memory")
 typedef void (*entry)(frames_take take, const char *label);

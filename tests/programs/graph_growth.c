@@ -2,14 +2,10 @@
    memory of the driver. Of each it is known whether it leaks; `leaking_line` is where those that leak
    instantiate. A request takes 50 ms and also allocates and frees. With `threads` two threads capture
    at once. It prints how often the recorder asked a slow NVML, and NVML's figure for the process, in KiB. */
-#define _GNU_SOURCE
-#include "clock.h"
 #include "driver.h"
+#include "clock.h"
 #include <elf.h>
-#include <errno.h>
 #include <link.h>
-#include <pthread.h>
-#include <unistd.h>
 
 #define NODES 2000
 #define SLOTS 4096

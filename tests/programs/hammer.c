@@ -2,8 +2,6 @@
    Prints how many requests each kind asked, and how many were granted; checks that a refused call
    left its outputs untouched, and frees all. Exit 1 on anything but success or out of memory. */
 #include "driver.h"
-#include <pthread.h>
-#include <stdatomic.h>
 
 enum { KINDS = 6, SLOTS = 24 };
 static const char *names[KINDS] = {"small", "large", "pool", "vmm", "managed", "array"};

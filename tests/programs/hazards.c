@@ -5,12 +5,8 @@
      early    as forks, but the parent has not used the driver, and its threads hold the loader's
               lock most of the time
    Ends with 0 and prints what can be counted. */
-#define _GNU_SOURCE
 #include "driver.h"
 #include <link.h>
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define THREADS 8
 static CUresult (*allocate)(CUdeviceptr *, size_t);

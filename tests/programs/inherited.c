@@ -1,13 +1,6 @@
 // Prints what a process gets from the one that started it: signals, descriptors, timers.
 // inherited FILE
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/time.h>
-#include <unistd.h>
+#include "driver.h"
 
 int main(int count, char **words) {
     char open_at_start[4] = "---";

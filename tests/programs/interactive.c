@@ -10,17 +10,8 @@
                the new answer, when the first such call began, and when the last other one began (CLOCK_MONOTONIC, ns)
 
    so that a test can look at it between two calls. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <errno.h>
-#include <sched.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 static CUdeviceptr live[100000];
 static size_t count;

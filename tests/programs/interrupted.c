@@ -1,14 +1,8 @@
 /* interrupted.c LIBC10_CUDA: a thread whose calls are interrupted, each time it reads the clock, for as long as another one
    takes to write some checkpoints into a trace with a limit of 4 MiB. (VRAMTRACE_TEST_CLOCK=1: the recorder reads this
    clock each time.) LIBC10_CUDA: a stand-in for PyTorch's allocator, for blocks. */
-#define _GNU_SOURCE
-#include "c10.h"
 #include "driver.h"
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+#include "c10.h"
 
 /* More event records than lie between two checkpoints. */
 #define PAIRS 7000

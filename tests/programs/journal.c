@@ -2,11 +2,6 @@
    FILE (a shared mapping, so that it survives SIGKILL): the trace must hold every call noted here.
    Layout: u64 count per thread, then per thread a ring of the addresses and sizes, last 4,096. */
 #include "driver.h"
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { LIVE = 64, MOST = 16 };
 struct thread_journal {

@@ -1,12 +1,7 @@
 /* leaks.c PROGRAM [LIBC10_CUDA]: small programs of which it is known whether they leak, at driver
    level, or with the stand-in of PyTorch's cache. Most do some hundred steps in which temporaries
    come and go; `leaking_line` is where those that leak do. */
-#include "clock.h"
 #include "memory.h"
-#include <pthread.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define STEPS 300
 #define KIB 1024ull

@@ -2,11 +2,7 @@
    program goes on. HOW: stack | alternate (the handler has a stack of its own) | deep (the calls
    after it are made from deeper frames) | nested (a handler's own call, while the program's waits). */
 #include "driver.h"
-#include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 static sigjmp_buf out;
 static int nested;

@@ -3,12 +3,6 @@
    dead    the lender has ended before the borrower opens the handle, and before it closes the one that is open
    threads threads open and close one handle at the same time, also while it stays open */
 #include "driver.h"
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define DESCRIPTOR 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 

@@ -1,11 +1,7 @@
 /* limited WHEN WHAT: the system gives the process no more memory from the start, or after the first
    calls. WHAT: as (address space), data, maps (as many mappings as there may be). Over a driver that
    takes no memory itself; prints how many of its requests were granted. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 enum { LIVE = 200000 };
 static CUdeviceptr live[LIVE];

@@ -1,5 +1,4 @@
 /* Takes 4 MiB of device memory and 4 MiB from the pool, each looked up in the way named by argv[1]. */
-#define _GNU_SOURCE
 #include "driver.h"
 
 typedef CUresult (*Get1)(const char *, void **, int, unsigned long long);

@@ -1,15 +1,8 @@
 /* A preloaded library that tells who asks the C library for memory: aborts, with the stack, where
    it is the recorder. Whose call it is, is decided by the innermost frame outside the C library and
    the loader. Opening a library is allowed in cuInit and in the program's own dlopen and dlsym. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
+#include "driver.h"
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <unwind.h>
 
 void *__libc_malloc(size_t);
@@ -118,7 +111,7 @@ static void judge(const char *what) {
     inside = 0;
 }
 
-__attribute__((constructor)) static void begin(void) { dl_iterate_phdr(note, (void *)judge); }
+__attribute__((constructor)) static void prepare(void) { dl_iterate_phdr(note, (void *)judge); }
 __attribute__((destructor)) static void end(void) {
     if (!seen || !recorder.end) _exit(93);
 }

@@ -2,9 +2,8 @@
    PyTorch's cache, which takes segments from the driver and keeps them. One thread at a time. */
 #ifndef MEMORY_H
 #define MEMORY_H
-#include "clock.h"
 #include "driver.h"
-
+#include "clock.h"
 
 typedef struct {
     CUdeviceptr at;

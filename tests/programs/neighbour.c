@@ -9,15 +9,8 @@
            calls what it moved away
    PROFILE asks the driver for its functions at the start, through cuGetProcAddress, and calls them
            itself now and then, as a profiler that is injected does */
-#define _GNU_SOURCE
-#include "cuda_min.h"
-#include <dlfcn.h>
+#include "driver.h"
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define ALLOC 1
 #define DLSYM 2

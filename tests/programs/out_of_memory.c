@@ -1,13 +1,8 @@
 /* Runs out of memory in every way. Stand-ins of PyTorch's allocator are opened where MODE needs them.
    out_of_memory LIBC10_CUDA MODE [COUNT]
    Prints what it was given; what it returns is as a program of its kind would. */
-#define _GNU_SOURCE
-#include "c10.h"
 #include "driver.h"
-#include <pthread.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "c10.h"
 
 static void *library;
 #define TORCH(result, name, types) ((result(*) types)dlsym(library, #name))

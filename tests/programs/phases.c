@@ -5,9 +5,6 @@
 #else
 #include "nvtx_min.h"
 #endif
-#include <errno.h>
-#include <pthread.h>
-#include <unistd.h>
 
 static CUdeviceptr take(size_t bytes) {
     CUdeviceptr p;

@@ -1,8 +1,6 @@
 /* reserved.c HOW: contexts and small arrays until they are refused. Prints results, and the most bytes that the driver held,
    by NVML's list of processes, which is not under a cap. */
 #include "driver.h"
-#include <pthread.h>
-#include <string.h>
 
 #define MOST 43
 

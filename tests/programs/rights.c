@@ -2,19 +2,10 @@
    HOW: none | user (setfsuid) | real (setresuid by system call) | root (a root directory of its own) | landlock |
    deadline (SCHED_DEADLINE) | openat | clone | pwrite64 | fallocate (a filter of this thread refuses the call).
    WHEN: before | after the first allocation. Exit 77: the system does not permit HOW. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
-#include <sched.h>
-#include <string.h>
 #include <sys/fsuid.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* More events than there are windows of the recorder's for them. */
 #define PAIRS 200000

@@ -1,15 +1,8 @@
 /* rings.c: reads a file by io_uring, with a registered file and buffer and with a thread of the kernel that
    polls, while it allocates and frees. Prints what was read, or that the system has no io_uring. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/io_uring.h>
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #define ROUNDS 200
 

@@ -1,11 +1,6 @@
 /* sampled.c MODE LIBC10_CUDA: programs of which samples of the blocks are recorded. They print what each line holds at the
    end, as `NAME BYTES BLOCKS`, and what the cache has allocated. */
 #include "memory.h"
-#include <pthread.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define KIB 1024ull
 

@@ -1,7 +1,6 @@
 /* Threads, exceptions and memory, for builds with a sanitizer; with "cuda" each thread uses the
    driver too. As C (by gcc) it does the same but for the exceptions (by g++). */
 #include "driver.h"
-#include <pthread.h>
 #ifdef __cplusplus
 #include <stdexcept>
 #include <vector>

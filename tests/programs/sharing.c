@@ -1,8 +1,6 @@
 /* sharing.c: one process lends 64 MiB to another, which opens the handle twice and closes it
    twice. The lender starts the borrower; both print, one after the other. */
 #include "driver.h"
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUresult open_handle(CUdeviceptr *p, CUipcMemHandle handle) {
     return CALL(cuIpcOpenMemHandle_v2, (CUdeviceptr *, CUipcMemHandle, unsigned))(p, handle, 1);

@@ -2,9 +2,6 @@
    allocation on; then the context is reset) | late (calls after the driver has taken itself down) |
    threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
 #include "driver.h"
-#include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUcontext context;
 static CUdeviceptr kept;

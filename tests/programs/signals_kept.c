@@ -3,21 +3,12 @@
    sigwait, a signalfd, a handler, a handler that jumps away) | small (wait, on a thread with a small stack) | timer (a
    timer sends them) | trap (from the middle on, a filter answers the system call CALL by SIGSYS, and its handler lets
    it fail with ERROR). */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 static const int sent[] = {SIGILL, SIGBUS, SIGSEGV, SIGSYS, SIGFPE, SIGTRAP, SIGABRT, SIGTERM, SIGUSR1};
 #define COUNT ((int)(sizeof sent / sizeof *sent))

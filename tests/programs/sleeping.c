@@ -9,7 +9,6 @@
    With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
    after "again" it has the live page written once more. */
 #include "driver.h"
-#include <time.h>
 
 #define LEAK (16 * MIB)
 

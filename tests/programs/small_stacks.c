@@ -1,10 +1,7 @@
 /* small_stacks thread|fiber KIB [THREADS]: the first and all later calls of the driver are made on stacks of
    so many KiB, with a page below each that faults. Several threads make theirs at the same time; then the main thread says
    how many pieces of 16 MiB it gets, of 100. */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <pthread.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 static CUresult (*init)(unsigned);

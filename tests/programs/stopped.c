@@ -3,14 +3,10 @@
    (the same, and the handler has a stack of its own) | exit (pthread_exit in a signal handler) | local
    (a jump within the handler) | context (setcontext in a signal handler). The others must go on, and the driver gives LIMIT_MIB at most. Runs on
    plain_driver.c. */
-#define _GNU_SOURCE
 #include "driver.h"
 #include "nvtx_min.h"
-#include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #define WORKERS 3
 

@@ -5,12 +5,8 @@
      c COUNT   allocates 2 MiB and frees them, so many times
      b AT SIZE a block of PyTorch's cache, by offset in a segment of 20 MiB; freed if SIZE is below 0
      k         forks: the child reports a block and ends by _exit; prints its exit status */
-#include "c10.h"
 #include "driver.h"
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "c10.h"
 
 enum { THREADS = 4, KEPT = 24 };
 

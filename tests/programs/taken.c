@@ -18,13 +18,8 @@
      names        20,000 NVTX marks, each with a name of its own
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
-#define _GNU_SOURCE
 #include "driver.h"
 #include "nvtx_min.h"
-#include <pthread.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 typedef struct {
     unsigned pid;

@@ -1,14 +1,7 @@
 /* tasks.c HOW: what a program sees of the tasks of its process. HOW: last (main ends by pthread_exit, a
    worker ends last, and a handler of atexit then waits for a signal) | alone (a process of one thread
    counts its tasks after each call, and makes a user namespace). */
-#define _GNU_SOURCE
 #include "driver.h"
-#include <errno.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 static pid_t first, worker;
 

@@ -1,15 +1,8 @@
 /* Uses stand-ins of PyTorch's allocator, opened as Python opens an extension: for itself alone.
    torch LIBC10_CUDA MODE [COUNT] */
-#define _GNU_SOURCE
-#include "c10.h"
 #include "driver.h"
-#include <errno.h>
+#include "c10.h"
 #include <link.h>
-#include <pthread.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 static void *library;
 #define TORCH(result, name, types) ((result(*) types)dlsym(library, #name))

@@ -1,12 +1,8 @@
 /* unloaded SCRIPT BESIDE [close] LIBPYTHON...: a C program that opens one Python after the other, runs the script there
    (as embedded.c does) and unloads it. After each it allocates 256 bytes and says whether the library is gone. BESIDE threads
    that run no Python allocate and free all the while. `close`: what unloads is the C library's own dlclose. */
-#define _GNU_SOURCE
 #include "driver.h"
 #include <limits.h>
-#include <pthread.h>
-#include <sched.h>
-#include <string.h>
 
 static void *python;
 #define PY(type, name, types) ((type(*) types)dlsym(python, #name))

@@ -2,7 +2,6 @@
    Prints every result and the driver's free bytes: a bare run and a preloaded one must print the
    same. Frees everything that it took, unless HOW says otherwise. */
 #include "driver.h"
-#include <pthread.h>
 
 #define SIZE (20 * MIB)
 

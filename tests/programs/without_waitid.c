@@ -1,11 +1,7 @@
 // Executes a command for which waitid fails: without_waitid COMMAND...
-#include <errno.h>
+#include "driver.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 int main(int count, char **words) {
     (void)count;

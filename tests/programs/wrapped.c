@@ -1,7 +1,5 @@
 /* Memory through two functions that only allocate, for two that need it, and through one that is called once. */
 #include "driver.h"
-#include <unistd.h>
-
 
 NEVER static CUdeviceptr device_malloc(size_t size) {
     CUdeviceptr pointer;

@@ -1,9 +1,6 @@
 /* first: calls of the first generation with guards around their outputs; then all again with a
    driver that fails. Prints results, outputs and guards. */
-#include <errno.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "../../../tests/programs/driver.h"
 
 int cuInit(unsigned);
 int cuDeviceTotalMem(unsigned *, int);

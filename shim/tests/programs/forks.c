@@ -1,12 +1,5 @@
 /* 8 threads, 20 forks each; every child looks names up, allocates, and leaves. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "../../../tests/programs/driver.h"
 static int look(int times) {
     int bad = 0;
     for (int i = 0; i < times; i++) {

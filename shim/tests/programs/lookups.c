@@ -1,11 +1,5 @@
 /* Looks up the driver in the way named by argv[1], and prints what it was given. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "../../../tests/programs/driver.h"
 
 typedef unsigned long long u64;
 extern int cuInit(unsigned) __attribute__((weak));

@@ -1,15 +1,7 @@
 /* signals SECONDS: threads allocate host and device memory, from stacks of many shapes, while a timer
    interrupts them; its handler allocates device memory too. So signals come inside malloc, inside
    our hooks, and inside a hook that a handler is in. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
+#include "../../../tests/programs/driver.h"
 
 int cuInit(unsigned);
 int cuMemAlloc_v2(uint64_t *, size_t);

@@ -1,11 +1,6 @@
 /* stack: how much of a thread's stack the first calls and later ones take, as seen on a painted
    stack. Prints two numbers of bytes. */
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
+#include "../../../tests/programs/driver.h"
 
 int cuInit(unsigned);
 int cuMemAlloc_v2(uint64_t *, size_t);

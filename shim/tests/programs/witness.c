@@ -1,11 +1,7 @@
 /* A driver that does nothing but bear witness: stands in for libcuda.so.1, counts the calls that
  * reach it, and keeps the habits of the real one that matter to a lookup: it looks up its own names
  * while it starts, and calls its own exported functions. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
+#include "../../../tests/programs/driver.h"
 
 typedef int CUresult;
 typedef unsigned long long u64;
