@@ -1,287 +1,195 @@
-//! Every import of one file by another.
+//! Imports between the rooms of a crate, and which of them its layout does not allow. An import is a path that begins
+//! with `crate`, `super` or the library's name, anywhere outside of tests: in a `use`, an expression, a macro.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
-use proc_macro2::TokenStream;
-use syn::visit::{self, Visit};
-use syn::{Expr, Item, Lit, Meta, Stmt};
+use crate::lines::without_tests;
+use crate::sources::Sources;
+use crate::tokens::paths;
 
-use crate::condition::{attributes, only_in_tests};
-use crate::resolve::Target;
-use crate::tokens;
-use crate::tree::{FileId, Leaf, ModuleId, Tree, is_reexport, leaves};
-
-/// One file names something of another.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Import {
-    pub from: FileId,
-    pub line: usize,
-    pub to: FileId,
-    /// The path as it is written.
-    pub path: String,
-    /// Brings in a module's name alone: what is then used of it is imported where it is used.
-    pub name_of_module: bool,
+/// What is allowed in one crate.
+pub struct Layout {
+    /// The folder of its sources.
+    pub folder: &'static str,
+    /// The library's name in paths of the crate's other roots.
+    pub library: &'static str,
+    /// A folder of the sources whose folders and files are rooms themselves; only the file `mod.rs` of that
+    /// folder may import all.
+    pub divided: &'static str,
+    /// Its rooms, from the bottom up. A room is the first folder below the sources, or a file
+    /// directly in them. A room may import those of every lower line; `lib.rs` and `main.rs` may
+    /// import all.
+    pub layers: &'static [&'static str],
+    /// Pairs that stay apart though the first stands above the second.
+    pub apart: &'static [(&'static str, &'static str)],
 }
 
-/// All imports between the tree's files, in the order of files and lines.
-pub fn find(tree: &Tree) -> Vec<Import> {
-    let uses = tree.modules.iter().map(|module| private_uses(&module.items)).collect();
-    let mut finder = Finder { tree, module: 0, uses, blocks: vec![], found: HashSet::new() };
-    for module in 0..tree.modules.len() {
-        finder.module = module;
-        for item in &tree.modules[module].items {
-            finder.visit_item(item);
-        }
-    }
-    let mut all: Vec<Import> = finder.found.into_iter().collect();
-    all.sort();
-    all
-}
+/// Of each module that others import from: its names that come from elsewhere, by name. `*` is a whole module.
+type Reexports = BTreeMap<String, Vec<String>>;
 
-fn private_uses(items: &[Item]) -> HashSet<String> {
-    let mut names = HashSet::new();
-    for item in items {
-        if let Item::Use(used) = item
-            && !is_reexport(used)
-        {
-            names.extend(leaves(&used.tree).into_iter().filter_map(|leaf| leaf.name));
-        }
-    }
-    names
-}
-
-/// What stands in the file, which says what an import of a module's name is.
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
-    Use,
-    Glob,
-    Reexport,
-    Path,
-    Tokens,
-}
-
-struct Finder<'t> {
-    tree: &'t Tree,
-    module: ModuleId,
-    /// Names that each module's own `use` brings in, and no one else may see.
-    uses: Vec<HashSet<String>>,
-    /// Names that `use` and items bring into the blocks around.
-    blocks: Vec<HashMap<String, Option<Vec<String>>>>,
-    found: HashSet<Import>,
-}
-
-impl Finder<'_> {
-    fn add(&mut self, path: &[String], line: usize, form: Form) {
-        let Some(full) = self.out_of_blocks(path) else { return };
-        if matches!(form, Form::Path | Form::Tokens) && self.is_imported(path) {
-            return;
-        }
-        for target in self.tree.resolve(self.module, &full) {
-            let Some(to) = self.tree.file_of(target) else { continue };
-            let from = self.tree.modules[self.module].file;
-            if from == to || !self.counts(target, path, form) {
-                continue;
-            }
-            let name_of_module = self.only_names(target, form);
-            let path = path.join("::") + if form == Form::Glob { "::*" } else { "" };
-            self.found.insert(Import { from, line, to, path, name_of_module });
-        }
-    }
-
-    /// Does a `use` of this module or block bring in the item, so that it counted there?
-    fn is_imported(&self, path: &[String]) -> bool {
-        let first = &path[0];
-        let in_block = self.blocks.iter().any(|names| matches!(names.get(first), Some(Some(_))));
-        (in_block || self.uses[self.module].contains(first))
-            && self
-                .out_of_blocks(&path[..1])
-                .map(|full| self.tree.resolve(self.module, &full))
-                .is_some_and(|targets| !targets.iter().any(|t| matches!(t, Target::Module(_))))
-    }
-
-    /// The path with a block's `use` put in. None for an item of the block itself.
-    fn out_of_blocks(&self, path: &[String]) -> Option<Vec<String>> {
-        let mut path = path.to_vec();
-        for names in self.blocks.iter().rev() {
-            match names.get(path.first()?) {
-                Some(Some(alias)) if alias.first() == path.first() => {}
-                Some(Some(alias)) => {
-                    path = alias.iter().cloned().chain(path.drain(1..)).collect();
+impl Layout {
+    /// Everything in the crate that the layout does not allow, one line each.
+    pub fn violations(&self, sources: &Sources) -> Vec<String> {
+        let sources = without_tests(sources);
+        let shown = |file: &str| sources.get(file).map(|text| reexports(text)).unwrap_or_default();
+        let of_root = shown("lib.rs");
+        let of_divided = shown(&format!("{}/mod.rs", self.divided));
+        let mut present = BTreeSet::new();
+        let mut all = BTreeSet::new();
+        for (file, text) in &sources {
+            let module = module(file);
+            let Some(from) = self.room(&module, &of_root, &of_divided) else { continue };
+            present.insert(from.clone());
+            for path in paths(&text.parse().unwrap_or_else(|e| panic!("{file}: {e}"))) {
+                let Some(target) = self.absolute(&module, &path.segments) else { continue };
+                let Some(to) = self.room(&target, &of_root, &of_divided) else { continue };
+                if to != from && self.is_forbidden(&from, &to) {
+                    let (folder, line, named) = (self.folder, path.line, path.segments.join("::"));
+                    all.insert(format!("{folder}/{file}:{line} imports {to} ({named})"));
                 }
-                Some(None) => return None,
-                None => {}
             }
         }
-        Some(path)
+        let named: BTreeSet<String> =
+            self.layers.iter().flat_map(|layer| layer.split(' ')).map(String::from).collect();
+        let folder = self.folder;
+        all.extend(present.difference(&named).map(|room| format!("{folder}: no layer has {room}")));
+        all.extend(named.difference(&present).map(|room| format!("{folder}: no room is {room}")));
+        all.into_iter().collect()
     }
 
-    fn counts(&self, target: Target, path: &[String], form: Form) -> bool {
-        match (form, target) {
-            // What a module shows of its own children is no import of them, as `mod` is none.
-            (Form::Reexport, Target::Module(id) | Target::Item(id)) => {
-                !self.tree.is_within(id, self.module)
-            }
-            // A module is no value and no type: it is a variable of the same name.
-            (Form::Path, Target::Module(_)) => false,
-            (Form::Tokens, Target::Module(_)) => path.len() > 1,
-            _ => true,
-        }
+    fn is_forbidden(&self, from: &str, to: &str) -> bool {
+        let height =
+            |room| self.layers.iter().position(|layer| layer.split(' ').any(|name| name == room));
+        let (Some(above), Some(below)) = (height(from), height(to)) else { return false };
+        above <= below || self.apart.contains(&(from, to))
     }
 
-    fn only_names(&self, target: Target, form: Form) -> bool {
-        let Target::Module(id) = target else { return false };
-        match form {
-            Form::Use => true,
-            Form::Glob => !self.tree.has_items(id),
-            _ => false,
-        }
-    }
-
-    fn add_tokens(&mut self, tokens: &TokenStream) {
-        for path in tokens::paths(tokens) {
-            self.add(&path.segments, path.line, Form::Tokens);
-            if path.called && path.segments.len() == 1 {
-                self.add_macro(&path.segments[0], path.line);
-            }
+    /// The module, and what in it, that a path of the crate means. None: another crate's, or something near.
+    fn absolute(&self, module: &[String], path: &[String]) -> Option<Vec<String>> {
+        let up = path.iter().take_while(|segment| *segment == "super").count();
+        match path.first()?.as_str() {
+            "crate" => Some(path[1..].to_vec()),
+            "super" => Some([module.get(..module.len() - up)?, &path[up..]].concat()),
+            library if library == self.library => Some(path[1..].to_vec()),
+            _ => None,
         }
     }
 
-    /// A macro in textual scope, which no path leads to.
-    fn add_macro(&mut self, name: &str, line: usize) {
-        let Some((definer, _)) = self.tree.macros.get(name) else { return };
-        let from = self.tree.modules[self.module].file;
-        let to = self.tree.modules[*definer].file;
-        if from != to {
-            let path = format!("{name}!");
-            self.found.insert(Import { from, line, to, path, name_of_module: false });
+    /// The room of a path from the crate's root: `model`, or `analysis/memory` where `analysis` is divided. None:
+    /// the root itself.
+    fn room(&self, path: &[String], root: &Reexports, divided: &Reexports) -> Option<String> {
+        let first = path.first()?;
+        if let Some(target) = root.get(first) {
+            return self.room(target, &Reexports::new(), divided);
         }
-    }
-
-    /// The paths that a macro's definition leaves to its caller's scope.
-    fn add_expansion(&mut self, name: &str, line: usize) {
-        let Some((definer, tokens)) = self.tree.macros.get(name) else { return };
-        if *definer == self.module {
-            return;
-        }
-        for path in tokens::paths(tokens) {
-            if path.segments.len() > 1 && !["crate", "self"].contains(&&*path.segments[0]) {
-                self.add(&path.segments, line, Form::Tokens);
-            }
-        }
-    }
-
-    fn names_of(&self, block: &syn::Block) -> HashMap<String, Option<Vec<String>>> {
-        let mut names = HashMap::new();
-        for statement in &block.stmts {
-            match statement {
-                Stmt::Item(Item::Use(used)) => {
-                    for Leaf { path, name, .. } in leaves(&used.tree) {
-                        names.extend(name.map(|name| (name, Some(path))));
-                    }
-                }
-                Stmt::Item(Item::Fn(f)) => {
-                    names.insert(f.sig.ident.to_string(), None);
-                }
-                Stmt::Item(Item::Struct(s)) => {
-                    names.insert(s.ident.to_string(), None);
-                }
-                _ => {}
-            }
-        }
-        names
+        let second = path.get(1).filter(|_| *first == self.divided);
+        let Some(second) = second else { return Some(first.clone()) };
+        let inner = divided.get(second).and_then(|target| target.first()).unwrap_or(second);
+        let is_room =
+            |name: &str| self.layers.iter().any(|layer| layer.split(' ').any(|r| r == name));
+        let rooms = [Some(inner), divided.get("*").and_then(|target| target.first())];
+        let rooms = rooms.into_iter().flatten().map(|name| format!("{first}/{name}"));
+        Some(rooms.into_iter().find(|room| is_room(room)).unwrap_or(format!("{first}/{second}")))
     }
 }
 
-impl<'ast> Visit<'ast> for Finder<'_> {
-    fn visit_item(&mut self, item: &'ast Item) {
-        if !only_in_tests(attributes(item)) {
-            visit::visit_item(self, item);
-        }
-    }
-
-    fn visit_impl_item(&mut self, item: &'ast syn::ImplItem) {
-        let attributes = match item {
-            syn::ImplItem::Const(i) => &i.attrs,
-            syn::ImplItem::Fn(i) => &i.attrs,
-            syn::ImplItem::Type(i) => &i.attrs,
-            _ => &vec![],
-        };
-        if !only_in_tests(attributes) {
-            visit::visit_impl_item(self, item);
-        }
-    }
-
-    fn visit_field(&mut self, field: &'ast syn::Field) {
-        if !only_in_tests(&field.attrs) {
-            visit::visit_field(self, field);
-        }
-    }
-
-    fn visit_local(&mut self, local: &'ast syn::Local) {
-        if !only_in_tests(&local.attrs) {
-            visit::visit_local(self, local);
-        }
-    }
-
-    fn visit_item_use(&mut self, used: &'ast syn::ItemUse) {
-        for leaf in leaves(&used.tree) {
-            let form = match leaf.name {
-                _ if is_reexport(used) => Form::Reexport,
-                Some(_) => Form::Use,
-                None => Form::Glob,
-            };
-            self.add(&leaf.path, leaf.line, form);
-        }
-    }
-
-    fn visit_block(&mut self, block: &'ast syn::Block) {
-        self.blocks.push(self.names_of(block));
-        visit::visit_block(self, block);
-        self.blocks.pop();
-    }
-
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let line = path.segments.first().map_or(0, |s| s.ident.span().start().line);
-        if path.leading_colon.is_none() {
-            let names: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
-            self.add(&names, line, Form::Path);
-        }
-        visit::visit_path(self, path);
-    }
-
-    fn visit_macro(&mut self, called: &'ast syn::Macro) {
-        if let Some(last) = called.path.segments.last() {
-            let line = last.ident.span().start().line;
-            let names: Vec<String> =
-                called.path.segments.iter().map(|s| s.ident.to_string()).collect();
-            self.add(&names, line, Form::Tokens);
-            if names.len() == 1 {
-                self.add_macro(&names[0], line);
-            }
-            self.add_expansion(&last.ident.to_string(), line);
-        }
-        self.add_tokens(&called.tokens);
-    }
-
-    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
-        match &attribute.meta {
-            Meta::List(list) => self.add_tokens(&list.tokens),
-            Meta::NameValue(pair) if !pair.path.is_ident("doc") => self.add_literal(&pair.value),
-            _ => {}
-        }
-    }
-
-    // `pub(in path)` says who may see, and uses nothing.
-    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+/// `analysis/memory/mod.rs` -> `analysis`, `memory`; `lib.rs` -> nothing.
+fn module(file: &str) -> Vec<String> {
+    let path = file.trim_end_matches(".rs");
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    let parts = path.split('/').filter(|part| !matches!(*part, "lib" | "main"));
+    parts.map(String::from).collect()
 }
 
-impl Finder<'_> {
-    /// A path in a string, as `#[serde(with = "..")]` has it.
-    fn add_literal(&mut self, value: &Expr) {
-        if let Expr::Lit(syn::ExprLit { lit: Lit::Str(text), .. }) = value
-            && let Ok(path) = text.parse::<syn::Path>()
-        {
-            self.visit_path(&path);
+/// What `pub use child::..` of a file shows.
+fn reexports(text: &str) -> Reexports {
+    let mut shown = Reexports::new();
+    let uses = text.split("pub use ").skip(1).chain(text.split("pub(crate) use ").skip(1));
+    for used in uses.map(|rest| rest.split(';').next().expect("a part")) {
+        if let Some(child) = used.strip_suffix("::*") {
+            shown.insert("*".into(), vec![child.into()]);
         }
+        for path in paths(&used.parse().expect("a path")) {
+            let name = path.segments.last().expect("a segment").clone();
+            shown.insert(name, path.segments);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: Layout = Layout {
+        folder: "src",
+        library: "library",
+        divided: "parts",
+        layers: &["low beside", "high", "parts/lower", "parts/upper", "parts"],
+        apart: &[("high", "beside")],
+    };
+
+    /// What stands against the layout where a file has this text besides what others have.
+    fn found(file: &str, text: &str) -> Vec<String> {
+        let files = [
+            ("lib.rs", "mod low; pub use high::Shown; pub use parts::upper::Far;"),
+            ("main.rs", "use library::high::Top;"),
+            ("low.rs", ""),
+            ("beside.rs", ""),
+            ("high/mod.rs", "use crate::low::Base; pub use inner::Top;"),
+            ("high/inner.rs", "use super::Top;"),
+            ("parts/mod.rs", "pub use lower::*; pub use upper::{Up, deep};"),
+            ("parts/lower.rs", "use crate::high::Top;"),
+            ("parts/upper/mod.rs", "use crate::parts::{Low, upper::Up}; use super::lower::Low;"),
+        ];
+        let mut sources: Sources =
+            files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect();
+        sources.insert(file.into(), text.into());
+        LAYOUT.violations(&sources)
+    }
+
+    #[test]
+    fn each_form_of_an_import_against_the_layout_is_named() {
+        assert_eq!(found("low.rs", "pub struct Base;"), [""; 0]);
+        for (file, text, wrong) in [
+            ("low.rs", "\nuse crate::high::Top;", "2 imports high (crate::high::Top)"),
+            ("low.rs", "use crate::high;", "1 imports high (crate::high)"),
+            ("low.rs", "use super::{\nhigh::Top};", "2 imports high (super::high::Top)"),
+            ("low.rs", "fn f() { crate::high::run() }", "1 imports high (crate::high::run)"),
+            ("low.rs", "m!(a, $crate::high::run());", "1 imports high (crate::high::run)"),
+            ("low.rs", "use crate::Shown;", "1 imports high (crate::Shown)"),
+            ("low.rs", "use crate::beside::B;", "1 imports beside (crate::beside::B)"),
+            ("high/inner.rs", "use crate::beside::B;", "1 imports beside (crate::beside::B)"),
+            ("high/inner.rs", "use crate::Far;", "1 imports parts/upper (crate::Far)"),
+            ("parts/lower.rs", "use super::Up;", "1 imports parts/upper (super::Up)"),
+            (
+                "parts/lower.rs",
+                "use crate::parts::deep;",
+                "1 imports parts/upper (crate::parts::deep)",
+            ),
+        ] {
+            assert_eq!(found(file, text), [format!("src/{file}:{wrong}")], "{text}");
+        }
+    }
+
+    #[test]
+    fn tests_and_names_of_other_crates_are_no_imports() {
+        for text in [
+            "#[cfg(test)]\nuse crate::high::Top;",
+            "#[cfg(test)]\nmod tests {\n    use crate::high::Top;\n}",
+            "use high::Top; fn f() { high::run(); x.high; ::high::run() }",
+            "pub(in crate::high) fn f() {}",
+        ] {
+            assert_eq!(found("low.rs", text), [""; 0], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_room_must_stand_in_the_table_and_the_table_names_rooms_alone() {
+        assert_eq!(found("new.rs", ""), ["src: no layer has new"]);
+        assert_eq!(found("low.rs", "")[..], [""; 0]);
+        let mut sources = Sources::new();
+        sources.insert("low.rs".into(), String::new());
+        assert_eq!(LAYOUT.violations(&sources).len(), 5);
     }
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-use crate::condition::only_in_tests;
+use crate::sources::Sources;
+use crate::tokens::only_in_tests;
 
 /// What a room may be below its bound before the bound must be lowered.
 const SLACK: usize = 40;
@@ -123,7 +124,8 @@ fn files_of_module(file: &str, module: &str) -> [String; 2] {
         "mod.rs" | "lib.rs" | "main.rs" => folder.to_string(),
         name => format!("{folder}/{}", name.trim_end_matches(".rs")),
     };
-    [format!("{home}/{module}.rs"), format!("{home}/{module}/mod.rs")]
+    let from_root = |path: String| path.trim_start_matches('/').to_string();
+    [format!("{home}/{module}.rs"), format!("{home}/{module}/mod.rs")].map(from_root)
 }
 
 /// A folder directly below a crate's sources, or the crate for the files there.
@@ -138,25 +140,45 @@ fn room(path: &str) -> String {
     }
 }
 
-fn rust(files: &BTreeMap<String, String>) -> BTreeMap<String, Count> {
+/// The lines of each file, and the files that are of tests alone.
+fn kinds(files: &Sources) -> (BTreeMap<&String, Lines>, BTreeSet<&String>) {
     let lines: BTreeMap<&String, Lines> =
         files.iter().map(|(path, text)| (path, Lines::of(text))).collect();
-    let is_test_file = |path: &str| {
+    let is_test_file = |path: &&String| {
         path.split('/').rev().skip(1).any(|folder| matches!(folder, "tests" | "benches"))
     };
-    let mut tests: BTreeSet<String> = BTreeSet::new();
+    let mut tests: BTreeSet<&String> = files.keys().filter(is_test_file).collect();
     for (path, found) in &lines {
         for module in &found.test_modules {
             let [file, folder] = files_of_module(path, module);
-            let below = folder.trim_end_matches("mod.rs").to_string();
-            tests.insert(file);
-            tests.extend(files.keys().filter(|other| other.starts_with(&below)).cloned());
+            let below = folder.trim_end_matches("mod.rs");
+            let is_of_module = |other: &&String| **other == file || other.starts_with(below);
+            tests.extend(files.keys().filter(is_of_module));
         }
     }
+    (lines, tests)
+}
+
+/// The files that are not of tests alone, with blank lines for what only tests have.
+pub fn without_tests(files: &Sources) -> Sources {
+    let (lines, tests) = kinds(files);
+    let mut left = Sources::new();
+    for (path, text) in files.iter().filter(|(path, _)| !tests.contains(path)) {
+        let kept = |(at, line)| if lines[path].tests.contains(&(at + 1)) { "" } else { line };
+        left.insert(
+            path.clone(),
+            text.lines().enumerate().map(kept).collect::<Vec<_>>().join("\n"),
+        );
+    }
+    left
+}
+
+fn rust(files: &Sources) -> BTreeMap<String, Count> {
+    let (lines, tests) = kinds(files);
     let mut rooms = BTreeMap::<String, Count>::new();
     for (path, found) in &lines {
         let count = rooms.entry(room(path)).or_default();
-        match is_test_file(path) || tests.contains(*path) {
+        match tests.contains(path) {
             true => count.tests += found.code.len() + found.tests.len(),
             false => {
                 count.code += found.code.len();

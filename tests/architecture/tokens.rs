@@ -1,18 +1,36 @@
-//! Paths in the tokens of a macro, which no parser has read.
+//! Paths in tokens, those of macros too, which no parser has read; and which items only tests have.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Meta, Token};
+
+/// Is the item absent from every build without `cfg(test)`?
+pub fn only_in_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<Meta>().is_ok_and(|condition| !can_hold(&condition))
+    })
+}
+
+/// Can the condition hold where `test` does not? Every other option may be either.
+fn can_hold(condition: &Meta) -> bool {
+    let Meta::List(list) = condition else { return !condition.path().is_ident("test") };
+    let parts = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
+    match parts {
+        Ok(parts) if list.path.is_ident("all") => parts.iter().all(can_hold),
+        Ok(parts) if list.path.is_ident("any") => parts.iter().any(can_hold),
+        _ => true,
+    }
+}
 
 /// A path as it stands in the tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Path {
     pub segments: Vec<String>,
     pub line: usize,
-    /// `name!`
-    pub called: bool,
 }
 
-/// All paths in the tokens, in groups too. A lone name counts where it is called, is a macro's, or
-/// is written like a type: everything else is most likely a variable.
+/// All paths of several segments in the tokens, in groups too.
 pub fn paths(tokens: &TokenStream) -> Vec<Path> {
     let mut all = vec![];
     walk(tokens.clone(), &mut all);
@@ -24,6 +42,10 @@ fn walk(tokens: TokenStream, all: &mut Vec<Path>) {
     let mut at = 0;
     while at < tokens.len() {
         match &tokens[at] {
+            // `pub(in path)` says who may see, and uses nothing.
+            TokenTree::Ident(word) if word == "pub" => {
+                at += 1 + usize::from(matches!(tokens.get(at + 1), Some(TokenTree::Group(_))));
+            }
             TokenTree::Group(group) => {
                 walk(group.stream(), all);
                 at += 1;
@@ -70,13 +92,8 @@ fn path(tokens: &[TokenTree], mut at: usize, prefix: &[String], all: &mut Vec<Pa
             _ => break,
         }
     }
-    let called = tokens.get(at).and_then(is_punct) == Some('!')
-        && matches!(tokens.get(at + 1), Some(TokenTree::Group(_)));
-    let parenthesis = matches!(tokens.get(at),
-        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis);
-    let like_a_type = segments[0].starts_with(char::is_uppercase);
-    if segments.len() > 1 || called || parenthesis || like_a_type {
-        all.push(Path { segments, line, called });
+    if segments.len() > 1 {
+        all.push(Path { segments, line });
     }
     at
 }
@@ -88,7 +105,7 @@ fn use_group(tokens: TokenStream, prefix: &[String], all: &mut Vec<Path>) {
     while at < tokens.len() {
         if is_ident(&tokens[at], "self") {
             let line = tokens[at].span().start().line;
-            all.push(Path { segments: prefix.to_vec(), line, called: false });
+            all.push(Path { segments: prefix.to_vec(), line });
             at += 1;
         } else if is_ident(&tokens[at], "as") {
             at += 2;
