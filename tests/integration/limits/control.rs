@@ -1,97 +1,56 @@
 //! Looking at running processes, and changing their caps.
 
-use serde_json::Value;
+use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
-use testkit::InteractiveProgram;
-use testkit::{Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, SharedMemory, has};
 
 const MIB: u64 = 1 << 20;
 
-/// A runtime directory of the test's own.
-fn runtime() -> Scratch {
-    // In memory, as live pages must be.
-    let path = std::path::PathBuf::from(format!(
-        "/dev/shm/vramtrace-test-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
-    std::fs::create_dir_all(&path).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
-    Scratch::at(path)
-}
-
-fn setup(runtime: &Scratch) -> Setup {
-    Setup::simulated().preload().env("XDG_RUNTIME_DIR", &runtime.0)
-}
-
-/// Exit status, stdout and stderr.
-fn command(runtime: &Scratch, args: &[&str]) -> (i32, String, String) {
-    let run = vramtrace().args(args).env("XDG_RUNTIME_DIR", &runtime.0).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
-}
-
-fn ps(runtime: &Scratch) -> Value {
-    let (status, out, err) = command(runtime, &["ps", "--json"]);
-    // The output may also name pages of other users: all users share this directory.
-    assert_eq!(status, 0, "{err}");
-    let facts: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(facts["schema"], "vramtrace.ps/1");
-    facts
-}
-
-fn of(facts: &Value, pid: u32) -> Value {
-    let mut all = facts["processes"].as_array().unwrap().iter();
-    all.find(|process| process["pid"] == pid).unwrap_or(&Value::Null).clone()
-}
-
 #[track_caller]
-fn cap(runtime: &Scratch, pid: u32, limit: &str) -> String {
-    let (status, out, err) = command(runtime, &["cap", "--pid", &pid.to_string(), limit]);
+fn cap(place: &SharedMemory, pid: u32, limit: &str) -> String {
+    let (status, out, err) = place.command(&[], &["cap", "--pid", &pid.to_string(), limit]);
     assert_eq!((status, err.as_str()), (0, ""));
     out
 }
 
 #[test]
 fn ps_shows_what_each_process_holds_and_no_dead_ones() {
-    let place = runtime();
-    let mut capped = InteractiveProgram::start(setup(&place).cap("2GiB"));
-    let mut free = InteractiveProgram::start(setup(&place));
+    let place = SharedMemory::new();
+    let mut capped = InteractiveProgram::start(place.setup().cap("2GiB"));
+    let mut free = InteractiveProgram::start(place.setup());
     assert_eq!((capped.result("a 500"), capped.result("a 4000")), (0, 2));
     assert_eq!((free.result("a 100"), free.result("f")), (0, 0));
-    let facts = ps(&place);
-    let one = of(&facts, capped.pid());
+    let one = place.shown(capped.pid());
     let device = &one["devices"][0];
     assert!(one["command"].as_str().unwrap().contains("interactive"), "{one}");
     assert!(one["trace"].as_str().unwrap().ends_with(".vtrace"));
-    assert_eq!(
-        (&device["live_bytes"], &device["peak_bytes"]),
-        (&(500 * MIB).into(), &(500 * MIB).into())
-    );
-    assert_eq!(
-        (&device["cap_bytes"], &device["refused_by_cap"]),
-        (&(2048 * MIB).into(), &1.into())
+    has(
+        device,
+        json!({
+            "live_bytes": 500 * MIB, "peak_bytes": 500 * MIB, "cap_bytes": 2048 * MIB,
+            "refused_by_cap": 1
+        }),
     );
     assert!(device["counted_bytes"].as_u64().unwrap() > 1000 * MIB, "with the context");
-    let other = of(&facts, free.pid());
+    let other = place.shown(free.pid());
     let device = &other["devices"][0];
-    assert_eq!((&device["live_bytes"], &device["peak_bytes"]), (&0.into(), &(100 * MIB).into()));
+    has(device, json!({ "live_bytes": 0, "peak_bytes": 100 * MIB }));
     assert!(device["cap_bytes"].is_null());
-    let (_, text, _) = command(&place, &["ps"]);
+    let (_, text, _) = place.command(&[], &["ps"]);
     assert!(text.contains(&capped.pid().to_string()) && text.contains("cuda:0"), "{text}");
     let pid = capped.pid();
     capped.kill();
-    assert!(of(&ps(&place), pid).is_null(), "its page is stale");
+    assert!(place.shown(pid).is_null(), "its page is stale");
     let pid = free.pid();
     free.end();
-    assert!(of(&ps(&place), pid).is_null(), "it ended");
+    assert!(place.shown(pid).is_null(), "it ended");
 }
 
 #[test]
 fn a_cap_comes_moves_and_goes_while_the_process_runs() {
-    let place = runtime();
-    let mut process = InteractiveProgram::start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = InteractiveProgram::start(place.setup());
     let pid = process.pid();
     assert_eq!((process.result("a 1000"), process.result("p 100")), (0, 0));
     assert_eq!(process.ask("i").split(' ').nth(1), Some("24576"));
@@ -108,11 +67,11 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     let printed = cap(&place, pid, "1GiB");
     assert!(printed.contains("new requests are refused until"), "{printed}");
     assert_eq!((process.result("a 1"), process.result("p 64"), process.result("m 1")), (2, 2, 2));
-    let shown = of(&ps(&place), pid)["devices"][0].clone();
+    let shown = place.shown(pid)["devices"][0].clone();
     let counted = shown["counted_bytes"].as_u64().unwrap();
     assert!(counted > 1800 * MIB, "{shown}");
     assert_eq!(shown["must_go_bytes"], counted - 1024 * MIB, "{shown}");
-    let (_, text, _) = command(&place, &["ps"]);
+    let (_, text, _) = place.command(&[], &["ps"]);
     assert!(text.contains("1.00 GiB, ") && text.contains("GiB must go"), "{text}");
     assert_eq!(process.result("p 1"), 0, "what its pool holds already is no new memory");
     assert_eq!((process.result("f"), process.result("f"), process.result("f")), (0, 0, 0));
@@ -125,14 +84,13 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     assert_eq!(process.result("a 10000"), 0);
     let process = process.end();
     let device = &process["devices"][0];
-    assert_eq!((&device["cap_bytes"], &device["refused_by_driver"]), (&Value::Null, &0.into()));
-    assert_eq!(device["refused_by_cap"], 6);
+    has(device, json!({ "cap_bytes": null, "refused_by_driver": 0, "refused_by_cap": 6 }));
 }
 
 #[test]
 fn a_busy_process_sees_a_change_at_once() {
-    let place = runtime();
-    let mut process = InteractiveProgram::start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = InteractiveProgram::start(place.setup());
     process.order("h");
     assert_eq!(process.answer(), "on");
     let (pid, page) = (process.pid(), place.0.join("vramtrace"));
@@ -146,10 +104,10 @@ fn a_busy_process_sees_a_change_at_once() {
     assert!(waits < 4, "it calls all the time");
     // When the program gets the processor is not ours to say: scripts/bench.sh measures it.
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
-    let refused = |facts: &Value| of(facts, pid)["devices"][0]["refused_by_cap"].as_u64().unwrap();
+    let refused = || place.shown(pid)["devices"][0]["refused_by_cap"].as_u64().unwrap();
     cap(&place, pid, "600MiB");
     let asked = Instant::now();
-    while refused(&ps(&place)) == 0 {
+    while refused() == 0 {
         assert!(asked.elapsed() < Duration::from_secs(20), "nothing was refused");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -166,11 +124,11 @@ fn now() -> i64 {
 
 #[test]
 fn every_request_after_the_command_obeys_it() {
-    let place = runtime();
+    let place = SharedMemory::new();
     let mut neighbours: Vec<InteractiveProgram> =
-        (0..3).map(|_| InteractiveProgram::start(setup(&place))).collect();
+        (0..3).map(|_| InteractiveProgram::start(place.setup())).collect();
     neighbours.iter_mut().for_each(|neighbour| neighbour.order("h"));
-    let mut process = InteractiveProgram::start(setup(&place));
+    let mut process = InteractiveProgram::start(place.setup());
     process.order("t");
     assert!(process.answer().starts_with("0 "));
     let (pid, mut longest) = (process.pid(), 0);
@@ -192,19 +150,19 @@ fn every_request_after_the_command_obeys_it() {
 
 #[test]
 fn a_first_cap_counts_the_context_of_a_process_that_records_nothing() {
-    let place = runtime();
-    let mut process = InteractiveProgram::start(setup(&place).env("VRAMTRACE_OUT", "off"));
+    let place = SharedMemory::new();
+    let mut process = InteractiveProgram::start(place.setup().env("VRAMTRACE_OUT", "off"));
     assert_eq!(process.result("a 100"), 0);
     cap(&place, process.pid(), "650MiB");
     assert_eq!((process.result("a 100"), process.result("a 30")), (2, 0));
-    let device = of(&ps(&place), process.pid())["devices"][0].clone();
+    let device = place.shown(process.pid())["devices"][0].clone();
     assert_eq!(device["counted_bytes"], (520 + 130) * MIB, "{device}");
 }
 
 #[test]
 fn a_limit_that_was_ordered_is_in_the_trace() {
-    let place = runtime();
-    let mut process = InteractiveProgram::start(setup(&place).cap("2GiB"));
+    let place = SharedMemory::new();
+    let mut process = InteractiveProgram::start(place.setup().cap("2GiB"));
     assert_eq!(process.result("a 100"), 0);
     cap(&place, process.pid(), "1GiB");
     assert_eq!(process.result("a 1000"), 2);
@@ -216,8 +174,8 @@ fn a_limit_that_was_ordered_is_in_the_trace() {
 
 #[test]
 fn a_change_that_is_not_possible_is_refused_with_its_reason() {
-    let place = runtime();
-    let mut process = InteractiveProgram::start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = InteractiveProgram::start(place.setup());
     assert_eq!(process.result("a 1"), 0);
     let pid = process.pid().to_string();
     for (args, says) in [
@@ -234,24 +192,24 @@ fn a_change_that_is_not_possible_is_refused_with_its_reason() {
         (&["--group", "a/b", "6GiB"], "letters"),
     ] {
         let args: Vec<&str> = ["cap"].iter().chain(args).copied().collect();
-        let (status, _, err) = command(&place, &args);
+        let (status, _, err) = place.command(&[], &args);
         assert_eq!(status, 2, "{args:?}: {err}");
         assert!(err.contains(says), "{args:?}: {err}");
     }
     // A directory that others can write into could hold anybody's pages.
     let pages = place.0.join("vramtrace");
     std::fs::set_permissions(&pages, PermissionsExt::from_mode(0o777)).unwrap();
-    let (status, _, err) = command(&place, &["cap", "--pid", &pid, "6GiB"]);
+    let (status, _, err) = place.command(&[], &["cap", "--pid", &pid, "6GiB"]);
     assert_eq!(status, 2);
     assert!(err.contains("open to others (mode 777)"), "{err}");
-    let (status, _, err) = command(&place, &["ps"]);
+    let (status, _, err) = place.command(&[], &["ps"]);
     assert_eq!(status, 0);
     assert!(err.contains("open to others"), "{err}");
     std::fs::set_permissions(&pages, PermissionsExt::from_mode(0o700)).unwrap();
     let moved = place.0.join("moved");
     std::fs::rename(&pages, &moved).unwrap();
     std::os::unix::fs::symlink(&moved, &pages).unwrap();
-    let (status, _, err) = command(&place, &["cap", "--pid", &pid, "6GiB"]);
+    let (status, _, err) = place.command(&[], &["cap", "--pid", &pid, "6GiB"]);
     assert_eq!(status, 2);
     assert!(err.contains("is a link"), "{err}");
     assert_eq!(process.result("a 8000"), 0, "nothing of all that changed a limit");

@@ -9,8 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use testkit::{InteractiveProgram, Setup, SharedMemory, skip_here, vramtrace};
+use serde_json::{Value, json};
+use testkit::{InteractiveProgram, Setup, SharedMemory, has, skip_here, vramtrace};
 
 const MIB: f64 = 1048576.0;
 
@@ -463,20 +463,17 @@ fn events_follow_a_process_to_its_end() {
     std::thread::sleep(Duration::from_secs(1));
     let next = |kind: &str| {
         let event = events.recv_timeout(Duration::from_secs(30)).unwrap();
-        assert_eq!(
-            (&event["schema"], &event["event"]),
-            (&"vramtrace.event/1".into(), &kind.into())
-        );
+        has(&event, json!({ "schema": "vramtrace.event/1", "event": kind }));
         event
     };
     let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "0");
     let mut process = InteractiveProgram::start(setup);
     let started = next("process_started");
-    assert_eq!((&started["pid"], &started["rank"]), (&process.pid().into(), &"0".into()));
+    has(&started, json!({ "pid": process.pid(), "rank": "0" }));
     assert_eq!(process.result("a 100"), 0);
     assert_eq!(process.result("a 4000"), 2);
     let refused = next("refused");
-    assert_eq!((&refused["refusals"], &refused["refused_by"]), (&1.into(), &"cap".into()));
+    has(&refused, json!({ "refusals": 1, "refused_by": "cap" }));
     // So far, of those that run: the same, in words.
     let (status, text, err) = memory.command(&[], &["events"]);
     assert_eq!(status, 0, "{err}");
@@ -489,7 +486,7 @@ fn events_follow_a_process_to_its_end() {
     assert_eq!(process.result("c 1"), 0);
     let changed = next("cap_changed");
     let gib = |n: u64| Value::from(n << 30);
-    assert_eq!((&changed["cap_before"], &changed["cap_now"]), (&gib(2), &gib(3)));
+    has(&changed, json!({ "cap_before": gib(2), "cap_now": gib(3) }));
     assert_eq!(changed["hw.gpu.memory.limit"], gib(3));
     // Its end: out of memory, since the last request was refused.
     assert_eq!(process.result("a 4000"), 2);
@@ -499,9 +496,13 @@ fn events_follow_a_process_to_its_end() {
         events.recv_timeout(Duration::from_secs(30)).unwrap()
     }];
     last.sort_by_key(|event| event["event"].to_string());
-    assert_eq!(last[0]["event"], "out_of_memory");
-    assert_eq!((&last[0]["cause"], &last[0]["severity"]), (&"cap".into(), &"error".into()));
-    assert_eq!(last[0]["requested"], 4000u64 << 20);
+    has(
+        &last[0],
+        json!({
+            "event": "out_of_memory", "cause": "cap", "severity": "error",
+            "requested": 4000u64 << 20
+        }),
+    );
     assert_eq!(last[1]["event"], "process_ended");
     drop(follow);
     reader.join().unwrap();

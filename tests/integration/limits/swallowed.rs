@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use testkit::{Program, Run, Setup, repository, vramtrace};
+use serde_json::json;
+use testkit::{Program, Run, Setup, has, repository, vramtrace};
 
 /// The stand-in, under the name of the library that it stands for. Built once.
 fn library() -> &'static Path {
@@ -58,11 +59,13 @@ fn a_refusal_by_our_cap_is_named_with_the_error_that_followed() {
     assert!(run.stderr.contains(line), "{}", run.stderr);
     assert!(run.stderr.contains("the process ended with status 3"), "{}", run.stderr);
     let found = fact(&run);
-    assert_eq!(found["library"], "NVSHMEM");
-    assert_eq!((&found["cause"], &found["refused_by"]), (&"cap".into(), &"cap".into()));
-    assert_eq!(found["size_bytes"], 4u64 << 30);
-    assert_eq!(found["limit_bytes"], 2u64 << 30);
-    assert_eq!((&found["api"], &found["next_api"]), (&"cuMemCreate".into(), &"cuMemMap".into()));
+    has(
+        &found,
+        json!({
+            "library": "NVSHMEM", "cause": "cap", "refused_by": "cap", "size_bytes": 4u64 << 30,
+            "limit_bytes": 2u64 << 30, "api": "cuMemCreate", "next_api": "cuMemMap"
+        }),
+    );
     assert_ne!(found["next_result"], 0);
     assert_eq!(found["exit_status"], 3);
     for command in ["oom", "report"] {
@@ -91,7 +94,7 @@ fn the_card_and_mps_are_distinguished() {
     // More than the simulated card has.
     let card = run(Setup::simulated().devices("1x8GiB").preload(), 64 << 10);
     let found = fact(&card);
-    assert_eq!((&found["cause"], &found["refused_by"]), (&"card".into(), &"driver".into()));
+    has(&found, json!({ "cause": "card", "refused_by": "driver" }));
     assert!(card.stderr.contains("on cuda:0 by the card and went on"), "{}", card.stderr);
     // The same where MPS limits the process: the card had too little all the same.
     let setup = Setup::simulated().devices("1x8GiB").preload();
@@ -136,7 +139,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
 fn check(run: &Run, cause: &str, live: &str, word: &str) {
     assert!(run.stderr.contains(live), "{}", run.stderr);
     let found = fact(run);
-    assert_eq!((&found["cause"], &found["refused_by"]), (&cause.into(), &"driver".into()));
+    has(&found, json!({ "cause": cause, "refused_by": "driver" }));
     for command in ["oom", "report"] {
         let text = reader(run, &[command]);
         let line = text.lines().find(|line| line.contains("NVSHMEM was refused 1.00 GiB"));

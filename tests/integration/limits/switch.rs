@@ -1,71 +1,43 @@
 //! The switch of the recording: by `vramtrace record`, and by a file of the host. Here the file is that of the user,
 //! since that of the host would switch the other tests off.
 
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::torch_stand_ins::libraries;
-use testkit::{InteractiveProgram, Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, Setup, SharedMemory, has};
 
 const MIB: u64 = 1 << 20;
-
-/// A runtime directory of the test's own, in memory, as live pages must be.
-fn runtime(name: &str) -> Scratch {
-    let path = PathBuf::from(format!("/dev/shm/vramtrace-switch-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(path.join("vramtrace")).unwrap();
-    for directory in [path.clone(), path.join("vramtrace")] {
-        std::fs::set_permissions(directory, PermissionsExt::from_mode(0o700)).unwrap();
-    }
-    Scratch::at(path)
-}
-
-fn setup(runtime: &Scratch) -> Setup {
-    Setup::simulated().preload().env("XDG_RUNTIME_DIR", &runtime.0)
-}
 
 fn start(setup: Setup) -> InteractiveProgram {
     InteractiveProgram::start_as("switched", setup)
 }
 
-fn with_blocks(runtime: &Scratch) -> Setup {
-    setup(runtime).arg(libraries().join("libc10_cuda.so").display())
+fn with_blocks(place: &SharedMemory) -> Setup {
+    place.setup().arg(libraries().join("libc10_cuda.so").display())
 }
 
 /// The file of the user.
-fn file(runtime: &Scratch) -> PathBuf {
-    runtime.0.join("vramtrace/off")
-}
-
-/// Exit status, stdout and stderr.
-fn command(runtime: &Scratch, args: &[&str]) -> (i32, String, String) {
-    let run = vramtrace().args(args).env("XDG_RUNTIME_DIR", &runtime.0).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
+fn file(place: &SharedMemory) -> PathBuf {
+    let directory = place.0.join("vramtrace");
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory).unwrap();
+    directory.join("off")
 }
 
 #[track_caller]
-fn record(runtime: &Scratch, wanted: &str, pid: u32) -> String {
-    let (status, out, err) = command(runtime, &["record", wanted, "--pid", &pid.to_string()]);
+fn record(place: &SharedMemory, wanted: &str, pid: u32) -> String {
+    let (status, out, err) = place.command(&[], &["record", wanted, "--pid", &pid.to_string()]);
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
     out
 }
 
 /// Switches, and makes the call that follows the order.
 #[track_caller]
-fn switch(runtime: &Scratch, wanted: &str, process: &mut InteractiveProgram) {
-    record(runtime, wanted, process.pid());
+fn switch(place: &SharedMemory, wanted: &str, process: &mut InteractiveProgram) {
+    record(place, wanted, process.pid());
     assert_eq!(process.result("i"), 0);
-}
-
-/// What `ps --json` says of a process.
-fn shown(runtime: &Scratch, pid: u32) -> Value {
-    let (status, out, err) = command(runtime, &["ps", "--json"]);
-    assert_eq!(status, 0, "{err}");
-    let facts: Value = serde_json::from_str(&out).unwrap();
-    let mut all = facts["processes"].as_array().unwrap().iter();
-    all.find(|process| process["pid"] == pid).unwrap_or(&Value::Null).clone()
 }
 
 fn reported(trace: &Path) -> Value {
@@ -74,10 +46,10 @@ fn reported(trace: &Path) -> Value {
 
 /// Waits until the process has switched; it makes calls all the time. Returns how long that took.
 #[track_caller]
-fn wait_for(runtime: &Scratch, pid: u32, off_by: Value) -> Duration {
+fn wait_for(place: &SharedMemory, pid: u32, off_by: Value) -> Duration {
     let began = Instant::now();
-    while shown(runtime, pid)["recording_off_by"] != off_by {
-        assert!(began.elapsed() < Duration::from_secs(20), "{}", shown(runtime, pid));
+    while place.shown(pid)["recording_off_by"] != off_by {
+        assert!(began.elapsed() < Duration::from_secs(20), "{}", place.shown(pid));
         std::thread::sleep(Duration::from_millis(20));
     }
     began.elapsed()
@@ -85,8 +57,8 @@ fn wait_for(runtime: &Scratch, pid: u32, off_by: Value) -> Duration {
 
 #[test]
 fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
-    let place = runtime("on-off");
-    let mut process = start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup());
     let pid = process.pid();
     assert_eq!(process.result("a 100"), 0);
     let printed = record(&place, "off", pid);
@@ -95,11 +67,11 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
         "{printed}"
     );
     assert_eq!((process.result("i"), process.result("a 200")), (0, 0));
-    let now = shown(&place, pid);
+    let now = place.shown(pid);
     assert_eq!(now["recording_off_by"], json!(["record"]), "{now}");
     assert_eq!(now["devices"][0]["live_bytes"], 300 * MIB, "counted on");
-    assert!(command(&place, &["ps"]).1.contains("(recording off)"));
-    let text = command(&place, &["doctor"]).1;
+    assert!(place.command(&[], &["ps"]).1.contains("(recording off)"));
+    let text = place.command(&[], &["doctor"]).1;
     let trace = process.traces()[0].clone();
     assert!(text.contains(&format!("recording is off in process {pid}")), "{text}");
     let report = reported(&trace);
@@ -107,36 +79,35 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
     assert_eq!(report["live_is_known"], false);
     switch(&place, "on", &mut process);
     assert_eq!(process.result("a 10"), 0);
-    assert_eq!(shown(&place, pid)["recording_off_by"], json!([]));
+    assert_eq!(place.shown(pid)["recording_off_by"], json!([]));
     let report = reported(&trace);
     assert_eq!(report["live_is_known"], true, "{report:#}");
-    assert_eq!(report["devices"][0]["live_bytes"], 310 * MIB, "{report:#}");
-    assert_eq!(report["devices"][0]["allocations"], 3);
+    has(&report["devices"][0], json!({ "live_bytes": 310 * MIB, "allocations": 3 }));
     let off = &report["recording_off"];
     assert_eq!((off.as_array().unwrap().len(), &off[0]["by"]), (1, &json!("record")), "{off}");
     assert!(off[0]["until_s"].as_f64().unwrap() > off[0]["from_s"].as_f64().unwrap(), "{off}");
     for name in ["report", "leaks"] {
-        let (_, text, _) = command(&place, &[name, trace.to_str().unwrap()]);
+        let (_, text, _) = place.command(&[], &[name, trace.to_str().unwrap()]);
         assert!(text.contains("the recording was off from"), "{name}: {text}");
         assert!(!text.contains("were erased"), "{name}: {text}");
     }
     // A moment in between is not known, and the reason is said.
     let middle = off[0]["from_s"].as_f64().unwrap() + 0.0001;
     let at = format!("{middle}");
-    let (status, _, err) = command(&place, &["holders", "--at", &at, trace.to_str().unwrap()]);
+    let (status, _, err) = place.command(&[], &["holders", "--at", &at, trace.to_str().unwrap()]);
     assert!(status == 2 && err.contains("the recording was switched off"), "{status} {err}");
     let (_, json, _) =
-        command(&place, &["export", "--format", "chrome", "-o", "-", trace.to_str().unwrap()]);
+        place.command(&[], &["export", "--format", "chrome", "-o", "-", trace.to_str().unwrap()]);
     assert_eq!(json.matches("\"recording off\"").count(), 2, "begin and end");
     let report = process.end();
     assert_eq!(report["devices"][0]["live_bytes"], 310 * MIB);
-    assert_eq!((&report["ended_in_order"], &report["live_is_known"]), (&true.into(), &true.into()));
+    has(&report, json!({ "ended_in_order": true, "live_is_known": true }));
 }
 
 #[test]
 fn four_threads_allocate_while_it_goes_off_and_on() {
-    let place = runtime("threads");
-    let mut process = start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup());
     let pid = process.pid();
     assert_eq!(process.result("t"), 0);
     for _ in 0..12 {
@@ -151,7 +122,7 @@ fn four_threads_allocate_while_it_goes_off_and_on() {
     assert_eq!(process.result("c 2000"), 0);
     std::thread::sleep(Duration::from_millis(10));
     assert_eq!(process.result("c 1"), 0);
-    let now = shown(&place, pid);
+    let now = place.shown(pid);
     let mib = mib.parse::<u64>().unwrap();
     assert_eq!(now["devices"][0]["live_bytes"], mib * MIB);
     let report = reported(&process.traces()[0]);
@@ -169,38 +140,33 @@ fn four_threads_allocate_while_it_goes_off_and_on() {
 
 #[test]
 fn while_it_is_off_the_cap_refuses_and_can_be_changed() {
-    let place = runtime("cap");
-    let mut process = start(setup(&place).cap("1GiB"));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup().cap("1GiB"));
     let pid = process.pid();
     assert_eq!(process.result("a 100"), 0);
     switch(&place, "off", &mut process);
     assert_eq!((process.result("a 200"), process.result("a 2000")), (0, 2));
-    assert_eq!(command(&place, &["cap", "--pid", &pid.to_string(), "3GiB"]).0, 0);
+    assert_eq!(place.command(&[], &["cap", "--pid", &pid.to_string(), "3GiB"]).0, 0);
     assert_eq!((process.result("a 2000"), process.result("a 2000")), (0, 2));
-    let device = shown(&place, pid)["devices"][0].clone();
-    assert_eq!(
-        (&device["refused_by_cap"], &device["live_bytes"]),
-        (&2.into(), &(2300 * MIB).into())
-    );
-    assert_eq!(device["cap_bytes"], 3072 * MIB);
+    let device = place.shown(pid)["devices"][0].clone();
+    has(&device, json!({ "refused_by_cap": 2, "live_bytes": 2300 * MIB, "cap_bytes": 3072 * MIB }));
     switch(&place, "on", &mut process);
     assert_eq!(process.result("a 2000"), 2);
     let report = process.end();
     let device = &report["devices"][0];
-    assert_eq!(
-        (&device["refused_by_cap"], &device["cap_bytes"]),
-        (&3.into(), &(3072 * MIB).into())
-    );
-    assert_eq!(
-        (&device["live_bytes"], &device["peak_bytes"]),
-        (&(2300 * MIB).into(), &(2300 * MIB).into())
+    has(
+        device,
+        json!({
+            "refused_by_cap": 3, "cap_bytes": 3072 * MIB, "live_bytes": 2300 * MIB,
+            "peak_bytes": 2300 * MIB
+        }),
     );
 }
 
 #[test]
 fn killed_while_it_is_off_the_trace_ends_there() {
-    let place = runtime("killed");
-    let mut process = start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup());
     assert_eq!(process.result("a 100"), 0);
     switch(&place, "off", &mut process);
     assert_eq!(process.result("a 200"), 0);
@@ -208,33 +174,30 @@ fn killed_while_it_is_off_the_trace_ends_there() {
     let trace = process.traces()[0].clone();
     let report = reported(&trace);
     assert_eq!(report["recording_off"][0]["until_s"], Value::Null, "{report:#}");
-    assert_eq!(
-        (&report["ended_in_order"], &report["live_is_known"]),
-        (&false.into(), &false.into())
-    );
+    has(&report, json!({ "ended_in_order": false, "live_is_known": false }));
     assert_eq!(report["devices"][0]["live_bytes"], 100 * MIB);
-    let (_, text, _) = command(&place, &["report", trace.to_str().unwrap()]);
+    let (_, text, _) = place.command(&[], &["report", trace.to_str().unwrap()]);
     assert!(text.contains("to the end (vramtrace record)"), "{text}");
     assert!(text.contains("while the recording was off"), "{text}");
 }
 
 #[test]
 fn an_orderly_end_while_it_is_off_leaves_what_was_live() {
-    let place = runtime("ended");
-    let mut process = start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup());
     assert_eq!(process.result("a 100"), 0);
     switch(&place, "off", &mut process);
     assert_eq!(process.result("a 200"), 0);
     let report = process.end();
-    assert_eq!((&report["ended_in_order"], &report["live_is_known"]), (&true.into(), &true.into()));
+    has(&report, json!({ "ended_in_order": true, "live_is_known": true }));
     let device = &report["devices"][0];
-    assert_eq!((&device["live_bytes"], &device["allocations"]), (&(300 * MIB).into(), &2.into()));
+    has(device, json!({ "live_bytes": 300 * MIB, "allocations": 2 }));
     assert!(report["recording_off"][0]["until_s"].is_f64(), "{report:#}");
 }
 
 #[test]
 fn blocks_of_pytorch_are_followed_while_it_is_off() {
-    let place = runtime("blocks");
+    let place = SharedMemory::new();
     let mut process = start(with_blocks(&place));
     process.scratch.contradicts();
     assert_eq!((process.result("b 0 512"), process.result("b 4096 1024")), (0, 0));
@@ -245,22 +208,21 @@ fn blocks_of_pytorch_are_followed_while_it_is_off() {
     assert_eq!((process.result("b 4096 -1024"), process.result("b 16384 512")), (0, 0));
     let report = process.end();
     let torch = &report["devices"][0]["torch"];
-    assert_eq!(
-        (&torch["blocks"], &torch["allocated_bytes"]),
-        (&2.into(), &2560.into()),
-        "{torch:#}"
+    has(
+        torch,
+        json!({
+            "blocks": 2, "allocated_bytes": 2560, "allocations": 4, "frees": 2, "disagreements": 0
+        }),
     );
-    assert_eq!((&torch["allocations"], &torch["frees"]), (&4.into(), &2.into()), "{torch:#}");
-    assert_eq!(torch["disagreements"], 0, "{torch:#}");
 }
 
 #[test]
 fn a_fork_while_it_is_off_changes_nothing_for_the_parent() {
-    let place = runtime("fork");
+    let place = SharedMemory::new();
     let mut process = start(with_blocks(&place));
     switch(&place, "off", &mut process);
     assert_eq!((process.result("b 0 512"), process.result("k"), process.result("a 30")), (0, 0, 0));
-    let now = shown(&place, process.pid());
+    let now = place.shown(process.pid());
     assert_eq!(now["recording_off_by"], json!(["record"]), "{now}");
     switch(&place, "on", &mut process);
     let report = process.end();
@@ -270,14 +232,14 @@ fn a_fork_while_it_is_off_changes_nothing_for_the_parent() {
 
 #[test]
 fn a_file_switches_running_processes_within_a_second() {
-    let place = runtime("file");
-    let mut process = start(setup(&place));
+    let place = SharedMemory::new();
+    let mut process = start(place.setup());
     let pid = process.pid();
     assert_eq!(process.result("t"), 0);
     std::fs::write(file(&place), "").unwrap();
     let off = wait_for(&place, pid, json!(["host_file"]));
     let problem = format!("recording is off: {} exists", file(&place).display());
-    let (status, out, _) = command(&place, &["doctor", "--json"]);
+    let (status, out, _) = place.command(&[], &["doctor", "--json"]);
     assert!(status == 1 && out.contains(&problem), "{out}");
     // An order does not overrule it.
     let printed = record(&place, "on", pid);
@@ -304,14 +266,14 @@ fn a_file_switches_running_processes_within_a_second() {
 
 #[test]
 fn a_process_that_starts_while_the_file_is_there_records_from_its_removal_on() {
-    let place = runtime("started");
+    let place = SharedMemory::new();
     std::fs::write(file(&place), "").unwrap();
-    let mut never = start(setup(&place));
+    let mut never = start(place.setup());
     assert_eq!(never.result("a 100"), 0);
-    let mut process = start(setup(&place));
+    let mut process = start(place.setup());
     assert_eq!(process.result("a 100"), 0);
-    assert_eq!(shown(&place, process.pid())["recording_off_by"], json!(["host_file"]));
-    assert_eq!(shown(&place, process.pid())["devices"][0]["live_bytes"], 100 * MIB);
+    assert_eq!(place.shown(process.pid())["recording_off_by"], json!(["host_file"]));
+    assert_eq!(place.shown(process.pid())["devices"][0]["live_bytes"], 100 * MIB);
     never.finish();
     assert!(never.traces().is_empty(), "it recorded nothing");
     std::fs::remove_file(file(&place)).unwrap();
@@ -327,7 +289,7 @@ fn a_process_that_starts_while_the_file_is_there_records_from_its_removal_on() {
 
 #[test]
 fn a_file_that_could_be_anothers_and_what_is_no_file_do_not_count() {
-    let place = runtime("ignored");
+    let place = SharedMemory::new();
     let real = place.0.join("real");
     std::fs::write(&real, "").unwrap();
     let cases = ["link", "directory", "owner"];
@@ -342,10 +304,10 @@ fn a_file_that_could_be_anothers_and_what_is_no_file_do_not_count() {
                 chown(&path, Some(4711), None).map(|()| "it belongs to user 4711").unwrap()
             }
         };
-        let mut process = start(setup(&place));
+        let mut process = start(place.setup());
         assert_eq!(process.result("a 100"), 0);
-        assert_eq!(shown(&place, process.pid())["recording_off_by"], json!([]), "{case}");
-        let (_, out, _) = command(&place, &["doctor", "--json"]);
+        assert_eq!(place.shown(process.pid())["recording_off_by"], json!([]), "{case}");
+        let (_, out, _) = place.command(&[], &["doctor", "--json"]);
         assert!(out.contains(why), "{case}: {out}");
         let line = format!("{}: {why}", path.display());
         let lines = process.stderr();
@@ -362,8 +324,8 @@ fn a_file_that_could_be_anothers_and_what_is_no_file_do_not_count() {
 
 #[test]
 fn what_cannot_be_switched_is_refused_with_the_reason() {
-    let place = runtime("refused");
-    let mut silent = start(setup(&place).env("VRAMTRACE_OUT", "off"));
+    let place = SharedMemory::new();
+    let mut silent = start(place.setup().env("VRAMTRACE_OUT", "off"));
     assert_eq!(silent.result("a 1"), 0);
     let mut bare = InteractiveProgram::start_as("switched", Setup::simulated());
     assert_eq!(bare.result("a 1"), 0);
@@ -372,9 +334,9 @@ fn what_cannot_be_switched_is_refused_with_the_reason() {
         (bare.pid(), "it runs without the recorder"),
         (u32::MAX >> 1, "there is no such process"),
     ] {
-        let (status, _, err) = command(&place, &["record", "off", "--pid", &pid.to_string()]);
+        let (status, _, err) = place.command(&[], &["record", "off", "--pid", &pid.to_string()]);
         assert!(status == 2 && err.contains(says), "{status} {err}");
     }
-    let (status, _, err) = command(&place, &["record", "pause", "--pid", "1"]);
+    let (status, _, err) = place.command(&[], &["record", "pause", "--pid", "1"]);
     assert!(status == 2 && err.contains("possible values: on, off"), "{err}");
 }

@@ -1,34 +1,20 @@
 //! `vramtrace top`: on a terminal and without one.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use testkit::{InteractiveProgram, Scratch, Setup, sim_dir, vramtrace};
+use testkit::{InteractiveProgram, Scratch, Setup, SharedMemory, sim_dir, vramtrace};
 
-/// A runtime directory of the test's own, in memory, as live pages must be.
-fn runtime() -> Scratch {
-    let path = format!(
-        "/dev/shm/vramtrace-test-top-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    );
-    std::fs::create_dir_all(&path).unwrap();
-    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
-    Scratch::at(path.into())
-}
-
-fn start(place: &Scratch) -> InteractiveProgram {
-    let setup = Setup::simulated().preload().env("XDG_RUNTIME_DIR", &place.0);
-    InteractiveProgram::start(setup.cap("2GiB"))
+fn start(place: &SharedMemory) -> InteractiveProgram {
+    InteractiveProgram::start(place.setup().cap("2GiB"))
 }
 
 #[test]
 fn without_a_terminal_it_prints_once_and_ends() {
-    let place = runtime();
+    let place = SharedMemory::new();
     let mut program = start(&place);
     assert_eq!((program.result("a 500"), program.result("a 4000")), (0, 2));
     let top = vramtrace().arg("top").env("XDG_RUNTIME_DIR", &place.0).output().unwrap();
@@ -46,7 +32,7 @@ fn without_a_terminal_it_prints_once_and_ends() {
 
 #[test]
 fn nvml_lists_the_processes_that_are_not_traced() {
-    let place = runtime();
+    let place = SharedMemory::new();
     let state = Scratch::new();
     let setup = || {
         let setup = Setup::simulated().env("XDG_RUNTIME_DIR", &place.0);
@@ -96,7 +82,7 @@ fn nvml_lists_the_processes_that_are_not_traced() {
 
 #[test]
 fn a_process_that_grows_has_a_rate_and_the_time_until_it_is_full() {
-    let place = runtime();
+    let place = SharedMemory::new();
     let (mut grows, mut steady) = (start(&place), start(&place));
     assert_eq!((grows.result("a 300"), steady.result("a 300")), (0, 0));
     let look = || {
@@ -153,7 +139,7 @@ impl Drop for Terminal {
 }
 
 impl Terminal {
-    fn open(place: &Scratch, directory: &Path, columns: u32, rows: u32) -> Terminal {
+    fn open(place: &SharedMemory, directory: &Path, columns: u32, rows: u32) -> Terminal {
         let top = env!("CARGO_BIN_EXE_vramtrace");
         let size = format!("stty cols {columns} rows {rows}");
         let mut shell = Command::new("script")
@@ -242,7 +228,7 @@ fn screen(bytes: &str) -> String {
 
 #[test]
 fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
-    let (place, pages) = (runtime(), Scratch::new());
+    let (place, pages) = (SharedMemory::new(), Scratch::new());
     let mut program = start(&place);
     assert_eq!(program.result("a 300"), 0);
     let mut terminal = Terminal::open(&place, &pages.0, 100, 24);

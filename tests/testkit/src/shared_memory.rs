@@ -56,6 +56,12 @@ impl SharedMemory {
         let facts: Value = serde_json::from_str(&out).unwrap();
         facts["processes"].as_array().unwrap().clone()
     }
+
+    /// What `vramtrace ps` says of a process; null if it does not list it.
+    pub fn shown(&self, pid: u32) -> Value {
+        let found = self.ps(&[]).into_iter().find(|process| process["pid"] == pid);
+        found.unwrap_or(Value::Null)
+    }
 }
 
 impl Default for SharedMemory {
