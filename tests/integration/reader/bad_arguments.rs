@@ -1,7 +1,7 @@
 //! Arguments that name nothing in a trace: an error that says what would be right, and exit code 2.
 
+use testkit::Scratch;
 use testkit::trace_builder::{cached, training};
-use testkit::{Scratch, vramtrace};
 
 fn two_traces() -> Scratch {
     let scratch = Scratch::new();
@@ -15,11 +15,8 @@ fn two_traces() -> Scratch {
 
 #[track_caller]
 fn refused(scratch: &Scratch, command: &str, wanted: &str) {
-    let output = vramtrace().args(command.split(' ')).current_dir(&scratch.0).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{command}: {stderr}");
-    assert!(stderr.contains(wanted), "{command}: {stderr}");
-    assert!(output.stdout.is_empty(), "{command}");
+    scratch.fails(2, command, wanted);
+    assert!(scratch.run(command).stdout.is_empty(), "{command}");
 }
 
 #[test]
@@ -54,40 +51,19 @@ fn a_moment_behind_the_end_is_not_the_end() {
         refused(&scratch, &format!("{command} oom.vtrace --at 99.5"), wanted);
     }
     assert!(!scratch.0.join("f").exists());
-    refused(
-        &scratch,
-        "diff oom.vtrace --at 1 --vs 12",
-        "--vs 12.000 s: oom.vtrace ends at 11.000 s",
-    );
-    refused(
-        &scratch,
-        "diff oom.vtrace --at 12 --vs 1",
-        "--at 12.000 s: oom.vtrace ends at 11.000 s",
-    );
-    refused(
-        &scratch,
-        "holders oom.vtrace --at 1 --vs 12",
-        "--vs 12.000 s: oom.vtrace ends at 11.000 s",
-    );
-    refused(
-        &scratch,
-        "report job --at 12",
-        "--at 12.000 s: the last of these 2 traces ends at 11.000 s",
-    );
-    refused(
-        &scratch,
-        "frag job --at 12",
-        "--at 12.000 s: the last of these 2 traces ends at 11.000 s",
-    );
-    refused(
-        &scratch,
-        "oom oom.vtrace --at 2",
-        "--at 2: the run has 1 out-of-memory: --at 1 shows it",
-    );
+    for (command, wanted) in [
+        ("diff oom.vtrace --at 1 --vs 12", "--vs 12.000 s: oom.vtrace ends at 11.000 s"),
+        ("diff oom.vtrace --at 12 --vs 1", "--at 12.000 s: oom.vtrace ends at 11.000 s"),
+        ("holders oom.vtrace --at 1 --vs 12", "--vs 12.000 s: oom.vtrace ends at 11.000 s"),
+        ("report job --at 12", "--at 12.000 s: the last of these 2 traces ends at 11.000 s"),
+        ("frag job --at 12", "--at 12.000 s: the last of these 2 traces ends at 11.000 s"),
+        ("oom oom.vtrace --at 2", "--at 2: the run has 1 out-of-memory: --at 1 shows it"),
+    ] {
+        refused(&scratch, command, wanted);
+    }
     // Of several processes one may have ended before.
     for command in ["report job --at 9", "holders job --at 9", "report oom.vtrace --at 11.0001"] {
-        let output = vramtrace().args(command.split(' ')).current_dir(&scratch.0).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{command}: {output:?}");
+        scratch.text(command);
     }
 }
 
@@ -96,20 +72,10 @@ fn a_trace_needs_no_import() {
     let scratch = two_traces();
     let wanted = "oom.vtrace: this is a trace already: every command reads it, for example `vramtrace report FILE`";
     refused(&scratch, "import oom.vtrace -o new.vtrace", wanted);
-    let trace = std::fs::File::open(scratch.0.join("oom.vtrace")).unwrap();
-    let packed = std::fs::File::create(scratch.0.join("oom.vtrace.gz")).unwrap();
-    let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
-    std::io::copy(&mut { trace }, &mut packed).unwrap();
-    packed.finish().unwrap();
-    refused(
-        &scratch,
-        "import oom.vtrace.gz -o new.vtrace",
-        "oom.vtrace.gz: this is a trace already",
-    );
-    refused(
-        &scratch,
-        "import job -o new.vtrace",
-        "job is a directory: give one recording of another tool",
-    );
+    scratch.text("pack oom.vtrace -o packed.vtrace.gz");
+    let wanted = "packed.vtrace.gz: this is a trace already";
+    refused(&scratch, "import packed.vtrace.gz -o new.vtrace", wanted);
+    let wanted = "job is a directory: give one recording of another tool";
+    refused(&scratch, "import job -o new.vtrace", wanted);
     assert!(!scratch.0.join("new.vtrace").exists());
 }

@@ -3,9 +3,9 @@
 
 use std::io::Read;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, has, vramtrace};
 use vramtrace_format::{Alloc, Definition, Event, Kind, NativeName, PoolId, Space, TraceReader};
 
 const MIB: u64 = 1 << 20;
@@ -127,9 +127,8 @@ fn steps_and_roles_follow_from_the_driver_s_allocations() {
 
 #[test]
 fn a_tensor_belongs_to_the_line_that_asked_for_it_and_leaks_there() {
-    let scratch = Scratch::new();
-    let trace = scratch.0.join("run.vtrace");
-    training().write(&trace);
+    let scratch = Scratch::with(&training());
+    let trace = scratch.0.join("t.vtrace");
     let holders = json(&trace, &["holders"]);
     let holder = |n: usize| {
         let one = &holders["holders"][n];
@@ -137,32 +136,29 @@ fn a_tensor_belongs_to_the_line_that_asked_for_it_and_leaks_there() {
         (one["library"].as_str().unwrap(), lead["function"].as_str().unwrap())
     };
     assert_eq!([holder(0), holder(1)], [("train.py", "log_loss"), ("train.py", "forward")]);
-    let leaks = vramtrace().arg("leaks").arg(&trace).env("NO_COLOR", "1").output().unwrap();
-    let leaks = String::from_utf8_lossy(&leaks.stdout).into_owned();
+    let leaks = scratch.text("leaks t.vtrace");
     assert!(leaks.contains("train.py:20") && leaks.contains("GROWING"), "{leaks}");
     assert!(!leaks.contains("by PyTorch in its pool"), "{leaks}");
 }
 
 #[test]
 fn the_native_allocator_is_predicted_from_the_requests() {
-    let scratch = Scratch::new();
-    let trace = scratch.0.join("run.vtrace");
-    training().write(&trace);
+    let scratch = Scratch::with(&training());
+    let trace = scratch.0.join("t.vtrace");
     let answer = json(&trace, &["whatif", "--conf", "default"]);
     let device = &answer["devices"][0];
-    assert_eq!(device["in_force"], "backend:cudaMallocAsync");
-    assert_eq!(device["recorded_peak_reserved_bytes"], 832 * MIB);
-    assert_eq!(device["recorded_peak_allocated_bytes"], 24 * MIB - 7 + STEPS * (2 * MIB - 3));
+    has(
+        device,
+        json!({
+            "in_force": "backend:cudaMallocAsync", "recorded_peak_reserved_bytes": 832 * MIB,
+            "recorded_peak_allocated_bytes": 24 * MIB - 7 + STEPS * (2 * MIB - 3)
+        }),
+    );
     // Ten pieces of 2 MiB in each segment of 20 MiB, and one segment of 24 MiB.
     let setting = &device["settings"][0];
     assert_eq!(setting["peak_reserved_bytes"], (STEPS / 10 * 20 + 24) * MIB, "{answer:#}");
     assert_eq!(setting["driver_allocations"], STEPS / 10 + 1, "{answer:#}");
     // `fits` needs blocks: it says so.
-    let fits = vramtrace()
-        .args(["fits", "--recorded", "batch=1,2", "--batch", "4"])
-        .args([&trace, &trace])
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&fits.stderr).into_owned();
-    assert!(error.contains("record it with the default backend"), "{error}");
+    let fits = "fits --recorded batch=1,2 --batch 4 t.vtrace t.vtrace";
+    scratch.fails(2, fits, "record it with the default backend");
 }

@@ -1,8 +1,8 @@
 //! Programs that are not PyTorch: roles and holders from their native stacks.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Run, Scratch, Setup, vramtrace};
+use testkit::{Program, Run, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind};
 
@@ -12,18 +12,9 @@ fn engine(flags: &[&str]) -> Run {
     program.run(Setup::simulated().preload().arg("-c").arg(4096)).ok()
 }
 
-#[track_caller]
-fn text(scratch: &Scratch, args: &[&str]) -> String {
-    let mut command = vramtrace();
-    let output = command.args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// Of each holder: MiB and the function that leads, or its role.
-fn holders(scratch: &Scratch, trace: &str, more: &[&str]) -> Vec<(u64, String)> {
-    let args = [&["holders", trace, "--json"], more].concat();
-    let all: Value = serde_json::from_str(&text(scratch, &args)).unwrap();
+fn holders(scratch: &Scratch, trace: &str, more: &str) -> Vec<(u64, String)> {
+    let all = scratch.json(&format!("holders {trace} {more}"));
     let name = |holder: &Value| match holder["role"].as_str() {
         Some(role) => role.to_string(),
         None => {
@@ -51,14 +42,13 @@ fn memory_of_llama_cpp_has_roles_and_the_functions_that_need_it() {
     let run = engine(&["-g"]);
     let trace = run.only_trace();
     let trace = trace.to_str().unwrap();
-    assert_eq!(holders(&run.scratch, trace, &[]), named(&FUNCTIONS));
+    assert_eq!(holders(&run.scratch, trace, ""), named(&FUNCTIONS));
     let roles = [(2574, "weights"), (768, "KV cache"), (288, "activations"), (12, "workspace")];
-    assert_eq!(holders(&run.scratch, trace, &["--by", "role"]), named(&roles));
-    let report = text(&run.scratch, &["report", trace]);
+    assert_eq!(holders(&run.scratch, trace, "--by role"), named(&roles));
+    let report = run.scratch.text(&format!("report {trace}"));
     let line = "at the peak for: weights 71 %, KV cache 21 %, activations 8 %\n";
     assert!(report.contains(line), "{report}");
-    let json: Value =
-        serde_json::from_str(&text(&run.scratch, &["report", trace, "--json"])).unwrap();
+    let json = run.scratch.json(&format!("report {trace}"));
     let at_peak = &json["processes"][0]["devices"][0]["holders"]["roles_at_peak"];
     assert_eq!(at_peak[1]["role"], "KV cache", "{at_peak}");
 }
@@ -66,7 +56,7 @@ fn memory_of_llama_cpp_has_roles_and_the_functions_that_need_it() {
 #[test]
 fn without_debug_information_the_symbols_say_the_same() {
     let run = engine(&[]);
-    assert_eq!(holders(&run.scratch, run.only_trace().to_str().unwrap(), &[]), named(&FUNCTIONS));
+    assert_eq!(holders(&run.scratch, run.only_trace().to_str().unwrap(), ""), named(&FUNCTIONS));
 }
 
 /// The parts of the card, and the arithmetic of the context length.
@@ -75,8 +65,7 @@ fn a_report_has_what_an_engine_got_of_the_card() {
     let run = engine(&["-g"]);
     let trace = run.only_trace();
     let trace = trace.to_str().unwrap();
-    let json: Value =
-        serde_json::from_str(&text(&run.scratch, &["report", trace, "--json"])).unwrap();
+    let json = run.scratch.json(&format!("report {trace}"));
     let device = &json["processes"][0]["devices"][0];
     let found = &device["engine"];
     assert_eq!(found["engine"], "llama.cpp", "{found}");
@@ -94,9 +83,9 @@ fn a_report_has_what_an_engine_got_of_the_card() {
     assert_eq!(number(&found["kv_cache_bytes"]), cache, "{found}");
     let tokens = 4096 * u128::from(cache) / u128::from(768 * MIB) / 256 * 256;
     let option = &found["options"][0];
-    assert_eq!((&option["option"], &option["had"]), (&"--ctx-size".into(), &"4096".into()));
+    has(option, json!({ "option": "--ctx-size", "had": "4096" }));
     assert_eq!(option["value"], tokens.to_string(), "{found}");
-    let shown = text(&run.scratch, &["report", trace, "--full"]);
+    let shown = run.scratch.text(&format!("report {trace} --full"));
     let line = "would leave 1.00 GiB (from the trace; not tried on the engine)";
     assert!(shown.contains(line) && shown.contains(&format!("--ctx-size={tokens}")), "{shown}");
 }
@@ -117,7 +106,7 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
     let run = |program: &str| {
         let program = Program(scratch.0.join(program));
         let run = program.run(Setup::simulated().preload().arg("-c").arg(4096)).ok();
-        text(&run.scratch, &["holders", run.only_trace().to_str().unwrap()])
+        run.scratch.text("holders")
     };
     let alone = run("engine");
     assert!(alone.contains("engine: no symbols: stripped; its functions have no names"), "{alone}");
@@ -136,10 +125,9 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
 #[test]
 fn a_function_that_only_allocates_for_others_is_no_holder() {
     let run = Program::c("wrapped").run(Setup::simulated().preload()).ok();
-    let holders = holders(&run.scratch, run.only_trace().to_str().unwrap(), &[]);
+    let holders = holders(&run.scratch, run.only_trace().to_str().unwrap(), "");
     assert_eq!(holders, named(&[(64, "load_table"), (32, "build_index"), (16, "allocate_queue")]));
-    let trace = run.only_trace();
-    let report = text(&run.scratch, &["report", trace.to_str().unwrap()]);
+    let report = run.scratch.text("report");
     assert!(!report.contains("at the peak for"), "no role is guessed: {report}");
 }
 
@@ -171,13 +159,12 @@ fn one_line_that_calls_all_of_an_engine_is_divided_by_its_functions() {
     for (n, mib) in [(1, 64), (2, 32), (3, 16)] {
         t.alloc_by(n * SECOND, Kind::Device, n << 40, mib * MIB, n as u32);
     }
-    let scratch = Scratch::new();
-    t.write(&scratch.0.join("t.vtrace"));
-    let found = holders(&scratch, "t.vtrace", &[]);
+    let scratch = Scratch::with(&t);
+    let found = holders(&scratch, "t.vtrace", "");
     let wanted = [(64, functions[1]), (32, functions[2]), (16, "Booster.update")];
     assert_eq!(found, named(&wanted));
     let roles = [(64, "input"), (32, "workspace"), (16, "unknown")];
-    assert_eq!(holders(&scratch, "t.vtrace", &["--by", "role"]), named(&roles));
-    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    assert_eq!(holders(&scratch, "t.vtrace", "--by role"), named(&roles));
+    let shown = scratch.text("holders t.vtrace");
     assert!(shown.contains("called from train.py:7"), "{shown}");
 }

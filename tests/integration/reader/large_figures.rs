@@ -1,7 +1,7 @@
 //! Figures and times at the ends of their range: a trace may say anything, and no command ends by a panic.
 
+use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, vramtrace};
 use vramtrace_format::{Definition, DeviceId, Event, Kind, Mark, RefusedBy, Space, StackId};
 
 const OTHERS: [Kind; 6] =
@@ -103,9 +103,7 @@ fn no_figure_and_no_time_ends_a_command() {
 
 /// What a command prints when it ends by a panic.
 fn panic_of(scratch: &Scratch, words: &str) -> Option<String> {
-    let mut command = vramtrace();
-    command.args(words.split(' ')).current_dir(&scratch.0);
-    let output = command.env_remove("RUST_BACKTRACE").output().unwrap();
+    let output = scratch.run(words);
     let printed = String::from_utf8_lossy(&output.stderr);
     let ends = matches!(output.status.code(), Some(0..=2)) && !printed.contains("panicked");
     (!ends).then(|| format!("{words}: {}\n{printed}", output.status))

@@ -1,20 +1,10 @@
 //! Traces that do not tell all: damaged ones, and bounded ones whose events were erased.
 
-use std::process::Output;
-
 use serde_json::Value;
+use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder, cached};
-use testkit::{Scratch, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Alloc, Counters, Event, Kind, SiteId, Space, StackId, TraceReader};
-
-fn run(scratch: &Scratch, args: &[&str]) -> Output {
-    vramtrace().args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 /// A trace of which one record of an event is broken.
 fn damaged() -> Scratch {
@@ -54,8 +44,8 @@ fn every_command_that_reads_tells_of_damage_in_one_line() {
         "flame t.vtrace -o -",
         "pack t.vtrace",
     ] {
-        let output = run(&scratch, &line.split(' ').collect::<Vec<_>>());
-        let printed = printed(&output);
+        let output = scratch.run(line);
+        let printed = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{line}: {printed}");
         let of_damage =
             printed.lines().filter(|line| line.contains("t.vtrace: damaged in 1 place"));
@@ -69,15 +59,10 @@ fn every_command_that_reads_tells_of_damage_in_one_line() {
             assert_eq!(damage["places"], 1, "{line}: {all:#}");
         }
     }
-}
-
-#[test]
-fn a_sound_trace_has_no_damage_in_its_documents() {
-    let scratch = Scratch::new();
-    cached().write(&scratch.0.join("t.vtrace"));
-    let output = run(&scratch, &["holders", "t.vtrace", "--json"]);
-    assert_eq!(printed(&output), "");
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // A sound trace has no damage in its documents.
+    let scratch = Scratch::with(&cached());
+    assert_eq!(scratch.run("holders t.vtrace").stderr, b"");
+    let all = scratch.json("holders t.vtrace");
     assert!(all.get("damage").is_none() && all.get("not_known").is_none(), "{all:#}");
 }
 
@@ -114,59 +99,30 @@ fn peak(mib: u64, second: u64) -> Counters {
     }
 }
 
+/// Of its peak only the height is known; what the file does hold is printed.
 #[test]
 fn a_moment_that_is_not_in_the_file_is_no_moment_without_memory() {
-    let scratch = Scratch::new();
-    bounded().write(&scratch.0.join("t.vtrace"));
-    for line in [
-        "report t.vtrace --at 2",
-        "report t.vtrace --json --at 2",
-        "holders t.vtrace --at 10",
-        "holders t.vtrace --json --at 10",
-        "export t.vtrace --format folded --at 10 -o -",
-        "flame t.vtrace --at 10 -o -",
-    ] {
-        let output = run(&scratch, &line.split(' ').collect::<Vec<_>>());
-        let printed = printed(&output);
-        assert_eq!(output.status.code(), Some(2), "{line}: {printed}");
-        assert!(output.stdout.is_empty(), "{line}");
-        assert!(printed.contains("VRAMTRACE_MAX=16.00 MiB"), "{line}: {printed}");
-        assert!(printed.contains("from 18.000 s on it is known"), "{line}: {printed}");
-        assert!(printed.contains("160.00 MiB on GPU 0 were live then"), "{line}: {printed}");
-    }
-    // What the file does hold is printed as before.
-    let later = run(&scratch, &["report", "t.vtrace", "--json", "--at", "21"]);
-    let all: Value = serde_json::from_slice(&later.stdout).unwrap();
-    assert_eq!(all["processes"][0]["devices"][0]["live_bytes"], 128 * MIB);
-    let empty = run(&scratch, &["export", "t.vtrace", "--format", "csv", "--to", "9", "-o", "-"]);
-    assert!(
-        printed(&empty).contains("the history in the file begins at 18.000 s"),
-        "{}",
-        printed(&empty)
+    Scratch::with(&bounded()).prints(
+        "missing/bounded",
+        &[
+            "report t.vtrace --at 2",
+            "report t.vtrace --json --at 2",
+            "holders t.vtrace --at 10",
+            "holders t.vtrace --json --at 10",
+            "export t.vtrace --format folded --at 10 -o -",
+            "flame t.vtrace --at 10 -o -",
+            "report t.vtrace --json --at 21 | processes.0.devices.0.live_bytes",
+            "export t.vtrace --format csv --to 9 -o -",
+            "holders t.vtrace",
+            "holders t.vtrace --json | not_known",
+            "flame t.vtrace -o -",
+            "report t.vtrace --at peak",
+        ],
     );
 }
 
 #[test]
-fn a_peak_of_which_only_the_height_is_known_is_reported_so() {
-    let scratch = Scratch::new();
-    bounded().write(&scratch.0.join("t.vtrace"));
-    let output = run(&scratch, &["holders", "t.vtrace"]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("GPU 0, at the peak (12.000 s): 200.00 MiB; its events"), "{text}");
-    let output = run(&scratch, &["holders", "t.vtrace", "--json"]);
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(all["not_known"][0]["bytes"], 200 * MIB);
-    let output = run(&scratch, &["flame", "t.vtrace", "-o", "-"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(printed(&output).contains("the holders are not known"), "{}", printed(&output));
-    let output = run(&scratch, &["report", "t.vtrace", "--at", "peak"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(printed(&output).contains("what was live at 12.000 s is not in the file"));
-}
-
-#[test]
 fn between_two_kept_parts_both_ends_are_named() {
-    let scratch = Scratch::new();
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, 9 << 40, 8 * MIB);
     t.lose();
@@ -176,14 +132,10 @@ fn between_two_kept_parts_both_ends_are_named() {
     t.event(7 * SECOND, Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc });
     t.event(7 * SECOND, Event::CheckpointEnd { id: 1 });
     t.event(9 * SECOND, Event::Ended);
-    t.write(&scratch.0.join("t.vtrace"));
-    let at = |moment: &str| run(&scratch, &["report", "t.vtrace", "--json", "--at", moment]);
-    let refused = printed(&at("4"));
-    assert!(refused.contains("all is known up to 1.000 s; from 7.000 s on"), "{refused}");
-    for moment in ["1", "7.5", "end"] {
-        let all: Value = serde_json::from_slice(&at(moment).stdout).unwrap();
-        assert_eq!(all["processes"][0]["devices"][0]["live_bytes"], 8 * MIB, "{moment}");
-    }
+    let live = "processes.0.devices.0.live_bytes";
+    let at = |moment| format!("report t.vtrace --json --at {moment} | {live}");
+    let lines = ["4", "1", "7.5", "end"].map(at);
+    Scratch::with(&t).prints("missing/between", &lines.each_ref().map(String::as_str));
 }
 
 #[test]
@@ -194,12 +146,5 @@ fn of_several_processes_those_that_are_known_are_shown() {
     whole.event(25 * SECOND, Event::Ended);
     whole.write(&scratch.0.join("a.vtrace"));
     bounded().rank(1, 2).write(&scratch.0.join("b.vtrace"));
-    let output = run(&scratch, &["report", "a.vtrace", "b.vtrace", "--json", "--at", "2"]);
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(all["processes"].as_array().unwrap().len(), 1);
-    assert!(
-        printed(&output).contains("b.vtrace: what was live at 2.000 s"),
-        "{}",
-        printed(&output)
-    );
+    scratch.prints("missing/ranks", &["report a.vtrace b.vtrace --json --at 2 | processes.*.rank"]);
 }

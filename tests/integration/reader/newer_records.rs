@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use testkit::trace_builder::cached;
-use testkit::{Scratch, make_newer, vramtrace};
+use testkit::{Scratch, make_newer};
 use vramtrace_format::Event;
 
 /// The number of a kind of event.
@@ -11,10 +11,9 @@ fn kind(name: &str) -> u8 {
     Event::KINDS.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind).unwrap()
 }
 
-fn run(scratch: &Scratch, words: &str) -> Output {
-    let output = vramtrace().args(words.split(' ')).current_dir(&scratch.0).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{words}: {printed}");
+fn run(scratch: &Scratch, line: &str) -> Output {
+    let output = scratch.run(line);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{line}: {output:?}");
     output
 }
 

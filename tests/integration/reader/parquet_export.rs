@@ -3,36 +3,21 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Output;
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use serde_json::Value;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
 use testkit::{Scratch, vramtrace};
 use vramtrace_format::{Kind, PoolId, RefusedBy, Space};
 
 const MIB: u64 = 1 << 20;
 
-fn export(scratch: &Scratch, args: &[&str]) -> Output {
-    let all = [&["export", "--format", "parquet"], args].concat();
-    vramtrace().args(all).current_dir(&scratch.0).output().unwrap()
-}
-
+/// Exports traces to `out`.
 #[track_caller]
-fn exported(scratch: &Scratch, args: &[&str]) {
-    let output = export(scratch, args);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-#[track_caller]
-fn refused(scratch: &Scratch, args: &[&str], why: &str) {
-    let output = export(scratch, args);
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains(why), "{message}");
+fn exported(scratch: &Scratch, words: &str) {
+    scratch.text(&format!("export --format parquet -o out {words}"));
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +108,7 @@ type Seen<'r> = (u64, &'r str, &'r str, &'r str, Option<u64>, Option<u64>);
 fn tables_have_every_event_and_allocation_with_its_end() {
     let scratch = Scratch::new();
     small().write(&scratch.0.join("a.vtrace"));
-    exported(&scratch, &["a.vtrace", "-o", "out", "--run", "job-1"]);
+    exported(&scratch, "a.vtrace --run job-1");
     let out = scratch.0.join("out");
     let names: Vec<String> = files(&out)
         .iter()
@@ -205,7 +190,7 @@ fn tables_have_every_event_and_allocation_with_its_end() {
 fn holders_and_stacks_name_the_lines_of_a_training() {
     let scratch = Scratch::new();
     training().write(&scratch.0.join("a.vtrace"));
-    exported(&scratch, &["a.vtrace", "-o", "out", "--tables", "stacks,holders"]);
+    exported(&scratch, "a.vtrace --tables stacks,holders");
     let out = scratch.0.join("out");
     assert!(!out.join("events").exists());
     let stacks = rows(&out, "stacks");
@@ -217,9 +202,7 @@ fn holders_and_stacks_name_the_lines_of_a_training() {
     assert_eq!(lines[2], (3, "modeling_gpt2.py:212", "cuBLAS"));
     assert!(stacks[0].text("frames").contains(';'));
     let holders = rows(&out, "holders");
-    let report =
-        vramtrace().args(["report", "--json", "a.vtrace"]).current_dir(&scratch.0).output();
-    let report: Value = serde_json::from_slice(&report.unwrap().stdout).unwrap();
+    let report = scratch.json("report a.vtrace");
     let peak = report["processes"][0]["devices"][0]["peak_bytes"].as_u64();
     let held: u64 = holders.iter().filter_map(|row| row.int("peak_bytes")).sum();
     assert_eq!(Some(held), peak);
@@ -229,7 +212,7 @@ fn holders_and_stacks_name_the_lines_of_a_training() {
 fn blocks_of_a_cache_have_roles_and_lie_beside_their_segments() {
     let scratch = Scratch::new();
     cached().write(&scratch.0.join("a.vtrace"));
-    exported(&scratch, &["a.vtrace", "-o", "out"]);
+    exported(&scratch, "a.vtrace");
     let blocks = rows(&scratch.0.join("out"), "blocks");
     let (of_cache, others): (Vec<&Row>, Vec<&Row>) =
         blocks.iter().partition(|row| row.text("kind") == "block");
@@ -252,19 +235,27 @@ fn nothing_is_replaced_and_nothing_stays_of_a_failed_export() {
     let out = scratch.0.join("out");
     fs::create_dir(&out).unwrap();
     fs::write(out.join("mine"), "1").unwrap();
-    refused(&scratch, &["a.vtrace", "-o", "out"], "out: is not empty");
+    let refused = |words: &str, why: &str| {
+        scratch.fails(2, &format!("export --format parquet a.vtrace {words}"), why);
+    };
+    refused("-o out", "out: is not empty");
     assert_eq!(files(&out), [out.join("mine")]);
-    refused(&scratch, &["a.vtrace", "-o", "a.vtrace"], "a.vtrace: is a file");
-    refused(&scratch, &["a.vtrace", "-o", "none/out"], "must exist");
-    refused(&scratch, &["a.vtrace", "-o", "-"], "a directory of files");
-    refused(&scratch, &["a.vtrace"], "give -o DIR");
-    refused(&scratch, &["a.vtrace", "-o", "b", "--force"], "--force is not for parquet");
-    refused(&scratch, &["a.vtrace", "-o", "b", "--tables", "event"], "no table 'event'");
-    refused(&scratch, &["a.vtrace", "-o", "b", "--run", "a/b"], "--run 'a/b'");
-    refused(&scratch, &["a.vtrace", "-o", "b", "--from", "1"], "--from is not for parquet");
-    fs::create_dir(scratch.0.join("b.partial")).unwrap();
-    refused(&scratch, &["a.vtrace", "-o", "b"], "b.partial exists");
-    assert!(!scratch.0.join("b").exists() && scratch.0.join("b.partial").exists());
+    fs::create_dir(scratch.0.join("c.partial")).unwrap();
+    for (words, why) in [
+        ("-o a.vtrace", "a.vtrace: is a file"),
+        ("-o none/out", "must exist"),
+        ("-o -", "a directory of files"),
+        ("", "give -o DIR"),
+        ("-o b --force", "--force is not for parquet"),
+        ("-o b --tables event", "no table 'event'"),
+        ("-o b --run a/b", "--run 'a/b'"),
+        ("-o b --from 1", "--from is not for parquet"),
+        ("-o c", "c.partial exists"),
+    ] {
+        refused(words, why);
+    }
+    fs::remove_dir(scratch.0.join("c.partial")).unwrap();
+    assert!(!scratch.0.join("b").exists() && !scratch.0.join("c").exists());
     // A file that cannot be written as a whole.
     let limited = "ulimit -f 1; trap '' XFSZ; exec \"$0\" export --format parquet a.vtrace -o c";
     let mut shell = std::process::Command::new("bash");
@@ -319,13 +310,8 @@ fn totals_are_those_of_the_report() {
         for (rank, steps) in [(0, &first), (1, &second)] {
             trace_of(rank, steps).write(&scratch.0.join(format!("{rank}.vtrace")));
         }
-        exported(&scratch, &["0.vtrace", "1.vtrace", "-o", "out", "--run", "r"]);
-        let report = vramtrace()
-            .args(["report", "--json", "0.vtrace", "1.vtrace"])
-            .current_dir(&scratch.0)
-            .output()
-            .unwrap();
-        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        exported(&scratch, "0.vtrace 1.vtrace --run r");
+        let report = scratch.json("report 0.vtrace 1.vtrace");
         for process in report["processes"].as_array().unwrap() {
             let rank = process["rank"].as_u64().unwrap();
             let part = |table: &str| {

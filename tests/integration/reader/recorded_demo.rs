@@ -3,20 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use testkit::{Scratch, vramtrace};
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use testkit::Scratch;
 
 #[test]
 fn the_demo_explains_an_out_of_memory_on_one_screen() {
     let scratch = Scratch::new();
-    let run =
-        || vramtrace().current_dir(&scratch.0).args(["demo", "--out", "here"]).output().unwrap();
-    let output = run();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{stderr}");
+    let stdout = scratch.text("demo --out here");
     assert!(stdout.lines().count() <= 26, "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     for part in [
@@ -33,35 +25,23 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
     let page = scratch.0.join("here/recorded.html");
     assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!doctype html>"));
     std::fs::write(&page, "mine").unwrap();
-    assert!(run().status.success(), "once more, in the same place");
+    scratch.text("demo --out here");
     assert_eq!(std::fs::read(&page).unwrap(), b"mine");
     std::fs::write(scratch.0.join("here/recorded.vtrace"), "mine").unwrap();
     scratch.damaged_traces();
-    let output = run();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(
-        text(&output.stderr).contains("exists and is not the recorded run"),
-        "{}",
-        text(&output.stderr)
-    );
+    scratch.fails(2, "demo --out here", "exists and is not the recorded run");
     assert_eq!(std::fs::read(scratch.0.join("here/recorded.vtrace")).unwrap(), b"mine");
+    scratch.fails(2, "demo --recorded --simulate", "");
 }
 
 #[test]
 fn without_a_place_it_makes_a_directory_as_a_run_does() {
     let scratch = Scratch::new();
-    let output = vramtrace().current_dir(&scratch.0).arg("demo").output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    scratch.text("demo");
     let made: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
     assert_eq!(made.len(), 1);
     assert!(made[0].file_name().to_string_lossy().starts_with("vramtrace-"));
     assert!(made[0].path().join("recorded.vtrace").exists());
-}
-
-#[test]
-fn a_recording_is_not_simulated() {
-    let output = vramtrace().args(["demo", "--recorded", "--simulate"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
 }
 
 /// Who asked, by the innermost frame: function, file and line.
@@ -72,20 +52,12 @@ fn asker(holder: &Value) -> String {
 
 #[test]
 fn every_command_gives_a_line_the_same_library() {
-    let scratch = Scratch::new();
-    let recorded = scratch.0.join("here/recorded.vtrace");
-    let output = vramtrace().current_dir(&scratch.0).args(["demo", "--out", "here"]).output();
-    assert!(output.unwrap().status.success());
-    let ask = |arguments: &[&str]| -> Value {
-        let output = vramtrace().args(arguments).arg("--json").arg(&recorded).output().unwrap();
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
-    };
-    let frag = ask(&["frag"]);
+    let scratch = Scratch::recorded("assets/recorded.vtrace.gz");
+    let frag = scratch.json("frag t.vtrace");
     let device = &frag["devices"][0];
-    let moment = format!("{}s", device["at_s"]);
-    let by_line = ask(&["holders", "--at", &moment, "--top", "1000"]);
-    let by_stack = ask(&["holders", "--at", &moment, "--by", "stack", "--top", "1000"]);
+    let moment = format!("holders t.vtrace --top 1000 --at {}s", device["at_s"]);
+    let (by_line, by_stack) =
+        (scratch.json(&moment), scratch.json(&format!("{moment} --by stack")));
     let mut libraries: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut of_frag = 0;
     for (command, holders) in [

@@ -1,83 +1,52 @@
 //! Stacks in the formats of profilers, and in timelines.
 
 use std::io::Read;
-use std::process::Output;
 
 use prost::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
+use testkit::Scratch;
+use testkit::has;
 use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
-use testkit::{Scratch, vramtrace};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
 use vramtrace_reader::export::stacks::pprof::Profile;
 
-fn run(scratch: &Scratch, args: &[&str]) -> Output {
-    vramtrace().args(args).current_dir(&scratch.0).output().unwrap()
-}
-
-#[track_caller]
-fn exported(scratch: &Scratch, args: &[&str]) -> Vec<u8> {
-    let output = run(scratch, &[args, &["-o", "-"]].concat());
+fn exported(scratch: &Scratch, line: &str) -> Vec<u8> {
+    let output = scratch.run(&format!("{line} -o -"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-#[track_caller]
-fn refused(scratch: &Scratch, args: &[&str], says: &str) {
-    let output = run(scratch, args);
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{printed}");
-    assert!(printed.contains(says), "{printed}");
-}
-
-fn written() -> Scratch {
-    let scratch = Scratch::new();
-    training().write(&scratch.0.join("t.vtrace"));
-    scratch
-}
-
+/// A line a stack, outermost first; what was freed before the end is not in it then; processes are apart.
 #[test]
-fn folded_has_a_line_a_stack_outermost_first() {
-    let scratch = written();
-    let text = exported(&scratch, &["export", "t.vtrace", "--format", "folded"]);
-    let text = String::from_utf8(text).unwrap();
-    let way = "GPU 0;<module> (train.py:77);train (train.py:41)";
-    let attention = format!("{way};GPT2Attention._attn (modeling_gpt2.py:212)");
-    let call = format!("{attention};Module._call_impl (module.py:1501)");
-    let linear = format!("{attention};Linear.forward (module.py:114)");
-    let (cuda, torch) = ("libcuda.so.1+0x10", "libc10_cuda.so+0x10");
-    let mut expected = [
-        format!("{call};{torch};{cuda} {}", 100 * MIB),
-        format!("{linear};libc10_cuda.so+0x20;{torch};{cuda} {}", 60 * MIB),
-        format!("{call};{torch};libcublas.so.12+0x10;{cuda} {}", 32 * MIB),
-        format!("{way};libnccl.so.2+0x10;{cuda} {}", 64 * MIB),
-        format!("GPU 0;{torch};{cuda} {}", 4 * MIB),
-    ];
-    expected.sort();
-    let mut found: Vec<&str> = text.lines().collect();
-    found.sort_unstable();
-    assert_eq!(found, expected);
-    let end = exported(&scratch, &["export", "t.vtrace", "--format", "folded", "--at", "end"]);
-    let end = String::from_utf8(end).unwrap();
-    assert_eq!(end.lines().count(), 4, "what was freed before the end is not in it:\n{end}");
-}
-
-#[test]
-fn several_processes_are_distinguished() {
-    let scratch = Scratch::new();
+fn folded_stacks_and_what_cannot_be_written() {
+    let scratch = Scratch::with(&training());
     for rank in 0..2 {
         training().rank(rank, 2).write(&scratch.0.join(format!("{rank}.vtrace")));
     }
-    let args = ["export", "0.vtrace", "1.vtrace", "--format", "folded"];
-    let text = String::from_utf8(exported(&scratch, &args)).unwrap();
-    assert_eq!(text.lines().filter(|line| line.starts_with("rank 0: ")).count(), 5, "{text}");
-    assert_eq!(text.lines().filter(|line| line.starts_with("rank 1: ")).count(), 5, "{text}");
+    let mut bare = TraceBuilder::new();
+    bare.alloc(SECOND, Kind::Device, 1 << 40, MIB);
+    bare.write(&scratch.0.join("bare.vtrace"));
+    scratch.prints(
+        "folded",
+        &[
+            "export --format folded t.vtrace -o -",
+            "export --format folded t.vtrace --at end -o -",
+            "export --format folded 0.vtrace 1.vtrace -o -",
+            "export --format folded bare.vtrace -o -",
+            "export --format folded t.vtrace --from 1 -o -",
+            "export --format folded t.vtrace --at 0.5 -o -",
+            "export --format csv t.vtrace --at peak -o -",
+            "flame bare.vtrace -o x.svg",
+        ],
+    );
+    assert!(!scratch.0.join("x.svg").exists());
 }
 
 #[test]
 fn pprof_parses_back() {
-    let scratch = written();
-    let out = exported(&scratch, &["export", "t.vtrace", "--format", "pprof"]);
+    let scratch = Scratch::with(&training());
+    let out = exported(&scratch, "export t.vtrace --format pprof");
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(out.as_slice()).read_to_end(&mut bytes).unwrap();
     let profile = Profile::decode(bytes.as_slice()).unwrap();
@@ -114,11 +83,9 @@ fn pprof_parses_back() {
 
 #[test]
 fn a_flame_graph_stands_alone() {
-    let scratch = written();
-    let output = run(&scratch, &["flame", "t.vtrace", "-o", "flame.svg"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(printed.contains("flame.svg: 260.00 MiB in 5 stacks, at the peak"), "{printed}");
+    let scratch = Scratch::with(&training());
+    let line = "flame t.vtrace -o flame.svg";
+    scratch.fails(0, line, "flame.svg: 260.00 MiB in 5 stacks, at the peak");
     let svg = std::fs::read_to_string(scratch.0.join("flame.svg")).unwrap();
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
     for wanted in [
@@ -128,47 +95,31 @@ fn a_flame_graph_stands_alone() {
     ] {
         assert!(svg.contains(wanted), "{wanted}");
     }
-    let again = String::from_utf8(exported(&scratch, &["flame", "t.vtrace"])).unwrap();
+    let again = String::from_utf8(exported(&scratch, "flame t.vtrace")).unwrap();
     assert_eq!(again, svg, "the same trace gives the same picture");
-    refused(&scratch, &["flame", "t.vtrace", "-o", "flame.svg"], "--force");
-}
-
-#[test]
-fn what_cannot_be_written_is_an_error() {
-    let scratch = written();
-    let mut bare = TraceBuilder::new();
-    bare.alloc(SECOND, Kind::Device, 1 << 40, MIB);
-    bare.write(&scratch.0.join("bare.vtrace"));
-    let folded = ["export", "--format", "folded", "-o", "-"];
-    refused(&scratch, &[&folded[..], &["bare.vtrace"]].concat(), "this trace has no stacks");
-    refused(&scratch, &["flame", "bare.vtrace", "-o", "x.svg"], "this trace has no stacks");
-    refused(&scratch, &[&folded[..], &["t.vtrace", "--from", "1"]].concat(), "give --at");
-    refused(&scratch, &[&folded[..], &["t.vtrace", "--at", "0.5"]].concat(), "nothing to write");
-    refused(
-        &scratch,
-        &["export", "t.vtrace", "--format", "csv", "--at", "peak", "-o", "-"],
-        "--from, --to",
-    );
-    assert!(!scratch.0.join("x.svg").exists());
+    scratch.fails(2, line, "--force");
 }
 
 #[test]
 fn slices_of_a_timeline_say_who_wanted_them() {
-    let scratch = written();
-    let out = exported(&scratch, &["export", "t.vtrace", "--format", "chrome"]);
+    let scratch = Scratch::with(&training());
+    let out = exported(&scratch, "export t.vtrace --format chrome");
     let out: Value = serde_json::from_slice(&out).unwrap();
     let begins: Vec<&Value> =
         out["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "b").collect();
     let args = &begins[0]["args"];
-    assert_eq!(args["function"], "GPT2Attention._attn");
-    assert_eq!(args["line"], "modeling_gpt2.py:212");
-    assert_eq!(args["called_from"], "train.py:41 train");
-    assert_eq!(args["library"], "PyTorch");
+    has(
+        args,
+        json!({
+            "function": "GPT2Attention._attn", "line": "modeling_gpt2.py:212",
+            "called_from": "train.py:41 train", "library": "PyTorch"
+        }),
+    );
     assert_eq!(
         begins[3]["args"]["called_from"], "train.py:77 <module>",
         "its own line, and who called it"
     );
-    let perfetto = exported(&scratch, &["export", "t.vtrace", "--format", "perfetto"]);
+    let perfetto = exported(&scratch, "export t.vtrace --format perfetto");
     for text in ["called_from", "modeling_gpt2.py:212", "train.py:41 train"] {
         assert!(perfetto.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");
     }

@@ -2,8 +2,6 @@
 //! traces hold.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
-use std::process::Output;
 
 use prost::Message;
 use serde_json::Value;
@@ -15,46 +13,43 @@ use vramtrace_reader::export::perfetto::proto::{
 };
 
 const MIB: u64 = 1 << 20;
-const START: u64 = 1_700_000_000 * SECOND;
-
 /// A: 4 MiB from 1 s to 3 s. B: 1 KiB from 2 s on. C: a pool block of 8 MiB from 2.5 s to 2.6 s.
 /// A refusal at 4 s. D: 2 MiB at 5 s, at the address of A. Pinned host memory at 6 s.
-fn trace(rank: u32, start_s: u64) -> TraceBuilder {
-    let mut trace = TraceBuilder::new().rank(rank, 2);
-    trace.header.pid = 42;
-    trace.header.start_unix_ns = START + start_s * SECOND;
-    trace.header.host = format!("node{rank}");
-    trace.header.command = vec!["train, \"it\"".into()];
+fn of_rank(rank: u32) -> TraceBuilder {
+    let mut t = TraceBuilder::new().rank(rank, 2);
     let name = "main, \"quoted\"".into();
-    trace.define(Definition::Thread { id: ThreadId(1), tid: 4711, name });
-    trace.alloc(SECOND, Kind::Device, 0x7f00_0000_0000, 4 * MIB);
-    trace.alloc(2 * SECOND, Kind::Device, 0x7f00_0100_0000, 1024);
-    let state = Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 8 * MIB };
-    trace.event(2500 * MS, state);
-    trace.alloc(2500 * MS, Kind::Pool, 0x7f00_0200_0000, 8 * MIB);
-    trace.free(2600 * MS, Space::Device, 0x7f00_0200_0000);
-    trace.free(3 * SECOND, Space::Device, 0x7f00_0000_0000);
-    trace.refused(4 * SECOND, Kind::Device, 99 * MIB, RefusedBy::Cap, 64 * MIB);
-    trace.alloc(5 * SECOND, Kind::Device, 0x7f00_0000_0000, 2 * MIB);
-    trace.alloc(6 * SECOND, Kind::HostPinned, 0x5555_0000, 3 * MIB);
-    trace.event(7 * SECOND, Event::Ended);
-    trace
+    t.define(Definition::Thread { id: ThreadId(1), tid: 4711, name });
+    t.alloc(SECOND, Kind::Device, 0x7f00_0000_0000, 4 * MIB);
+    t.alloc(2 * SECOND, Kind::Device, 0x7f00_0100_0000, 1024);
+    let pool = Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 8 * MIB };
+    t.event(2500 * MS, pool);
+    t.alloc(2500 * MS, Kind::Pool, 0x7f00_0200_0000, 8 * MIB);
+    t.free(2600 * MS, Space::Device, 0x7f00_0200_0000);
+    t.free(3 * SECOND, Space::Device, 0x7f00_0000_0000);
+    t.refused(4 * SECOND, Kind::Device, 99 * MIB, RefusedBy::Cap, 64 * MIB);
+    t.alloc(5 * SECOND, Kind::Device, 0x7f00_0000_0000, 2 * MIB);
+    t.alloc(6 * SECOND, Kind::HostPinned, 0x5555_0000, 3 * MIB);
+    t.event(7 * SECOND, Event::Ended);
+    t
 }
 
 /// Two ranks on two hosts with the same pid; the second starts 10 s later.
-fn two_ranks(scratch: &Scratch) {
-    for (rank, start_s) in [(0, 0), (1, 10)] {
-        trace(rank, start_s).write(&scratch.0.join(format!("rank{rank}.vtrace")));
+fn two_ranks() -> Scratch {
+    let scratch = Scratch::new();
+    for rank in [0, 1] {
+        let mut t = of_rank(rank);
+        t.header.pid = 42;
+        t.header.host = format!("node{rank}");
+        t.header.start_unix_ns += u64::from(rank) * 10 * SECOND;
+        t.header.command = vec!["train, \"it\"".into()];
+        t.write(&scratch.0.join(format!("rank{rank}.vtrace")));
     }
-}
-
-fn export(scratch: &Scratch, args: &[&str]) -> Output {
-    vramtrace().arg("export").args(args).current_dir(&scratch.0).output().unwrap()
+    scratch
 }
 
 #[track_caller]
-fn exported(scratch: &Scratch, args: &[&str]) -> Vec<u8> {
-    let output = export(scratch, &[args, &["-o", "-"]].concat());
+fn exported(scratch: &Scratch, words: &str) -> Vec<u8> {
+    let output = scratch.run(&format!("export {words} -o -"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
@@ -64,86 +59,23 @@ fn rows(csv: &[u8]) -> Vec<HashMap<String, String>> {
     reader.deserialize().map(Result::unwrap).collect()
 }
 
-fn of<'r>(
-    rows: &'r [HashMap<String, String>],
-    record: &str,
-    rank: &str,
-) -> Vec<&'r HashMap<String, String>> {
-    rows.iter().filter(|row| row["record"] == record && row["rank"] == rank).collect()
-}
-
+/// Every allocation, counter and refusal; a window and a least size leave out the rest: A and C were live in it, B is too
+/// small, and D comes later.
 #[test]
 fn csv_has_every_allocation_counter_and_refusal() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
-    let rows = rows(&exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "csv"]));
-    for (rank, offset) in [("0", 0.0), ("1", 10.0)] {
-        let allocations: Vec<(String, f64, f64, u64, String)> = of(&rows, "allocation", rank)
-            .into_iter()
-            .map(|row| {
-                (
-                    row["kind"].clone(),
-                    row["time_s"].parse::<f64>().unwrap() - offset,
-                    row["end_s"].parse::<f64>().unwrap() - offset,
-                    row["bytes"].parse().unwrap(),
-                    row["end"].clone(),
-                )
-            })
-            .collect();
-        let row = |kind: &str, from, to, bytes, end: &str| {
-            (kind.to_string(), from, to, bytes, end.to_string())
-        };
-        let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
-        let expected = [
-            row("pool", 2.5, 2.6, 8 * MIB, "freed"),
-            row("device", 1.0, 3.0, 4 * MIB, "freed"),
-            row("device", 2.0, 7.0, 1024, "live"),
-            row("device", 5.0, 7.0, 2 * MIB, "live"),
-            row("host_pinned", 6.0, 7.0, 3 * MIB, "live"),
-        ];
-        assert_eq!(allocations.len(), expected.len());
-        for (found, expected) in allocations.iter().zip(&expected) {
-            assert_eq!((&found.0, found.3, &found.4), (&expected.0, expected.3, &expected.4));
-            assert!(near(found.1, expected.1), "{found:?} {expected:?}");
-            assert!(near(found.2, expected.2), "{found:?} {expected:?}");
-        }
-        let live: Vec<u64> = of(&rows, "counter", rank)
-            .into_iter()
-            .filter(|row| row["kind"] == "live")
-            .map(|row| row["bytes"].parse::<u64>().unwrap() / MIB)
-            .collect();
-        assert_eq!(live, [4, 6, 38, 34, 36]);
-        let refusals = of(&rows, "refusal", rank);
-        assert_eq!(refusals.len(), 1);
-        assert_eq!(refusals[0]["result"], "cap 2");
-        assert_eq!(refusals[0]["api"], "cuMemAlloc_v2");
-        assert_eq!(refusals[0]["cap_bytes"], (64 * MIB).to_string());
-    }
-}
-
-#[test]
-fn a_window_and_a_least_size_leave_out_the_rest() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
-    let wanted = ["--from", "2.55", "--to", "4.5", "--min-size", "1MiB", "--format", "csv"];
-    let rows = rows(&exported(&scratch, &[&["rank0.vtrace"][..], &wanted].concat()));
-    let sizes: Vec<u64> =
-        of(&rows, "allocation", "0").iter().map(|row| row["bytes"].parse().unwrap()).collect();
-    assert_eq!(sizes, [8 * MIB, 4 * MIB], "A and C were live in it, B is too small, D comes later");
-    assert_eq!(of(&rows, "refusal", "0").len(), 1);
-    let counters = of(&rows, "counter", "0");
-    let first: Vec<_> = counters.iter().filter(|row| row["time_s"] == "2.550000000").collect();
-    assert!(
-        first.iter().any(|row| row["kind"] == "live" && row["bytes"] == (38 * MIB).to_string())
+    two_ranks().prints(
+        "csv",
+        &[
+            "export rank0.vtrace rank1.vtrace --format csv -o -",
+            "export rank0.vtrace --from 2.55 --to 4.5 --min-size 1MiB --format csv -o -",
+        ],
     );
-    assert!(counters.iter().all(|row| row["time_s"].parse::<f64>().unwrap() >= 2.55));
 }
 
 #[test]
 fn chrome_is_valid_json_whose_slices_pair() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
-    let json = exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "chrome"]);
+    let scratch = two_ranks();
+    let json = exported(&scratch, "rank0.vtrace rank1.vtrace --format chrome");
     let json: Value = serde_json::from_slice(&json).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let mut open: HashMap<(u64, &str), f64> = HashMap::new();
@@ -198,9 +130,8 @@ impl Names {
 
 #[test]
 fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
-    let bytes = exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "perfetto"]);
+    let scratch = two_ranks();
+    let bytes = exported(&scratch, "rank0.vtrace rank1.vtrace --format perfetto");
     let trace = Trace::decode(bytes.as_slice()).unwrap();
     let mut tracks: HashMap<u64, TrackDescriptor> = HashMap::new();
     let mut names: HashMap<u32, (Names, Names, Names)> = HashMap::new();
@@ -270,59 +201,48 @@ fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
 
 #[test]
 fn an_existing_file_is_kept_unless_forced() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
+    let scratch = two_ranks();
     let target = scratch.0.join("out.json");
     std::fs::write(&target, "mine").unwrap();
-    let args = ["rank0.vtrace", "--format", "chrome", "-o", "out.json"];
-    let refused = export(&scratch, &args);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    let line = "export rank0.vtrace --format chrome -o out.json";
+    scratch.fails(2, line, "--force");
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
-    let forced = export(&scratch, &[&args[..], &["--force"]].concat());
-    assert_eq!(forced.status.code(), Some(0));
+    scratch.text(&format!("{line} --force"));
     assert!(serde_json::from_slice::<Value>(&std::fs::read(&target).unwrap()).is_ok());
 }
 
 #[test]
 fn bad_input_is_exit_2_and_leaves_nothing() {
-    let scratch = Scratch::new();
-    two_ranks(&scratch);
+    let scratch = two_ranks();
     std::fs::write(scratch.0.join("text.vtrace"), "no trace at all").unwrap();
     scratch.damaged_traces();
-    for (args, says) in [
-        (&["none.vtrace", "-o", "o"][..], "none.vtrace"),
-        (&["text.vtrace", "-o", "o"], "text.vtrace"),
-        (&["rank0.vtrace", "-o", "no/where"], "no/where"),
-        (&["rank0.vtrace", "--from", "x", "-o", "o"], "12.5"),
-        (&["rank0.vtrace", "--from", "3", "--to", "1", "-o", "o"], "--from"),
-        (&["rank0.vtrace", "--min-size", "1X", "-o", "o"], "--min-size"),
-        (&["rank0.vtrace", "--format", "xml", "-o", "o"], "perfetto"),
-        (&["rank0.vtrace"], "--output"),
+    for (words, says) in [
+        ("none.vtrace -o o", "none.vtrace"),
+        ("text.vtrace -o o", "text.vtrace"),
+        ("rank0.vtrace -o no/where", "no/where"),
+        ("rank0.vtrace --from x -o o", "12.5"),
+        ("rank0.vtrace --from 3 --to 1 -o o", "--from"),
+        ("rank0.vtrace --min-size 1X -o o", "--min-size"),
+        ("rank0.vtrace --format xml -o o", "perfetto"),
+        ("rank0.vtrace", "--output"),
     ] {
-        let output = export(&scratch, args);
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {printed}");
-        assert!(printed.contains(says), "{args:?}: {printed}");
+        scratch.fails(2, &format!("export {words}"), says);
     }
-    let mut left: Vec<_> =
-        std::fs::read_dir(&scratch.0).unwrap().map(|e| e.unwrap().file_name()).collect();
-    left.sort();
-    assert_eq!(left, ["rank0.vtrace", "rank1.vtrace", "text.vtrace"]);
+    let left = std::fs::read_dir(&scratch.0).unwrap();
+    assert_eq!(left.count(), 3);
 }
 
 #[test]
 fn a_reader_that_goes_away_ends_it_quietly() {
     use std::io::Read;
     use std::process::Stdio;
-    let scratch = Scratch::new();
-    let mut many = TraceBuilder::new();
+    let mut t = TraceBuilder::new();
     for n in 1..20_000 {
-        many.alloc(n * 1000, Kind::Device, 0x7f00_0000_0000 + n * (2 << 20), 2 * MIB);
+        t.alloc(n * 1000, Kind::Device, 0x7f00_0000_0000 + n * (2 << 20), 2 * MIB);
     }
-    many.write(&scratch.0.join("many.vtrace"));
+    let scratch = Scratch::with(&t);
     let mut child = vramtrace()
-        .args(["export", "many.vtrace", "--format", "csv", "-o", "-"])
+        .args(["export", "t.vtrace", "--format", "csv", "-o", "-"])
         .current_dir(&scratch.0)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -335,19 +255,13 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
 }
 
-/// A recorded run of PyTorch, as `t.vtrace`.
-fn recorded(scratch: &Scratch) {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roles/gpt2.vtrace.gz");
-    let mut packed = flate2::read::GzDecoder::new(std::fs::File::open(data).unwrap());
-    let mut file = std::fs::File::create(scratch.0.join("t.vtrace")).unwrap();
-    std::io::copy(&mut packed, &mut file).unwrap();
-}
+/// A recorded run of PyTorch.
+const PYTORCH: &str = "tests/data/roles/gpt2.vtrace.gz";
 
 #[test]
 fn a_run_of_pytorch_has_few_tracks_and_slices_with_names() {
-    let scratch = Scratch::new();
-    recorded(&scratch);
-    let bytes = exported(&scratch, &["t.vtrace", "--format", "perfetto"]);
+    let scratch = Scratch::recorded(PYTORCH);
+    let bytes = exported(&scratch, "t.vtrace --format perfetto");
     let trace = Trace::decode(bytes.as_slice()).unwrap();
     let mut tracks: HashMap<u64, String> = HashMap::new();
     let mut names: HashMap<u64, String> = HashMap::new();
@@ -391,9 +305,8 @@ fn a_run_of_pytorch_has_few_tracks_and_slices_with_names() {
 
 #[test]
 fn chrome_stacks_roles_and_csv_has_lines_and_stacks() {
-    let scratch = Scratch::new();
-    recorded(&scratch);
-    let json = exported(&scratch, &["t.vtrace", "--format", "chrome"]);
+    let scratch = Scratch::recorded(PYTORCH);
+    let json = exported(&scratch, "t.vtrace --format chrome");
     let json: Value = serde_json::from_slice(&json).unwrap();
     let events = json["traceEvents"].as_array().unwrap();
     let roles: Vec<&Value> =
@@ -403,7 +316,7 @@ fn chrome_stacks_roles_and_csv_has_lines_and_stacks() {
     let ids: std::collections::HashSet<&str> =
         events.iter().filter_map(|event| event["id"].as_str()).collect();
     assert!(ids.len() <= 2 * 64 + 16, "{} lanes", ids.len());
-    let rows = rows(&exported(&scratch, &["t.vtrace", "--format", "csv"]));
+    let rows = rows(&exported(&scratch, "t.vtrace --format csv"));
     let blocks: Vec<_> = rows.iter().filter(|row| row["kind"] == "block").collect();
     assert!(blocks.len() > 1000, "every block has a row: {}", blocks.len());
     let loss = blocks.iter().find(|row| row["line"] == "loss_utils.py:40").unwrap();

@@ -2,11 +2,11 @@
 //! pickle module and the viewers' rules judge it: tests/python/torch_snapshot.py.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Scratch, Setup, vramtrace};
+use testkit::{Program, Scratch, Setup, has, vramtrace};
 use vramtrace_format::{
     Alloc, BlockChange, Definition, DeviceId, Event, Kind, SiteId, Space, StackId,
 };
@@ -17,25 +17,19 @@ fn data(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn judge(arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
     let output = Command::new("python3").arg(script).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout)
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {printed}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn export(trace: &Path) -> PathBuf {
     let pickle = trace.with_extension("pickle");
-    let output = vramtrace()
-        .args(["export", "--format", "torch-snapshot", "-o"])
-        .args([&pickle, trace])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let mut command = vramtrace();
+    command.args(["export", "--format", "torch-snapshot", "-o"]).args([&pickle, trace]);
+    assert!(command.status().unwrap().success());
     judge(&["opcodes", pickle.to_str().unwrap()]);
     judge(&["rules", pickle.to_str().unwrap()]);
     if let Some(viz) = std::env::var_os("VRAMTRACE_TEST_MEMORY_VIZ") {
@@ -49,10 +43,8 @@ fn facts(pickle: &Path) -> Value {
 }
 
 fn import(scratch: &Scratch, file: &str) -> PathBuf {
-    let trace = scratch.0.join("imported.vtrace");
-    let output = vramtrace().arg("import").arg(data(file)).arg("-o").arg(&trace).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    trace
+    scratch.text(&format!("import {} -o imported.vtrace", data(file).display()));
+    scratch.0.join("imported.vtrace")
 }
 
 #[test]
@@ -63,9 +55,7 @@ fn a_snapshot_that_was_imported_comes_out_as_it_went_in() {
     judge(&["same", before.to_str().unwrap(), pickle.to_str().unwrap()]);
     // And once more: nothing is lost on the way.
     let again = scratch.0.join("again.vtrace");
-    assert!(
-        vramtrace().arg("import").arg(&pickle).arg("-o").arg(&again).status().unwrap().success()
-    );
+    scratch.text(&format!("import {} -o again.vtrace", pickle.display()));
     judge(&["same", pickle.to_str().unwrap(), export(&again).to_str().unwrap()]);
 }
 
@@ -162,9 +152,7 @@ fn segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot() {
     mixed().write(&path);
     let facts = facts(&export(&path));
     let actions = &facts["actions"];
-    assert_eq!(actions["segment_map"], 3);
-    assert_eq!(actions["segment_unmap"], 1);
-    assert_eq!(actions["oom"], 1);
+    has(actions, json!({ "segment_map": 3, "segment_unmap": 1, "oom": 1 }));
     // Five of others and one of PyTorch's own; the objects that were never mapped are not there.
     assert_eq!(actions["segment_alloc"], 6);
     assert_eq!(facts["metadata"], json!(["", "library: PyTorch", "library: cuBLAS"]));
@@ -252,7 +240,7 @@ fn a_snapshot_has_each_device_and_of_an_empty_trace_no_segment() {
     let path = scratch.0.join("none.vtrace");
     TraceBuilder::new().write(&path);
     let none = facts(&export(&path));
-    assert_eq!((&none["devices"], &none["segments"]), (&json!(1), &json!([])));
+    has(&none, json!({ "devices": 1, "segments": [] }));
 }
 
 #[test]
@@ -266,25 +254,19 @@ fn options_that_a_snapshot_has_not_are_refused() {
     other.header.pid += 1;
     other.header.uuid[0] += 1;
     other.write(&two);
-    let run = |arguments: &[&str]| -> Output {
-        let mut command = vramtrace();
-        command.current_dir(&scratch.0).args(["export", "--format", "torch-snapshot"]);
-        command.args(arguments).output().unwrap()
-    };
-    for (arguments, part) in [
-        (&["one.vtrace", "two.vtrace"][..], "a snapshot is of one process: give one"),
-        (&["one.vtrace", "--at", "peak"], "not for torch-snapshot"),
-        (&["one.vtrace", "--min-size", "5MiB"], "not for torch-snapshot"),
-        (&["one.vtrace", "-o", "two.vtrace"], "two.vtrace exists"),
+    let line = "export --format torch-snapshot one.vtrace";
+    for (more, part) in [
+        ("two.vtrace", "a snapshot is of one process: give one"),
+        ("--at peak", "not for torch-snapshot"),
+        ("--min-size 5MiB", "not for torch-snapshot"),
+        ("-o two.vtrace", "two.vtrace exists"),
     ] {
-        let output = run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(text(&output.stderr).contains(part), "{arguments:?}: {}", text(&output.stderr));
+        scratch.fails(2, &format!("{line} {more}"), part);
     }
-    assert!(run(&["one.vtrace"]).status.success());
+    scratch.text(line);
     let written = std::fs::read(scratch.0.join("snapshot.pickle")).unwrap();
-    assert_eq!(run(&["one.vtrace", "-o", "-"]).stdout, written, "stdout gets the same");
-    assert_eq!(run(&["one.vtrace"]).status.code(), Some(2), "snapshot.pickle is there");
+    assert_eq!(scratch.run(&format!("{line} -o -")).stdout, written, "stdout gets the same");
+    scratch.fails(2, line, "snapshot.pickle");
 }
 
 #[test]
