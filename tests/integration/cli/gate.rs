@@ -1,7 +1,7 @@
 //! `vramtrace run --fail-on-leak --max-peak`: what a run must hold to, in CI.
 
-use serde_json::Value;
-use testkit::{Program, Scratch, vramtrace};
+use serde_json::{Value, json};
+use testkit::{Program, Scratch, has, vramtrace};
 
 #[track_caller]
 fn json(scratch: &Scratch, args: &[&str]) -> Value {
@@ -54,10 +54,7 @@ fn a_run_fails_on_what_it_was_reported_to_fail_on() {
     assert_eq!(all["worst_leak"]["verdict"], "growing");
     assert!(all["reasons"][0].as_str().unwrap().contains("growing"));
     let leak_of_process = &processes(&scratch)[0]["leaks"][0];
-    assert_eq!(
-        (&leak_of_process["fails"], &leak_of_process["verdict"]),
-        (&true.into(), &"growing".into())
-    );
+    has(leak_of_process, json!({ "fails": true, "verdict": "growing" }));
     // Too small a leak, none at all, and one that is known.
     let scratch = Scratch::new();
     let (code, printed) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
@@ -151,7 +148,7 @@ fn every_process_of_a_run_is_looked_at() {
     let (code, printed) = gated(&scratch, &options, &["sh", "-c", all, program]);
     assert_eq!(code, Some(0), "{printed}");
     let fine = found(&scratch);
-    assert_eq!((&fine["passed"], &fine["exit_status"]), (&true.into(), &0.into()));
+    has(&fine, json!({ "passed": true, "exit_status": 0 }));
     assert_eq!((processes(&scratch).len(), &fine["reasons"]), (6, &Value::Array(vec![])));
     // One of them leaks, one holds too much, and the rules know of no other.
     let scratch = Scratch::new();
@@ -179,10 +176,7 @@ fn every_process_of_a_run_is_looked_at() {
     let killed = format!("{program} item; kill -9 $$");
     let (code, printed) = gated(&scratch, &options, &["sh", "-c", &killed]);
     assert_eq!(code, None, "{printed}");
-    assert_eq!(
-        (&found(&scratch)["signal"], &found(&scratch)["exit_status"]),
-        (&9.into(), &Value::Null)
-    );
+    has(&found(&scratch), json!({ "signal": 9, "exit_status": null }));
 }
 
 /// Two runs at once with one directory: the first waits, as `sh`, until the second has ended.

@@ -120,7 +120,7 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
     assert!(printed.contains("names of 2 native addresses"), "{printed}");
     assert!(printed.contains("/nowhere/libgone.so: is not there any more"), "{printed}");
 
-    let holders = |file: &str| good(&scratch, &["holders", file, "--json", "--by", "stack"]).0;
+    let holders = |file: &str| scratch.text(&format!("holders {file} --json --by stack"));
     let before = holders("t.vtrace");
     let all: Value = serde_json::from_str(&before).unwrap();
     let frames = all["holders"][0]["frames"].as_array().unwrap();
@@ -157,7 +157,7 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
     assert_eq!(holders("late.vtrace"), bare);
     // Found again, the names come, into what is packed too.
     std::fs::rename(&aside, &library.path).unwrap();
-    good(&scratch, &["pack", "late.vtrace", "-o", "later.vtrace"]);
+    scratch.text("pack late.vtrace -o later.vtrace");
     std::fs::remove_file(&library.path).unwrap();
     assert_eq!(holders("later.vtrace"), before);
 }
@@ -167,8 +167,8 @@ fn everything_else_stays_and_packing_twice_adds_nothing() {
     let scratch = Scratch::new();
     let library = library(&scratch, ID);
     traced(&library).write(&scratch.0.join("t.vtrace"));
-    good(&scratch, &["pack", "t.vtrace"]);
-    good(&scratch, &["pack", "t.packed.vtrace", "-o", "again.vtrace"]);
+    scratch.text("pack t.vtrace");
+    scratch.text("pack t.packed.vtrace -o again.vtrace");
     let read = |name: &str| std::fs::read(scratch.0.join(name)).unwrap();
     let (trace, packed, again) = (read("t.vtrace"), read("t.packed.vtrace"), read("again.vtrace"));
     assert!(packed.len() > trace.len() && packed[..trace.len()] == trace[..]);
@@ -205,7 +205,7 @@ fn many_names_take_several_windows() {
     }
     t.alloc_by(SECOND, Kind::Device, 1 << 40, MIB, 39);
     t.write(&scratch.0.join("t.vtrace"));
-    good(&scratch, &["pack", "t.vtrace"]);
+    scratch.text("pack t.vtrace");
     let before = TraceReader::new(&std::fs::read(scratch.0.join("t.vtrace")).unwrap())
         .unwrap()
         .definition_windows()
@@ -215,7 +215,7 @@ fn many_names_take_several_windows() {
     assert!(reader.definition_windows().len() > before + 1);
     let names = reader.definitions().filter(|it| matches!(it, Definition::Names { .. })).count();
     assert_eq!(names, 39 * 400);
-    let holders = |file: &str| good(&scratch, &["holders", file, "--full", "--by", "stack"]).0;
+    let holders = |file: &str| scratch.text(&format!("holders {file} --full --by stack"));
     assert_eq!(holders("t.vtrace"), holders("t.packed.vtrace"));
 }
 
@@ -225,13 +225,13 @@ fn nothing_is_replaced_unasked() {
     training().write(&scratch.0.join("t.vtrace"));
     std::fs::write(scratch.0.join("there.vtrace"), "keep me").unwrap();
     std::fs::create_dir(scratch.0.join("dir")).unwrap();
-    bad(&scratch, &["pack", "t.vtrace", "-o", "there.vtrace"], "there.vtrace exists");
+    scratch.fails(2, "pack t.vtrace -o there.vtrace", "there.vtrace exists");
     assert_eq!(std::fs::read(scratch.0.join("there.vtrace")).unwrap(), b"keep me");
-    bad(&scratch, &["pack", "t.vtrace", "-o", "t.vtrace", "--force"], "is also an input");
-    bad(&scratch, &["pack", "t.vtrace", "-o", "dir"], "is a directory");
-    bad(&scratch, &["pack", "t.vtrace", "-o", "no/such/place.vtrace"], "no/such/place.vtrace");
-    bad(&scratch, &["pack", "none.vtrace"], "none.vtrace");
-    good(&scratch, &["pack", "t.vtrace", "-o", "there.vtrace", "--force"]);
+    scratch.fails(2, "pack t.vtrace -o t.vtrace --force", "is also an input");
+    scratch.fails(2, "pack t.vtrace -o dir", "is a directory");
+    scratch.fails(2, "pack t.vtrace -o no/such/place.vtrace", "no/such/place.vtrace");
+    scratch.fails(2, "pack none.vtrace", "none.vtrace");
+    scratch.text("pack t.vtrace -o there.vtrace --force");
     let written = std::fs::read(scratch.0.join("there.vtrace")).unwrap();
     assert!(TraceReader::new(&written).is_ok());
     let left: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().collect();
@@ -245,16 +245,16 @@ fn one_trace_goes_into_the_file_that_is_named() {
     std::fs::create_dir(&run).unwrap();
     training().write(&run.join("r0.vtrace"));
     // The newest run, and the same by its name.
-    good(&scratch, &["pack", "-o", "demo.vtrace"]);
-    good(&scratch, &["pack", "vramtrace-20260101-120000", "-o", "again.vtrace"]);
+    scratch.text("pack -o demo.vtrace");
+    scratch.text("pack vramtrace-20260101-120000 -o again.vtrace");
     for name in ["demo.vtrace", "again.vtrace"] {
         assert!(TraceReader::new(&std::fs::read(scratch.0.join(name)).unwrap()).is_ok(), "{name}");
     }
     // A directory is one.
-    good(&scratch, &["pack", "-o", "new/"]);
+    scratch.text("pack -o new/");
     assert!(scratch.0.join("new/r0.vtrace").is_file());
     std::fs::create_dir(scratch.0.join("there")).unwrap();
-    good(&scratch, &["pack", "-o", "there"]);
+    scratch.text("pack -o there");
     assert!(scratch.0.join("there/r0.vtrace").is_file());
 }
 
@@ -263,8 +263,8 @@ fn a_name_that_ends_with_gz_is_written_compressed() {
     let scratch = Scratch::new();
     let library = library(&scratch, ID);
     traced(&library).write(&scratch.0.join("t.vtrace"));
-    good(&scratch, &["pack", "t.vtrace", "-o", "plain.vtrace"]);
-    good(&scratch, &["pack", "t.vtrace", "-o", "small.vtrace.gz"]);
+    scratch.text("pack t.vtrace -o plain.vtrace");
+    scratch.text("pack t.vtrace -o small.vtrace.gz");
     let unpacked = Command::new("gzip")
         .args(["-dc", "small.vtrace.gz"])
         .current_dir(&scratch.0)
@@ -276,7 +276,7 @@ fn a_name_that_ends_with_gz_is_written_compressed() {
     std::fs::create_dir(scratch.0.join("run")).unwrap();
     std::fs::rename(scratch.0.join("small.vtrace.gz"), scratch.0.join("run/small.vtrace.gz"))
         .unwrap();
-    good(&scratch, &["pack", "run", "-o", "all/"]);
+    scratch.text("pack run -o all/");
     let again = std::fs::read(scratch.0.join("all/small.vtrace.gz")).unwrap();
     assert_eq!(again[..2], [0x1f, 0x8b]);
     let (holders, _) = good(&scratch, &["holders", "all/small.vtrace.gz"]);
@@ -294,10 +294,10 @@ fn a_run_of_several_ranks_is_packed_beside_its_traces() {
         t.alloc_by(SECOND, Kind::Device, 1 << 40, MIB, 1);
         t.write(&run.join(format!("r{rank}.vtrace")));
     }
-    good(&scratch, &["pack"]);
+    scratch.text("pack");
     let packed = scratch.0.join("vramtrace-20260101-120000.packed");
     assert!(packed.join("r0.vtrace").is_file() && packed.join("r1.vtrace").is_file());
-    bad(&scratch, &["pack", "vramtrace-20260101-120000"], "r0.vtrace exists");
+    scratch.fails(2, "pack vramtrace-20260101-120000", "r0.vtrace exists");
     let (a, b) = ("vramtrace-20260101-120000/r0.vtrace", "vramtrace-20260101-120000/r1.vtrace");
     bad(&scratch, &["pack", a, b], "-o DIR");
     good(&scratch, &["pack", a, b, "-o", "two"]);
@@ -324,7 +324,7 @@ fn what_was_punched_out_or_cut_off_still_reads() {
     let file = std::fs::File::options().write(true).open(&trace).unwrap();
     let whole = file.metadata().unwrap().len();
     file.set_len(4096 + (1 << 30)).unwrap();
-    good(&scratch, &["pack", "t.vtrace"]);
+    scratch.text("pack t.vtrace");
     let meta = std::fs::metadata(scratch.0.join("t.packed.vtrace")).unwrap();
     assert!(meta.len() > 1 << 30 && meta.blocks() * 512 < 64 << 20, "holes stay holes");
     let holders = |file: &str| {
@@ -336,13 +336,13 @@ fn what_was_punched_out_or_cut_off_still_reads() {
     assert_eq!(holders("t.packed.vtrace"), holders("t.vtrace"));
     // Ends inside its last window.
     file.set_len(whole - 1000).unwrap();
-    good(&scratch, &["pack", "t.vtrace", "--force"]);
+    scratch.text("pack t.vtrace --force");
     assert_eq!(holders("t.packed.vtrace"), holders("t.vtrace"));
     std::fs::remove_file(&library.path).unwrap();
     assert!(holders("t.packed.vtrace").contains("pool_grow"));
     // Not even a window.
     file.set_len(4096).unwrap();
-    good(&scratch, &["pack", "t.vtrace", "--force"]);
+    scratch.text("pack t.vtrace --force");
     assert_eq!(
         std::fs::read(&trace).unwrap(),
         std::fs::read(scratch.0.join("t.packed.vtrace")).unwrap()
@@ -384,7 +384,7 @@ fn still_runs(process: &Stat) {
     t.header.process_start_ticks = process.start_ticks;
     t.header.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().into();
     t.write(&scratch.0.join("t.vtrace"));
-    bad(&scratch, &["pack", "t.vtrace"], "is still running");
+    scratch.fails(2, "pack t.vtrace", "is still running");
     assert!(!Path::new(&scratch.0.join("t.packed.vtrace")).exists());
 }
 
@@ -440,7 +440,7 @@ fn a_run_leaves_names_in_its_traces() {
         assert_eq!(after["holders"], before["holders"]);
         let (report, _) = good(&scratch, &["report", "t.vtrace"]);
         assert!(report.contains(events), "{report}");
-        good(&scratch, &["verify", "t.vtrace"]);
+        scratch.text("verify t.vtrace");
         // There is nothing left to pack of the program.
         let (_, printed) = good(&scratch, &["pack", "t.vtrace"]);
         assert!(printed.contains("had names before"), "{printed}");

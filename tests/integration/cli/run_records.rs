@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use serde_json::Value;
-use testkit::{Program, Scratch, vramtrace};
+use serde_json::{Value, json};
+use testkit::{Program, Scratch, has, vramtrace};
 
 /// `vramtrace run --json jobs.jsonl OPTIONS -- COMMAND` over the simulated driver.
 fn command(scratch: &Scratch, options: &[&str], command: &[&str]) -> std::process::Command {
@@ -59,10 +59,7 @@ fn a_job_has_a_line_and_each_of_its_processes() {
     assert!(all.iter().all(|line| line["schema"] == "vramtrace.run/2" && line["job"] == "77"));
     assert!(all.iter().all(|line| line["run"] == all[2]["run"]));
     let (second, device) = (&all[1], &all[1]["devices"][0]);
-    assert_eq!(
-        (&second["rank"], &second["ended"], &second["source"]),
-        (&1.into(), &"in_order".into(), &"events".into())
-    );
+    has(second, json!({ "rank": 1, "ended": "in_order", "source": "events" }));
     assert_eq!(device["peak_bytes"].as_u64().unwrap() >> 20, 3072);
     assert_eq!(device["limit_bytes"].as_u64().unwrap() >> 30, 4);
     let counted = device["in_use_at_peak"]["counted_by_cap_bytes"].as_f64().unwrap();
@@ -79,15 +76,13 @@ fn a_job_has_a_line_and_each_of_its_processes() {
     let held = device["held_gib_hours"].as_f64().unwrap() * 3600.0;
     assert!((1.5..30.0).contains(&held), "{held} GiB s");
     let job = &all[2];
-    assert_eq!(
-        (&job["processes"], &job["processes_in_full"], &job["ranks"]),
-        (&2.into(), &2.into(), &2.into())
+    has(
+        job,
+        json!({
+            "processes": 2, "processes_in_full": 2, "ranks": 2, "world_size": 2, "exit_status": 0,
+            "passed": true, "command": "sh", "leaks": 0
+        }),
     );
-    assert_eq!(
-        (&job["world_size"], &job["exit_status"], &job["passed"]),
-        (&2.into(), &0.into(), &true.into())
-    );
-    assert_eq!((&job["command"], &job["leaks"]), (&"sh".into(), &0.into()));
     // Both were at their peaks at the same time.
     assert_eq!(job["cards"][0]["peak_bytes"].as_u64().unwrap() >> 20, 4096);
     assert_eq!(job["peak_bytes"], job["cards"][0]["peak_bytes"]);
@@ -174,5 +169,5 @@ fn a_pipe_gets_the_lines() {
     let output = run.current_dir(&scratch.0).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!((&last["record"], &last["processes"]), (&"job".into(), &1.into()));
+    has(&last, json!({ "record": "job", "processes": 1 }));
 }

@@ -1,20 +1,19 @@
 //! However a program looks up the driver, the ledger has each allocation once, with its size and
 //! kind.
 
-use testkit::{Program, Setup};
+use serde_json::json;
+use testkit::{Program, Setup, has};
 
 const MIB: u64 = 1 << 20;
 
 #[track_caller]
 fn once_each(process: &serde_json::Value) {
     let device = &process["devices"][0];
-    assert_eq!(device["allocations"], 2, "{device:#}");
-    assert_eq!(device["frees"], 2, "{device:#}");
+    has(device, json!({ "allocations": 2, "frees": 2 }));
     for kind in ["device", "pool"] {
         assert_eq!(device["by_kind"][kind]["allocations"], 1, "{kind}: {device:#}");
     }
-    assert_eq!(device["by_kind"]["device"]["peak_bytes"], 4 * MIB, "{device:#}");
-    assert_eq!(device["by_kind"]["device"]["live_bytes"], 0, "{device:#}");
+    has(&device["by_kind"]["device"], json!({ "peak_bytes": 4 * MIB, "live_bytes": 0 }));
 }
 
 #[track_caller]
