@@ -123,34 +123,20 @@ fn without_frames(flags: StackFlags) -> Option<StackClass> {
 /// `marks`: innermost first.
 fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
     let mut found = StackClass::Unknown;
-    let mut backward = false;
-    let mut recompute = false;
-    let mut compiled = false;
+    let (mut backward, mut recompute, mut compiled) = (false, false, false);
     for mark in marks {
         let class = match mark {
             FrameMark::None => continue,
-            FrameMark::Backward => {
-                backward = true;
-                continue;
-            }
-            FrameMark::Recompute => {
-                recompute = true;
-                continue;
-            }
             FrameMark::Compiled => {
                 compiled = true;
                 continue;
             }
-            FrameMark::Other => StackClass::Outside,
-            FrameMark::Constructor => StackClass::Constructor,
-            FrameMark::Module => StackClass::Forward,
-            FrameMark::Load => StackClass::Load,
-            FrameMark::Copy => StackClass::Copy,
-            FrameMark::Cache => StackClass::Cache,
-            FrameMark::Accumulate => StackClass::Accumulate,
-            FrameMark::Optimizer => StackClass::Optimizer,
-            FrameMark::OptimizerState => StackClass::OptimizerState,
-            FrameMark::Is(role) => StackClass::Is(role),
+            FrameMark::Class(class @ (StackClass::Backward | StackClass::Recompute)) => {
+                backward |= class == StackClass::Backward;
+                recompute |= class == StackClass::Recompute;
+                continue;
+            }
+            FrameMark::Class(class) => class,
         };
         // A vague class is replaced by that of a frame further out, until a frame gives a definite one.
         let vague = |class| {
@@ -176,6 +162,8 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
 
 #[cfg(test)]
 mod tests {
+    use super::FrameMark::Class as M;
+    use super::StackClass as C;
     use super::*;
 
     fn class(marks: &[FrameMark]) -> StackClass {
@@ -184,30 +172,28 @@ mod tests {
 
     #[test]
     fn the_innermost_frame_that_says_it_decides() {
-        use FrameMark as F;
-        assert_eq!(class(&[]), StackClass::Unknown);
-        assert_eq!(class(&[F::None]), StackClass::Unknown);
-        assert_eq!(class(&[F::None, F::Other]), StackClass::Outside);
-        assert_eq!(class(&[F::Other, F::Constructor, F::Other]), StackClass::Constructor);
-        assert_eq!(class(&[F::Other, F::Module, F::Other]), StackClass::Forward);
-        assert_eq!(class(&[F::Module, F::Optimizer]), StackClass::Forward, "step(closure)");
-        assert_eq!(class(&[F::Cache, F::Module]), StackClass::Cache);
-        assert_eq!(class(&[F::Compiled, F::Other]), StackClass::Forward, "a compiled function");
-        assert_eq!(class(&[F::Compiled, F::Optimizer]), StackClass::Optimizer, "a compiled step");
-        assert_eq!(class(&[F::Other, F::Load, F::Other]), StackClass::Load);
+        assert_eq!(class(&[]), C::Unknown);
+        assert_eq!(class(&[FrameMark::None]), C::Unknown);
+        assert_eq!(class(&[FrameMark::None, M(C::Outside)]), C::Outside);
+        assert_eq!(class(&[M(C::Outside), M(C::Constructor), M(C::Outside)]), C::Constructor);
+        assert_eq!(class(&[M(C::Outside), M(C::Forward), M(C::Outside)]), C::Forward);
+        assert_eq!(class(&[M(C::Forward), M(C::Optimizer)]), C::Forward, "step(closure)");
+        assert_eq!(class(&[M(C::Cache), M(C::Forward)]), C::Cache);
+        assert_eq!(class(&[FrameMark::Compiled, M(C::Outside)]), C::Forward, "a compiled function");
+        assert_eq!(class(&[FrameMark::Compiled, M(C::Optimizer)]), C::Optimizer, "a compiled step");
+        assert_eq!(class(&[M(C::Outside), M(C::Load), M(C::Outside)]), C::Load);
     }
 
     #[test]
     fn backward_is_where_its_engine_runs_whatever_is_called_there() {
-        use FrameMark as F;
-        assert_eq!(class(&[F::None, F::Backward, F::Backward]), StackClass::Backward);
-        assert_eq!(class(&[F::Other, F::Backward]), StackClass::Backward);
-        assert_eq!(class(&[F::Module, F::Recompute]), StackClass::Recompute);
-        assert_eq!(class(&[F::Is(Role::Workspace), F::Backward]), StackClass::Is(Role::Workspace));
-        assert_eq!(class(&[F::Accumulate, F::Backward]), StackClass::Accumulate);
+        assert_eq!(class(&[FrameMark::None, M(C::Backward), M(C::Backward)]), C::Backward);
+        assert_eq!(class(&[M(C::Outside), M(C::Backward)]), C::Backward);
+        assert_eq!(class(&[M(C::Forward), M(C::Recompute)]), C::Recompute);
+        assert_eq!(class(&[M(C::Is(Role::Workspace)), M(C::Backward)]), C::Is(Role::Workspace));
+        assert_eq!(class(&[M(C::Accumulate), M(C::Backward)]), C::Accumulate);
         assert_eq!(
-            class(&[F::Is(Role::Communication), F::Accumulate]),
-            StackClass::Is(Role::Communication)
+            class(&[M(C::Is(Role::Communication)), M(C::Accumulate)]),
+            C::Is(Role::Communication)
         );
     }
 }

@@ -48,8 +48,9 @@ impl Signs {
         for stack in definitions.stacks().ids() {
             let frames = symbols.indexes(stack).iter().map(|index| &kinds[*index as usize]);
             let sign = sign(classes.get(stack), frames.clone());
-            signs.graphs |=
-                frames.clone().any(|frame| frame.mark == FrameMark::Is(Role::GraphMemory));
+            signs.graphs |= frames
+                .clone()
+                .any(|frame| frame.mark == FrameMark::Class(StackClass::Is(Role::GraphMemory)));
             signs.search |= frames.clone().any(|frame| frame.searches);
             signs.by.insert(stack, sign);
         }
@@ -87,7 +88,11 @@ impl FrameKind {
         let mut hasher = FxHasher::default();
         (file, &*frame.function, frame.line).hash(&mut hasher);
         FrameKind {
-            mark: if part.is_some() { FrameMark::Optimizer } else { mark(frame) },
+            mark: if part.is_some() {
+                FrameMark::Class(StackClass::Optimizer)
+            } else {
+                mark(frame)
+            },
             part,
             closure: python && is_closure(&frame.function),
             scaler: python && is_scaler(file) && STEPS_OF_SCALERS.contains(&name),
@@ -98,7 +103,7 @@ impl FrameKind {
     }
 
     fn is_optimizer(&self) -> bool {
-        matches!(self.mark, FrameMark::Optimizer | FrameMark::OptimizerState)
+        matches!(self.mark, FrameMark::Class(StackClass::Optimizer | StackClass::OptimizerState))
     }
 }
 
@@ -145,7 +150,7 @@ fn sign<'f>(class: StackClass, frames: impl Iterator<Item = &'f FrameKind> + Clo
 /// Whether an optimizer calls the program here, to get the loss.
 fn is_called<'f>(frames: impl Iterator<Item = &'f FrameKind>) -> bool {
     let mut inner = frames.take_while(|frame| !frame.is_optimizer());
-    inner.any(|frame| frame.closure && frame.mark == FrameMark::Other)
+    inner.any(|frame| frame.closure && frame.mark == FrameMark::Class(StackClass::Outside))
 }
 
 /// The frames of the program that call the outermost function of the optimizer.
