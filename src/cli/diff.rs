@@ -3,19 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
-use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, RolesOf};
+use vramtrace_reader::analysis::{Level, Moment, RolesOf};
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::{DiffReport, SCHEMA};
-use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
-use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::report::text::diff::{markdown, percent, signed, text};
 
 use super::output::Output;
 use super::page::label;
-use super::reading::Question;
-use super::select::{self, DeviceArgs, ProcessArgs, Selected};
+use super::reading::{Question, held_at};
+use super::select::{self, ProcessArgs, Selected};
 use super::{caveats, moment};
 use crate::console::{json, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -119,40 +116,28 @@ pub fn run(args: Args) -> Outcome {
             ),
         }));
     }
-    let first = args.traces[0].display().to_string();
     if let Some(path) = &args.save {
         return save(&args, path);
     }
-    let (before, after, names) = match (&args.baseline, args.vs) {
-        (Some(path), _) => (
-            baseline(path)?,
-            usage_of(&args.traces[0], args.at, "--at")?,
-            [path.display().to_string(), first],
-        ),
-        (None, Some(vs)) => {
-            let at = |at: Option<Moment>| at.map_or("".into(), Moment::words);
-            let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
-            (
-                usage_of(&args.traces[0], args.at, "--at")?,
-                usage_of(&args.traces[0], Some(vs), "--vs")?,
-                names,
-            )
-        }
-        (None, None) if !args.against.is_empty() => (
-            usage(select::open(&args.against)?, args.at, "--at")?,
-            usage_of(&args.traces[0], args.at, "--at")?,
-            [label(&args.against), first],
-        ),
-        (None, None) => {
-            let second = args.traces[1].display().to_string();
-            (
-                usage_of(&args.traces[0], args.at, "--at")?,
-                usage_of(&args.traces[1], args.at, "--at")?,
-                [first, second],
-            )
-        }
+    let side = |traces: &[PathBuf], at, option| -> Result<(Usage, String), Failure> {
+        Ok((usage(select::open(traces)?, at, option)?, label(traces)))
     };
-    show(&compare(&before, &after), names, &args)
+    let here = |at, option| side(&args.traces[..1], at, option);
+    let ((before, old), (after, new)) = match (&args.baseline, args.vs) {
+        (Some(path), _) => ((baseline(path)?, path.display().to_string()), here(args.at, "--at")?),
+        (None, Some(vs)) => {
+            let at = |at: Option<Moment>, option| -> Result<(Usage, String), Failure> {
+                let (usage, name) = here(at, option)?;
+                Ok((usage, format!("{name}, {}", at.map_or("".into(), Moment::words))))
+            };
+            (at(args.at, "--at")?, at(Some(vs), "--vs")?)
+        }
+        (None, None) if !args.against.is_empty() => {
+            (side(&args.against, args.at, "--at")?, here(args.at, "--at")?)
+        }
+        (None, None) => (here(args.at, "--at")?, side(&args.traces[1..], args.at, "--at")?),
+    };
+    show(&compare(&before, &after), [old, new], &args)
 }
 
 /// What changed from the runs `against` to `processes`, for `report --against`.
@@ -166,35 +151,12 @@ pub fn of_runs(
     let chosen = after.chosen.iter().cloned().collect::<Vec<_>>();
     let name = label(if processes.traces.is_empty() { &chosen } else { &processes.traces });
     let after = usage(after, at, "--at")?;
-    Ok(text(&compare(&before, &after), [&label(against), &name], DiffOptions { top }))
-}
-
-/// Two moments of the same processes, for `holders --vs`.
-pub fn moments(
-    processes: &ProcessArgs,
-    device: &DeviceArgs,
-    (at, vs): (Moment, Moment),
-    top: usize,
-) -> Outcome {
-    let at_moment = |moment, option| -> Result<Usage, Failure> {
-        let mut usage = usage(processes.open()?, Some(moment), option)?;
-        let wanted = |place: &PlaceUse| match place.device {
-            Some(ordinal) => device.includes(DeviceId(ordinal)),
-            None => !device.is_given(),
-        };
-        usage.places.retain(wanted);
-        Ok(usage)
-    };
-    let (before, after) = (at_moment(at, "--at")?, at_moment(vs, "--vs")?);
-    let names = [at.words(), vs.words()];
-    let names = [&*names[0], &*names[1]];
-    print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
-    Ok(DONE)
+    Ok(text(&compare(&before, &after), [&label(against), &name], top))
 }
 
 fn save(args: &Args, path: &Path) -> Outcome {
     let output = Output::new(path, args.force)?;
-    let usage = usage_of(&args.traces[0], args.at, "--at")?;
+    let usage = usage(select::open(&args.traces)?, args.at, "--at")?;
     let text = json(&Baseline { schema: BASELINE.to_string(), usage })?;
     output.write(|out| out.write_all(text.as_bytes()))?;
     if !output.is_stdout() {
@@ -225,39 +187,26 @@ fn baseline(path: &Path) -> Result<Usage, Failure> {
     }
 }
 
-fn usage_of(path: &Path, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
-    usage(select::open(&[path.to_path_buf()])?, at, option)
-}
-
 /// `option`: the one that gave the moment.
 fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, Failure> {
     let roles = Some(RolesOf::Blocks);
     let asked = at.unwrap_or(Moment::End);
     let read = Question { at: asked, option, level: None, roles, device: None }.ask(selected)?;
-    let mut index = 0;
+    let mut without_rank = 0;
     let mut places = Vec::new();
     for (process, trace) in read.each() {
-        let mine = index;
-        index += u32::from(process.header.rank.is_none());
-        places.extend(places_of(process, trace, at, mine));
+        let level = Level::of(&process.state);
+        let (peak, has_roles) = match level {
+            Level::Tensor => (Moment::AllocatedPeak, true),
+            Level::Driver => (Moment::Peak, false),
+        };
+        let moment = (at.unwrap_or(peak), level);
+        let (who, roles) = held_at((process, trace), moment, has_roles, |_| true);
+        places.extend(PlaceUse::of(process, &who, roles.as_ref(), without_rank));
+        without_rank += u32::from(process.header.rank.is_none());
     }
     caveats::warn_damage(&read.traces);
     Ok(Usage { has_driver_memory: true, places })
-}
-
-fn places_of(process: &Process, trace: &Trace, at: Option<Moment>, index: u32) -> Vec<PlaceUse> {
-    let definitions = &process.definitions;
-    let level = Level::of(&process.state);
-    let default = match level {
-        Level::Tensor => Moment::AllocatedPeak,
-        Level::Driver => Moment::Peak,
-    };
-    let at = at.unwrap_or(default);
-    let (live, roles) = process.held_at(trace, at, level, level == Level::Tensor);
-    let all = definitions.stacks().ids().chain(live.stacks());
-    let symbols = Symbols::of(definitions, &process.header, all);
-    let who = NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None };
-    PlaceUse::of(process, &who, roles.as_ref(), index)
 }
 
 fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome {
@@ -269,11 +218,10 @@ fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome 
         (Some(part), None) => format!("no device grew by more than {}", percent_of(part)),
         (Some(_), Some(first)) => first.clone(),
     };
-    let how = DiffOptions { top: args.top };
     let shown = [names[0].as_str(), names[1].as_str()];
     match args.format {
-        Format::Text => print_text(&text(differences, shown, how))?,
-        Format::Markdown => print(&markdown(differences, shown, &verdict, how))?,
+        Format::Text => print_text(&text(differences, shown, args.top))?,
+        Format::Markdown => print(&markdown(differences, shown, &verdict, args.top))?,
         Format::Json => print(&json(&DiffReport {
             schema: SCHEMA,
             before: &names[0],

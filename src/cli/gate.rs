@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
-use vramtrace_reader::report::json::leaks as json;
 use vramtrace_reader::report::json::run::Judged;
-use vramtrace_reader::report::text::leaks::{one_liners, process_name};
+use vramtrace_reader::report::text::leaks::{one_liner, process_name};
 use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::load;
 use vramtrace_reader::units::size;
@@ -82,8 +81,7 @@ impl Gate {
         let found = checks.then(|| find_all(&traces, &self.rules, 0));
         let processes = found.as_deref().unwrap_or_default();
         caveats::warn_damage(&traces);
-        let mut reasons = self.peaks(processes);
-        reasons.extend(self.leaks(processes));
+        let reasons: Vec<String> = self.peaks(processes).chain(self.leaks(processes)).collect();
         for reason in reasons.iter().take(SHOWN) {
             message(format_args!("FAILED: {reason}"));
         }
@@ -94,7 +92,7 @@ impl Gate {
         if processes.iter().flat_map(|process| &process.leaks).any(|leak| leak.fails(least)) {
             message("`vramtrace leaks` with the trace shows the evidence for each leak");
         }
-        let unused_suppressions = json::unused(&self.rules, processes);
+        let unused_suppressions = self.rules.unused(processes);
         for rule in &unused_suppressions {
             let (line, rule) = (rule.line, &rule.rule);
             message(format_args!("line {line} of the suppressions matches no leak: {rule}"));
@@ -109,35 +107,28 @@ impl Gate {
         Ok(passed)
     }
 
-    fn peaks(&self, processes: &[Leaks]) -> Vec<String> {
-        let Some(most) = self.args.max_peak else { return Vec::new() };
+    fn peaks<'p>(&self, processes: &'p [Leaks]) -> impl Iterator<Item = String> + use<'p> {
+        let most = self.args.max_peak.unwrap_or(u64::MAX);
         let peaks = processes.iter().flat_map(|process| {
             process.peaks.iter().map(move |(device, bytes)| (process, *device, *bytes))
         });
-        let above = peaks.filter(|(_, _, bytes)| *bytes > most);
-        above
-            .map(|(process, device, bytes)| {
-                format!(
-                    "{} held {} of {} at its peak, {} more than --max-peak {}",
-                    process_name(process),
-                    size(bytes),
-                    gpu_name(device),
-                    size(bytes - most),
-                    size(most),
-                )
-            })
-            .collect()
+        peaks.filter(move |(_, _, bytes)| *bytes > most).map(move |(process, device, bytes)| {
+            format!(
+                "{} held {} of {} at its peak, {} more than --max-peak {}",
+                process_name(process),
+                size(bytes),
+                gpu_name(device),
+                size(bytes - most),
+                size(most),
+            )
+        })
     }
 
-    fn leaks(&self, processes: &[Leaks]) -> Vec<String> {
-        let mut reasons = Vec::new();
-        for process in processes {
-            for (leak, line) in process.leaks.iter().zip(one_liners(process)) {
-                if leak.fails(self.args.fail_on_leak) {
-                    reasons.push(format!("{}: {line}", process_name(process)));
-                }
-            }
-        }
-        reasons
+    fn leaks<'p>(&self, processes: &'p [Leaks]) -> impl Iterator<Item = String> + use<'p> {
+        let least = self.args.fail_on_leak;
+        processes.iter().flat_map(move |process| {
+            let leaks = process.leaks.iter().filter(move |leak| leak.fails(least));
+            leaks.map(|leak| format!("{}: {}", process_name(process), one_liner(leak)))
+        })
     }
 }

@@ -1,28 +1,20 @@
 //! `vramtrace holders`: the lines, functions, libraries or roles that hold the memory at a moment.
 
-use std::path::PathBuf;
-
-use vramtrace_reader::analysis::ranks::{Holders, merge};
-use vramtrace_reader::analysis::roles::HeldByRole;
+use vramtrace_reader::analysis::ranks::merge;
 use vramtrace_reader::analysis::{
-    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, StackClassifier,
+    GroupBy, Holder, Level, Moment, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
+    roles,
 };
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::holders::{
-    HoldersReport, MomentFacts, SCHEMA, facts_by, facts_by_role, not_known,
-};
-use vramtrace_reader::report::json::ranks::{HeldFacts, held_facts};
-use vramtrace_reader::report::text::holders::{ListingOptions, listing, listing_by_role};
+use vramtrace_reader::report::json::holders::{HoldersReport, SCHEMA, not_known};
+use vramtrace_reader::report::text::holders::{ListingOptions, listing};
 use vramtrace_reader::report::text::merged;
-use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
-use super::reading::{NO_STACKS, Question};
+use super::reading::{NO_STACKS, Question, Reading, heading, held_at, show};
 use super::select::{DeviceArgs, ProcessArgs};
-use super::{caveats, level, moment};
-use crate::console;
-use crate::error::{DONE, Failure, Outcome};
+use super::{level, moment};
+use crate::error::Outcome;
 
 #[derive(clap::Args)]
 #[command(
@@ -44,9 +36,6 @@ pub struct Args {
     device: DeviceArgs,
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
     at: Moment,
-    /// Show what grew from --at to this moment instead; more of it: `vramtrace diff`
-    #[arg(long, value_name = "MOMENT", value_parser = moment::parse, conflicts_with_all = ["json", "full", "level", "by"])]
-    vs: Option<Moment>,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
@@ -90,158 +79,98 @@ impl Key {
     }
 }
 
-/// A process with its holders, and the bytes by role for `--by role`.
-type Named<'p> = (&'p Process, NamedHoldings, Option<HeldByRole>);
+/// A process with what it held, and the holders.
+struct Found<'p> {
+    process: &'p Process,
+    who: NamedHoldings,
+    holders: Vec<Holder>,
+}
 
 pub fn run(args: Args) -> Outcome {
-    if let Some(vs) = args.vs {
-        return super::diff::moments(&args.processes, &args.device, (args.at, vs), args.top);
-    }
     let level = args.level.map(Level::from);
     let roles = args.by.group().is_none().then_some(RolesOf::All);
     let question =
         Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
     let read = question.ask(args.processes.open()?)?;
-    let named: Vec<Named> =
-        read.each().map(|(process, trace)| named(process, trace, &args, level)).collect();
-    caveats::warn_damage(&read.traces);
-    match args.json {
-        true => console::print(&json(&named, &read.traces, &args, level)?)?,
-        false => console::print_text(&text(&read.chosen, &named, &args))?,
-    }
-    Ok(DONE)
+    let all: Vec<Found> = read.each().map(|(process, trace)| find(process, trace, &args)).collect();
+    let document = || document(&all, &args);
+    show(&read.traces, args.json, document, || text(&read, &all, &args))
 }
 
-fn named<'p>(process: &'p Process, trace: &Trace, args: &Args, level: Option<Level>) -> Named<'p> {
-    let level = level.unwrap_or(Level::of(&process.state));
+fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
+    let level = args.level.map_or(Level::of(&process.state), Level::from);
     let by_role = args.by.group().is_none();
-    let (mut live, mut roles) = process.held_at(trace, args.at, level, by_role);
-    live.retain(|device| args.device.includes(device));
-    if let Some(roles) = &mut roles {
-        roles.retain(|device| live.at_ns.contains_key(&device));
-    }
-    let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
-    let who = NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None };
-    (process, who, roles)
+    let wanted = |device| args.device.includes(device);
+    let (who, by_role) = held_at((process, trace), (args.at, level), by_role, wanted);
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let holders = match (&by_role, args.by.group()) {
+        (Some(held), _) => roles::holders(&classifier, held, level),
+        (None, by) => classifier.holders(&who.live, by.unwrap_or_default()),
+    };
+    Found { process, who, holders }
 }
 
-fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
-    let mut out = String::new();
-    if let Some(chosen) = chosen {
-        out.push_str(&format!("{}\n\n", chosen.display()));
-    }
+fn text(read: &Reading, all: &[Found], args: &Args) -> String {
+    let mut out = heading(read.chosen.as_deref());
     let when = args.at.words();
-    let how = ListingOptions {
-        by: args.by.group().unwrap_or_default(),
-        top: args.top,
-        full: args.full,
-        when: &when,
-    };
+    let by = args.by.group().unwrap_or_default();
+    let how = ListingOptions { by, top: args.top, full: args.full, when: &when };
     // Roles are found for each process alone and cannot be merged.
-    if named.len() > 1 && !args.each && args.by.group().is_some() {
-        return out + &of_run(named, how);
+    if all.len() > 1 && !args.each && args.by.group().is_some() {
+        return out + &of_run(all, how);
     }
-    for (process, who, roles) in named {
-        if named.len() > 1 {
+    for Found { process, who, holders } in all {
+        if all.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
         }
-        if process.definitions.stacks().is_empty() && !who.live.is_empty() {
-            out.push_str(&format!("{NO_STACKS}\n\n"));
-            continue;
-        }
-        out.push_str(&match roles {
-            Some(roles) => listing_by_role(process, who, roles, how),
-            None => listing(process, who, &who.live, how),
+        out.push_str(&match process.definitions.stacks().is_empty() && !who.live.held.is_empty() {
+            true => format!("{NO_STACKS}\n\n"),
+            false => listing(process, who, holders, how),
         });
     }
     out
 }
 
+fn holders_of(all: &[Found]) -> Vec<Vec<Holder>> {
+    all.iter().map(|of| of.holders.clone()).collect()
+}
+
 /// The holders of all processes, merged.
-fn of_run(named: &[Named], how: ListingOptions) -> String {
-    let classifiers = classifiers(named);
-    let sources = sources(named, &classifiers, how.by);
-    let all = merge(&sources, how.by);
+fn of_run(all: &[Found], how: ListingOptions) -> String {
+    let merged = merge(&holders_of(all), how.by);
     let who: Vec<merged::Named> =
-        named.iter().map(|(process, ..)| (&process.header, process.trace.as_path())).collect();
-    let bytes = all.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
-    if all.is_empty() {
+        all.iter().map(|of| (&of.process.header, of.process.trace.as_path())).collect();
+    let bytes = merged.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
+    if merged.is_empty() {
         return format!("no GPU memory was held {}\n", how.when);
     }
-    let processes = count(named.len() as u64);
+    let processes = count(all.len() as u64);
     let each = if how.when.starts_with("at the peak") { ", each device at its own" } else { "" };
     format!(
         "{processes} processes, {}{each}: {}\n{}",
         how.when,
         size(bytes),
-        merged::table(&sources, &all, &who, ("", bytes), how)
+        merged::table(&merged, &who, "", how)
     )
 }
 
-fn classifiers<'n>(named: &'n [Named<'n>]) -> Vec<StackClassifier<'n>> {
-    named
-        .iter()
-        .map(|(process, who, _)| StackClassifier::new(&who.symbols, &process.header))
-        .collect()
-}
-
-fn sources<'c, 'n>(
-    named: &'n [Named<'n>],
-    classifiers: &'c [StackClassifier<'n>],
-    by: GroupBy,
-) -> Vec<Holders<'c, 'n>> {
-    let mut sources = Vec::new();
-    for (process, ((_, who, _), classifier)) in named.iter().zip(classifiers).enumerate() {
-        let holders = classifier.holders(&who.live, by);
-        sources.push(Holders { process, classifier, holders });
-    }
-    sources
-}
-
-/// The merged holders of several processes; empty for one process.
-fn merged_facts(named: &[Named], by: GroupBy) -> Vec<HeldFacts> {
-    if named.len() < 2 {
-        return Vec::new();
-    }
-    let classifiers = classifiers(named);
-    let sources = sources(named, &classifiers, by);
-    let of = |process: usize| {
-        let header = &named[process].0.header;
-        (header.pid, header.rank)
-    };
-    merge(&sources, by).iter().map(|merged| held_facts(&sources, merged, of)).collect()
-}
-
-fn json(
-    named: &[Named],
-    traces: &[Trace],
-    args: &Args,
-    level: Option<Level>,
-) -> Result<String, Failure> {
-    let facts = |(process, who, roles): &Named| match (roles, args.by.group()) {
-        (None, Some(by)) => facts_by(process, who, &who.live, None, by, usize::MAX),
-        (Some(roles), _) => facts_by_role(process, who, roles),
-        (None, None) => Vec::new(),
-    };
-    let mut holders: Vec<_> = named.iter().flat_map(facts).collect();
+fn document(all: &[Found], args: &Args) -> HoldersReport {
+    let mut holders: Vec<Holder> = all.iter().flat_map(|of| of.holders.clone()).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    let times = named.iter().flat_map(|(_, who, _)| who.live.at_ns.values().copied());
+    let times = all.iter().flat_map(|of| of.who.live.at_ns.values().copied());
     let mut problems: Vec<String> =
-        named.iter().flat_map(|(_, who, _)| who.symbols.problems().to_vec()).collect();
+        all.iter().flat_map(|of| of.who.symbols.problems().to_vec()).collect();
     problems.sort();
     problems.dedup();
-    let finest = named.iter().map(|(process, ..)| Level::of(&process.state)).max();
-    let all = HoldersReport {
+    let finest = all.iter().map(|of| Level::of(&of.process.state)).max();
+    let several = args.by.group().filter(|_| all.len() > 1);
+    HoldersReport {
         schema: SCHEMA,
         at: MomentFacts::of(args.at, times),
-        level: level.or(finest).unwrap_or(Level::Driver).name(),
+        level: args.level.map(Level::from).or(finest).unwrap_or(Level::Driver),
         holders,
-        merged: args.by.group().map_or(Vec::new(), |by| merged_facts(named, by)),
-        not_known: named
-            .iter()
-            .flat_map(|(process, who, _)| not_known(process, &who.live))
-            .collect(),
+        merged: several.map_or_else(Vec::new, |by| merge(&holders_of(all), by)),
+        not_known: all.iter().flat_map(|of| not_known(of.process, &of.who)).collect(),
         problems,
-    };
-    console::json(&WithDamage::new(&all, traces))
+    }
 }

@@ -3,18 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use vramtrace_format::size;
-use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, find};
+use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, UnusedRule, find};
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::files;
-use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::leaks::report;
 use vramtrace_reader::report::text::leaks::{details, of_run};
 use vramtrace_reader::trace::Trace;
 
-use super::caveats;
-use super::select::{DeviceArgs, ProcessArgs};
-use crate::console::{json, print, print_text};
-use crate::error::{DONE, Failure, Outcome};
+use super::reading::{heading, show};
+use super::select::{DeviceArgs, ProcessArgs, Selected};
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -90,39 +88,27 @@ pub fn find_all(traces: &[Trace], rules: &Suppressions, least: u64) -> Vec<Leaks
 
 pub fn run(args: Args) -> Outcome {
     let rules = suppressions(args.suppressions.as_deref())?;
-    let loaded = args.processes.open()?;
-    let mut found = find_all(&loaded.traces, &rules, args.min);
+    let Selected { traces, chosen, .. } = args.processes.open()?;
+    let mut found = find_all(&traces, &rules, args.min);
     args.device.check(found.iter().flat_map(|leaks| leaks.peaks.keys().copied()))?;
-    for leaks in &mut found {
-        leaks.retain(|device| args.device.includes(device));
-    }
-    caveats::warn_damage(&loaded.traces);
-    if args.json {
-        let all = report(&found, &rules);
-        let all = WithDamage::new(&all, &loaded.traces);
-        print(&json(&all)?)?;
-        return Ok(DONE);
-    }
-    let mut out = String::new();
-    if let Some(chosen) = &loaded.chosen {
-        out.push_str(&format!("{}\n\n", chosen.display()));
-    }
-    if found.len() > 1 && !args.each {
-        out.push_str(&of_run(&found, args.top, args.full));
-    }
-    let each = args.each || found.len() == 1;
-    for (index, leaks) in found.iter().filter(|_| each).enumerate() {
-        if index > 0 {
-            out.push('\n');
+    found.iter_mut().for_each(|leaks| leaks.retain(|device| args.device.includes(device)));
+    let text = || heading(chosen.as_deref()) + &text(&found, &rules, &args);
+    show(&traces, args.json, || report(&found, &rules), text)
+}
+
+fn text(found: &[Leaks], rules: &Suppressions, args: &Args) -> String {
+    let mut out = match args.each || found.len() == 1 {
+        true => {
+            let each = found.iter().map(|leaks| details(leaks, args.top, args.full));
+            each.collect::<Vec<_>>().join("\n")
         }
-        out.push_str(&details(leaks, args.top, args.full));
-    }
-    for (line, rule) in rules.unused(&found) {
+        false => of_run(found, args.top, args.full),
+    };
+    for UnusedRule { line, rule } in rules.unused(found) {
         out.push_str(&format!("\nline {line} of the suppressions matches no leak: {rule}"));
     }
     if !out.ends_with('\n') {
         out.push('\n');
     }
-    print_text(&out)?;
-    Ok(DONE)
+    out
 }

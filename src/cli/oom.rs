@@ -1,20 +1,18 @@
 //! `vramtrace oom`: why a run was out of memory.
 
 use vramtrace_reader::analysis::StackClassifier;
-use vramtrace_reader::analysis::oom::{Explained, Oom, OomsFound, explain, list};
+use vramtrace_reader::analysis::oom::{NotReported, Oom, OomsFound, Swallowed, explain, list};
 use vramtrace_reader::replay::State;
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::oom as json;
+use vramtrace_reader::report::json::oom::{OomsReport, SCHEMA};
 use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::text::oom as text;
+use vramtrace_reader::report::text::oom::{self as view, OomOptions};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Definitions;
 
-use super::caveats;
+use super::reading::show;
 use super::select::{DeviceArgs, Input, ProcessArgs};
-use crate::console::{self, print, print_text};
-use crate::error::{DONE, Failure, Outcome};
+use crate::error::{self, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -97,170 +95,102 @@ impl ProcessRead {
         ProcessRead { input, definitions, found, end, symbols }
     }
 
-    /// Refusals that were no out-of-memory. `alone`: the run has one process, which needs no name.
-    fn absorbed(&self, alone: bool) -> ProcessRefusals<'_> {
-        let name = if alone { String::new() } else { self.input.name.clone() };
-        ProcessRefusals { name, end: &self.end, refusals: &self.found.refusals }
+    fn refusals(&self) -> ProcessRefusals<'_> {
+        ProcessRefusals::of(&self.input.trace, &self.found, &self.end)
+    }
+
+    fn not_reported(&self) -> Vec<NotReported> {
+        let classifier = StackClassifier::new(&self.symbols, self.input.trace.header());
+        let named = |one: &Swallowed| one.named(&classifier, &self.definitions);
+        self.found.swallowed.iter().filter_map(named).collect()
     }
 }
 
-/// An out-of-memory: the index of its process, its index there, and its number in the run.
-#[derive(Clone, Copy)]
-struct Place {
-    process: usize,
-    index: usize,
-    number: usize,
-}
+/// An out-of-memory, and the process that had it.
+type Failure<'r> = (&'r ProcessRead, ListedOom<'r>);
 
 pub fn run(args: Args) -> Outcome {
     let processes: Vec<ProcessRead> =
         args.processes.open()?.into_inputs().map(ProcessRead::new).collect();
-    let all = numbered(&processes);
-    let of_device = |place: &&Place| args.device.includes(oom(&processes, **place).device);
-    let here: Vec<Place> = all.iter().filter(of_device).copied().collect();
-    let chosen = chosen(&args, &processes, &all, &here)?;
-    let explained = explained(&processes, &chosen);
-    caveats::warn_damage(processes.iter().map(|read| &read.input.trace));
-    match args.json {
-        true => print(&as_json(&args, &processes, &here, &explained)?)?,
-        false => print_text(&as_text(&args, &processes, &here, &explained, all.len()))?,
-    }
-    Ok(DONE)
-}
-
-fn oom(processes: &[ProcessRead], place: Place) -> &Oom {
-    &processes[place.process].found.ooms[place.index]
+    let mut here = numbered(&processes);
+    let all = here.len();
+    here.retain(|(_, listed)| args.device.includes(listed.oom.device));
+    let chosen = chosen(args.at, &here, all)?;
+    explain_chosen(&processes, &mut here, &chosen);
+    let traces = processes.iter().map(|read| &read.input.trace);
+    let ooms: Vec<ListedOom> = here.into_iter().map(|(_, listed)| listed).collect();
+    let document = || OomsReport {
+        schema: SCHEMA,
+        ooms: &ooms,
+        processes: processes.iter().map(ProcessRead::refusals).collect(),
+        not_reported: processes.iter().flat_map(ProcessRead::not_reported).collect(),
+    };
+    show(traces, args.json, document, || text(&args, &processes, &ooms, all))
 }
 
 /// All out-of-memory events of the run, numbered from 1 in order of time.
-fn numbered(processes: &[ProcessRead]) -> Vec<Place> {
-    let mut all: Vec<Place> = processes
-        .iter()
-        .enumerate()
-        .flat_map(|(process, read)| {
-            (0..read.found.ooms.len()).map(move |index| Place { process, index, number: 0 })
-        })
-        .collect();
-    all.sort_by_key(|place| {
-        let start = processes[place.process].input.trace.header().start_unix_ns;
-        start.saturating_add(oom(processes, *place).time_ns)
-    });
-    for (place, number) in all.iter_mut().zip(1..) {
-        place.number = number;
+fn numbered(processes: &[ProcessRead]) -> Vec<Failure<'_>> {
+    let mut all: Vec<Failure> = Vec::new();
+    for read in processes {
+        let ProcessRead { input, definitions, found, symbols, .. } = read;
+        let listed = |oom| (read, ListedOom::of(0, oom, &input.trace, definitions, symbols));
+        all.extend(found.ooms.iter().map(listed));
+    }
+    all.sort_by_key(|(_, of)| of.header.start_unix_ns.saturating_add(of.oom.time_ns));
+    for ((_, listed), number) in all.iter_mut().zip(1..) {
+        listed.number = number;
     }
     all
 }
 
-fn chosen(
-    args: &Args,
-    processes: &[ProcessRead],
-    all: &[Place],
-    here: &[Place],
-) -> Result<Vec<Place>, Failure> {
-    match args.at {
-        Some(Which::All) => Ok(here.to_vec()),
+/// The numbers of those that are explained: of `here`, which are on the wanted devices, of `all`.
+fn chosen(at: Option<Which>, here: &[Failure], all: usize) -> Result<Vec<usize>, error::Failure> {
+    let numbers = || here.iter().map(|(_, listed)| listed.number);
+    match at {
+        Some(Which::All) => Ok(numbers().collect()),
+        Some(Which::Number(number)) if numbers().any(|here| here == number) => Ok(vec![number]),
         Some(Which::Number(number)) => {
-            let found = here.iter().find(|place| place.number == number);
-            let there = match (all.len(), here.len()) {
+            let there = match (all, here.len()) {
                 (0, _) => "the run has no out-of-memory".to_string(),
                 (_, 0) => "the run has no out-of-memory on this device".to_string(),
                 (1, _) => "the run has 1 out-of-memory: --at 1 shows it".to_string(),
                 (n, these) if n == these => format!("the run has {n}: give a number from 1 to {n}"),
                 (n, _) => {
-                    let numbers: Vec<String> =
-                        here.iter().map(|place| place.number.to_string()).collect();
+                    let numbers: Vec<String> = numbers().map(|here| here.to_string()).collect();
                     format!("the run has {n}, on this device {}", numbers.join(", "))
                 }
             };
-            match found {
-                Some(place) => Ok(vec![*place]),
-                None => Err(Failure::new(format!("--at {number}: {there}"))),
-            }
+            Err(error::Failure::new(format!("--at {number}: {there}")))
         }
         None => {
-            let ended = |place: &&Place| {
-                let running = processes[place.process].input.trace.is_running();
-                !running && !oom(processes, **place).went_on
-            };
+            let ended =
+                |(read, listed): &&Failure| !read.input.trace.is_running() && !listed.oom.went_on;
             // When one rank ends, the others often fail after it: the first is the cause.
-            let first = here.iter().find(ended).map(|place| place.process);
-            let last =
-                |process| here.iter().rev().find(|place| place.process == process && ended(place));
+            let first = here.iter().find(ended).map(|(_, listed)| listed.trace);
+            let last = |trace| here.iter().rev().find(|of| of.1.trace == trace && ended(of));
             let chosen = first.and_then(last).or(here.last());
-            Ok(chosen.into_iter().copied().collect())
+            Ok(chosen.map(|(_, listed)| listed.number).into_iter().collect())
         }
     }
 }
 
-/// Each with its place, in order.
-fn explained(processes: &[ProcessRead], chosen: &[Place]) -> Vec<(Place, Explained)> {
-    let mut all = Vec::new();
-    for (process, read) in processes.iter().enumerate() {
-        let here: Vec<Place> =
-            chosen.iter().filter(|place| place.process == process).copied().collect();
-        if here.is_empty() {
+/// Fills in the post-mortems of those with these numbers.
+fn explain_chosen(processes: &[ProcessRead], here: &mut [Failure], chosen: &[usize]) {
+    for read in processes {
+        let wanted = |(of, listed): &&mut Failure| {
+            std::ptr::eq(*of, read) && chosen.contains(&listed.number)
+        };
+        let mut wanted: Vec<&mut Failure> = here.iter_mut().filter(wanted).collect();
+        let ooms: Vec<(usize, Oom)> =
+            wanted.iter().map(|(_, listed)| (listed.number, listed.oom.clone())).collect();
+        if ooms.is_empty() {
             continue;
         }
-        let ooms: Vec<(usize, Oom)> =
-            here.iter().map(|place| (place.number, read.found.ooms[place.index].clone())).collect();
         let explained = explain(&read.input.trace, &read.definitions, &ooms);
-        all.extend(here.into_iter().zip(explained));
+        for ((_, listed), explained) in wanted.iter_mut().zip(explained) {
+            listed.post_mortem = Some(explained);
+        }
     }
-    all.sort_by_key(|(place, _)| place.number);
-    all
-}
-
-fn listed(processes: &[ProcessRead], place: Place) -> ListedOom<'_> {
-    let read = &processes[place.process];
-    ListedOom {
-        number: place.number,
-        oom: &read.found.ooms[place.index],
-        header: read.input.trace.header(),
-        trace: read.input.trace.path(),
-        definitions: &read.definitions,
-        symbols: &read.symbols,
-    }
-}
-
-fn as_json(
-    args: &Args,
-    processes: &[ProcessRead],
-    here: &[Place],
-    explained: &[(Place, Explained)],
-) -> Result<String, Failure> {
-    let full = |place: &Place| {
-        explained.iter().find(|(of, _)| of.number == place.number).map(|(_, explained)| explained)
-    };
-    let all = json::OomsReport {
-        schema: json::SCHEMA,
-        ooms: here
-            .iter()
-            .map(|place| json::facts(&listed(processes, *place), full(place), args.top))
-            .collect(),
-        processes: processes
-            .iter()
-            .map(|read| {
-                let trace = &read.input.trace;
-                let (path, running) = (trace.path().display().to_string(), trace.is_running());
-                json::process(
-                    &read.absorbed(false),
-                    trace.header(),
-                    path,
-                    running,
-                    &read.found.ooms,
-                )
-            })
-            .collect(),
-        not_reported: processes
-            .iter()
-            .flat_map(|read| {
-                let header = read.input.trace.header();
-                json::not_reported(&read.found.swallowed, &read.symbols, header, &read.definitions)
-            })
-            .collect(),
-    };
-    let all = WithDamage::new(&all, processes.iter().map(|read| &read.input.trace));
-    console::json(&all)
 }
 
 /// Up to so many processes without an out-of-memory get one line each; more are summed up.
@@ -268,58 +198,32 @@ const QUIET: usize = 3;
 /// Lines of the list of all out-of-memory events.
 const LISTED: usize = 20;
 
-fn as_text(
-    args: &Args,
-    processes: &[ProcessRead],
-    here: &[Place],
-    explained: &[(Place, Explained)],
-    of: usize,
-) -> String {
+fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -> String {
     let given = args.processes.given();
-    let parts = explained.iter().map(|(place, explained)| {
-        let read = &processes[place.process];
-        let trace = &read.input.trace;
-        let shown = text::OomOptions {
-            top: args.top,
-            full: args.full,
-            short: args.short,
-            running: trace.is_running(),
-            of,
-        };
-        let headers = processes.iter().map(|read| read.input.trace.header());
-        let one = shell::of_process(&given, trace.header(), trace.path(), headers);
-        text::text(explained, trace.header(), &read.definitions, &one, shown)
+    let headers = || processes.iter().map(|read| read.input.trace.header());
+    let parts = ooms.iter().filter_map(|listed| {
+        let running = listed.is_running;
+        let Args { top, full, short, .. } = *args;
+        let one = shell::of_process(&given, listed.header, listed.trace, headers());
+        let shown = OomOptions { top, full, short, running, of };
+        Some(view::text(listed.post_mortem.as_ref()?, &one, shown))
     });
     let mut out = parts.collect::<Vec<_>>().join("\n");
-    if args.short && !explained.is_empty() {
+    if args.short && !out.is_empty() {
         return out;
     }
+    let alone = processes.len() == 1;
     for read in processes {
-        let classifier = StackClassifier::new(&read.symbols, read.input.trace.header());
-        let who = match processes.len() {
-            1 => String::new(),
-            _ => format!("{} ", read.input.name),
-        };
-        let (all, definitions) = (&read.found.swallowed, &read.definitions);
-        out.push_str(&text::swallowed(&who, all, &classifier, definitions));
+        let who = if alone { String::new() } else { format!("{} ", read.input.name) };
+        read.not_reported().iter().for_each(|one| out.push_str(&view::swallowed(&who, one)));
     }
-    let all: Vec<ListedOom> = here.iter().map(|place| listed(processes, *place)).collect();
-    let shown: Vec<usize> = explained.iter().map(|(place, _)| place.number).collect();
-    out.push_str(&text::others(&all, &shown, LISTED));
+    out.push_str(&view::others(ooms, LISTED));
     let quiet: Vec<&ProcessRead> =
         processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
+    let name = |read: &ProcessRead| if alone { String::new() } else { read.input.name.clone() };
     let quiet = match quiet.len() {
-        0..=QUIET => {
-            quiet.iter().map(|read| text::none(&read.absorbed(processes.len() == 1))).collect()
-        }
-        _ => {
-            let all: Vec<_> = quiet.iter().map(|read| read.absorbed(false)).collect();
-            let named = quiet.iter().zip(&all).map(|(read, quiet)| {
-                let trace = &read.input.trace;
-                (trace.header(), trace.path(), quiet)
-            });
-            text::none_of(&named.collect::<Vec<_>>())
-        }
+        0..=QUIET => quiet.iter().map(|read| view::none(&name(read), &read.refusals())).collect(),
+        _ => view::none_of(&quiet.iter().map(|read| read.refusals()).collect::<Vec<_>>()),
     };
     if !out.is_empty() && !quiet.is_empty() {
         out.push('\n');

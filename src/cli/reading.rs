@@ -1,14 +1,23 @@
-//! How the commands that show memory at a moment read their traces: each opens them, checks what the options need, reads
-//! them to the moment, and leaves out processes whose memory then is not known.
+//! What the reading commands have in common. Those that show memory at a moment [ask](Question): they open traces, check
+//! what the options need, read them to the moment, and leave out processes whose memory then is not known. All
+//! [show] what they found in one way.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use vramtrace_reader::analysis::{Collect, Level, Moment, Process, RolesOf, read_all};
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::roles::HeldByRole;
+use vramtrace_reader::analysis::{
+    Collect, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, read_all,
+};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
 use super::select::{DeviceArgs, Selected};
 use super::{caveats, level, moment};
-use crate::error::Failure;
+use crate::console;
+use crate::error::{DONE, Failure, Outcome};
 
 /// What is asked of the traces.
 pub struct Question<'q> {
@@ -51,6 +60,44 @@ impl Reading {
     pub fn each(&self) -> impl Iterator<Item = (&Process, &Trace)> {
         self.processes.iter().zip(&self.traces)
     }
+}
+
+/// What a process held at a moment on the `wanted` devices, with names; and by role, if `by_role`.
+pub fn held_at(
+    (process, trace): (&Process, &Trace),
+    (at, level): (Moment, Level),
+    by_role: bool,
+    wanted: impl Fn(DeviceId) -> bool,
+) -> (NamedHoldings, Option<HeldByRole>) {
+    let (mut live, mut roles) = process.held_at(trace, at, level, by_role);
+    live.retain(wanted);
+    if let Some(roles) = &mut roles {
+        roles.retain(|device| live.at_ns.contains_key(&device));
+    }
+    let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
+    let peak = Holdings::default();
+    (NamedHoldings { symbols, peak, live, peak_roles: None }, roles)
+}
+
+/// The end of a reading command, after it has read `traces`: warns of their damage, and prints what was found.
+pub fn show<'t, D: Serialize>(
+    traces: impl IntoIterator<Item = &'t Trace>,
+    json: bool,
+    document: impl FnOnce() -> D,
+    text: impl FnOnce() -> String,
+) -> Outcome {
+    let traces: Vec<&Trace> = traces.into_iter().collect();
+    caveats::warn_damage(traces.iter().copied());
+    match json {
+        true => console::print(&console::json(&WithDamage::new(&document(), traces))?)?,
+        false => console::print_text(&text())?,
+    }
+    Ok(DONE)
+}
+
+/// The first line of text on the newest run, which the command line does not name.
+pub fn heading(chosen: Option<&Path>) -> String {
+    chosen.map_or(String::new(), |chosen| format!("{}\n\n", chosen.display()))
 }
 
 /// What is printed for a trace without stacks.

@@ -5,9 +5,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use vramtrace_format::cgroup;
 use vramtrace_reader::analysis::Bound;
+use vramtrace_reader::analysis::leaks::UnusedRule;
 use vramtrace_reader::files::{self, append};
 use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::leaks::RuleFacts;
 use vramtrace_reader::report::json::run::{Ended, Judged, RunRecord, RunRecords, read};
 use vramtrace_reader::trace::{Trace, host_name};
 
@@ -84,7 +84,7 @@ fn is_record(line: &[u8]) -> bool {
 pub struct Checks {
     pub reasons: Vec<String>,
     pub max_peak_bytes: Option<u64>,
-    pub unused_suppressions: Vec<RuleFacts>,
+    pub unused_suppressions: Vec<UnusedRule>,
 }
 
 pub fn append(

@@ -2,7 +2,7 @@
 
 use vramtrace_format::StackId;
 use vramtrace_reader::analysis::steps::{StepGrowth, Steps, growth};
-use vramtrace_reader::analysis::{Level, Process, StackClassifier};
+use vramtrace_reader::analysis::{Process, StackClassifier};
 use vramtrace_reader::report::json;
 use vramtrace_reader::report::text::steps::{NamedSteps, table};
 use vramtrace_reader::symbols::Symbols;
@@ -15,7 +15,6 @@ pub struct StepParts {
     steps: Steps,
     growth: Vec<StepGrowth>,
     symbols: Symbols,
-    level: Level,
 }
 
 impl StepParts {
@@ -26,19 +25,18 @@ impl StepParts {
         let grown = growth.iter().flat_map(|step| &step.grown);
         let stacks: Vec<StackId> = grown.map(|(_, stack, _)| *stack).collect();
         let symbols = Symbols::of(&process.definitions, &process.header, stacks);
-        Some(StepParts { steps, growth, symbols, level: Level::of(&process.state) })
+        Some(StepParts { steps, growth, symbols })
     }
 
     pub fn text(&self, process: &Process, full: bool) -> String {
         let classifier = StackClassifier::new(&self.symbols, &process.header);
-        let named = NamedSteps { steps: &self.steps, growth: &self.growth, level: self.level };
+        let named = NamedSteps { steps: &self.steps, growth: &self.growth };
         table(&named, &classifier, full)
     }
 
     pub fn facts(&self, process: &Process) -> Result<serde_json::Value, Failure> {
         let classifier = StackClassifier::new(&self.symbols, &process.header);
-        let facts =
-            json::steps::facts(&self.steps, &self.growth, &self.symbols, &classifier, self.level);
+        let facts = json::steps::facts(&self.steps, &self.growth, &classifier);
         Ok(serde_json::to_value(facts)?)
     }
 }

@@ -1,22 +1,20 @@
 //! `vramtrace tree`: who holds the memory, from the outermost frame in.
 
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::tree::{Node, Top, Tree};
-use vramtrace_reader::analysis::{Level, Moment, Process, RolesOf, StackClassifier};
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::holders::MomentFacts;
+use vramtrace_reader::analysis::tree::{Top, Tree};
+use vramtrace_reader::analysis::{Level, Moment, MomentFacts, Process, RolesOf, StackClassifier};
+use vramtrace_reader::facts::ProcessId;
 use vramtrace_reader::report::json::tree::{DeviceTree, SCHEMA, TreeReport};
 use vramtrace_reader::report::text::tree::{TreeOptions, tree};
-use vramtrace_reader::report::wording::{gpu_name, ordinal};
-use vramtrace_reader::symbols::Symbols;
+use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
-use super::reading::Question;
+use super::reading::{Question, held_at, show};
 use super::select::{DeviceArgs, ProcessArgs};
-use super::{caveats, level, moment};
+use super::{level, moment};
 use crate::console;
-use crate::error::{DONE, Outcome};
+use crate::error::Outcome;
 
 #[derive(clap::Args)]
 #[command(
@@ -68,90 +66,61 @@ enum By {
 /// Width of the output where stdout is not a terminal.
 const COLUMNS: usize = 100;
 
-/// The call tree of one device of one process.
-struct DeviceCallTree<'p> {
-    process: &'p Process,
-    device: DeviceId,
-    at_ns: u64,
-    root: Node,
-}
-
 pub fn run(args: Args) -> Outcome {
     let level = args.level.map(Level::from);
     let roles = (args.by == By::Role).then_some(RolesOf::All);
     let question =
         Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
     let read = question.ask(args.processes.open()?)?;
-    let all: Vec<DeviceCallTree> = read
-        .each()
-        .flat_map(|(process, trace)| device_trees(process, trace, &args, level))
-        .collect();
-    caveats::warn_damage(&read.traces);
-    match args.json {
-        true => {
-            let report = TreeReport {
-                schema: SCHEMA,
-                at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
-                devices: all.iter().map(facts).collect(),
-            };
-            console::json(&WithDamage::new(&report, &read.traces))
-                .and_then(|text| console::print(&text))?
-        }
-        false => console::print_text(&shown(&all, read.processes.len() > 1, &args))?,
-    }
-    Ok(DONE)
+    let all: Vec<DeviceTree> =
+        read.each().flat_map(|(process, trace)| device_trees(process, trace, &args)).collect();
+    let document = || TreeReport {
+        schema: SCHEMA,
+        at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
+        devices: &all,
+    };
+    show(&read.traces, args.json, document, || text(&all, read.processes.len() > 1, &args))
 }
 
-fn device_trees<'p>(
-    process: &'p Process,
-    trace: &Trace,
-    args: &Args,
-    level: Option<Level>,
-) -> Vec<DeviceCallTree<'p>> {
-    let level = level.unwrap_or(Level::of(&process.state));
-    let definitions = &process.definitions;
-    let (mut held, roles) = process.held_at(trace, args.at, level, args.by == By::Role);
-    held.retain(|device| args.device.includes(device));
-    let all = definitions.stacks().ids().chain(held.stacks());
-    let symbols = Symbols::of(definitions, &process.header, all);
-    let classifier = StackClassifier::new(&symbols, &process.header);
+fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree> {
+    let level = args.level.map_or(Level::of(&process.state), Level::from);
+    let wanted = |device| args.device.includes(device);
+    let by_role = args.by == By::Role;
+    let (who, roles) = held_at((process, trace), (args.at, level), by_role, wanted);
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
     let tree_of = |device: DeviceId| {
         let mut tree = Tree::new(&classifier, !args.no_fold);
         match (&roles, args.by) {
             (Some(roles), _) => tree.add_roles(roles, device),
-            (None, By::Library) => tree.add_holdings(&held, device, Top::Library),
-            (None, _) => tree.add_holdings(&held, device, Top::Frames),
+            (None, By::Library) => tree.add_holdings(&who.live, device, Top::Library),
+            (None, _) => tree.add_holdings(&who.live, device, Top::Frames),
         }
         tree.finish(&gpu_name(device))
     };
-    let device_tree = |(device, at_ns): (&DeviceId, &u64)| DeviceCallTree {
-        process,
+    let device_tree = |(device, at_ns): (&DeviceId, &u64)| DeviceTree {
+        process: ProcessId::of(&process.header),
         device: *device,
-        at_ns: *at_ns,
         root: tree_of(*device),
+        name: process.name(),
+        at_ns: *at_ns,
     };
-    held.at_ns.iter().map(device_tree).filter(|of| of.root.held.bytes > 0).collect()
+    who.live.at_ns.iter().map(device_tree).filter(|of| of.root.held.bytes > 0).collect()
 }
 
-fn facts<'t>(of: &'t DeviceCallTree) -> DeviceTree<'t> {
-    let (header, device) = (&of.process.header, ordinal(of.device));
-    DeviceTree { pid: header.pid, rank: header.rank, device, root: &of.root }
-}
-
-fn shown(all: &[DeviceCallTree], several: bool, args: &Args) -> String {
+fn text(all: &[DeviceTree], several: bool, args: &Args) -> String {
     let how = TreeOptions {
         least: args.least / 100.0,
         depth: args.depth,
         width: console::width().unwrap_or(COLUMNS),
     };
-    let one = |of: &DeviceCallTree| {
-        let name = if several { format!("{}, ", of.process.name()) } else { String::new() };
-        let when = args.at.words();
+    let when = args.at.words();
+    let one = |of: &DeviceTree| {
+        let name = if several { format!("{}, ", of.name) } else { String::new() };
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));
         tree(&of.root, &heading, how)
     };
     match all.is_empty() {
-        true => format!("no GPU memory was held {}\n", args.at.words()),
+        true => format!("no GPU memory was held {when}\n"),
         false => all.iter().map(one).collect::<Vec<_>>().join("\n"),
     }
 }

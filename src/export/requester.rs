@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Kind, StackId};
 
 use super::stacks::frame_name;
-use crate::analysis::StackClassifier;
-use crate::symbols::Symbols;
+use crate::analysis::{Level, StackClassifier};
+use crate::symbols::{Frame, Symbols};
 use crate::trace::{Definitions, Trace};
 
 /// The frames of a stack that exports show.
@@ -45,16 +45,16 @@ pub(super) fn who_of(
         names.collect::<Vec<_>>().join(";")
     };
     let who = |stack, block| {
-        let roles = if block { classifier.roles_of_block(stack) } else { classifier.roles(stack) };
-        let lead = classifier.frame(stack, roles.lead)?;
-        let caller = classifier.frame(stack, roles.caller);
-        let caller =
-            caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
+        let named = classifier.named(stack);
+        let words =
+            |frame: &Frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function);
+        let caller = named.caller().map(words);
+        let level = if block { Level::Tensor } else { Level::Driver };
         Some(Rc::new(Requester {
-            function: classifier.holder_name(stack, lead).into_owned(),
-            line: lead.place().unwrap_or_default(),
+            function: named.function()?.into_owned(),
+            line: named.lead()?.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
-            library: classifier.library_name(&roles).unwrap_or_default().to_string(),
+            library: classifier.library_at(stack, level).unwrap_or_default(),
             stack: if whole { frames(stack) } else { String::new() },
         }))
     };

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
-use vramtrace_reader::analysis::StackClassifier;
 use vramtrace_reader::analysis::leaks::{
     GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
 };
 use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
-use vramtrace_reader::report::text::oom::place;
+use vramtrace_reader::report::text::stack::place;
 use vramtrace_reader::trace::{Definitions, Trace};
 
 /// The lines of a device that grow, together.
@@ -28,7 +27,7 @@ pub fn growth_by_device(found: &Leaks) -> BTreeMap<DeviceId, Growth> {
     let mut all: BTreeMap<DeviceId, Growth> = BTreeMap::new();
     for leak in found.leaks.iter().filter(|leak| is_growing(leak)) {
         let growth = all.entry(leak.device).or_default();
-        growth.bytes_per_s += leak.rate().unwrap_or(0.0);
+        growth.bytes_per_s += leak.rate.unwrap_or(0.0);
         // The parts of the room that a second takes add up.
         let part = |left: f64| 1.0 / left.max(1e-3);
         let parts = [growth.full_in_s, leak.exhausted_in_s].into_iter().flatten().map(part);
@@ -212,18 +211,13 @@ impl Followed {
 }
 
 fn leaks(found: &Leaks) -> Vec<FoundLeak> {
-    let sure = || found.leaks.iter().filter(|leak| leak.is_sure());
-    if sure().next().is_none() {
-        return Vec::new();
-    }
-    let classifier = StackClassifier::new(&found.symbols, &found.header);
     let leak = |leak: &Leak| FoundLeak {
         device: leak.device,
         verdict: leak.verdict,
         bytes: leak.bytes,
-        bytes_per_s: leak.rate(),
+        bytes_per_s: leak.rate,
         full_in_s: leak.exhausted_in_s,
-        line: place(&classifier, leak.stack),
+        line: place(&leak.stack),
     };
-    sure().map(leak).collect()
+    found.leaks.iter().filter(|leak| leak.is_sure()).map(leak).collect()
 }

@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Serialize;
 use vramtrace_format::{
     DeviceId, Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, HistoryPhase, Kind,
     SummaryHolder,
 };
+
+use crate::facts;
 
 /// The whole time, minutes, and seconds.
 pub const TIERS: usize = 3;
@@ -35,13 +38,22 @@ pub struct Tier {
 }
 
 /// The part of the time that is known by samples. Times are ns since the start of the trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sampled {
+    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub from_ns: u64,
     /// From here on every event is known.
+    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub until_ns: u64,
-    /// Time for which there is one value: the shortest and the longest, ns.
+    /// The time for which there is one value: the shortest and the longest.
+    #[serde(rename = "finest_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub finest_ns: u64,
+    #[serde(rename = "coarsest_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub coarsest_ns: u64,
 }
 

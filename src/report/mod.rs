@@ -3,7 +3,6 @@
 
 pub mod html;
 pub mod json;
-mod leak_evidence;
 pub mod names;
 pub mod oom;
 mod segments;

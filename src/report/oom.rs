@@ -1,15 +1,18 @@
-//! The data that a list of a run's out-of-memory failures is made from.
+//! The out-of-memory failures of a run, and the refused requests of its processes: what a list and a document show.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde::Serialize;
 use vramtrace_format::{DeviceId, Header};
 
-use crate::analysis::oom::{Oom, RefusalCounts};
+use crate::analysis::oom::{Explained, Oom, OomsFound};
 use crate::analysis::whatif::Origin;
-use crate::replay::State;
+use crate::analysis::{NamedStack, StackClassifier};
+use crate::facts::{self, ProcessId};
+use crate::replay::{DeviceState, State};
+use crate::report::json::in_use::InUseFacts;
 use crate::symbols::Symbols;
-use crate::trace::Definitions;
+use crate::trace::{Definitions, Trace};
 
 /// The limit in which a replay fits.
 pub(crate) fn fits_in_words(origin: Origin) -> &'static str {
@@ -21,23 +24,107 @@ pub(crate) fn fits_in_words(origin: Origin) -> &'static str {
     }
 }
 
-/// One out-of-memory failure, with the definitions and symbols that name its parts.
-#[derive(Debug)]
+/// One out-of-memory failure.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ListedOom<'r> {
-    /// Counts from 1, in the order of the list.
+    /// From 1: the number that `--at` takes.
     pub number: usize,
+    #[serde(flatten)]
+    process: ProcessId,
+    #[serde(flatten)]
     pub oom: &'r Oom,
+    /// The driver's function; null at the level of tensors.
+    api: Option<String>,
+    /// Only of the failures that were selected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub post_mortem: Option<Explained>,
+    /// Of the request.
+    #[serde(skip)]
+    pub stack: NamedStack,
+    #[serde(skip)]
     pub header: &'r Header,
+    #[serde(skip)]
     pub trace: &'r Path,
-    pub definitions: &'r Definitions,
-    pub symbols: &'r Symbols,
+    #[serde(skip)]
+    pub is_running: bool,
 }
 
-/// The refused requests of a process that had no out-of-memory failure.
-#[derive(Debug)]
+impl<'r> ListedOom<'r> {
+    /// `symbols`: with the stack of the request.
+    pub fn of(
+        number: usize,
+        oom: &'r Oom,
+        trace: &'r Trace,
+        definitions: &Definitions,
+        symbols: &Symbols,
+    ) -> ListedOom<'r> {
+        let header = trace.header();
+        ListedOom {
+            number,
+            process: ProcessId::of(header),
+            oom,
+            api: (oom.site.0 > 0).then(|| definitions.site_api_name(oom.site)),
+            post_mortem: None,
+            stack: StackClassifier::new(symbols, header).named(oom.stack),
+            header,
+            trace: trace.path(),
+            is_running: trace.is_running(),
+        }
+    }
+}
+
+/// The refused requests of a process, with or without an out-of-memory failure.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessRefusals<'r> {
-    /// Empty where there is one process only.
-    pub name: String,
-    pub end: &'r State,
-    pub refusals: &'r BTreeMap<DeviceId, RefusalCounts>,
+    #[serde(flatten, serialize_with = "facts::process")]
+    #[cfg_attr(test, schemars(with = "ProcessId"))]
+    pub header: &'r Header,
+    #[serde(serialize_with = "facts::path")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub trace: &'r Path,
+    running: bool,
+    pub devices: Vec<DeviceRefusals<'r>>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DeviceRefusals<'r> {
+    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub id: DeviceId,
+    pub refusals: u64,
+    pub absorbed: u64,
+    /// Requests that passed a cap which only warns.
+    pub warned: u64,
+    ooms: u64,
+    peak_bytes: u64,
+    /// NVML's highest reading.
+    peak_process_bytes: Option<u64>,
+    /// The memory at the peak, split.
+    in_use_at_peak: InUseFacts,
+    cap_bytes: Option<u64>,
+    #[serde(skip)]
+    pub state: &'r DeviceState,
+}
+
+impl<'r> ProcessRefusals<'r> {
+    pub fn of(trace: &'r Trace, found: &OomsFound, end: &'r State) -> ProcessRefusals<'r> {
+        let used = end.devices.iter().filter(|(_, device)| device.was_used());
+        let devices = used.map(|(id, state)| DeviceRefusals {
+            id: *id,
+            refusals: state.refused(),
+            absorbed: found.refusals.get(id).map_or(0, |refusals| refusals.absorbed),
+            warned: state.warned,
+            ooms: found.ooms.iter().filter(|oom| oom.device == *id).count() as u64,
+            peak_bytes: state.peak.bytes,
+            peak_process_bytes: state.peak_sample.and_then(|at| at.sample.process_bytes),
+            in_use_at_peak: InUseFacts::of(&state.peak.in_use),
+            cap_bytes: state.cap_bytes,
+            state,
+        });
+        let (header, running) = (trace.header(), trace.is_running());
+        ProcessRefusals { header, trace: trace.path(), running, devices: devices.collect() }
+    }
 }

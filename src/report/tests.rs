@@ -368,7 +368,7 @@ fn what_is_held_at_a_moment_takes_two_decodes() {
         let collect = Collect { roles: collected, ..Collect::default() };
         let process = &read_all(&traces, read, collect, &|_, _| {})[0];
         let (held, roles) = process.held_at(&traces[0], moment, Level::Tensor, wants_roles);
-        assert!(!held.is_empty());
+        assert!(!held.held.is_empty());
         assert_eq!(roles.is_some_and(|roles| !roles.held.is_empty()), wants_roles);
         traces[0].decodes()
     };

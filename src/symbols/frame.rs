@@ -1,4 +1,4 @@
-//! One frame of a stack, with its names.
+//! One frame of a stack, with its names; as JSON the same in all documents.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ pub enum Language {
     Native,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frame {
     pub language: Language,
     /// Demangled; the qualified name where Python has it; `libfoo.so+0x1234` where none is known.
@@ -77,18 +78,21 @@ fn place_in(file: &str, line: Option<u32>) -> Option<String> {
 pub use vramtrace_format::layers::base_name;
 
 #[cfg(test)]
+impl Frame {
+    /// `library`: empty for none.
+    pub fn of(language: Language, function: &str, file: &str, library: &str) -> Frame {
+        let library = (!library.is_empty()).then(|| library.into());
+        Frame { language, function: function.into(), file: file.into(), line: Some(1), library }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn places_as_people_read_them() {
-        let frame = |file: &str, line| Frame {
-            language: Language::Python,
-            function: "f".into(),
-            file: file.into(),
-            line,
-            library: None,
-        };
+        let frame = |file: &str, line| Frame { line, ..Frame::of(Language::Python, "f", file, "") };
         assert_eq!(frame("/home/me/train.py", Some(41)).place().unwrap(), "train.py:41");
         assert_eq!(
             frame("/home/me/train.py", Some(41)).full_place().unwrap(),
@@ -100,16 +104,8 @@ mod tests {
 
     #[test]
     fn a_name_says_that_a_function_allocates() {
-        let says = |function: &str| {
-            let frame = Frame {
-                language: Language::Native,
-                function: function.into(),
-                file: "".into(),
-                line: None,
-                library: None,
-            };
-            frame.says_it_allocates()
-        };
+        let says =
+            |function: &str| Frame::of(Language::Native, function, "", "").says_it_allocates();
         for function in [
             "ggml_backend_cuda_buffer_type_alloc_buffer",
             "ggml_gallocr_reserve_n",

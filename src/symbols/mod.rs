@@ -19,6 +19,7 @@ pub use packed::{PackLimits, Packed};
 pub use torch_version::torch_version;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,9 +42,20 @@ pub const FREE_CACHE: StackId = StackId(u32::MAX);
 /// What people read in place of its frames.
 pub const FREE_CACHE_NAME: &str = "PyTorch cache (free)";
 
-/// The named stacks of one trace.
+/// The named stacks of one trace. Copies share one table.
 #[derive(Clone, Debug, Default)]
-pub struct Symbols {
+pub struct Symbols(Arc<SymbolTable>);
+
+impl Deref for Symbols {
+    type Target = SymbolTable;
+
+    fn deref(&self) -> &SymbolTable {
+        &self.0
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SymbolTable {
     frames: Vec<Frame>,
     stacks: FxHashMap<StackId, Named>,
     /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
@@ -87,14 +99,16 @@ impl Symbols {
         }
         namer.find_wrappers();
         namer.symbols.frames = namer.frames.into_iter().collect();
-        namer.symbols
+        Symbols(Arc::new(namer.symbols))
     }
 
     /// Of all stacks of the trace.
     pub fn of_all(definitions: &Definitions, header: &Header) -> Symbols {
         Symbols::of(definitions, header, definitions.stacks().ids())
     }
+}
 
+impl SymbolTable {
     /// Innermost first. Empty for a stack that is not known, or has no frames.
     pub fn stack(&self, id: StackId) -> impl DoubleEndedIterator<Item = &Frame> + Clone {
         self.indexes(id).iter().map(|index| &self.frames[*index as usize])
@@ -234,7 +248,7 @@ struct Namer<'s> {
     definitions: &'s Definitions,
     header: &'s Header,
     own_places: Places,
-    symbols: Symbols,
+    symbols: SymbolTable,
     frames: IndexSet<Frame, FxBuildHasher>,
     /// By index of the address; those that are wanted.
     places: FxHashMap<u32, Place>,
@@ -254,7 +268,7 @@ impl<'s> Namer<'s> {
             definitions,
             header,
             own_places: Places::of(header),
-            symbols: Symbols { patched_by, ..Symbols::default() },
+            symbols: SymbolTable { patched_by, ..SymbolTable::default() },
             frames: IndexSet::default(),
             places: FxHashMap::default(),
             python: FxHashMap::default(),

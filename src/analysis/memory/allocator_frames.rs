@@ -76,12 +76,8 @@ mod tests {
 
     #[test]
     fn allocators_and_the_dispatcher_are_no_holders() {
-        let native = |function: &str, library: &str| Frame {
-            language: Language::Native,
-            function: function.into(),
-            file: "".into(),
-            line: None,
-            library: Some(format!("/v/torch/lib/{library}").into()),
+        let native = |function: &str, library: &str| {
+            Frame::of(Language::Native, function, "", &format!("/v/torch/lib/{library}"))
         };
         for (function, library) in [
             (

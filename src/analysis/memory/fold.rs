@@ -46,13 +46,7 @@ mod tests {
 
     #[test]
     fn frames_that_pass_a_call_on_are_hidden_and_requesters_are_not() {
-        let frame = |language, function: &str, file: &str| Frame {
-            language,
-            function: function.into(),
-            file: file.into(),
-            line: Some(1),
-            library: None,
-        };
+        let frame = |language, function: &str, file: &str| Frame::of(language, function, file, "");
         let python = |function, file| frame(Language::Python, function, file);
         let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
         assert!(folds(&module, Layer::Framework, true));

@@ -7,19 +7,22 @@
 //! `torch.optim` to PyTorch; cuBLAS and NCCL are separate. A block's stack with frames of PyTorch
 //! alone belongs to PyTorch. The recorder applies the same rules (`shim/src/oom/names.rs`).
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
+use serde::{Serialize, Serializer};
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
 use super::allocator_frames::{self, is_allocator, is_pool};
 use super::fold::folds;
-use super::holdings::{Held, Holdings};
+use super::holdings::{Held, Holdings, Owner};
+use super::named::NamedStack;
 use super::places::{Layer, Places, is_dispatch};
-use crate::analysis::Level;
-use crate::analysis::{autograd, engines};
+use crate::analysis::engines::Role;
+use crate::analysis::{Level, autograd, engines};
+use crate::facts::{self, ProcessId};
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
 /// What two allocations have in common that belong to one holder.
@@ -33,47 +36,105 @@ pub enum GroupBy {
     Stack,
 }
 
-/// Memory of one device that stacks with the same line, function, library or frames hold.
-#[derive(Clone, Debug, PartialEq)]
+/// Memory of one device that stacks with the same line, function, library, frames or role hold.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holder {
-    pub device: DeviceId,
     pub bytes: u64,
+    /// The standard error of `bytes`, which samples of blocks estimate; absent where they are exact.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub error_bytes: u64,
+    /// Allocations; of memory that the driver took, the calls' functions and names that it took it for.
     pub count: u64,
-    /// Bytes whose memory is unmapped and may be mapped again. Not in `bytes`.
-    pub paused: u64,
-    /// Of `bytes`, physical memory that is mapped nowhere.
-    pub unmapped: u64,
-    /// The call that brought memory back after it had been unmapped.
-    pub brought_back_by: Option<StackId>,
-    /// The standard error of `bytes`, where they are estimated from samples of blocks; else 0.
-    pub error: u64,
-    /// Number of different stacks.
-    pub stacks: u64,
-    /// The stack with the most bytes. Reports show its frames for all.
-    pub stack: StackId,
-    /// The library that requested the memory: `cuBLAS`, `PyTorch`, the program's name. `None`: not
-    /// known from the stack.
+    /// Bytes without physical memory: it was unmapped and may be mapped again. Not in `bytes`.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub paused_bytes: u64,
+    /// The part of `bytes` that is physical memory without a mapping.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub unmapped_bytes: u64,
+    /// The call that mapped the memory again after it had been unmapped: its innermost frame outside
+    /// of frameworks.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "lead_frame")]
+    #[cfg_attr(test, schemars(with = "Option<Frame>"))]
+    pub brought_back_by: Option<NamedStack>,
+    /// The share of all held bytes of the device, 0 to 1.
+    pub share: f64,
+    /// Ordinal as the process saw it; null: not known.
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
+    /// The library that requested the memory: `cuBLAS`, `PyTorch`, the program's name. Null: not known from the stack.
     pub library: Option<String>,
+    /// Distinct stacks that are part of it. The frames are those of the largest.
+    pub stacks: u64,
+    #[serde(flatten)]
+    pub stack: NamedStack,
+    #[serde(flatten)]
+    pub process: ProcessId,
+    /// What the driver took the memory for, as in `driver_bytes` of a report; absent where it was allocated.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "facts::cause")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub driver_memory: Option<Cause>,
+    /// Only in a listing by role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub role: Option<Role>,
     /// True: blocks of PyTorch's cache. False: driver memory.
+    #[serde(skip)]
     pub of_cache: bool,
-    /// What the driver took the memory for. `None`: it was allocated.
-    pub cause: Option<Cause>,
-    /// Innermost frame outside of frameworks, as an index into the stack's frames.
-    pub lead: Option<usize>,
-    /// Innermost frame of the program's own tree outside of `lead`, as an index into the frames.
-    pub caller: Option<usize>,
 }
 
-/// Sum of the holders' bytes on a device.
-pub fn bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
-    let of_device = holders.iter().filter(|holder| holder.device == device);
-    of_device.map(|holder| holder.bytes).fold(0, u64::saturating_add)
+fn lead_frame<S: Serializer>(stack: &Option<NamedStack>, to: S) -> Result<S::Ok, S::Error> {
+    stack.as_ref().and_then(NamedStack::lead).serialize(to)
 }
 
-/// Sum of the bytes that the driver took on a device, of those of the holders.
-pub fn driver_bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
-    let taken = holders.iter().filter(|holder| holder.device == device && holder.cause.is_some());
-    taken.map(|holder| holder.bytes).fold(0, u64::saturating_add)
+/// Sum of the bytes of holders.
+pub fn sum_of<'h>(holders: impl IntoIterator<Item = &'h Holder>) -> u64 {
+    holders.into_iter().fold(0, |sum, holder| sum.saturating_add(holder.bytes))
+}
+
+/// Fills the shares, and puts the largest first.
+pub(in crate::analysis) fn shared_out(mut holders: Vec<Holder>) -> Vec<Holder> {
+    let mut totals: FxHashMap<DeviceId, u64> = FxHashMap::default();
+    for holder in &holders {
+        let total = totals.entry(holder.device).or_default();
+        *total = total.saturating_add(holder.bytes);
+    }
+    for holder in &mut holders {
+        holder.share = holder.bytes as f64 / totals[&holder.device].max(1) as f64;
+    }
+    holders.sort_by_key(|holder| {
+        let size = Reverse((holder.bytes, holder.paused_bytes, holder.count));
+        (size, holder.device, holder.role, holder.stack.id, holder.driver_memory)
+    });
+    holders
+}
+
+/// The sums of a group of stacks, and its largest stack.
+#[derive(Clone, Copy, Default)]
+pub(in crate::analysis) struct Group {
+    sum: Held,
+    stacks: u64,
+    /// Bytes of the largest stack.
+    most: u64,
+    pub stack: StackId,
+    pub roles: FrameRoles,
+    pub of_cache: bool,
+}
+
+impl Group {
+    /// Adds a stack. True: it is the largest one so far; of equal ones that with the lowest id, so that the output does
+    /// not depend on the order of hashes.
+    pub(in crate::analysis) fn add(&mut self, stack: StackId, held: Held) -> bool {
+        let first = self.stacks == 0;
+        self.sum.add(held);
+        self.stacks += 1;
+        let largest = first || (held.bytes, Reverse(stack)) > (self.most, Reverse(self.stack));
+        if largest {
+            (self.most, self.stack) = (held.bytes, stack);
+        }
+        largest
+    }
 }
 
 /// The layers and libraries of the frames of one process.
@@ -92,13 +153,15 @@ pub struct StackClassifier<'s> {
     titles: Vec<String>,
     /// Index of PyTorch in `titles`.
     torch: u32,
+    pub process: ProcessId,
 }
 
 /// The frames of one stack that name its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameRoles {
-    /// Index of the innermost frame outside of frameworks, see [`Holder::lead`].
+    /// Index of the innermost frame outside of frameworks.
     pub lead: Option<usize>,
+    /// Index of the innermost frame of the program's own tree outside of `lead`.
     pub caller: Option<usize>,
     library: Option<u32>,
 }
@@ -120,7 +183,8 @@ impl<'s> StackClassifier<'s> {
         let engines = frames.iter().map(engines::names_holder).collect();
         let program = title(places.program().to_string());
         let torch = title("PyTorch".to_string());
-        StackClassifier { symbols, layers, libraries, engines, program, titles, torch }
+        let process = ProcessId::of(header);
+        StackClassifier { symbols, layers, libraries, engines, program, titles, torch, process }
     }
 
     /// The roles of the frames of a stack of driver memory.
@@ -276,6 +340,11 @@ impl<'s> StackClassifier<'s> {
         Some(&self.titles[roles.library? as usize])
     }
 
+    /// The library that requested the memory of a stack at this level.
+    pub fn library_at(&self, stack: StackId, level: Level) -> Option<String> {
+        self.library_name(&self.roles_at(stack, level)).map(str::to_string)
+    }
+
     /// Whether a library other than the program and PyTorch requested the memory.
     pub fn is_other_library(&self, roles: &FrameRoles) -> bool {
         roles.library.is_some_and(|library| library != self.program && library != self.torch)
@@ -375,6 +444,14 @@ impl<'s> StackClassifier<'s> {
         lines
     }
 
+    /// What the stacks of one forward line have in common.
+    fn forward_key(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
+        let forward = self.symbols.forward_of(stack)?;
+        let roles = self.roles(forward);
+        let line = |at| self.frame(forward, at).map(|frame| (&frame.file, frame.line));
+        Some((line(Some(roles.lead?))?, line(roles.caller)))
+    }
+
     fn group<K: Hash + Eq>(
         &self,
         holdings: &Holdings,
@@ -385,54 +462,46 @@ impl<'s> StackClassifier<'s> {
             true => Some(self.symbols.why_empty(stack)),
             false => None,
         };
-        let mut all: FxHashMap<_, (Held, u64, Held, StackId, FrameRoles, bool)> =
-            FxHashMap::default();
-        let at = |(device, stack): &(DeviceId, StackId)| (*device, *stack);
-        let memory = holdings.held.iter().map(|(of, held)| (at(of), held, false, None));
-        let blocks = holdings.blocks.iter().map(|(of, held)| (at(of), held, true, None));
-        let driver = holdings.driver.iter();
-        let driver = driver.map(|((d, s, cause), held)| ((*d, *s), held, false, Some(*cause)));
-        for ((device, stack), &held, block, cause) in memory.chain(blocks).chain(driver) {
-            let roles = if block { self.roles_of_block(stack) } else { self.roles(stack) };
-            let group = all.entry((device, cause, why(stack), key(stack, &roles))).or_insert((
-                Held::default(),
-                0,
-                Held::default(),
-                stack,
-                roles,
-                block,
-            ));
-            group.0.add(held);
-            group.1 += 1;
-            // Of equal ones the lowest id, so that the output does not depend on the hash order.
-            let larger = held.bytes.cmp(&group.2.bytes).then(group.3.cmp(&stack));
-            if group.1 == 1 || larger == Ordering::Greater {
-                (group.2, group.3, group.4, group.5) = (held, stack, roles, block);
+        let mut all: FxHashMap<_, Group> = FxHashMap::default();
+        for (&Owner { device, stack, of_cache, cause }, held) in &holdings.held {
+            let roles = if of_cache { self.roles_of_block(stack) } else { self.roles(stack) };
+            let key = (device, cause, why(stack), key(stack, &roles));
+            let group = all.entry(key).or_default();
+            if group.add(stack, *held) {
+                (group.roles, group.of_cache) = (roles, of_cache);
             }
         }
-        let mut holders: Vec<Holder> = all
-            .into_iter()
-            .map(|((device, cause, ..), (held, stacks, _, stack, roles, of_cache))| Holder {
-                device,
-                bytes: held.bytes,
-                count: held.count,
-                paused: held.paused,
-                unmapped: held.unmapped,
-                brought_back_by: held.brought_back_by,
-                error: held.error(),
-                stacks,
-                stack,
-                library: self.library_name(&roles).map(str::to_string),
-                of_cache,
-                cause,
-                lead: roles.lead,
-                caller: roles.caller,
-            })
-            .collect();
-        holders.sort_by_key(|holder| {
-            let size = Reverse((holder.bytes, holder.paused, holder.count));
-            (size, holder.device, holder.stack, holder.cause)
-        });
-        holders
+        let holder = |((device, cause, ..), group): ((DeviceId, Option<Cause>, _, K), Group)| {
+            self.holder(device, cause, None, group)
+        };
+        shared_out(all.into_iter().map(holder).collect())
+    }
+
+    /// Without its share.
+    pub(in crate::analysis) fn holder(
+        &self,
+        device: DeviceId,
+        cause: Option<Cause>,
+        role: Option<Role>,
+        Group { sum, stacks, stack, roles, of_cache, .. }: Group,
+    ) -> Holder {
+        let brought_back_by = sum.brought_back_by.map(|by| self.named(by));
+        Holder {
+            bytes: sum.bytes,
+            error_bytes: sum.error(),
+            count: sum.count,
+            paused_bytes: sum.paused,
+            unmapped_bytes: sum.unmapped,
+            brought_back_by: brought_back_by.filter(|by| by.lead().is_some()),
+            share: 0.0,
+            device,
+            library: self.library_name(&roles).map(str::to_string),
+            stacks,
+            stack: self.named_by(stack, &roles),
+            process: self.process,
+            driver_memory: cause,
+            role,
+            of_cache,
+        }
     }
 }

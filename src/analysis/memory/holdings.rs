@@ -60,8 +60,31 @@ impl Held {
     }
 }
 
-type ByStack = FxHashMap<(DeviceId, StackId), Held>;
-type ByCause = FxHashMap<(DeviceId, StackId, Cause), Held>;
+/// Who holds memory: a stack on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    pub device: DeviceId,
+    pub stack: StackId,
+    /// Blocks of a framework's cache, or what is free in it. False: driver memory.
+    pub of_cache: bool,
+    /// What the driver took it for, in no allocation. `None`: it was allocated.
+    pub cause: Option<Cause>,
+}
+
+impl Owner {
+    pub fn of_memory(device: DeviceId, stack: StackId) -> Owner {
+        Owner { device, stack, of_cache: false, cause: None }
+    }
+
+    pub fn of_cache(device: DeviceId, stack: StackId) -> Owner {
+        Owner { of_cache: true, ..Owner::of_memory(device, stack) }
+    }
+
+    /// Of what the driver took for itself.
+    pub fn of_driver(device: DeviceId, stack: StackId, cause: Cause) -> Owner {
+        Owner { cause: Some(cause), ..Owner::of_memory(device, stack) }
+    }
+}
 
 /// What each stack held at a moment: a device's memory, without imports.
 ///
@@ -71,12 +94,9 @@ type ByCause = FxHashMap<(DeviceId, StackId, Cause), Held>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holdings {
     pub level: Level,
-    /// Driver memory; at the level of tensors without a framework's segments.
-    pub held: ByStack,
-    /// A framework's blocks, and the rest of its segments.
-    pub blocks: ByStack,
-    /// What the driver took for itself: in no allocation.
-    pub driver: ByCause,
+    /// Driver memory (at the level of tensors without a framework's segments), a framework's blocks, the rest of its
+    /// segments, and what the driver took for itself.
+    pub held: FxHashMap<Owner, Held>,
     /// The moment of each device's figures, ns since the start of the trace.
     pub at_ns: BTreeMap<DeviceId, u64>,
     /// Devices with a known peak whose events are missing in the trace: no stacks are known.
@@ -92,13 +112,13 @@ impl Holdings {
             ..Holdings::default()
         };
         each_piece(state, level, &mut |piece| {
-            let at = (piece.device, piece.stack);
-            let sum = match piece.what {
-                What::Memory => holdings.held.entry(at).or_default(),
-                What::Block | What::Free => holdings.blocks.entry(at).or_default(),
-                What::Driver(cause) => holdings.driver.entry((at.0, at.1, cause)).or_default(),
+            let (device, stack) = (piece.device, piece.stack);
+            let owner = match piece.what {
+                What::Memory => Owner::of_memory(device, stack),
+                What::Block | What::Free => Owner::of_cache(device, stack),
+                What::Driver(cause) => Owner::of_driver(device, stack, cause),
             };
-            sum.add(piece.held);
+            holdings.add(owner, piece.held);
         });
         holdings
     }
@@ -110,9 +130,7 @@ impl Holdings {
 
     /// Keeps the holdings of some devices.
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
-        self.held.retain(|(of, _), _| wanted(*of));
-        self.blocks.retain(|(of, _), _| wanted(*of));
-        self.driver.retain(|(of, _, _), _| wanted(*of));
+        self.held.retain(|owner, _| wanted(owner.device));
         self.at_ns.retain(|of, _| wanted(*of));
         self.not_known.retain(|of, _| wanted(*of));
     }
@@ -147,23 +165,22 @@ impl Holdings {
         at_peaks.found
     }
 
-    /// Driver memory, blocks, and what the driver took, with its cause.
-    pub fn all(&self) -> impl Iterator<Item = (DeviceId, StackId, Option<Cause>, Held)> {
-        let allocated = self.held.iter().chain(&self.blocks);
-        let allocated = allocated.map(|((device, stack), held)| (*device, *stack, None, *held));
-        let driver = self.driver.iter();
-        let driver =
-            driver.map(|((device, stack, cause), held)| (*device, *stack, Some(*cause), *held));
-        allocated.chain(driver)
+    pub fn add(&mut self, owner: Owner, held: Held) {
+        self.held.entry(owner).or_default().add(held);
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.blocks.is_empty() && self.driver.is_empty()
+    /// All bytes on a device.
+    pub fn bytes_on(&self, device: DeviceId) -> u64 {
+        let here = self.held.iter().filter(|(owner, _)| owner.device == device);
+        here.fold(0, |sum: u64, (_, held)| sum.saturating_add(held.bytes))
     }
 
     /// The stacks of the holders, and of the calls that mapped their memory again.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.all().flat_map(|(_, stack, _, held)| [Some(stack), held.brought_back_by]).flatten()
+        self.held
+            .iter()
+            .flat_map(|(owner, held)| [Some(owner.stack), held.brought_back_by])
+            .flatten()
     }
 }
 
@@ -199,18 +216,12 @@ impl Visitor for HoldingsAtPeaks {
                 return;
             };
             found.at_ns.insert(device, peak.time_ns);
-            for holder in recorded {
-                let sums = if holder.of_cache { &mut found.blocks } else { &mut found.held };
-                let sum = sums.entry((device, holder.stack)).or_default();
-                sum.add(Held { bytes: holder.bytes, count: holder.count, ..Held::default() });
-            }
+            recorded.into_iter().for_each(|(owner, held)| found.add(owner, held));
             return;
         }
         let mut here = Holdings::of_state(state, found.level);
         here.keep(device);
         found.held.extend(here.held);
-        found.blocks.extend(here.blocks);
-        found.driver.extend(here.driver);
         let at_ns = match until {
             Until::Time(time_ns) => time_ns,
             Until::Offset(_) | Until::End => state.time_ns,
@@ -434,6 +445,16 @@ impl<'s> Piece<'s> {
         let (device, stack) = (live.device, live.stack);
         Piece { what, device, stack, held, allocation: Some((key, live)) }
     }
+}
+
+/// The stacks of the memory that a framework's blocks lie in.
+pub(in crate::analysis) fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
+    let mut stacks = FxHashSet::default();
+    for segment in state.segments() {
+        let memory = segment.allocation(state).into_iter().chain(segment.objects(state));
+        stacks.extend(memory.map(|(_, live)| (live.device, live.stack)));
+    }
+    stacks
 }
 
 /// The place in the trace of a moment, for each device. `end`: the state at the end, with the peaks.

@@ -1,8 +1,12 @@
 //! The level of allocations that a figure counts: driver memory or tensors.
 
+use serde::Serialize;
+
 use crate::replay::State;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Allocations that the driver made.
     #[default]

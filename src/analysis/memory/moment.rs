@@ -2,6 +2,10 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+
+use crate::facts;
+
 /// The moment whose state is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
@@ -65,5 +69,32 @@ impl Moment {
                 format!("after step {number}").into()
             }
         }
+    }
+}
+
+/// A moment in a document.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MomentFacts {
+    /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
+    pub label: &'static str,
+    /// Since the start of the trace; null where the moment differs between devices or processes.
+    #[serde(rename = "seconds", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    at_ns: Option<u64>,
+}
+
+impl MomentFacts {
+    /// `at_ns`: the moment on each device. A time is in it only if one was requested or all are equal: each
+    /// device has its own peak.
+    pub fn of(moment: Moment, at_ns: impl IntoIterator<Item = u64>) -> MomentFacts {
+        let asked = match moment {
+            Moment::At(time_ns) | Moment::Event { time_ns, .. } => Some(time_ns),
+            _ => None,
+        };
+        let mut all: Vec<u64> = at_ns.into_iter().collect();
+        all.dedup();
+        let only = if let [only] = all[..] { Some(only) } else { None };
+        MomentFacts { label: moment.label(), at_ns: asked.or(only) }
     }
 }

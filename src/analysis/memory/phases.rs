@@ -55,7 +55,7 @@ impl InPhase {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRange {
     phase: usize,
     name: u32,
     /// `None`: a range of no thread.
@@ -85,7 +85,7 @@ struct PhaseObserver<'d> {
     phases: Vec<Phase>,
     /// Indexes of phases, by the enclosing phase and the name.
     known: FxHashMap<(Option<usize>, u32), usize>,
-    open: Vec<Open>,
+    open: Vec<OpenRange>,
     cut: u64,
     ignored: IgnoredRanges,
     /// Live bytes, and those without what is free in a cache.
@@ -155,7 +155,7 @@ impl<'d> PhaseObserver<'d> {
         }
         let began_ns = at.time_ns;
         self.make_room(at, thread.is_some());
-        self.open.push(Open { phase, name, thread, began_ns, kept: BTreeMap::new() });
+        self.open.push(OpenRange { phase, name, thread, began_ns, kept: BTreeMap::new() });
     }
 
     /// Of the ranges of threads, or of no thread. The ends of ranges with one name come for the younger ones first, so
@@ -172,14 +172,14 @@ impl<'d> PhaseObserver<'d> {
         }
     }
 
-    fn end(&mut self, at: &Stamped, which: impl Fn(&Open) -> bool) {
+    fn end(&mut self, at: &Stamped, which: impl Fn(&OpenRange) -> bool) {
         if let Some(index) = self.open.iter().rposition(which) {
             let open = self.open.remove(index);
             self.close(open, at.time_ns);
         }
     }
 
-    fn close(&mut self, open: Open, now_ns: u64) {
+    fn close(&mut self, open: OpenRange, now_ns: u64) {
         let phase = &mut self.phases[open.phase];
         let duration_ns = now_ns.saturating_sub(open.began_ns);
         phase.duration_ns = phase.duration_ns.saturating_add(duration_ns);
@@ -224,7 +224,7 @@ impl<'d> PhaseObserver<'d> {
     }
 }
 
-fn is_of(open: &Open, thread: ThreadId) -> bool {
+fn is_of(open: &OpenRange, thread: ThreadId) -> bool {
     open.thread.is_none_or(|of| of == thread)
 }
 

@@ -85,16 +85,6 @@ pub fn pool_hint(library: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn frame(language: Language, function: &str, file: &str, library: &str) -> Frame {
-        Frame {
-            language,
-            function: function.into(),
-            file: file.into(),
-            line: Some(1),
-            library: (!library.is_empty()).then(|| library.into()),
-        }
-    }
-
     fn places(command: &[&str]) -> Places {
         Places::of(&Header {
             executable: "/usr/bin/prog".into(),
@@ -132,17 +122,20 @@ mod tests {
             ("/v/site-packages/IPython/core/interactiveshell.py", Layer::Plumbing),
             ("", Layer::Plumbing),
         ] {
-            assert_eq!(places.layer(&frame(Language::Python, "f", file, "")), layer, "{file}");
+            assert_eq!(places.layer(&Frame::of(Language::Python, "f", file, "")), layer, "{file}");
         }
         let inline = self::places(&["python", "-c", "import torch"]);
-        assert_eq!(inline.layer(&frame(Language::Python, "<module>", "<string>", "")), Layer::Own);
+        assert_eq!(
+            inline.layer(&Frame::of(Language::Python, "<module>", "<string>", "")),
+            Layer::Own
+        );
         // What pip wrote beside the interpreter only starts a package.
         let started = self::places(&["/v/bin/python3", "/v/bin/pytest", "tests"]);
-        let layer = |file| started.layer(&frame(Language::Python, "<module>", file, ""));
+        let layer = |file| started.layer(&Frame::of(Language::Python, "<module>", file, ""));
         assert_eq!(layer("/v/bin/pytest"), Layer::Plumbing);
         assert_eq!(layer("/v/bin/other.py"), Layer::Package, "its directory is not the program's");
         let other = self::places(&["/v/bin/python3", "/v/bin/train", "big"]);
-        let script = frame(Language::Python, "main", "/v/bin/train", "");
+        let script = Frame::of(Language::Python, "main", "/v/bin/train", "");
         assert_eq!(
             other.layer(&script),
             Layer::Own,
@@ -154,7 +147,7 @@ mod tests {
         );
         // Started in the root: not everything is its own.
         let root = Places::of(&Header { working_directory: "/".into(), ..Header::default() });
-        let other = frame(Language::Python, "f", "/opt/other/tool.py", "");
+        let other = Frame::of(Language::Python, "f", "/opt/other/tool.py", "");
         assert_eq!(root.layer(&other), Layer::Package);
     }
 
@@ -195,7 +188,7 @@ mod tests {
             ),
             ("f", "", "/v/site-packages/xformers/_C.so", Layer::Framework, Some("xformers")),
         ] {
-            let frame = frame(Language::Native, function, file, library);
+            let frame = Frame::of(Language::Native, function, file, library);
             assert_eq!(places.layer(&frame), layer, "{function} {library}");
             assert_eq!(places.library(&frame).as_deref(), title, "{function} {library}");
         }

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashSet;
 use vramtrace_format::{DeviceId, StackId, SummaryHolder};
 
+use super::holdings::{Held, Owner, segment_stacks};
 use crate::analysis::{Level, Moment};
 use crate::replay::{Peak, State};
 use crate::symbols::FREE_CACHE;
@@ -22,17 +23,18 @@ impl RecordedPeaks {
         let Some(history) = end.history.as_ref().filter(|_| moment == Moment::Peak) else {
             return RecordedPeaks::default();
         };
-        let mut segments = FxHashSet::default();
-        for segment in end.segments() {
-            let memory = segment.allocation(end).into_iter().chain(segment.objects(end));
-            segments.extend(memory.map(|(_, live)| (live.device, live.stack)));
-        }
+        let segments = segment_stacks(end);
         let until_ns = history.span().map_or(0, |(_, until_ns)| until_ns);
         RecordedPeaks { holders: history.peak_holders.clone(), until_ns, segments }
     }
 
     /// The holders at a device's peak, at this level. `None`: they are not known.
-    pub(super) fn at(&self, device: DeviceId, peak: Peak, level: Level) -> Option<Vec<Recorded>> {
+    pub(super) fn at(
+        &self,
+        device: DeviceId,
+        peak: Peak,
+        level: Level,
+    ) -> Option<Vec<(Owner, Held)>> {
         let here = || self.holders.iter().filter(|holder| holder.device == device);
         if peak.time_ns > self.until_ns || here().next().is_none() {
             return None;
@@ -48,24 +50,15 @@ impl RecordedPeaks {
                 segments = segments.saturating_add(bytes);
                 continue;
             }
-            found.push(Recorded { stack, of_cache: of_framework, bytes, count });
+            let owner = Owner { of_cache: of_framework, ..Owner::of_memory(device, stack) };
+            found.push((owner, Held { bytes, count, ..Held::default() }));
         }
         if segments > blocks {
-            let bytes = segments - blocks;
-            found.push(Recorded { stack: FREE_CACHE, of_cache: true, bytes, count: 1 });
+            let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
+            found.push((Owner::of_cache(device, FREE_CACHE), free));
         }
         Some(found)
     }
-}
-
-/// What a stack held at a peak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Recorded {
-    pub stack: StackId,
-    /// Blocks of a framework, or the rest of its segments.
-    pub of_cache: bool,
-    pub bytes: u64,
-    pub count: u64,
 }
 
 #[cfg(test)]
@@ -101,8 +94,8 @@ mod tests {
         let peak = Peak { bytes: 100, time_ns: 50, ..Peak::default() };
         let recorded = RecordedPeaks::of(&end(60), Moment::Peak);
         let of = |stack, bytes| {
-            let stack = StackId(stack);
-            Recorded { stack, of_cache: false, bytes, count: 2 }
+            let held = Held { bytes, count: 2, ..Held::default() };
+            (Owner::of_memory(DeviceId(0), StackId(stack)), held)
         };
         let found = recorded.at(DeviceId(0), peak, Level::Driver);
         assert_eq!(found, Some(vec![of(1, 70), of(2, 30)]), "of this device");

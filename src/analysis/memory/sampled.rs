@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind, StackId};
 
 use super::holders::{GroupBy, Holder, StackClassifier};
-use super::holdings::{Held, Holdings};
+use super::holdings::{Held, Holdings, Owner};
 use super::sampled_phases::SampledPhase;
 use crate::analysis::engines::Role;
 use crate::replay::History;
@@ -72,9 +72,9 @@ impl SampledMoment {
             let of_framework = figures.of_framework;
             let here = holders.iter().filter(|holder| holder.device == device);
             for holder in here.filter(|holder| holder.of_framework == of_framework) {
-                let held = if of_framework { &mut holdings.blocks } else { &mut holdings.held };
-                let sum = held.entry((device, holder.stack)).or_default();
-                sum.add(Held { bytes: holder.highest, count: 1, ..Held::default() });
+                let of_cache = of_framework;
+                let owner = Owner { of_cache, ..Owner::of_memory(device, holder.stack) };
+                holdings.add(owner, Held { bytes: holder.highest, count: 1, ..Held::default() });
                 let sum = by_role.entry(role(of_framework, holder.stack)).or_default();
                 *sum = sum.saturating_add(holder.highest);
             }

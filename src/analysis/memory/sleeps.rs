@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
 
-use super::holdings::{Held, Holdings};
+use super::holdings::Holdings;
 use crate::analysis::{Level, StackClassifier};
 use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
 use crate::symbols::FREE_CACHE;
@@ -62,18 +62,18 @@ impl Sleeps {
 /// Finds the sleeps of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct SleepsObserver {
-    devices: BTreeMap<DeviceId, Watched>,
+    devices: BTreeMap<DeviceId, DeviceSleeps>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Watched {
+struct DeviceSleeps {
     found: Sleeps,
     asleep: u64,
-    open: Option<Open>,
+    open: Option<OpenSleep>,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenSleep {
     sleep: Sleep,
     went: FxHashMap<StackId, u64>,
     /// Bytes that were unmapped before this sleep.
@@ -82,7 +82,7 @@ struct Open {
     woke: bool,
 }
 
-impl Watched {
+impl DeviceSleeps {
     fn fell_asleep(&mut self, at: &Stamped, bytes: u64, by: StackId) {
         let before = self.asleep;
         self.asleep = self.asleep.saturating_add(bytes);
@@ -97,7 +97,7 @@ impl Watched {
                 lowest_ns: at.time_ns,
                 lowest_offset: at.offset,
             };
-            Open { sleep, went: FxHashMap::default(), before, woke: false }
+            OpenSleep { sleep, went: FxHashMap::default(), before, woke: false }
         });
         let went = open.went.entry(by).or_default();
         *went = went.saturating_add(bytes);
@@ -120,7 +120,7 @@ impl Watched {
     }
 
     fn close(&mut self, ended_ns: Option<u64>) {
-        let Some(Open { mut sleep, went, woke, .. }) = self.open.take() else { return };
+        let Some(OpenSleep { mut sleep, went, woke, .. }) = self.open.take() else { return };
         if !woke && ended_ns.is_some() {
             return;
         }
@@ -313,12 +313,14 @@ fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<ResidentPart, 
         add(ResidentPart::Reserves(kind), rest, rest);
     }
     let holdings = Holdings::of_state(state, level);
-    let here = |(device, _): &(&(DeviceId, StackId), &Held)| device.0 == id;
-    for ((_, stack), held) in holdings.held.iter().filter(here) {
-        add(ResidentPart::Memory(*stack), held.bytes, held.bytes.saturating_add(held.paused));
-    }
-    for ((_, stack), held) in holdings.blocks.iter().filter(here) {
-        add(ResidentPart::Blocks(*stack), held.bytes, held.bytes.saturating_add(held.paused));
+    for (of, held) in &holdings.held {
+        let part = match of.of_cache {
+            true => ResidentPart::Blocks(of.stack),
+            false => ResidentPart::Memory(of.stack),
+        };
+        if of.device == id && of.cause.is_none() {
+            add(part, held.bytes, held.bytes.saturating_add(held.paused));
+        }
     }
     all
 }

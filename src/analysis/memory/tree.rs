@@ -57,20 +57,13 @@ impl<'c, 's> Tree<'c, 's> {
 
     /// Adds the holdings of a device, below their libraries where `top` says so.
     pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, top: Top) {
-        let memory = holdings.held.iter().map(|(of, held)| (*of, held, Level::Driver, None));
-        let blocks = holdings.blocks.iter().map(|(of, held)| (*of, held, Level::Tensor, None));
-        let driver = holdings.driver.iter();
-        let driver = driver
-            .map(|((of, stack, cause), held)| ((*of, *stack), held, Level::Driver, Some(*cause)));
-        for ((of, stack), held, level, cause) in memory.chain(blocks).chain(driver) {
-            if of != device {
-                continue;
-            }
+        for (of, held) in holdings.held.iter().filter(|(of, _)| of.device == device) {
+            let level = if of.of_cache { Level::Tensor } else { Level::Driver };
             let library = (top == Top::Library).then(|| {
-                let roles = self.classifier.roles_at(stack, level);
+                let roles = self.classifier.roles_at(of.stack, level);
                 self.classifier.library_name(&roles).unwrap_or("?").to_string()
             });
-            self.add_below(library, stack, *held, cause.map(taken_by_driver));
+            self.add_below(library, of.stack, *held, of.cause.map(taken_by_driver));
         }
     }
 

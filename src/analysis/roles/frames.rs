@@ -202,77 +202,44 @@ fn last(function: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use super::FrameMark::Class as M;
     use super::*;
 
     fn python(file: &str, function: &str) -> FrameMark {
-        let frame = Frame {
-            language: Language::Python,
-            function: function.into(),
-            file: file.into(),
-            line: Some(1),
-            library: None,
-        };
-        mark(&frame)
+        mark(&Frame::of(Language::Python, function, file, ""))
     }
 
     fn native(library: &str, function: &str) -> FrameMark {
-        let frame = Frame {
-            language: Language::Native,
-            function: function.into(),
-            file: "".into(),
-            line: None,
-            library: Some(library.into()),
-        };
-        mark(&frame)
+        mark(&Frame::of(Language::Native, function, "", library))
     }
 
     #[test]
     fn python_frames_by_file_and_function() {
         let torch = |file: &str| format!("/v/lib/python3.12/site-packages/torch/{file}");
         for (file, function, mark) in [
-            (torch("nn/modules/module.py"), "Module._call_impl", FrameMark::Class(C::Forward)),
-            (torch("nn/modules/module.py"), "_call_impl", FrameMark::Class(C::Forward)),
-            (torch("nn/modules/module.py"), "Module._apply", FrameMark::Class(C::Load)),
-            (torch("nn/modules/linear.py"), "Linear.__init__", FrameMark::Class(C::Load)),
+            (torch("nn/modules/module.py"), "Module._call_impl", M(C::Forward)),
+            (torch("nn/modules/module.py"), "_call_impl", M(C::Forward)),
+            (torch("nn/modules/module.py"), "Module._apply", M(C::Load)),
+            (torch("nn/modules/linear.py"), "Linear.__init__", M(C::Load)),
             (torch("nn/modules/linear.py"), "Linear.forward", FrameMark::None),
-            (torch("optim/adam.py"), "Adam._init_group", FrameMark::Class(C::OptimizerState)),
-            (torch("optim/adam.py"), "_multi_tensor_adam", FrameMark::Class(C::Optimizer)),
-            (torch("optim/sgd.py"), "SGD.step", FrameMark::Class(C::Optimizer)),
+            (torch("optim/adam.py"), "Adam._init_group", M(C::OptimizerState)),
+            (torch("optim/adam.py"), "_multi_tensor_adam", M(C::Optimizer)),
+            (torch("optim/sgd.py"), "SGD.step", M(C::Optimizer)),
             (torch("optim/optimizer.py"), "Optimizer.zero_grad", FrameMark::None),
             (torch("optim/lr_scheduler.py"), "LRScheduler.step", FrameMark::None),
-            (
-                torch("autograd/function.py"),
-                "BackwardCFunction.apply",
-                FrameMark::Class(C::Backward),
-            ),
+            (torch("autograd/function.py"), "BackwardCFunction.apply", M(C::Backward)),
             (torch("autograd/function.py"), "Function.apply", FrameMark::None),
-            (torch("_tensor.py"), "Tensor.backward", FrameMark::Class(C::Backward)),
-            (
-                torch("utils/checkpoint.py"),
-                "_checkpoint_hook.unpack_hook",
-                FrameMark::Class(C::Recompute),
-            ),
-            (
-                "/v/transformers/cache_utils.py".into(),
-                "DynamicLayer.update",
-                FrameMark::Class(C::Cache),
-            ),
-            ("/home/me/attention.py".into(), "make_kv_cache", FrameMark::Class(C::Cache)),
-            ("/home/me/train.py".into(), "Net.__init__", FrameMark::Class(C::Constructor)),
-            ("/home/me/train.py".into(), "step", FrameMark::Class(C::Outside)),
-            ("/home/me/train.py".into(), "Trainer.optimizer_step", FrameMark::Class(C::Outside)),
-            (
-                "/v/apex/optimizers/fused_adam.py".into(),
-                "FusedAdam.step",
-                FrameMark::Class(C::Optimizer),
-            ),
-            (
-                "/v/apex/optimizers/fused_adam.py".into(),
-                "FusedAdam.__init__",
-                FrameMark::Class(C::Constructor),
-            ),
+            (torch("_tensor.py"), "Tensor.backward", M(C::Backward)),
+            (torch("utils/checkpoint.py"), "_checkpoint_hook.unpack_hook", M(C::Recompute)),
+            ("/v/transformers/cache_utils.py".into(), "DynamicLayer.update", M(C::Cache)),
+            ("/home/me/attention.py".into(), "make_kv_cache", M(C::Cache)),
+            ("/home/me/train.py".into(), "Net.__init__", M(C::Constructor)),
+            ("/home/me/train.py".into(), "step", M(C::Outside)),
+            ("/home/me/train.py".into(), "Trainer.optimizer_step", M(C::Outside)),
+            ("/v/apex/optimizers/fused_adam.py".into(), "FusedAdam.step", M(C::Optimizer)),
+            ("/v/apex/optimizers/fused_adam.py".into(), "FusedAdam.__init__", M(C::Constructor)),
             ("<string>".into(), "<module>", FrameMark::None),
-            ("/home/me/ops.py".into(), "Rotate.backward", FrameMark::Class(C::Backward)),
+            ("/home/me/ops.py".into(), "Rotate.backward", M(C::Backward)),
             (torch("_dynamo/eval_frame.py"), "_TorchDynamoContext._fn", FrameMark::Compiled),
         ] {
             assert_eq!(python(&file, function), mark, "{file} {function}");
@@ -282,33 +249,17 @@ mod tests {
     #[test]
     fn native_frames_by_function_and_library() {
         for (library, function, mark) in [
-            (
-                "/x/libtorch_cuda.so",
-                "at::cuda::getCUDABlasLtWorkspace",
-                FrameMark::Class(C::Is(Role::Workspace)),
-            ),
-            (
-                "/x/libcublas.so.13",
-                "libcublas.so.13+0x5b45ee",
-                FrameMark::Class(C::Is(Role::Workspace)),
-            ),
-            ("/x/libnccl.so.2", "ncclCommInitRank", FrameMark::Class(C::Is(Role::Communication))),
-            ("/x/libtorch_cuda.so", "ncclAlloc", FrameMark::Class(C::Is(Role::Communication))),
-            (
-                "/x/libtorch_cpu.so",
-                "torch::autograd::AccumulateGrad::apply",
-                FrameMark::Class(C::Accumulate),
-            ),
+            ("/x/libtorch_cuda.so", "at::cuda::getCUDABlasLtWorkspace", M(C::Is(Role::Workspace))),
+            ("/x/libcublas.so.13", "libcublas.so.13+0x5b45ee", M(C::Is(Role::Workspace))),
+            ("/x/libnccl.so.2", "ncclCommInitRank", M(C::Is(Role::Communication))),
+            ("/x/libtorch_cuda.so", "ncclAlloc", M(C::Is(Role::Communication))),
+            ("/x/libtorch_cpu.so", "torch::autograd::AccumulateGrad::apply", M(C::Accumulate)),
             (
                 "/x/libtorch_cpu.so",
                 "torch::autograd::generated::MmBackward0::apply",
-                FrameMark::Class(C::Backward),
+                M(C::Backward),
             ),
-            (
-                "/x/libtorch_cpu.so",
-                "torch::autograd::Engine::thread_main",
-                FrameMark::Class(C::Backward),
-            ),
+            ("/x/libtorch_cpu.so", "torch::autograd::Engine::thread_main", M(C::Backward)),
             ("/x/libtorch_cpu.so", "at::_ops::mm::call", FrameMark::None),
         ] {
             assert_eq!(native(library, function), mark, "{function}");

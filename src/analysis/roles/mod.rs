@@ -33,6 +33,6 @@ pub use by_stack::RolesByStack;
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub(super) use frames::{FrameMark, mark};
 pub use held::{HeldByRole, RolesAt};
-pub use holders::{RoleHolder, holders};
+pub use holders::holders;
 pub use now::RolesNow;
 pub(super) use stack_class::{Phase as RolePhase, StackClass, StackClasses};

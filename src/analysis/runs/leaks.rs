@@ -2,56 +2,84 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+
 use super::ranks::key;
-use crate::analysis::leaks::{Leak, Leaks};
-use crate::analysis::{GroupBy, StackClassifier};
+use crate::analysis::leaks::{Leak, Leaks, Verdict};
+use crate::analysis::{GroupBy, Level, NamedStack};
+use crate::facts::{self, ProcessId};
 
 /// One leak of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MergedLeak {
-    /// Of all processes.
+    /// The verdict on the leak with the highest confidence, and of these the largest. The frames are those of this leak.
+    pub verdict: Verdict,
+    pub level: Level,
+    #[serde(serialize_with = "facts::thousandths")]
+    pub confidence: f64,
+    #[serde(flatten)]
+    pub stack: NamedStack,
+    pub library: Option<String>,
+    /// Of all processes together.
     pub bytes: u64,
-    /// Which processes, and which of their leaks. In order.
-    pub places: Vec<(usize, usize)>,
-    /// The surest of them, and of these the largest: it stands for all.
+    pub in_processes: Vec<LeakOfProcess>,
+    /// The process and the leak there that stands for all.
+    #[serde(skip)]
     pub shown: (usize, usize),
 }
 
-impl MergedLeak {
-    /// The smallest and the largest of them.
-    pub fn range(&self, found: &[Leaks]) -> (u64, u64) {
-        let bytes = || self.places.iter().map(|(process, leak)| found[*process].leaks[*leak].bytes);
-        (bytes().min().unwrap_or(0), bytes().max().unwrap_or(0))
-    }
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LeakOfProcess {
+    #[serde(flatten)]
+    pub id: ProcessId,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
+    pub bytes: u64,
+    /// Index of the process.
+    #[serde(skip)]
+    pub process: usize,
 }
 
 /// Leaks of several processes, the sure and the large ones first.
 pub fn merge(found: &[Leaks]) -> Vec<MergedLeak> {
-    let leak = |(process, leak): (usize, usize)| -> &Leak { &found[process].leaks[leak] };
-    let mut known: HashMap<_, usize> = HashMap::new();
-    let mut all: Vec<MergedLeak> = Vec::new();
+    let mut known: HashMap<_, Vec<(usize, usize)>> = HashMap::new();
     for (process, leaks) in found.iter().enumerate() {
-        let classifier = StackClassifier::new(&leaks.symbols, &leaks.header);
-        for (index, this) in leaks.leaks.iter().enumerate() {
-            let roles = classifier.roles_at(this.stack, this.level);
-            let key = (this.level, key(&classifier, this.stack, &roles, GroupBy::Line));
-            let place = (process, index);
-            let next = all.len();
-            let at = *known.entry(key).or_insert(next);
-            if at == next {
-                all.push(MergedLeak { bytes: 0, places: Vec::new(), shown: place });
-            }
-            let merged = &mut all[at];
-            merged.bytes = merged.bytes.saturating_add(this.bytes);
-            merged.places.push(place);
-            let shown = leak(merged.shown);
-            if (this.confidence, this.bytes) > (shown.confidence, shown.bytes) {
-                merged.shown = place;
-            }
+        for (index, leak) in leaks.leaks.iter().enumerate() {
+            let key = key(&leak.stack, leak.library.as_deref(), GroupBy::Line);
+            known.entry((leak.level, key)).or_default().push((process, index));
         }
     }
-    all.sort_by_key(|merged| {
-        (leak(merged.shown).confidence < 0.5, std::cmp::Reverse(merged.bytes))
-    });
+    let mut groups: Vec<Vec<(usize, usize)>> = known.into_values().collect();
+    groups.sort_unstable();
+    let mut all: Vec<MergedLeak> = groups.iter().map(|places| merged(found, places)).collect();
+    all.sort_by_key(|merged| (merged.confidence < 0.5, std::cmp::Reverse(merged.bytes)));
     all
+}
+
+/// `places`: of each the process, and its number there; in order.
+fn merged(found: &[Leaks], places: &[(usize, usize)]) -> MergedLeak {
+    let leak = |(process, leak): (usize, usize)| -> &Leak { &found[process].leaks[leak] };
+    let rank = |place| (leak(place).confidence, leak(place).bytes);
+    let surest = places.iter().copied().reduce(|a, b| if rank(b) > rank(a) { b } else { a });
+    let shown = surest.unwrap_or_default();
+    let of = |&(process, index): &(usize, usize)| {
+        let Leak { process: id, device, bytes, .. } = *leak((process, index));
+        LeakOfProcess { id, device, bytes, process }
+    };
+    let in_processes: Vec<LeakOfProcess> = places.iter().map(of).collect();
+    let Leak { verdict, level, confidence, stack, library, .. } = leak(shown);
+    MergedLeak {
+        verdict: *verdict,
+        level: *level,
+        confidence: *confidence,
+        stack: stack.clone(),
+        library: library.clone(),
+        bytes: in_processes.iter().fold(0, |sum: u64, of| sum.saturating_add(of.bytes)),
+        in_processes,
+        shown,
+    }
 }

@@ -8,8 +8,8 @@ use vramtrace_format::Header;
 use vramtrace_reader::analysis::roles::RoleLearner;
 use vramtrace_reader::analysis::{GroupBy, Holdings, Level, StackClassifier, with_cause};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
-use vramtrace_reader::report::text::oom::place;
-use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
+use vramtrace_reader::report::text::stack::place;
+use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::{Definitions, OpenError, Trace};
 
 use super::inside::{self, Inside};
@@ -146,9 +146,9 @@ pub(super) fn lines(definitions: &Definitions, header: &Header, state: &State) -
     let mut lines: FxHashMap<String, Line> = FxHashMap::default();
     let holders = classifier.holders(&holdings, GroupBy::Line);
     // What is free in a cache is no holder: it is shown among the roles.
-    for holder in holders.into_iter().filter(|holder| holder.stack != FREE_CACHE) {
-        let name = place(&classifier, holder.stack).unwrap_or_else(|| "(no frames)".into());
-        let name = with_cause(holder.cause, name);
+    for holder in holders.into_iter().filter(|holder| !holder.stack.is_free_cache()) {
+        let name = place(&holder.stack).unwrap_or_else(|| "(no frames)".into());
+        let name = with_cause(holder.driver_memory, name);
         let line = lines.entry(name.clone()).or_insert(Line { name, bytes: 0, count: 0, grew: 0 });
         line.bytes = line.bytes.saturating_add(holder.bytes);
         line.count = line.count.saturating_add(holder.count);

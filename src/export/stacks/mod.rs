@@ -8,7 +8,7 @@ mod samples;
 use std::io::{self, Write};
 
 use super::processes::{TracedProcess, processes};
-use crate::analysis::{Holdings, Level, Moment, Process};
+use crate::analysis::{Held, Holdings, Level, Moment, Owner, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
 pub(super) use samples::frame_name;
@@ -39,11 +39,12 @@ pub fn gather(
         let level = level.unwrap_or(Level::of(&state));
         let holdings = Holdings::at(trace, &definitions, &state, moment, level);
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
-        let mut samples: Vec<StackSample> = holdings
-            .all()
-            .filter(|(.., held)| held.bytes > 0 || held.paused > 0)
-            .map(|(device, stack, cause, held)| StackSample { device, stack, cause, held })
-            .collect();
+        let held = holdings.held.iter().filter(|(_, held)| held.bytes > 0 || held.paused > 0);
+        let sample = |(owner, held): (&Owner, &Held)| {
+            let Owner { device, stack, cause, .. } = *owner;
+            StackSample { device, stack, cause, held: *held }
+        };
+        let mut samples: Vec<StackSample> = held.map(sample).collect();
         samples.sort_unstable_by_key(|sample| (sample.device, sample.stack, sample.cause));
         ProcessStacks {
             label: process.label,

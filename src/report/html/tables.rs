@@ -87,18 +87,14 @@ pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Heade
         let key = (kind.cause(), classifier.holder_key(*stack, level));
         let (holder, is_new) = holders.insert_full(key);
         if is_new {
-            let lead = classifier.frame(*stack, roles.lead);
-            let caller = classifier.frame(*stack, roles.caller);
-            let empty = symbols.indexes(*stack).is_empty();
+            let named = classifier.named(*stack);
             tables.holders.push(HolderName {
-                line: lead.and_then(Frame::place).unwrap_or_default(),
-                function: lead
-                    .map(|lead| classifier.holder_name(*stack, lead).into_owned())
-                    .unwrap_or_default(),
-                caller: caller.map(place_and_function).unwrap_or_default(),
+                line: named.lead().and_then(Frame::place).unwrap_or_default(),
+                function: named.function().unwrap_or_default().into_owned(),
+                caller: named.caller().map(place_and_function).unwrap_or_default(),
                 library,
                 driver_memory: kind.cause().map(Cause::words),
-                why: empty.then(|| symbols.why_empty(*stack)),
+                why: named.why_no_frames(),
             });
         }
         tables.owners.push((node, kind.number(), device.0, holder as u32, library));

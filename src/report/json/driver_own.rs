@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use vramtrace_format::Cause;
 
-use super::stack::{FrameFacts, frame_facts};
 use crate::analysis::{Process, Reconciled, StackClassifier, TakenBy, taken_by};
 use crate::replay::DeviceState;
+use crate::symbols::Frame;
 
 /// Memory that the driver allocated for itself after calls from one line of code.
 #[derive(Debug, Serialize)]
@@ -23,8 +23,8 @@ pub struct TakenFacts {
     pub name: Option<String>,
     pub library: Option<String>,
     /// As in `holders`.
-    pub lead: Option<FrameFacts>,
-    pub caller: Option<FrameFacts>,
+    pub lead: Option<Frame>,
+    pub caller: Option<Frame>,
 }
 
 /// Bytes by cause. Bytes without a known cause are `unknown`, which may be negative.
@@ -44,7 +44,7 @@ pub(super) fn taken_facts(process: &Process, device: &DeviceState, top: usize) -
             classifier.as_ref().map(|classifier| (classifier, classifier.roles(taken.stack)));
         let frame = |at: fn(&crate::analysis::FrameRoles) -> Option<usize>| {
             let (classifier, roles) = roles.as_ref()?;
-            classifier.frame(taken.stack, at(roles)).map(frame_facts)
+            classifier.frame(taken.stack, at(roles)).cloned()
         };
         TakenFacts {
             bytes: taken.bytes,

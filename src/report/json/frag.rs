@@ -3,9 +3,8 @@
 use serde::Serialize;
 use vramtrace_format::Header;
 
-use super::stack::{StackFacts, autograd_name, stack_facts, why_no_frames};
-use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, Pin};
+use crate::analysis::{NamedStack, StackClassifier};
 
 pub const SCHEMA: &str = "vramtrace.frag/1";
 
@@ -36,13 +35,7 @@ pub struct PinFacts {
     pub library: Option<String>,
     /// Of the stack with the most bytes. Innermost first.
     #[serde(flatten)]
-    pub stack: StackFacts,
-    /// The name where no line of the program is known: a node of the autograd graph.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Why there are no frames.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub no_frames: Option<&'static str>,
+    pub stack: NamedStack,
 }
 
 /// The most holders in the document: a trace may have thousands.
@@ -60,8 +53,6 @@ fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
     PinFacts {
         pin: *pin,
         library: classifier.library_name(&roles).map(str::to_string),
-        stack: stack_facts(classifier.symbols, pin.stack, roles.lead, roles.caller),
-        name: autograd_name(classifier, pin.stack, roles.lead),
-        no_frames: why_no_frames(classifier.symbols, pin.stack),
+        stack: classifier.named(pin.stack),
     }
 }

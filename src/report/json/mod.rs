@@ -20,14 +20,8 @@ mod sampled;
 #[cfg(test)]
 mod schemas;
 mod sleeps;
-mod stack;
 pub mod steps;
 mod torch;
 pub mod tree;
 pub mod verify;
 pub mod whatif;
-
-/// For keys that are absent where they are 0.
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
-}

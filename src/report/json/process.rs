@@ -9,11 +9,14 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::in_use::InUseFacts;
-use super::leaks::{SampledFacts, sampled_facts as time_facts};
 use super::sampled::{SampledMomentFacts, facts as sampled_facts};
 use crate::analysis::fits::marked_batches;
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{Held, Process, SampledPhase, Standing, largest, outliers, reconcile};
+use crate::analysis::{
+    GroupBy, Held, Holder, Process, SampledPhase, StackClassifier, Standing, largest, outliers,
+    reconcile,
+};
+use crate::replay::history::Sampled;
 use crate::replay::state::HostSums;
 use crate::replay::{DeviceState, OffSpan, RefusalAt};
 use crate::report::wording;
@@ -48,7 +51,7 @@ pub struct ProcessFacts {
     pub history_from_s: f64,
     /// What the recorder's samples tell of the time before; absent where no events were erased, or there are no samples.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sampled_before: Option<SampledFacts>,
+    pub sampled_before: Option<Sampled>,
     /// False: events are missing and no complete checkpoint follows: live figures may be wrong.
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
@@ -206,8 +209,8 @@ pub struct DeviceFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceHolders {
-    pub at_peak: Vec<super::holders::HolderFacts>,
-    pub live: Vec<super::holders::HolderFacts>,
+    pub at_peak: Vec<Holder>,
+    pub live: Vec<Holder>,
     /// Bytes by role, largest first; absent where no blocks of a cache were recorded, and no engine is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roles_at_peak: Option<Vec<RoleFacts>>,
@@ -310,7 +313,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
         ended_out_of_memory: !process.ended_out_of_memory().is_empty(),
         running: process.running,
         history_from_s: seconds(state.history_from_ns),
-        sampled_before: process.erased_time().as_ref().map(time_facts),
+        sampled_before: process.erased_time(),
         live_is_known: state.live_is_known(),
         stopped: state
             .stopped
@@ -420,7 +423,11 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             .collect(),
         refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
         holders: process.who.as_ref().map(|who| {
-            let facts = |holdings| super::holders::facts(process, who, holdings, Some(id), top);
+            let classifier = StackClassifier::new(&who.symbols, &process.header);
+            let facts = |holdings| {
+                let holders = classifier.holders(holdings, GroupBy::Line).into_iter();
+                holders.filter(|holder| holder.device == id).take(top).collect()
+            };
             let roles_at_peak = who.peak_roles.as_ref().map(|roles| roles_of(roles, id));
             DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live), roles_at_peak }
         }),

@@ -1,13 +1,12 @@
 //! The key `run` of `report --json`, which describes several processes together.
 
 use serde::Serialize;
-use vramtrace_format::{Cause, SummaryMoment};
+use vramtrace_format::SummaryMoment;
 
-use super::stack::{StackFacts, stack_facts};
+use crate::analysis::GroupBy;
 use crate::analysis::ranks::{
-    Card, Holders, Imbalance, Merged, Rank, cards, holders_of, imbalance, merge,
+    Card, Imbalance, MergedHolder, Rank, cards, holders_of, imbalance, merge,
 };
-use crate::analysis::{GroupBy, StackClassifier};
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -17,8 +16,8 @@ pub struct RunFacts {
     /// Null: fewer than two processes used GPU memory.
     pub imbalance: Option<ImbalanceFacts>,
     /// The holders of all processes at the peaks of their devices.
-    pub held_at_peaks: Vec<HeldFacts>,
-    pub held_at_end: Vec<HeldFacts>,
+    pub held_at_peaks: Vec<MergedHolder>,
+    pub held_at_end: Vec<MergedHolder>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,31 +61,6 @@ impl ImbalanceFacts {
     }
 }
 
-/// One holder, with all processes that have it.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HeldFacts {
-    pub bytes: u64,
-    pub count: u64,
-    pub library: Option<String>,
-    /// As in `holders`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub driver_memory: Option<&'static str>,
-    #[serde(flatten)]
-    pub stack: StackFacts,
-    pub processes: Vec<HeldByFacts>,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct HeldByFacts {
-    /// Index in `processes`.
-    pub process: usize,
-    pub pid: u32,
-    pub rank: Option<u32>,
-    pub bytes: u64,
-}
-
 /// The value of `run`. `top`: the most holders at each moment.
 pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
     let card = |card: Card| CardFacts {
@@ -107,33 +81,8 @@ pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
 }
 
 /// The merged holders of all processes at a moment.
-fn held(ranks: &[Rank], moment: SummaryMoment, top: usize) -> Vec<HeldFacts> {
-    let classifiers: Vec<StackClassifier> =
-        ranks.iter().map(|rank| StackClassifier::new(&rank.symbols, &rank.header)).collect();
-    let sources = holders_of(ranks, &classifiers, moment);
-    let all = merge(&sources, GroupBy::Line);
-    let of = |process: usize| (ranks[process].header.pid, ranks[process].header.rank);
-    all.iter().take(top).map(|merged| held_facts(&sources, merged, of)).collect()
-}
-
-/// One merged holder. `of`: pid and rank of a process by its index.
-pub fn held_facts(
-    sources: &[Holders],
-    merged: &Merged,
-    of: impl Fn(usize) -> (u32, Option<u32>),
-) -> HeldFacts {
-    let (source, nth) = merged.largest;
-    let (classifier, holder) = (sources[source].classifier, &sources[source].holders[nth]);
-    let by = |&(process, bytes): &(usize, u64)| {
-        let (pid, rank) = of(process);
-        HeldByFacts { process, pid, rank, bytes }
-    };
-    HeldFacts {
-        bytes: merged.bytes,
-        count: merged.count,
-        library: holder.library.clone(),
-        driver_memory: holder.cause.map(Cause::name),
-        stack: stack_facts(classifier.symbols, holder.stack, holder.lead, holder.caller),
-        processes: merged.processes.iter().map(by).collect(),
-    }
+fn held(ranks: &[Rank], moment: SummaryMoment, top: usize) -> Vec<MergedHolder> {
+    let mut all = merge(&holders_of(ranks, moment), GroupBy::Line);
+    all.truncate(top);
+    all
 }

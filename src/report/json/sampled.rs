@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::stack::{StackFacts, stack_facts};
-use crate::analysis::{Process, SampledLevel, SampledMoment, SampledPhase};
+use crate::analysis::{NamedStack, Process, SampledLevel, SampledMoment, SampledPhase};
 use crate::report::wording::ordinal;
 
 #[derive(Debug, Serialize)]
@@ -59,7 +58,7 @@ pub struct SampledHolderFacts {
     pub bytes: u64,
     pub library: Option<String>,
     #[serde(flatten)]
-    pub stack: StackFacts,
+    pub stack: NamedStack,
 }
 
 fn by_role(of: &SampledLevel) -> Option<BTreeMap<&'static str, u64>> {
@@ -82,7 +81,7 @@ pub(super) fn facts(process: &Process, found: &SampledMoment, top: usize) -> Sam
             .map(|holder| SampledHolderFacts {
                 bytes: holder.bytes,
                 library: holder.library.clone(),
-                stack: stack_facts(&found.symbols, holder.stack, holder.lead, holder.caller),
+                stack: holder.stack.clone(),
             })
             .collect(),
         by_role: by_role(of),

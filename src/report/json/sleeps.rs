@@ -3,10 +3,9 @@
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind, StackId};
 
-use super::stack::{FrameFacts, frame_facts};
 use crate::analysis::sleeps::{ResidentPart, Rest, Sleep};
 use crate::analysis::{Process, StackClassifier};
-use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
+use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 
 /// The sleeps of one device. Absent where there was none.
 #[derive(Debug, Serialize)]
@@ -42,8 +41,8 @@ pub struct SleepFacts {
 pub struct UnmappedFacts {
     pub bytes: u64,
     /// As in `holders`.
-    pub lead: Option<FrameFacts>,
-    pub caller: Option<FrameFacts>,
+    pub lead: Option<Frame>,
+    pub caller: Option<Frame>,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,8 +53,8 @@ pub struct StayedFacts {
     pub what: &'static str,
     pub name: Option<&'static str>,
     pub library: Option<String>,
-    pub lead: Option<FrameFacts>,
-    pub caller: Option<FrameFacts>,
+    pub lead: Option<Frame>,
+    pub caller: Option<Frame>,
     /// Bytes with physical memory, at each sleep in `looked_at`.
     pub bytes: Vec<u64>,
     /// Bytes with and without physical memory, at each of these sleeps.
@@ -86,13 +85,10 @@ pub(super) fn facts(process: &Process, id: DeviceId) -> Option<SleepsFacts> {
 }
 
 /// Lead and caller frame of a stack.
-fn frames(
-    classifier: Option<&StackClassifier>,
-    stack: StackId,
-) -> (Option<FrameFacts>, Option<FrameFacts>) {
+fn frames(classifier: Option<&StackClassifier>, stack: StackId) -> (Option<Frame>, Option<Frame>) {
     let Some(classifier) = classifier else { return (None, None) };
     let roles = classifier.roles(stack);
-    let frame = |at| classifier.frame(stack, at).map(frame_facts);
+    let frame = |at| classifier.frame(stack, at).cloned();
     (frame(roles.lead), frame(roles.caller))
 }
 

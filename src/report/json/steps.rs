@@ -2,11 +2,9 @@
 
 use serde::Serialize;
 
-use super::stack::{StackFacts, stack_facts};
 use crate::analysis::steps::{InStep, Step, StepGrowth, StepState, Steps};
-use crate::analysis::{Level, StackClassifier};
+use crate::analysis::{NamedStack, StackClassifier};
 use crate::report::wording::ordinal;
-use crate::symbols::Symbols;
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -71,22 +69,15 @@ pub struct InStepFacts {
 pub struct GrewFacts {
     pub bytes: u64,
     #[serde(flatten)]
-    pub stack: StackFacts,
+    pub stack: NamedStack,
 }
 
 /// The value of `steps`. `growth`: of each iteration.
-pub fn facts(
-    steps: &Steps,
-    growth: &[StepGrowth],
-    symbols: &Symbols,
-    classifier: &StackClassifier,
-    level: Level,
-) -> StepsFacts {
+pub fn facts(steps: &Steps, growth: &[StepGrowth], classifier: &StackClassifier) -> StepsFacts {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let grew = |growth: &StepGrowth, device| {
         let (_, stack, bytes) = *growth.grown.iter().find(|(of, ..)| *of == device)?;
-        let roles = classifier.roles_at(stack, level);
-        Some(GrewFacts { bytes, stack: stack_facts(symbols, stack, roles.lead, roles.caller) })
+        Some(GrewFacts { bytes, stack: classifier.named(stack) })
     };
     let in_step = |device, memory: &InStep, grew| InStepFacts {
         device: ordinal(device),

@@ -1,9 +1,11 @@
 //! `tree --json`: schema `vramtrace.tree/1`.
 
 use serde::Serialize;
+use vramtrace_format::DeviceId;
 
-use super::holders::MomentFacts;
+use crate::analysis::MomentFacts;
 use crate::analysis::tree::Node;
+use crate::facts::{self, ProcessId};
 
 pub const SCHEMA: &str = "vramtrace.tree/1";
 
@@ -12,15 +14,23 @@ pub const SCHEMA: &str = "vramtrace.tree/1";
 pub struct TreeReport<'t> {
     pub schema: &'static str,
     pub at: MomentFacts,
-    pub devices: Vec<DeviceTree<'t>>,
+    pub devices: &'t [DeviceTree],
 }
 
+/// The call tree of one device of one process.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DeviceTree<'t> {
-    pub pid: u32,
-    pub rank: Option<u32>,
-    pub device: Option<u8>,
+pub struct DeviceTree {
     #[serde(flatten)]
-    pub root: &'t Node,
+    pub process: ProcessId,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
+    #[serde(flatten)]
+    pub root: Node,
+    /// The name of the process.
+    #[serde(skip)]
+    pub name: String,
+    #[serde(skip)]
+    pub at_ns: u64,
 }

@@ -4,13 +4,6 @@ use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
 use crate::analysis::diff::{Change, Difference, LineChange};
 use crate::units::{clean, count, size};
 
-/// How much of a comparison is shown.
-#[derive(Clone, Copy, Debug)]
-pub struct DiffOptions {
-    /// The most rows of each table.
-    pub top: usize,
-}
-
 /// `+12.00 MiB`, `-3.00 KiB`, `0 B`.
 pub fn signed(bytes: i64) -> String {
     let sign = match bytes {
@@ -36,123 +29,97 @@ fn figures(change: Change) -> [String; 4] {
     [size(change.before), size(change.after), signed(change.bytes()), percent(change)]
 }
 
-/// The comparison as text. `names`: the names of the two runs.
-pub fn text(differences: &[Difference], names: [&str; 2], how: DiffOptions) -> String {
+/// The sums of a device with their names.
+fn sums(of: &Difference) -> [(&'static str, Change); 3] {
+    [("in use", of.in_use), ("free in cache", of.free_in_cache), ("highest of the run", of.peak)]
+}
+
+/// Those that changed.
+fn changed(parts: &[(String, Change)]) -> impl Iterator<Item = (&str, Change)> {
+    let changed = parts.iter().filter(|(_, change)| change.bytes() != 0);
+    changed.map(|(name, change)| (name.as_str(), *change))
+}
+
+/// The lines of code whose bytes changed, `top` at most, and what the others changed by.
+fn changed_lines(of: &Difference, top: usize) -> (Vec<&LineChange>, Option<String>) {
+    let changed = of.lines.iter().filter(|line| line.bytes.bytes() != 0);
+    let mut shown: Vec<&LineChange> = changed.collect();
+    let rest = shown.split_off(top.min(shown.len()));
+    let bytes = rest.iter().map(|line| line.bytes.bytes()).fold(0, i64::saturating_add);
+    let more = || format!("and {} more, {} together", count(rest.len() as u64), signed(bytes));
+    (shown, (!rest.is_empty()).then(more))
+}
+
+/// The comparison as text. `names`: the names of the two runs. `top`: the most rows of each table.
+pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String {
     let mut out = format!("before  {}\nafter   {}\n", clean(names[0]), clean(names[1]));
-    for difference in differences {
-        out.push_str(&format!("\n{}\n", paint(BOLD, &difference.name)));
-        let mut table = Table::new(4, "lrrrrl");
-        table.head(&["", "before", "after", "change", "", ""]);
-        let sums = [
-            ("in use", difference.in_use),
-            ("free in cache", difference.free_in_cache),
-            ("highest of the run", difference.peak),
-        ];
-        for (name, change) in sums {
-            add(&mut table, name, change, "");
+    for of in differences {
+        out.push_str(&format!("\n{}\n", paint(BOLD, &of.name)));
+        out.push_str(&table(
+            "",
+            sums(of).into_iter().map(|(name, change)| (name, change, String::new())),
+        ));
+        for (title, parts) in [("by role", &of.roles), ("by library", &of.libraries)] {
+            let name = |name| if name == "" { "?" } else { name };
+            let parts =
+                changed(parts).take(top).map(|(of, change)| (name(of), change, String::new()));
+            out.push_str(&below(table(title, parts)));
         }
-        out.push_str(&table.render());
-        for (title, parts) in
-            [("by role", &difference.roles), ("by library", &difference.libraries)]
-        {
-            let changed: Vec<_> =
-                parts.iter().filter(|(_, change)| change.bytes() != 0).take(how.top).collect();
-            if changed.is_empty() {
-                continue;
-            }
-            let mut table = Table::new(4, "lrrrrl");
-            table.head(&[title, "before", "after", "change", "", ""]);
-            for (name, change) in changed {
-                add(&mut table, if name.is_empty() { "?" } else { name }, *change, "");
-            }
-            out.push_str(&format!("\n{}", table.render()));
-        }
-        out.push_str(&line_table(difference, how));
+        let (lines, more) = changed_lines(of, top);
+        let rows = lines.iter().map(|line| ("", line.bytes, line.name.words()));
+        out.push_str(&below(table("by line", rows)));
+        let more = match lines.is_empty() {
+            true => Some("every line holds what it held".to_string()),
+            false => more,
+        };
+        out.push_str(&more.map_or(String::new(), |more| paint(DIM, &format!("    {more}\n"))));
     }
     out
 }
 
-/// A row. `last`: the text of the last column.
-fn add(table: &mut Table, name: &str, change: Change, last: &str) {
-    let [before, after, by, part] = figures(change);
-    let style = if change.bytes() > 0 { BAD } else { PLAIN };
-    table.styled([
-        (clean(name), PLAIN),
-        (before, PLAIN),
-        (after, PLAIN),
-        (by, style),
-        (part, PLAIN),
-        (clean(last), PLAIN),
-    ]);
+fn below(table: String) -> String {
+    if table.is_empty() { table } else { format!("\n{table}") }
 }
 
-/// The lines of code whose bytes changed.
-fn changed(difference: &Difference) -> Vec<&LineChange> {
-    difference.lines.iter().filter(|line| line.bytes.bytes() != 0).collect()
-}
-
-/// The table by line of code.
-fn line_table(difference: &Difference, how: DiffOptions) -> String {
-    let all = changed(difference);
-    if all.is_empty() {
-        return paint(DIM, "    every line holds what it held\n");
+/// Rows of a name, a change and a text. Empty without rows.
+fn table<'n>(title: &str, rows: impl Iterator<Item = (&'n str, Change, String)>) -> String {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return String::new();
     }
     let mut table = Table::new(4, "lrrrrl");
-    table.head(&["by line", "before", "after", "change", "", ""]);
-    for line in all.iter().take(how.top) {
-        add(&mut table, "", line.bytes, &line.name.words());
+    table.head(&[title, "before", "after", "change", "", ""]);
+    for (name, change, last) in rows {
+        let [before, after, by, part] = figures(change);
+        let style = if change.bytes() > 0 { BAD } else { PLAIN };
+        let cells = [clean(name), before, after, by, part, clean(&last)];
+        let styles = [PLAIN, PLAIN, PLAIN, style, PLAIN, PLAIN];
+        table.cells(cells.into_iter().zip(styles));
     }
-    let mut out = format!("\n{}", table.render());
-    out.push_str(
-        &rest(&all, how.top).map_or(String::new(), |text| format!("    {}\n", paint(DIM, &text))),
-    );
-    out
-}
-
-/// `and 3 more, +12.00 MiB together`. `None`: no line was left out.
-fn rest(all: &[&LineChange], top: usize) -> Option<String> {
-    let rest = all.get(top..).filter(|rest| !rest.is_empty())?;
-    let bytes = rest.iter().map(|line| line.bytes.bytes()).fold(0, i64::saturating_add);
-    Some(format!("and {} more, {} together", count(rest.len() as u64), signed(bytes)))
+    table.render()
 }
 
 /// The comparison as Markdown, for a comment on a pull request. `verdict`: the title.
-pub fn markdown(
-    differences: &[Difference],
-    names: [&str; 2],
-    verdict: &str,
-    how: DiffOptions,
-) -> String {
+pub fn markdown(differences: &[Difference], names: [&str; 2], verdict: &str, top: usize) -> String {
     let mut out = format!("### GPU memory: {}\n\n", cell(verdict));
     out.push_str(&format!("before: `{}`, after: `{}`\n", cell(names[0]), cell(names[1])));
-    for difference in differences {
-        out.push_str(&format!("\n**{}**\n\n", cell(&difference.name)));
+    for of in differences {
+        out.push_str(&format!("\n**{}**\n\n", cell(&of.name)));
         out.push_str("| | before | after | change | |\n|---|---:|---:|---:|---:|\n");
-        let sums = [
-            ("in use", difference.in_use),
-            ("free in cache", difference.free_in_cache),
-            ("highest of the run", difference.peak),
-        ];
-        for (name, change) in sums {
-            out.push_str(&format!("| {name} | {} |\n", figures(change).join(" | ")));
+        for (name, change) in sums(of).into_iter().chain(changed(&of.roles)) {
+            out.push_str(&format!("| {} | {} |\n", cell(name), figures(change).join(" | ")));
         }
-        for (role, change) in difference.roles.iter().filter(|(_, change)| change.bytes() != 0) {
-            out.push_str(&format!("| {} | {} |\n", cell(role), figures(*change).join(" | ")));
+        let (lines, more) = changed_lines(of, top);
+        if !lines.is_empty() {
+            out.push_str("\n| line | library | before | after | change | |\n");
+            out.push_str("|---|---|---:|---:|---:|---:|\n");
         }
-        let all = changed(difference);
-        if all.is_empty() {
-            continue;
-        }
-        out.push_str("\n| line | library | before | after | change | |\n");
-        out.push_str("|---|---|---:|---:|---:|---:|\n");
-        for line in all.iter().take(how.top) {
+        for line in lines {
             let (words, library) = (cell(&line.name.words()), cell(&line.name.library));
             let figures = figures(line.bytes).join(" | ");
             out.push_str(&format!("| `{words}` | {library} | {figures} |\n"));
         }
-        if let Some(text) = rest(&all, how.top) {
-            out.push_str(&format!("\n{text}\n"));
-        }
+        out.push_str(&more.map_or(String::new(), |more| format!("\n{more}\n")));
     }
     out
 }
@@ -178,24 +145,30 @@ mod tests {
     fn the_sum_of_lines_left_out_does_not_overflow() {
         let bytes = Change { before: 0, after: i64::MAX as u64 };
         let line = LineChange { name: LineName::default(), bytes };
-        let text = rest(&[&line, &line, &line], 0).unwrap();
-        assert_eq!(text, format!("and 3 more, {} together", signed(i64::MAX)));
+        let difference = difference(vec![line.clone(), line.clone(), line]);
+        let more = changed_lines(&difference, 0).1.unwrap();
+        assert_eq!(more, format!("and 3 more, {} together", signed(i64::MAX)));
     }
 
-    #[test]
-    fn markdown_keeps_its_tables_whatever_a_name_is() {
+    fn difference(lines: Vec<LineChange>) -> Difference {
         let bytes = Change { before: 100, after: 200 };
-        let name = LineName { function: "a|b`c\n".into(), ..LineName::default() };
-        let difference = Difference {
+        Difference {
             name: "GPU 0".into(),
             peak: bytes,
             in_use: bytes,
             free_in_cache: Change::default(),
             roles: vec![("weights".into(), bytes)],
             libraries: Vec::new(),
-            lines: vec![LineChange { name, bytes }],
-        };
-        let text = markdown(&[difference], ["a", "b"], "grew", DiffOptions { top: 5 });
+            lines,
+        }
+    }
+
+    #[test]
+    fn markdown_keeps_its_tables_whatever_a_name_is() {
+        let bytes = Change { before: 100, after: 200 };
+        let name = LineName { function: "a|b`c\n".into(), ..LineName::default() };
+        let difference = difference(vec![LineChange { name, bytes }]);
+        let text = markdown(&[difference], ["a", "b"], "grew", 5);
         assert!(text.contains("| `a\\|b'c?` |  | 100 B | 200 B | +100 B | +100.0 % |"), "{text}");
         assert!(text.contains("| weights | 100 B | 200 B | +100 B | +100.0 % |"), "{text}");
     }

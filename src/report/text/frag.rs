@@ -3,10 +3,10 @@
 use vramtrace_format::Header;
 
 use super::heatmap::{self, Palette};
-use super::holders::{ListingOptions, lead_words, words as frame_words};
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, and_more, paint};
+use super::stack::{called_from, lead};
 use crate::analysis::frag::{Frag, Pin, PoolFrag};
-use crate::analysis::{GroupBy, Moment, StackClassifier};
+use crate::analysis::{Level, Moment, StackClassifier};
 use crate::units::{clean, count, gib, seconds, several, size};
 
 /// What is shown, and how large.
@@ -124,7 +124,6 @@ fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) 
         return String::new();
     }
     let classifier = StackClassifier::new(&frag.symbols, header);
-    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
     let mut table = Table::new(2, "rrrrrlll");
     table.head(&[
         "keeps free",
@@ -136,11 +135,8 @@ fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) 
         "who keeps segments",
     ]);
     for pin in kept.iter().take(shown.top) {
-        let roles = classifier.roles_of_block(pin.stack);
-        let lead = match classifier.frame(pin.stack, roles.lead) {
-            Some(frame) => lead_words(&classifier, pin.stack, frame, how),
-            None => classifier.symbols.why_empty(pin.stack).to_string(),
-        };
+        let stack = classifier.named(pin.stack);
+        let library = classifier.library_at(pin.stack, Level::Tensor);
         table.styled([
             (size(pin.pinned), PLAIN),
             (count(pin.segments), PLAIN),
@@ -148,21 +144,12 @@ fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) 
             (size(pin.bytes), PLAIN),
             (count(pin.blocks), PLAIN),
             ("█".into(), palette.style(Some(pin.line))),
-            (clean(classifier.library_name(&roles).unwrap_or("?")), PLAIN),
-            (lead, BOLD),
+            (clean(library.as_deref().unwrap_or("?")), PLAIN),
+            (lead(&stack, false), BOLD),
         ]);
-        if let Some(caller) = classifier.frame(pin.stack, roles.caller) {
-            let text = format!("called from {}", frame_words(caller, how));
-            let empty = || (String::new(), PLAIN);
-            let before = std::iter::repeat_with(empty).take(7);
-            table.cells(before.chain([(text, DIM)]));
-        }
+        called_from(&stack, false).into_iter().for_each(|caller| table.under(caller));
     }
     let mut out = format!("\n{}", table.render());
-    if kept.len() > shown.top {
-        let rest = kept[shown.top..].iter().map(|pin| pin.pinned).sum();
-        let more = count((kept.len() - shown.top) as u64);
-        out.push_str(&paint(DIM, &format!("  and {more} more, {} together\n", size(rest))));
-    }
+    out.push_str(&and_more("  ", kept.iter().skip(shown.top).map(|pin| pin.pinned)));
     out
 }

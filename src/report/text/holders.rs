@@ -4,25 +4,22 @@ use std::borrow::Cow;
 
 use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
-use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, and_more, paint};
 use super::options::ReportOptions;
-use crate::analysis::Held as HeldBytes;
-use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
+use super::stack::{called_from, frames, lead, words};
+use crate::analysis::roles::{self, Role};
 use crate::analysis::{
-    GroupBy, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, autograd,
-    bytes_on, driver_bytes_on, pool_hint, with_cause,
+    GroupBy, Held, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
+    pool_hint, sum_of, with_cause,
 };
 use crate::replay::{DeviceState, InUse, Peak};
 use crate::report::wording::{self, gpu_name, headline};
-use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
+use crate::symbols::FREE_CACHE_NAME;
 use crate::trace::is_this_host;
-use crate::units::{clean, count, estimate, seconds, several, shorten, size};
-
-/// The most characters of a function's name. Names in C++ and Rust may have thousands.
-const FUNCTION_WIDTH: usize = 70;
+use crate::units::{clean, count, estimate, seconds, several, size};
 
 /// How holders are grouped and listed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ListingOptions<'w> {
     pub by: GroupBy,
     pub top: usize,
@@ -32,33 +29,53 @@ pub struct ListingOptions<'w> {
     pub when: &'w str,
 }
 
-/// The holders on each device of a process.
+/// The holders on each device of a process: of `who.live`, by line or by role.
 pub fn listing(
     process: &Process,
     who: &NamedHoldings,
-    holdings: &Holdings,
+    holders: &[Holder],
     how: ListingOptions,
 ) -> String {
-    let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let all = classifier.holders(holdings, how.by);
     let mut out = String::new();
-    for (id, at_ns) in &holdings.at_ns {
-        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == *id).collect();
-        if here.is_empty() {
-            continue;
-        }
-        let (bytes, driver) = (bytes_on(&all, *id), driver_bytes_on(&all, *id));
-        let allocated = here.iter().filter(|holder| holder.cause.is_none());
-        let allocations = allocated.map(|holder| holder.count).sum();
+    for (id, at_ns) in &who.live.at_ns {
+        let here = on(holders, *id);
+        let Some(first) = here.first() else { continue };
+        let taken = who.live.held.iter().filter(|(of, _)| of.device == *id && of.cause.is_some());
+        let mut driver = Held::default();
+        taken.for_each(|(_, held)| driver.add(*held));
+        let allocated = sum_of(here.iter().copied()).saturating_sub(driver.bytes);
+        let all = here.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.count));
+        let all = all.saturating_sub(driver.count);
+        let what = match who.live.level {
+            Level::Driver => several(all, "allocation"),
+            Level::Tensor => format!("{} blocks and allocations", count(all)),
+        };
         let of_device = in_use(process, *id, *at_ns);
-        let held = Held { bytes: bytes - driver, allocations, level: holdings.level, driver };
-        out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
-        out.push_str(&table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(of_device, bytes - driver));
-        out.push_str(&later(process, *id, driver));
+        let bytes = size(of_device.map_or(allocated, |of| of.live));
+        let by_driver = match driver.bytes {
+            0 => String::new(),
+            driver => format!(" and {} taken by the driver", size(driver)),
+        };
+        let of = match of_device.filter(|of| of.in_nvidia_smi().is_some()) {
+            Some(of) => format!(", of {}", headline(&of)),
+            None => String::new(),
+        };
+        out.push_str(&format!("{}: {bytes} in {what}{by_driver}{of}\n", name(*id, *at_ns, how)));
+        out.push_str(&match first.role {
+            Some(_) => role_table(&here, "", how),
+            None => table(&here, "", how),
+        });
+        out.push_str(&overhead(of_device, allocated));
+        out.push_str(&later(process, *id, driver.bytes));
         out.push('\n');
     }
-    out.push_str(&without_holders(holdings, how.when));
+    // Devices of which the bytes at the peak are known, but not the holders.
+    for (id, Peak { bytes, time_ns, .. }) in &who.live.not_known {
+        let (name, bytes) = (name(*id, *time_ns, how), size(*bytes));
+        out.push_str(&format!(
+            "{name}: {bytes}; its events are not in the file: who held it is not known\n\n"
+        ));
+    }
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
@@ -69,15 +86,13 @@ pub fn listing(
     out
 }
 
-/// What the rows of a table have together.
-#[derive(Clone, Copy)]
-struct Held {
-    /// Without what the driver took.
-    bytes: u64,
-    allocations: u64,
-    level: Level,
-    /// What the driver took for itself.
-    driver: u64,
+fn on(holders: &[Holder], id: DeviceId) -> Vec<&Holder> {
+    holders.iter().filter(|holder| holder.device == id).collect()
+}
+
+/// `GPU 0, at the peak (1.500 s)`.
+fn name(id: DeviceId, at_ns: u64, how: ListingOptions) -> String {
+    paint(BOLD, &format!("{}, {} ({})", gpu_name(id), how.when, seconds(at_ns)))
 }
 
 /// What the driver has taken since the moment of a list: the peak is that of allocations.
@@ -98,25 +113,6 @@ fn later(process: &Process, id: DeviceId, then: u64) -> String {
     }
 }
 
-/// Device, moment, bytes and number of allocations, and what nvidia-smi showed.
-fn heading(id: DeviceId, at_ns: u64, held: Held, of_device: Option<InUse>, when: &str) -> String {
-    let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(id), seconds(at_ns)));
-    let what = match held.level {
-        Level::Driver => several(held.allocations, "allocation"),
-        Level::Tensor => format!("{} blocks and allocations", count(held.allocations)),
-    };
-    let bytes = size(of_device.map_or(held.bytes, |of| of.live));
-    let driver = match held.driver {
-        0 => String::new(),
-        driver => format!(" and {} taken by the driver", size(driver)),
-    };
-    let of = match of_device.filter(|of| of.in_nvidia_smi().is_some()) {
-        Some(of) => format!(", of {}", headline(&of)),
-        None => String::new(),
-    };
-    format!("{name}: {bytes} in {what}{driver}{of}\n")
-}
-
 /// The memory of the process on a device at a moment, if a report has the same moment.
 fn in_use(process: &Process, id: DeviceId, at_ns: u64) -> Option<InUse> {
     let device = process.state.devices.get(&id)?;
@@ -127,164 +123,68 @@ fn in_use(process: &Process, id: DeviceId, at_ns: u64) -> Option<InUse> {
     }
 }
 
-/// As [`listing`], by role: weights, activations and so on.
-pub fn listing_by_role(
-    process: &Process,
-    who: &NamedHoldings,
-    roles: &HeldByRole,
-    how: ListingOptions,
-) -> String {
-    let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let level = who.live.level;
-    let all = roles::holders(&classifier, roles, level);
-    let mut out = String::new();
-    for (id, at_ns) in &who.live.at_ns {
-        let here: Vec<&RoleHolder> = all.iter().filter(|of| of.holder.device == *id).collect();
-        if here.is_empty() {
-            continue;
-        }
-        let bytes = roles.bytes_on(*id);
-        let driver = driver_held(&who.live, *id);
-        let allocations = here.iter().map(|of| of.holder.count).sum::<u64>() - driver.count;
-        let of_device = in_use(process, *id, *at_ns);
-        let allocated = bytes - driver.bytes;
-        let held = Held { bytes: allocated, allocations, level, driver: driver.bytes };
-        out.push_str(&heading(*id, *at_ns, held, of_device, how.when));
-        out.push_str(&role_table(&classifier, &here, bytes, "", how));
-        out.push_str(&overhead(of_device, allocated));
-        out.push('\n');
-    }
-    out.push_str(&without_holders(&who.live, how.when));
-    if out.is_empty() {
-        out = format!("no GPU memory was held {}\n", how.when);
-    }
-    for line in wording::sampling_lines(&process.state) {
-        out.push_str(&paint(DIM, &format!("{line}\n")));
-    }
-    out.push_str(&problems_of(who, &process.header));
-    out
-}
-
-/// The sum of what the driver took on a device.
-fn driver_held(holdings: &Holdings, id: DeviceId) -> HeldBytes {
-    let mut sum = HeldBytes::default();
-    holdings
-        .driver
-        .iter()
-        .filter(|((device, ..), _)| *device == id)
-        .for_each(|(_, held)| sum.add(*held));
-    sum
+pub(super) fn share(holder: &Holder) -> String {
+    format!("{:.1} %", holder.share * 100.0)
 }
 
 /// One row per role.
-fn role_table(
-    classifier: &StackClassifier,
-    roles: &[&RoleHolder],
-    total: u64,
-    title: &str,
-    how: ListingOptions,
-) -> String {
+fn role_table(roles: &[&Holder], title: &str, how: ListingOptions) -> String {
     let mut table = Table::new(4, "lrrrl");
     table.head(&[title, "bytes", "share", "count", "the most of it"]);
-    for RoleHolder { role, holder } in roles {
-        let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => lead_words(classifier, holder.stack, frame, how),
-            None => classifier.symbols.why_empty(holder.stack).to_string(),
+    for holder in roles {
+        let role = holder.role.unwrap_or(Role::Unknown);
+        let most = match role {
+            Role::FreeCache => String::new(),
+            _ => lead(&holder.stack, how.full),
         };
         table.styled([
             (role.name().into(), BOLD),
-            (estimate(holder.bytes, holder.error), PLAIN),
-            (format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64), PLAIN),
+            (estimate(holder.bytes, holder.error_bytes), PLAIN),
+            (share(holder), PLAIN),
             (count(holder.count), PLAIN),
-            (if *role == Role::FreeCache { String::new() } else { lead }, PLAIN),
+            (most, PLAIN),
         ]);
     }
     table.render()
 }
 
-/// Lines for devices of which the bytes at the peak are known, but not the holders.
-fn without_holders(holdings: &Holdings, when: &str) -> String {
-    let line = |(id, peak): (&DeviceId, &Peak)| {
-        let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(*id), seconds(peak.time_ns)));
-        let bytes = size(peak.bytes);
-        format!("{name}: {bytes}; its events are not in the file: who held it is not known\n\n")
-    };
-    holdings.not_known.iter().map(line).collect()
-}
-
-/// One row per holder, with its caller and notes on lines below it. `total`: 100 % of the shares.
-pub(super) fn table(
-    classifier: &StackClassifier,
-    holders: &[&Holder],
-    total: u64,
-    title: &str,
-    how: ListingOptions,
-) -> String {
+/// One row per holder, with its caller and notes on lines below it.
+pub(super) fn table(holders: &[&Holder], title: &str, how: ListingOptions) -> String {
     let mut table = Table::new(4, "rrrll");
     let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
     // The title stands above the bytes: in a separate column it would make the lines too long.
     let title = if title.is_empty() { "bytes" } else { title };
     table.head(&[title, "share", "count", "library", last]);
-    let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total.max(1) as f64);
-    let in_cache = holders.iter().find(|holder| holder.stack == FREE_CACHE);
     // No line holds what is free in the cache.
-    let holders: Vec<&Holder> =
-        holders.iter().filter(|holder| holder.stack != FREE_CACHE).copied().collect();
+    let (free, holders): (Vec<&Holder>, Vec<&Holder>) =
+        holders.iter().partition(|holder| holder.stack.is_free_cache());
     for holder in holders.iter().take(how.top) {
-        let share = share(holder.bytes);
-        let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => lead_words(classifier, holder.stack, frame, how),
-            None => classifier.symbols.why_empty(holder.stack).to_string(),
-        };
         table.styled([
-            (estimate(holder.bytes, holder.error), PLAIN),
-            (share, PLAIN),
+            (estimate(holder.bytes, holder.error_bytes), PLAIN),
+            (share(holder), PLAIN),
             (count(holder.count), PLAIN),
             (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
-            (with_cause(holder.cause, lead), BOLD),
+            (with_cause(holder.driver_memory, lead(&holder.stack, how.full)), BOLD),
         ]);
-        let mut under = |text: String| {
-            let empty = || (String::new(), PLAIN);
-            table.styled([empty(), empty(), empty(), empty(), (text, DIM)]);
-        };
-        if let Some(caller) = classifier.frame(holder.stack, holder.caller) {
-            under(format!("called from {}", words(caller, how)));
-        }
-        if holder.paused > 0 {
-            under(format!("{} more asleep: unmapped, may come back", size(holder.paused)));
-        }
-        if holder.unmapped > 0 {
-            under(format!("{} of it mapped nowhere", size(holder.unmapped)));
-        }
-        if let Some(by) = holder.brought_back_by
-            && let Some(frame) = classifier.frame(by, classifier.roles(by).lead)
-        {
-            under(format!("brought back by {}", lead_words(classifier, by, frame, how)));
-        }
-        if how.full {
-            for frame in classifier.symbols.stack(holder.stack) {
-                under(format!("  {}", listed(frame, how)));
-            }
-            if let Some(forward) = classifier.symbols.forward_of(holder.stack) {
-                under("forward operation:".to_string());
-                for frame in classifier.symbols.stack(forward) {
-                    under(format!("  {}", listed(frame, how)));
-                }
-            }
-        }
+        let noted = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} {what}", size(bytes)));
+        let by = |by| format!("brought back by {}", lead(by, how.full));
+        let notes = [
+            called_from(&holder.stack, how.full),
+            noted(holder.paused_bytes, "more asleep: unmapped, may come back"),
+            noted(holder.unmapped_bytes, "of it mapped nowhere"),
+            holder.brought_back_by.as_ref().map(by),
+        ];
+        let notes = notes.into_iter().flatten().chain(frames(&holder.stack, how.full));
+        notes.for_each(|note| table.under(note));
     }
     let mut out = table.render();
-    if holders.len() > how.top {
-        let rest = &holders[how.top..];
-        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
-        let text = format!("    and {} more, {} together", count(rest.len() as u64), size(bytes));
-        out.push_str(&paint(DIM, &text));
-        out.push('\n');
-    }
-    if let Some(free) = in_cache {
-        let text =
-            format!("    free in PyTorch's cache: {} ({})", size(free.bytes), share(free.bytes));
-        out.push_str(&format!("{text}\n"));
+    out.push_str(&and_more("    ", holders.iter().skip(how.top).map(|holder| holder.bytes)));
+    for free in free {
+        out.push_str(&format!(
+            "    free in PyTorch's cache: {} ({})\n",
+            size(free.bytes),
+            share(free)
+        ));
     }
     out
 }
@@ -301,43 +201,6 @@ fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
             format!("{}\n", paint(DIM, &text))
         }
         _ => String::new(),
-    }
-}
-
-/// The frame that stands for a holder with this stack, with its forward operation in PyTorch's backward pass.
-pub(super) fn lead_words(
-    classifier: &StackClassifier,
-    stack: StackId,
-    lead: &Frame,
-    how: ListingOptions,
-) -> String {
-    match classifier.forward_line(stack) {
-        Some(line) => clean(&autograd::with_forward(&lead.function, &line)),
-        None => words(lead, how),
-    }
-}
-
-/// The frame that stands for a holder: `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` if no source file is
-/// known.
-pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
-    match autograd::holder_name(&frame.function) {
-        name if name == autograd::NO_LINE => name.into_owned(),
-        _ => listed(frame, how),
-    }
-}
-
-/// A frame in a list of a stack's frames.
-pub(super) fn listed(frame: &Frame, how: ListingOptions) -> String {
-    // A frame is indented by 10 characters at most.
-    let most = FUNCTION_WIDTH.min(room(10));
-    let function = shorten(&clean(&autograd::display_name(&frame.function)), most);
-    let place = if how.full { frame.full_place() } else { frame.place() };
-    match (place, frame.library_name()) {
-        (Some(place), _) => format!("{} {function}", clean(&place)),
-        (None, Some(library)) if !frame.function.starts_with(library) => {
-            format!("{function} in {}", clean(library))
-        }
-        (None, _) => function,
     }
 }
 
@@ -370,51 +233,38 @@ fn moments<'p>(
 pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
     let Some(who) = &process.who else { return String::new() };
     let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let how = ListingOptions { top: shown.top, ..ListingOptions::default() };
     let all = moments(process, who, id, shown);
     // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak of allocations,
     // except where the driver took so much after it that more is held at the end.
-    let bytes = |holdings: &Holdings| bytes_of(holdings, id);
     let (title, holdings) = match (shown.moment, all) {
         (Moment::At(_) | Moment::OutOfMemory | Moment::Step(_), [_, then]) => then,
         (Moment::End, [(_, peak), end @ (Some(_), live)])
-            if process.fatal.is_empty() && bytes(live) > bytes(peak) =>
+            if process.fatal.is_empty() && live.bytes_on(id) > peak.bytes_on(id) =>
         {
             end
         }
         (_, [first, _]) => first,
     };
-    let Some(title) = title else { return String::new() };
     let holders = classifier.holders(holdings, GroupBy::Line);
-    let here: Vec<&Holder> = holders.iter().filter(|holder| holder.device == id).collect();
-    if here.is_empty() {
-        return String::new();
-    }
-    let table = table(&classifier, &here, bytes_on(&holders, id), title, how);
-    format!("\n{table}{}", roles_in_short(who, &classifier, id))
-}
-
-/// All that is held on a device.
-fn bytes_of(holdings: &Holdings, id: DeviceId) -> u64 {
-    let here = holdings.all().filter(|(device, ..)| *device == id);
-    here.map(|(.., held)| held.bytes).fold(0, u64::saturating_add)
-}
-
-/// `at the peak for: activations 50 %, weights 3 %`.
-fn roles_in_short(who: &NamedHoldings, classifier: &StackClassifier, id: DeviceId) -> String {
-    let Some(roles) = &who.peak_roles else { return String::new() };
-    let all = roles::holders(classifier, roles, who.peak.level);
-    let total = roles.bytes_on(id).max(1);
-    let part = |of: &RoleHolder| {
-        let percent = of.holder.bytes as f64 * 100.0 / total as f64;
-        (percent >= 1.0).then(|| format!("{} {percent:.0} %", of.role))
+    let here = on(&holders, id);
+    let Some(title) = title.filter(|_| !here.is_empty()) else { return String::new() };
+    let part = |of: &&Holder| {
+        let percent = of.share * 100.0;
+        (percent >= 1.0).then(|| format!("{} {percent:.0} %", of.role.unwrap_or(Role::Unknown)))
     };
-    let here = all.iter().filter(|of| of.holder.device == id);
-    let parts: Vec<String> = here.filter_map(part).collect();
-    match parts.is_empty() {
+    let roles = roles_at_peak(who, &classifier);
+    let parts: Vec<String> = on(&roles, id).iter().filter_map(part).collect();
+    let roles = match parts.is_empty() {
         true => String::new(),
         false => format!("    at the peak for: {}\n", parts.join(", ")),
-    }
+    };
+    format!("\n{}{roles}", table(&here, title, how))
+}
+
+fn roles_at_peak(who: &NamedHoldings, classifier: &StackClassifier) -> Vec<Holder> {
+    let roles = who.peak_roles.as_ref();
+    roles.map_or_else(Vec::new, |held| roles::holders(classifier, held, who.peak.level))
 }
 
 /// The tables of holders of one device. Empty if the holders were not computed.
@@ -422,38 +272,32 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
     let Some(who) = &process.who else { return String::new() };
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let mut out = String::new();
-    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
-    let peak = who.peak.at_ns.get(&id).copied();
-    let mut libraries = Vec::new();
-    let fatal = process.fatal.iter().find(|fatal| fatal.oom.device == id);
+    let how = ListingOptions { top: shown.top, ..ListingOptions::default() };
+    let mut libraries: Vec<Vec<Holder>> = Vec::new();
     for (title, holdings) in moments(process, who, id, shown) {
         let Some(title) = title else { continue };
         let all = classifier.holders(holdings, GroupBy::Line);
-        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == id).collect();
+        let here = on(&all, id);
         if !here.is_empty() {
-            let bytes = bytes_on(&all, id);
-            out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
+            out.push_str(&format!("\n{}", table(&here, title, how)));
             let at_ns = holdings.at_ns.get(&id).copied().unwrap_or(0);
-            let allocated = bytes - driver_bytes_on(&all, id);
+            let allocated = sum_of(here.iter().filter(|of| of.driver_memory.is_none()).copied());
             out.push_str(&overhead(in_use(process, id, at_ns), allocated));
         }
-        let of_libraries = classifier.holders(holdings, GroupBy::Library);
-        libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
+        let mut of_libraries = classifier.holders(holdings, GroupBy::Library);
+        of_libraries.retain(|holder| holder.device == id);
+        libraries.push(of_libraries);
     }
-    let titles = match fatal {
-        Some(_) => ["at the failure", "at the peak"],
-        None => ["at the peak", "live"],
+    let roles = roles_at_peak(who, &classifier);
+    let roles = on(&roles, id);
+    if !roles.is_empty() {
+        out.push_str(&format!("\n{}", role_table(&roles, "by role at the peak", how)));
+    }
+    let titles = match process.fatal.iter().any(|fatal| fatal.oom.device == id) {
+        true => ["at the failure", "at the peak"],
+        false => ["at the peak", "live"],
     };
-    let two = peak.is_some() && libraries.len() > 1;
-    if let Some(roles) = &who.peak_roles {
-        let all = roles::holders(&classifier, roles, who.peak.level);
-        let here: Vec<&RoleHolder> = all.iter().filter(|of| of.holder.device == id).collect();
-        if !here.is_empty() {
-            let title = "by role at the peak";
-            let table = role_table(&classifier, &here, roles.bytes_on(id), title, how);
-            out.push_str(&format!("\n{table}"));
-        }
-    }
+    let two = who.peak.at_ns.contains_key(&id) && libraries.len() > 1;
     out.push_str(&by_library(&libraries, two.then_some(titles)));
     out.push_str(&unused_contexts(process, &classifier, id));
     let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());
@@ -469,13 +313,13 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
 /// The row of a holder in the table by library. Free memory in PyTorch's cache has a row of its own,
 /// because no library uses it; so has what the driver took at a library's calls.
 fn library_row(holder: &Holder) -> Option<Cow<'_, str>> {
-    match (holder.stack, holder.cause) {
-        (FREE_CACHE, _) => Some(FREE_CACHE_NAME.into()),
-        (_, Some(cause)) => {
+    match holder.driver_memory {
+        _ if holder.stack.is_free_cache() => Some(FREE_CACHE_NAME.into()),
+        Some(cause) => {
             let library = holder.library.as_deref().unwrap_or("?");
             Some(format!("{library}, {} of the driver", cause.words()).into())
         }
-        _ => holder.library.as_deref().map(Cow::from),
+        None => holder.library.as_deref().map(Cow::from),
     }
 }
 
@@ -519,12 +363,11 @@ fn unused_contexts(process: &Process, classifier: &StackClassifier, id: DeviceId
     let here = process.state.contexts.iter().filter(|(_, state)| state.device == id);
     let mut out = String::new();
     for (context, state) in here.filter(|(context, _)| !used(**context)) {
-        let roles = classifier.roles(state.stack);
-        let how = ListingOptions { by: GroupBy::Line, top: 1, full: false, when: "" };
-        let by = match classifier.frame(state.stack, roles.caller.or(roles.lead)) {
-            Some(frame) => format!(" by {}", words(frame, how)),
-            None if state.stack == StackId(0) => String::new(),
-            None => format!(" ({})", classifier.symbols.why_empty(state.stack)),
+        let stack = classifier.named(state.stack);
+        let by = match (stack.caller().or(stack.lead()), stack.why_no_frames()) {
+            (Some(frame), _) => format!(" by {}", words(frame, false)),
+            (None, Some(why)) if stack.id != StackId(0) => format!(" ({why})"),
+            (None, _) => String::new(),
         };
         let text = format!(
             "context {} never held an allocation: made at {}{by}",

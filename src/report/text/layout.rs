@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anstyle::{AnsiColor, Style};
 
-use crate::units::shorten;
+use crate::units::{count, shorten, size};
 
 pub const BOLD: Style = Style::new().bold();
 pub const DIM: Style = Style::new().dimmed();
@@ -21,6 +21,18 @@ pub fn paint(style: Style, text: &str) -> String {
     match style == PLAIN || text.is_empty() {
         true => text.to_string(),
         false => format!("{style}{text}{style:#}"),
+    }
+}
+
+/// `and 3 more, 12.00 MiB together` on a line of what a list leaves out; empty if that is nothing.
+pub fn and_more(indent: &str, rest: impl Iterator<Item = u64> + Clone) -> String {
+    let bytes = rest.clone().fold(0, u64::saturating_add);
+    match rest.count() as u64 {
+        0 => String::new(),
+        n => format!(
+            "{indent}{}\n",
+            paint(DIM, &format!("and {} more, {} together", count(n), size(bytes)))
+        ),
     }
 }
 
@@ -89,6 +101,12 @@ impl Table {
     /// As [`Table::styled`], for a number of cells that is not known at compile time.
     pub fn cells(&mut self, cells: impl Iterator<Item = (String, Style)>) {
         self.rows.push(cells.collect());
+    }
+
+    /// A dimmed note in the last column, below a row.
+    pub fn under(&mut self, note: String) {
+        let before = self.sides.iter().skip(1).map(|_| (String::new(), PLAIN));
+        self.rows.push(before.chain([(note, DIM)]).collect());
     }
 
     /// Characters of the widest cell of a column.

@@ -19,6 +19,7 @@ pub mod phases;
 mod process;
 pub mod sampled;
 mod sleeps;
+pub mod stack;
 pub mod steps;
 mod sum;
 mod sum_line;

@@ -7,6 +7,7 @@ use vramtrace_format::{DeviceId, Kind};
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
 use super::{engine, holders, in_use, oom, phases, sleeps, sum, torch};
+use crate::analysis::oom::Swallowed;
 use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
@@ -18,7 +19,9 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     out.push_str(&oom::fatal(process));
     if let Some(who) = &process.who {
         let classifier = StackClassifier::new(&who.symbols, &process.header);
-        out.push_str(&oom::swallowed("", &process.swallowed, &classifier, &process.definitions));
+        let named = |one: &Swallowed| one.named(&classifier, &process.definitions);
+        let not_reported = process.swallowed.iter().filter_map(named);
+        not_reported.for_each(|one| out.push_str(&oom::swallowed("", &one)));
     }
     out.push_str(&warnings(process));
     let mut any = false;

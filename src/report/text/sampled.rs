@@ -1,12 +1,11 @@
 //! The text of `report --at` for a moment whose events were erased: the recorder's samples.
 
-use super::holders::{ListingOptions, lead_words, words};
-use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, and_more, paint};
 use super::phases;
-use crate::analysis::StackClassifier;
-use crate::analysis::{GroupBy, Holder, Process, SampledDevice, SampledLevel, SampledMoment};
+use super::stack::{called_from, lead};
+use crate::analysis::{Process, SampledDevice, SampledLevel, SampledMoment};
 use crate::report::wording::{self, gpu_name};
-use crate::units::{clean, count, seconds, several, size};
+use crate::units::{clean, seconds, several, size};
 
 /// What is known of the moment. `top`: holders of each level.
 pub fn details(process: &Process, found: &SampledMoment, top: usize) -> String {
@@ -21,13 +20,12 @@ pub fn details(process: &Process, found: &SampledMoment, top: usize) -> String {
         wording::age(found.until_ns.saturating_sub(found.from_ns)),
     );
     out.push_str(&format!("{known}\n"));
-    let classifier = StackClassifier::new(&found.symbols, &process.header);
     for of in &found.devices {
         out.push_str(&format!("\n{}\n", paint(BOLD, &gpu_name(of.device))));
         out.push_str(&figures(of));
         out.push_str(&phases::sampled(&of.phases, "peak in a phase"));
         for level in &of.levels {
-            out.push_str(&holders(&classifier, level, top));
+            out.push_str(&holders(level, top));
         }
     }
     if found.devices.is_empty() {
@@ -58,38 +56,25 @@ fn figures(of: &SampledDevice) -> String {
     table.render()
 }
 
-fn holders(classifier: &StackClassifier, level: &SampledLevel, top: usize) -> String {
+fn holders(level: &SampledLevel, top: usize) -> String {
     let total = level.figures.highest.max(1);
     let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total as f64);
-    let how = ListingOptions { by: GroupBy::Line, top, full: false, when: "" };
     let mut table = Table::new(4, "rrll");
     let title = format!("{} at the highest sample", level_name(level));
     table.head(&[&title, "share", "library", ""]);
-    let shown = |holder: &Holder, at| Some(words(classifier.frame(holder.stack, at)?, how));
     for holder in level.lines.iter().take(top) {
-        let lead = match classifier.frame(holder.stack, holder.lead) {
-            Some(frame) => lead_words(classifier, holder.stack, frame, how),
-            None => classifier.symbols.why_empty(holder.stack).to_string(),
-        };
         let library = clean(holder.library.as_deref().unwrap_or("?"));
         table.styled([
             (size(holder.bytes), PLAIN),
             (share(holder.bytes), PLAIN),
             (library, PLAIN),
-            (lead, BOLD),
+            (lead(&holder.stack, false), BOLD),
         ]);
-        if let Some(caller) = shown(holder, holder.caller) {
-            let empty = || (String::new(), PLAIN);
-            table.styled([empty(), empty(), empty(), (format!("called from {caller}"), DIM)]);
-        }
+        called_from(&holder.stack, false).into_iter().for_each(|caller| table.under(caller));
     }
     let mut out = format!("\n{}", table.render());
+    out.push_str(&and_more("    ", level.lines.iter().skip(top).map(|holder| holder.bytes)));
     let mut more = |text: String| out.push_str(&format!("    {}\n", paint(DIM, &text)));
-    if level.lines.len() > top {
-        let rest = &level.lines[top..];
-        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
-        more(format!("and {} more, {} together", count(rest.len() as u64), size(bytes)));
-    }
     let others = &level.figures;
     if others.other_stacks > 0 {
         let grew = match others.other_grew {

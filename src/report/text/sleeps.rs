@@ -3,11 +3,11 @@
 
 use vramtrace_format::{DeviceId, Kind, StackId};
 
-use super::holders::{ListingOptions, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
 use super::options::ReportOptions;
+use super::stack::words;
 use crate::analysis::sleeps::{ResidentPart, Rest, Sleep};
-use crate::analysis::{GroupBy, Process, StackClassifier};
+use crate::analysis::{Process, StackClassifier};
 use crate::report::wording::cause_words;
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 use crate::units::{clean, count, seconds, several, size};
@@ -15,7 +15,6 @@ use crate::units::{clean, count, seconds, several, size};
 /// The tables of a device; empty if it had no sleep.
 pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
     let Some(sleeps) = process.sleeps.get(&id) else { return String::new() };
-    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
     let classifier =
         process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));
     let mut table = Table::new(4, "lrrrrl");
@@ -41,7 +40,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
             0 | 1 => String::new(),
             n => format!(" and {} more", n - 1),
         };
-        let by = by.zip(classifier.as_ref()).map(|(stack, names)| place(names, stack, how));
+        let by = by.zip(classifier.as_ref()).map(|(stack, names)| place(names, stack));
         table.row([
             format!("  sleep {}", count(sleep.number)),
             seconds(sleep.began_ns),
@@ -57,19 +56,14 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         out.push_str(&format!("{}\n", paint(DIM, &text)));
     }
     if let Some(classifier) = &classifier {
-        out.push_str(&rests(process, id, classifier, how));
+        out.push_str(&rests(process, id, classifier, shown.top));
     }
     out
 }
 
 /// The table of memory that stayed mapped during sleeps: bytes by owner at the first and the last sleep,
 /// and how much they grew a sleep.
-fn rests(
-    process: &Process,
-    id: DeviceId,
-    classifier: &StackClassifier,
-    how: ListingOptions,
-) -> String {
+fn rests(process: &Process, id: DeviceId, classifier: &StackClassifier, top: usize) -> String {
     let (Some(sleeps), Some(rests)) = (process.sleeps.get(&id), process.rests.get(&id)) else {
         return String::new();
     };
@@ -79,7 +73,7 @@ fn rests(
     let listed: Vec<&Rest> = all
         .iter()
         .enumerate()
-        .filter(|(at, rest)| rest.bytes.iter().any(|b| *b > 0) && (*at < how.top || grown(rest)))
+        .filter(|(at, rest)| rest.bytes.iter().any(|b| *b > 0) && (*at < top || grown(rest)))
         .map(|(_, rest)| rest)
         .collect();
     if listed.is_empty() {
@@ -94,7 +88,7 @@ fn rests(
             0 => ("0 B".to_string(), PLAIN),
             _ => (format!("{sign}{}", size(growth.unsigned_abs())), WARN),
         };
-        let (name, by) = names(classifier, rest, how);
+        let (name, by) = names(classifier, rest);
         table.styled([
             (format!("  {name}"), PLAIN),
             (size(rest.bytes.first().copied().unwrap_or(0)), PLAIN),
@@ -107,7 +101,7 @@ fn rests(
 }
 
 /// The kind or library of memory that stayed mapped, and the line of code that allocated it.
-fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (String, String) {
+fn names(classifier: &StackClassifier, rest: &Rest) -> (String, String) {
     let library = |roles| clean(classifier.library_name(&roles).unwrap_or("?"));
     match rest.what {
         ResidentPart::Context => ("context".into(), String::new()),
@@ -115,28 +109,20 @@ fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (Str
             ("graphs, reserved beyond them".into(), String::new())
         }
         ResidentPart::Reserves(_) => ("pools, free in them".into(), String::new()),
-        ResidentPart::Driver(cause, stack) => {
-            (cause_words(cause).into(), place(classifier, stack, how))
-        }
+        ResidentPart::Driver(cause, stack) => (cause_words(cause).into(), place(classifier, stack)),
         ResidentPart::Blocks(FREE_CACHE) => (FREE_CACHE_NAME.into(), String::new()),
         ResidentPart::Blocks(stack) => {
-            (library(classifier.roles_of_block(stack)), place(classifier, stack, how))
+            (library(classifier.roles_of_block(stack)), place(classifier, stack))
         }
-        ResidentPart::Memory(stack) => {
-            (library(classifier.roles(stack)), place(classifier, stack, how))
-        }
+        ResidentPart::Memory(stack) => (library(classifier.roles(stack)), place(classifier, stack)),
     }
 }
 
 /// `attention.py:12 forward < train.py:41 main`: the line of code, and the program's line that called
 /// it if that is another.
-fn place(classifier: &StackClassifier, stack: StackId, how: ListingOptions) -> String {
-    let roles = classifier.roles(stack);
-    let Some(lead) = classifier.frame(stack, roles.lead) else {
-        return classifier.symbols.why_empty(stack).to_string();
-    };
-    match classifier.frame(stack, roles.caller) {
-        Some(caller) => format!("{} < {}", words(lead, how), words(caller, how)),
-        None => words(lead, how),
-    }
+fn place(classifier: &StackClassifier, stack: StackId) -> String {
+    let stack = classifier.named(stack);
+    let frames = stack.lead().into_iter().chain(stack.caller());
+    let frames: Vec<String> = frames.map(|frame| words(frame, false)).collect();
+    stack.why_no_frames().map_or_else(|| frames.join(" < "), str::to_string)
 }

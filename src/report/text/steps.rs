@@ -3,9 +3,9 @@
 use vramtrace_format::{DeviceId, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
-use super::oom::place_at;
+use super::stack::place;
+use crate::analysis::StackClassifier;
 use crate::analysis::steps::{Apart, InStep, Step, StepGrowth, StepState, Steps};
-use crate::analysis::{Level, StackClassifier};
 use crate::report::wording::gpu_name;
 use crate::units::{clean, count, seconds, several, shorten, size};
 
@@ -15,7 +15,6 @@ pub struct NamedSteps<'s> {
     pub steps: &'s Steps,
     /// Of each iteration, in their order.
     pub growth: &'s [StepGrowth],
-    pub level: Level,
 }
 
 /// The most characters of the name of a batch.
@@ -50,7 +49,7 @@ pub fn table(named: &NamedSteps, classifier: &StackClassifier, full: bool) -> St
         let kept = if full { (0..rows.len()).collect() } else { kept(&rows) };
         let hidden = rows.len() - kept.len();
         for index in kept {
-            table.cells(cells(&rows[index], classifier, named.level).into_iter());
+            table.cells(cells(&rows[index], classifier).into_iter());
         }
         out.push_str(&table.render());
         if hidden > 0 {
@@ -176,7 +175,7 @@ fn passes(number: usize) -> String {
     }
 }
 
-fn cells(row: &Row, classifier: &StackClassifier, level: Level) -> [(String, anstyle::Style); 7] {
+fn cells(row: &Row, classifier: &StackClassifier) -> [(String, anstyle::Style); 7] {
     let (first, last, memory, growth, device) = match row {
         Row::Steps { first, last, memory, growth, of } => (first, last, memory, growth, of),
         Row::Apart(apart, memory) => {
@@ -205,7 +204,7 @@ fn cells(row: &Row, classifier: &StackClassifier, level: Level) -> [(String, ans
     let batch = [batch, Some(state).filter(|state| !state.is_empty())];
     let batch = batch.into_iter().flatten().collect::<Vec<_>>().join(", ");
     let grown = grown(growth, *device, memory);
-    let line = grown.and_then(|(stack, _)| place_at(classifier, stack, level));
+    let line = grown.and_then(|(stack, _)| place(&classifier.named(stack)));
     let grown = grown.map_or(String::new(), |(_, bytes)| format!("+{}", size(bytes)));
     // A failure frees what the iteration held: that is not what it would leave.
     let left = match first.state {

@@ -1,11 +1,11 @@
 //! A process in three lines: the verdict, the line of code behind it, the command to run next.
 
 use super::oom;
+use super::stack::place;
 use crate::analysis::leaks::Leaks;
 use crate::analysis::{GroupBy, Holdings, Process, StackClassifier, with_cause};
 use crate::report::shell::quoted;
 use crate::report::wording::{gpu_name, headline};
-use crate::symbols::FREE_CACHE;
 use crate::units::{estimate, gib, seconds, several, size};
 
 /// How a process ended. A worse finding is greater.
@@ -72,9 +72,8 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
 fn leak_verdict(found: &Leaks) -> Option<Verdict> {
     let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
     let first = sure.next()?;
-    let classifier = StackClassifier::new(&found.symbols, &found.header);
-    let line = oom::place(&classifier, first.stack).map(|place| {
-        let rate = first.rate().map(|rate| rate as u64);
+    let line = place(&first.stack).map(|place| {
+        let rate = first.rate.map(|rate| rate as u64);
         let rate = rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate)));
         let verdict = first.verdict.name().replace('_', " ");
         let sure = (first.confidence * 100.0).floor();
@@ -144,16 +143,10 @@ fn largest_holder(process: &Process, held: &Holdings, when: &str) -> Option<Stri
     let who = process.who.as_ref()?;
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = classifier.holders(held, GroupBy::Line);
-    let named = holders.iter().filter(|holder| holder.stack != FREE_CACHE);
-    let mut placed =
-        named.filter_map(|holder| Some((holder, oom::place(&classifier, holder.stack)?)));
-    let (holder, place) = placed.next()?;
-    let all: u64 = holders
-        .iter()
-        .filter(|other| other.device == holder.device)
-        .fold(0, |sum, other| sum.saturating_add(other.bytes));
-    let share = 100.0 * holder.bytes as f64 / all.max(1) as f64;
-    let place = with_cause(holder.cause, place);
-    let bytes = estimate(holder.bytes, holder.error);
+    let named = holders.iter().filter(|holder| !holder.stack.is_free_cache());
+    let (holder, place) =
+        named.filter_map(|holder| Some((holder, place(&holder.stack)?))).next()?;
+    let (place, share) = (with_cause(holder.driver_memory, place), holder.share * 100.0);
+    let bytes = estimate(holder.bytes, holder.error_bytes);
     Some(format!("{place} held {bytes} {when} ({share:.0} %)"))
 }

@@ -54,7 +54,6 @@ fn a_moment_behind_the_end_is_not_the_end() {
     for (command, wanted) in [
         ("diff oom.vtrace --at 1 --vs 12", "--vs 12.000 s: oom.vtrace ends at 11.000 s"),
         ("diff oom.vtrace --at 12 --vs 1", "--at 12.000 s: oom.vtrace ends at 11.000 s"),
-        ("holders oom.vtrace --at 1 --vs 12", "--vs 12.000 s: oom.vtrace ends at 11.000 s"),
         ("report job --at 12", "--at 12.000 s: the last of these 2 traces ends at 11.000 s"),
         ("frag job --at 12", "--at 12.000 s: the last of these 2 traces ends at 11.000 s"),
         ("oom oom.vtrace --at 2", "--at 2: the run has 1 out-of-memory: --at 1 shows it"),

@@ -91,7 +91,6 @@ fn the_lines_add_up_to_the_difference() {
             &format!("diff a.vtrace b.vtrace --format json | {devices}"),
             "diff a.vtrace b.vtrace",
             "diff a.vtrace --at 1.5 --vs 3.5",
-            "holders a.vtrace --at 1.5 --vs 3.5",
         ],
     );
 }

@@ -65,7 +65,6 @@ fn every_command_with_a_moment_takes_a_step() {
     for line in [
         "report --at step:2 t.vtrace",
         "holders --by role --at step:2:end t.vtrace",
-        "holders --at step:2:end --vs step:4:end t.vtrace",
         "tree --at step:2 t.vtrace",
         "frag --at step:2 t.vtrace",
         "diff --at step:1:end --vs step:5:end t.vtrace",

@@ -81,7 +81,7 @@ fn run_with(setup: Setup) -> Slept {
             taken,
             cache: device.cache.clone(),
             live_bytes: device.live_bytes,
-            unmapped: holdings.all().map(|(.., held)| held.unmapped).sum(),
+            unmapped: holdings.held.values().map(|held| held.unmapped).sum(),
             tensors: owners(&symbols, &Holdings::of_state(state, Level::Tensor)),
             memory: owners(&symbols, &holdings),
         });
@@ -95,8 +95,8 @@ fn run_with(setup: Setup) -> Slept {
 fn owners(symbols: &Symbols, holdings: &Holdings) -> Owners {
     let mut owners = Owners::new();
     // What the driver took for itself is no allocation.
-    for (_, stack, _, held) in holdings.all().filter(|(_, _, cause, _)| cause.is_none()) {
-        let frames = symbols.stack(stack).map(|frame| frame.function.to_string());
+    for (owner, held) in holdings.held.iter().filter(|(owner, _)| owner.cause.is_none()) {
+        let frames = symbols.stack(owner.stack).map(|frame| frame.function.to_string());
         let sums = owners.entry(wanted(frames)).or_default();
         sums.0 += held.bytes;
         sums.1 += held.paused;

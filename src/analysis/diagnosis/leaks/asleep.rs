@@ -61,8 +61,8 @@ impl SleepFindings {
             let line = classifier.line_of(stack);
             let same = |one: &&mut JudgedLeak| {
                 !of_driver
-                    && one.at == (level, growing.device)
-                    && classifier.line_of(one.leak.stack) == line
+                    && one.case.at == (level, growing.device)
+                    && classifier.line_of(one.case.stack) == line
             };
             if let Some(one) = found.iter_mut().find(same) {
                 one.leak.because = because;
@@ -72,24 +72,18 @@ impl SleepFindings {
             let track = observer.tracks.get(&(level, growing.device, stack));
             let track = track.filter(|_| !of_driver);
             let last = growing.rest.held.last().copied().unwrap_or(0);
-            let left = track.map_or(last, |track| track.bytes);
+            let sums = track.map(|track| track.sums).unwrap_or_default();
+            let left = if track.is_some() { sums.bytes } else { last };
             more.push(Leak {
                 verdict: if left > 0 { Verdict::Growing } else { Verdict::FreedAtEnd },
-                level,
-                device: growing.device,
-                stack,
-                stacks: 1,
                 bytes: last.max(left),
-                error: 0,
-                count: track.map_or(0, |track| track.count),
-                allocations: track.map_or(0, |track| track.allocations),
-                frees: track.map_or(0, |track| track.frees),
+                count: sums.count,
+                allocations: sums.allocations,
+                frees: sums.frees,
                 confidence,
-                growth: None,
-                exhausted_in_s: None,
                 shape: growing.rest.held,
                 because,
-                driver: None,
+                ..Leak::of(level, growing.device, stack)
             });
         }
         more

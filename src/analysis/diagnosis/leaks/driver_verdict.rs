@@ -13,8 +13,8 @@ use super::growth::{Axes, Left, Strength};
 use super::headroom::headroom;
 use super::observer::{GrowthObserver, TIME_SHIFT};
 use super::series::{Series, shift_for};
-use super::verdict::{DriverMemory, HeldByDriver, HeldReason, Leak, LeakReason, Verdict};
-use crate::analysis::Level;
+use super::verdict::{DriverMemory, KeptGraphs, KeptGraphsReason, Leak, LeakReason};
+use crate::analysis::{Level, NamedStack};
 use crate::replay::State;
 use crate::trace::Definitions;
 
@@ -43,9 +43,9 @@ const UNNAMED_RISES: usize = 12;
 const UNNAMED_SPAN_NS: u64 = 30_000_000_000;
 
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct DriverFindings {
     pub leaks: Vec<Leak>,
-    pub held: Vec<HeldByDriver>,
+    pub held: Vec<KeptGraphs>,
     pub is_unknown: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn judge(
     state: &State,
     definitions: &Definitions,
     running: bool,
-) -> Found {
+) -> DriverFindings {
     let held = &observer.driver;
     let allocated = observer.places.values().map(|place| place.last_alloc_ns);
     let made = held.graphs.values().map(|graphs| graphs.last_made_ns);
@@ -78,7 +78,7 @@ pub(super) fn judge(
     let mut samples = state.devices.values().filter_map(|device| device.sample);
     let has_figure = samples.any(|at| at.sample.process_bytes.is_some());
     let is_unknown = !has_figure && held.graphs.values().any(|graphs| kept(graphs) >= MENTIONED);
-    let mut found = Found { is_unknown, ..Found::default() };
+    let mut found = DriverFindings { is_unknown, ..DriverFindings::default() };
     subject.graphs(&mut found);
     subject.others(&mut found);
     subject.unnamed(&mut found);
@@ -86,7 +86,7 @@ pub(super) fn judge(
 }
 
 impl Subject<'_> {
-    fn graphs(&self, found: &mut Found) {
+    fn graphs(&self, found: &mut DriverFindings) {
         for ((device, stack), graphs) in &self.held.graphs {
             let Some(bytes) = self.held.holders.get(&(*device, Cause::Graphs, *stack)) else {
                 continue;
@@ -96,12 +96,12 @@ impl Subject<'_> {
             match self.growing(graphs, counts, until) {
                 Ok(()) => found.leaks.push(self.leak_of(*device, *stack, graphs, counts, bytes)),
                 Err(why) if graphs.counts.kept >= MENTIONED && bytes.bytes > 0 => {
-                    found.held.push(HeldByDriver {
+                    found.held.push(KeptGraphs {
+                        why,
                         device: *device,
-                        stack: *stack,
                         bytes: bytes.bytes,
                         graphs: graphs.counts.kept,
-                        why,
+                        stack: NamedStack::without_names(*stack),
                     });
                 }
                 Err(_) => {}
@@ -114,10 +114,10 @@ impl Subject<'_> {
         graphs: &GraphHistory,
         counts: GraphCounts,
         until_ns: u64,
-    ) -> Result<(), HeldReason> {
+    ) -> Result<(), KeptGraphsReason> {
         let span_ns = graphs.span_ns();
         if until_ns.saturating_sub(graphs.last_made_ns) > span_ns / STOPPED_PART {
-            return Err(HeldReason::Stopped);
+            return Err(KeptGraphsReason::Stopped);
         }
         let mut kept = shape(&graphs.time, span_ns);
         // The last bin may have the first graphs that were destroyed at the end.
@@ -131,14 +131,14 @@ impl Subject<'_> {
             false => counts.launched_again > counts.kept / AGAIN_OF,
         };
         if again {
-            return Err(HeldReason::Reused);
+            return Err(KeptGraphsReason::Reused);
         }
         let at_once = counts.launched_at_once * 10 >= counts.kept.saturating_sub(1) * AT_ONCE_OF_10;
         let enough = same + 1 >= LEAST_SAME || counts.kept > LEAST_NEW;
         let long = span_ns >= LEAST_SPAN_NS;
         match at_once && enough && long && pace.is_steady() {
             true => Ok(()),
-            false => Err(HeldReason::Filling),
+            false => Err(KeptGraphsReason::Filling),
         }
     }
 
@@ -155,27 +155,23 @@ impl Subject<'_> {
         let seconds = graphs.span_ns() as f64 / 1e9;
         let rate = each as f64 * counts.kept.saturating_sub(1) as f64 / seconds.max(1e-9);
         let same = counts.kept - counts.sizes.min(counts.kept);
-        self.leak(
-            device,
-            stack,
-            Leak {
-                // The context's end destroys all of them in any case.
-                verdict: Verdict::Growing,
-                bytes: if freed { bytes.most } else { bytes.bytes },
-                count: counts.kept,
-                allocations: graphs.made,
-                frees: graphs.made - graphs.counts.kept,
-                confidence: 1.0 - 4.0 / counts.kept.max(5) as f64,
-                because: LeakReason::GraphsKept { same, again: counts.launched_again },
-                shape: shape(&bytes.time, bytes.last_ns.saturating_sub(bytes.first_ns)),
-                ..empty()
-            },
-            DriverMemory { cause: Some(Cause::Graphs), each: Some(each), bytes_per_second: rate },
-        )
+        let leak = Leak {
+            // The context's end destroys all of them in any case.
+            bytes: if freed { bytes.most } else { bytes.bytes },
+            count: counts.kept,
+            rate: Some(rate),
+            allocations: graphs.made,
+            frees: graphs.made - graphs.counts.kept,
+            confidence: 1.0 - 4.0 / counts.kept.max(5) as f64,
+            because: LeakReason::GraphsKept { same, again: counts.launched_again },
+            shape: shape(&bytes.time, bytes.last_ns.saturating_sub(bytes.first_ns)),
+            ..self.leak(device, stack, Some(Cause::Graphs), Some(each))
+        };
+        leak.with_room(self.room(device))
     }
 
     /// Streams, code, and graphs of several lines: a steady pace in many steps.
-    fn others(&self, found: &mut Found) {
+    fn others(&self, found: &mut DriverFindings) {
         for ((device, cause, stack), history) in &self.held.holders {
             let judged = match cause {
                 Cause::Graphs => !self.held.graphs.contains_key(&(*device, *stack)),
@@ -190,24 +186,21 @@ impl Subject<'_> {
             }
             let seconds = history.last_ns.saturating_sub(history.first_ns) as f64 / 1e9;
             let rate = history.bytes as f64 / seconds.max(1e-9);
-            found.leaks.push(self.leak(
-                *device,
-                *stack,
-                Leak {
-                    bytes: history.bytes,
-                    allocations: history.taken,
-                    confidence: 0.9,
-                    because: LeakReason::DriverTook { times: history.taken },
-                    shape: shape(&history.time, length),
-                    ..empty()
-                },
-                DriverMemory { cause: Some(*cause), each: None, bytes_per_second: rate },
-            ));
+            let leak = Leak {
+                bytes: history.bytes,
+                rate: Some(rate),
+                allocations: history.taken,
+                confidence: 0.9,
+                because: LeakReason::DriverTook { times: history.taken },
+                shape: shape(&history.time, length),
+                ..self.leak(*device, *stack, Some(*cause), None)
+            };
+            found.leaks.push(leak.with_room(self.room(*device)));
         }
     }
 
     /// Bytes in NVML's figure that no call and no allocation explains.
-    fn unnamed(&self, found: &mut Found) {
+    fn unnamed(&self, found: &mut DriverFindings) {
         for (device, history) in &self.held.unnamed {
             let end_ns = history.last_ns.saturating_sub(history.first_ns);
             let axes = Axes {
@@ -227,51 +220,32 @@ impl Subject<'_> {
             if !enough {
                 continue;
             }
-            let rate = growth.bytes_per_second;
-            found.leaks.push(self.leak(
-                *device,
-                StackId(0),
-                Leak {
-                    bytes: history.bytes,
-                    confidence: growth.tau * growth.straight.sqrt(),
-                    growth: Some(growth),
-                    because: LeakReason::Trend,
-                    shape: binned.time,
-                    ..empty()
-                },
-                DriverMemory { cause: None, each: None, bytes_per_second: rate },
-            ));
+            let leak = Leak {
+                bytes: history.bytes,
+                rate: Some(growth.bytes_per_second),
+                confidence: growth.tau * growth.straight.sqrt(),
+                growth: Some(growth),
+                shape: binned.time,
+                ..self.leak(*device, StackId(0), None, None)
+            };
+            found.leaks.push(leak.with_room(self.room(*device)));
         }
     }
 
-    fn leak(&self, device: DeviceId, stack: StackId, leak: Leak, driver: DriverMemory) -> Leak {
-        let room = headroom(self.state, self.definitions, device);
-        let room = room.filter(|_| leak.verdict == Verdict::Growing);
-        let rate = driver.bytes_per_second;
-        let exhausted_in_s = room.filter(|_| rate > 0.0).map(|room| room as f64 / rate);
-        Leak { device, stack, exhausted_in_s, driver: Some(driver), ..leak }
+    fn room(&self, device: DeviceId) -> Option<u64> {
+        headroom(self.state, self.definitions, device)
     }
-}
 
-/// A leak whose figures are to be filled in.
-fn empty() -> Leak {
-    Leak {
-        verdict: Verdict::Growing,
-        level: Level::Driver,
-        device: DeviceId::UNKNOWN,
-        stack: StackId(0),
-        stacks: 1,
-        bytes: 0,
-        error: 0,
-        count: 0,
-        allocations: 0,
-        frees: 0,
-        confidence: 0.0,
-        growth: None,
-        exhausted_in_s: None,
-        shape: Vec::new(),
-        because: LeakReason::Trend,
-        driver: None,
+    /// Without its figures.
+    fn leak(
+        &self,
+        device: DeviceId,
+        stack: StackId,
+        cause: Option<Cause>,
+        each: Option<u64>,
+    ) -> Leak {
+        let driver = Some(DriverMemory { cause, each });
+        Leak { driver, ..Leak::of(Level::Driver, device, stack) }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The growth of what a stack holds, over time and over activity (events): a program may pause for hours,
 //! or work in bursts. Input: the lowest live bytes in each bin. Output: [`Growth`], or why there is none.
 
+use serde::Serialize;
+
 use super::observer::{ACTIVITY_SHIFT, TIME_SHIFT};
 use super::series::{self, Series};
 use super::trend::{FEWEST, Trend, slope, trend};
@@ -99,7 +101,9 @@ pub struct Growth {
 }
 
 /// Why held memory does not count as growing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum KeptReason {
     /// It is unchanged since the end of warm-up.
     Steady,

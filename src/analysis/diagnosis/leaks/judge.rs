@@ -1,19 +1,19 @@
-//! From the histories of stacks to verdicts.
+//! From the histories of stacks to verdicts: a sequence of rules, in the order in which [`judge`] applies them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::asleep::SleepFindings;
 use super::driver_verdict;
-use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
+use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, Strength, WARM_UP};
 use super::headroom::headroom;
-use super::observer::{GrowthObserver, StackHistory};
-use super::pieces::Pieces;
+use super::observer::{GrowthObserver, LevelTotals, LiveThen, StackHistory, StackSums};
+use super::sorted::{Sorted, pool_of};
 use super::suppress::Suppressions;
-use super::verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
+use super::verdict::{Leak, LeakReason, Leaks, Verdict};
+use crate::analysis::holdings::segment_stacks;
 use crate::analysis::{Level, StackClassifier};
 use crate::replay::State;
 use crate::symbols::Symbols;
@@ -43,38 +43,25 @@ const FREED: f64 = 0.9;
 const TIDY: u64 = 4;
 const TIDY_PART: f64 = 0.8;
 
-/// Frameworks that keep what they free.
-const POOLS: [&str; 5] = ["PyTorch", "XLA", "TensorFlow", "CuPy", "RMM"];
-
 pub(super) type LevelAndDevice = (Level, DeviceId);
 
-/// One stack's, or one line's, history and sums.
-#[derive(Clone, Debug, Default)]
+/// The history and the figures of one stack, or of the stacks of one line.
+#[derive(Clone, Debug)]
 pub(super) struct Case {
+    pub at: LevelAndDevice,
     history: BinnedHistory,
     /// The stack with the most bytes, and its bytes.
-    pub(super) stack: StackId,
+    pub stack: StackId,
     most: u64,
-    pub(super) stacks: u64,
-    bytes: u64,
-    pub(super) count: u64,
-    /// Bytes and pieces before the end's frees.
-    pub(super) held: (u64, u64),
-    /// The variances of `bytes` and of those of `held`.
-    variance: f64,
-    held_variance: f64,
-    pub(super) highest_count: u64,
-    pub(super) allocations: u64,
-    frees: u64,
-    smallest: u64,
-    largest: u64,
-    pub(super) pieces: Pieces,
-    first_event: u64,
+    pub stacks: u64,
+    pub sums: StackSums,
+    /// What was live before the end's frees.
+    pub held: LiveThen,
 }
 
 impl Case {
     fn of(
-        stack: StackId,
+        (level, device, stack): (Level, DeviceId, StackId),
         observer: &GrowthObserver,
         track: &StackHistory,
         axes: &Axes,
@@ -82,55 +69,43 @@ impl Case {
     ) -> Case {
         let last_alloc_ns = track.last_alloc_ns.saturating_sub(from_ns);
         let history = axes.history(&track.time, &track.activity, last_alloc_ns);
-        Case {
-            stack,
-            most: history.settled(),
-            stacks: 1,
-            history,
-            bytes: track.bytes,
-            count: track.count,
-            held: observer.held(track),
-            variance: track.variance,
-            held_variance: observer.held_variance(track),
-            highest_count: track.highest_count,
-            allocations: track.allocations,
-            frees: track.frees,
-            smallest: track.smallest,
-            largest: track.largest,
-            pieces: track.pieces,
-            first_event: track.first_event,
-        }
+        let (at, most, held) = ((level, device), history.settled(), observer.held(track));
+        Case { at, history, stack, most, stacks: 1, sums: track.sums, held }
     }
 
-    pub(super) fn add(&mut self, other: Case) {
-        if self.stacks == 0 || other.most > self.most {
-            (self.stack, self.most) = (other.stack, other.most);
+    /// Several as one. `None`: there is none.
+    pub(super) fn sum<'c>(mut cases: impl Iterator<Item = &'c Case>) -> Option<Case> {
+        let mut all = cases.next()?.clone();
+        for other in cases {
+            if other.most > all.most {
+                (all.stack, all.most) = (other.stack, other.most);
+            }
+            all.history.add(&other.history);
+            all.stacks += other.stacks;
+            all.sums.add(&other.sums);
+            all.held.bytes = all.held.bytes.saturating_add(other.held.bytes);
+            all.held.count += other.held.count;
+            all.held.variance += other.held.variance;
         }
-        if self.stacks == 0 {
-            (self.smallest, self.first_event) = (other.smallest, other.first_event);
-        }
-        self.smallest = self.smallest.min(other.smallest);
-        self.largest = self.largest.max(other.largest);
-        self.pieces.add(&other.pieces);
-        self.first_event = self.first_event.min(other.first_event);
-        self.history.add(&other.history);
-        self.stacks += other.stacks;
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.count += other.count;
-        self.held = (self.held.0.saturating_add(other.held.0), self.held.1 + other.held.1);
-        self.variance += other.variance;
-        self.held_variance += other.held_variance;
-        self.highest_count += other.highest_count;
-        self.allocations += other.allocations;
-        self.frees += other.frees;
+        Some(all)
+    }
+
+    /// It holds something, or did before the end's frees.
+    fn holds(&self) -> bool {
+        self.sums.bytes > 0 || self.history.settled() > 0
     }
 }
 
 /// A leak and what it was judged by.
 pub(super) struct JudgedLeak {
-    pub at: LevelAndDevice,
     pub case: Case,
     pub leak: Leak,
+}
+
+/// Memory that does not leak by itself, and why.
+pub(super) struct Innocent {
+    pub case: Case,
+    pub why: KeptReason,
 }
 
 /// Whose memory is judged.
@@ -148,6 +123,7 @@ pub(super) struct Judge<'a> {
     headrooms: BTreeMap<LevelAndDevice, Option<u64>>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
+    from_ns: u64,
 }
 
 pub(super) fn judge(
@@ -161,34 +137,14 @@ pub(super) fn judge(
     let from_ns = observer.from_ns.or(observer.driver.from_ns).unwrap_or(state.time_ns);
     let of_driver = driver_verdict::judge(observer, state, &definitions, running);
     let judge = Judge::new(observer, state, &definitions, running, from_ns);
-    // A stack by itself first.
-    let mut found: Vec<JudgedLeak> = Vec::new();
-    let mut others: Vec<(LevelAndDevice, Case, KeptReason)> = Vec::new();
-    let mut keys: Vec<_> = observer.tracks.keys().copied().collect();
-    keys.sort_unstable();
-    // Blocks stand for the memory that they lie in.
-    let segments = segment_stacks(state);
-    keys.retain(|(level, device, stack)| {
-        *level == Level::Tensor || !segments.contains(&(*device, *stack))
-    });
-    for key in keys {
-        let (level, device, stack) = key;
-        let at = (level, device);
-        let case = Case::of(stack, observer, &observer.tracks[&key], &judge.axes[&at], from_ns);
-        match judge.case(at, &case) {
-            Ok(leak) => found.push(JudgedLeak { at, case, leak }),
-            Err(still) => others.push((at, case, still)),
-        }
-    }
-    let wanted = found.iter().map(|one| one.leak.stack);
+    let (mut found, mut others) = judge.each_stack(state);
     // Of the others, those that hold more than they did: many stacks may lead to one line.
-    let rose = |case: &Case| case.bytes > 0 || case.history.settled() > 0;
-    let wanted: Vec<StackId> = wanted
-        .chain(others.iter().filter(|(_, case, _)| rose(case)).map(|(_, case, _)| case.stack))
+    let wanted = found.iter().map(|one| one.case.stack);
+    let wanted = wanted
+        .chain(others.iter().filter(|one| one.case.holds()).map(|one| one.case.stack))
         .chain(sleeps.stacks())
-        .chain(of_driver.leaks.iter().map(|leak| leak.stack))
-        .chain(of_driver.held.iter().map(|held| held.stack))
-        .collect();
+        .chain(of_driver.leaks.iter().map(|leak| leak.stack.id))
+        .chain(of_driver.held.iter().map(|held| held.stack.id));
     let symbols = Symbols::of(&definitions, &header, wanted);
     let classifier = StackClassifier::new(&symbols, &header);
     judge.together(&classifier, &mut found);
@@ -196,91 +152,26 @@ pub(super) fn judge(
     if judge.in_order {
         judge.unfreed(&classifier, &mut found, &mut others);
     }
-
-    let mut larger = Vec::new();
+    let mut larger_pieces = Vec::new();
     found.retain(|one| {
         let pieces = one.larger_pieces(&classifier);
-        let of_program = pieces.filter(|of| pool_of(&classifier, one.at.0, of.stack).is_none());
-        let is_leak = of_program.is_none();
-        larger.extend(of_program);
+        let is_leak = pieces.is_none();
+        larger_pieces.extend(pieces);
         is_leak
     });
     let asleep = sleeps.leaks(&classifier, observer, &mut found);
-    let mut leaks = Vec::new();
-    let mut pooled: BTreeMap<(DeviceId, String), Pooled> = BTreeMap::new();
-    let mut suppressed: BTreeMap<usize, Suppressed> = BTreeMap::new();
-    let mut pool = |device, library: &str, bytes, rate: Option<f64>| {
-        let key = (device, library.to_string());
-        let library = library.to_string();
-        let sums = pooled.entry(key).or_insert(Pooled {
-            device,
-            library,
-            bytes: 0,
-            bytes_per_second: None,
-            free: false,
-        });
-        sums.bytes += bytes;
-        if let Some(rate) = rate {
-            *sums.bytes_per_second.get_or_insert(0.0) += rate;
-        }
-    };
-    for leak in found.into_iter().map(|one| one.leak).chain(asleep).chain(of_driver.leaks) {
-        let (level, device) = (leak.level, leak.device);
-        let of_pool = || pool_of(&classifier, level, leak.stack);
-        if let Some(library) = leak.driver.is_none().then(of_pool).flatten() {
-            let rate = leak.rate();
-            pool(device, library, leak.bytes, rate);
-        } else if leak.bytes < least.max(1) {
-        } else if let Some(line) = rules.rule_for(symbols.stack(leak.stack)) {
-            let sums = suppressed.entry(line).or_insert(Suppressed { line, leaks: 0, bytes: 0 });
-            sums.leaks += 1;
-            sums.bytes += leak.bytes;
-        } else {
-            leaks.push(leak);
-        }
-    }
-    leaks.sort_by(|a, b| {
-        let rank = |leak: &Leak| (leak.verdict, std::cmp::Reverse(leak.bytes));
-        let sure = Leak::is_sure;
-        sure(b).cmp(&sure(a)).then(rank(a).cmp(&rank(b))).then(a.stack.cmp(&b.stack))
-    });
-    let mut kept: BTreeMap<(DeviceId, Level, KeptReason), Kept> = BTreeMap::new();
-    let mut largest: FxHashMap<(DeviceId, Level, KeptReason), u64> = FxHashMap::default();
-    for ((level, device), case, why) in others.iter().filter(|(_, case, _)| case.bytes > 0) {
-        if let Some(library) = pool_of(&classifier, *level, case.stack) {
-            pool(*device, library, case.bytes, None);
-            continue;
-        }
-        let key = (*device, *level, *why);
-        let sums = kept.entry(key).or_insert(Kept {
-            device: *device,
-            level: *level,
-            why: *why,
-            bytes: 0,
-            count: 0,
-            stacks: 0,
-            largest: case.stack,
-        });
-        sums.bytes = sums.bytes.saturating_add(case.bytes);
-        sums.count = sums.count.saturating_add(case.count);
-        sums.stacks += case.stacks;
-        let most = largest.entry(key).or_default();
-        if case.bytes > *most {
-            (*most, sums.largest) = (case.bytes, case.stack);
-        }
-    }
-    for (device, sums) in &state.devices {
-        if sums.cache.is_used() && sums.cache.free_resident() > 0 {
-            let (device, bytes, library) =
-                (*device, sums.cache.free_resident(), "PyTorch".to_string());
-            let free = Pooled { device, library, bytes, bytes_per_second: None, free: true };
-            pooled.insert((device, " free".into()), free);
-        }
+    let mut sorted = Sorted::new(&classifier, rules, least);
+    let found = found.into_iter().map(|one| one.leak);
+    found.chain(asleep).chain(of_driver.leaks).for_each(|leak| sorted.leak(leak));
+    others.iter().for_each(|one| sorted.innocent(one));
+    sorted.free_in_caches(state);
+    let mut held_by_driver = of_driver.held;
+    for held in &mut held_by_driver {
+        held.stack = classifier.named(held.stack.id);
     }
     let length = state.time_ns.saturating_sub(from_ns);
     Leaks {
         trace,
-        header,
         running,
         from_ns,
         beginning_lost: state.history_from_ns > 0,
@@ -289,33 +180,18 @@ pub(super) fn judge(
         live_is_known: state.live_is_known(),
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
         until_ns: state.time_ns,
-        leaks,
+        leaks: sorted.leaks(from_ns),
         peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
-        kept: kept.into_values().collect(),
-        pooled: pooled.into_values().collect(),
-        held_by_driver: of_driver.held,
+        kept: sorted.kept.into_values().map(|(kept, _)| kept).collect(),
+        pooled: sorted.pooled.into_values().collect(),
+        held_by_driver,
         driver_is_unknown: of_driver.is_unknown,
-        larger_pieces: larger,
-        suppressed: suppressed.into_values().collect(),
-        symbols,
-        definitions,
+        larger_pieces,
+        suppressed: sorted.suppressed.into_values().collect(),
+        samples_blocks: definitions.samples_blocks(),
+        has_stacks: !definitions.stacks().is_empty(),
+        header,
     }
-}
-
-/// Stacks of the memory that blocks lie in.
-fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
-    let mut stacks = FxHashSet::default();
-    for segment in state.segments() {
-        stacks.extend(segment.allocation(state).map(|(_, live)| (live.device, live.stack)));
-        stacks.extend(segment.objects(state).map(|(_, live)| (live.device, live.stack)));
-    }
-    stacks
-}
-
-/// The framework that made this allocation of the driver for its pool, if one did.
-fn pool_of<'r>(classifier: &'r StackClassifier, level: Level, stack: StackId) -> Option<&'r str> {
-    let library = classifier.library_name(&classifier.roles(stack))?;
-    (level == Level::Driver && POOLS.contains(&library)).then_some(library)
 }
 
 impl<'a> Judge<'a> {
@@ -339,7 +215,7 @@ impl<'a> Judge<'a> {
                 settled_ns = settled_ns.min(last);
             }
         }
-        let axes = |place: &super::observer::LevelTotals| Axes {
+        let axes = |place: &LevelTotals| Axes {
             settled_ns,
             end_ns,
             last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
@@ -355,94 +231,108 @@ impl<'a> Judge<'a> {
             Some(headroom(state, definitions, device)?.saturating_add(free))
         };
         let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();
-        Judge { observer, axes, headrooms, in_order: state.ended_ns.is_some() && !running }
+        let in_order = state.ended_ns.is_some() && !running;
+        Judge { observer, axes, headrooms, in_order, from_ns }
     }
 
-    pub(super) fn case(&self, at: LevelAndDevice, case: &Case) -> Result<Leak, KeptReason> {
-        let (axes, history) = (&self.axes[&at], &case.history);
-        let settled = history.settled();
-        let left = if self.in_order { Left::Known(case.bytes) } else { Left::AtMost(case.bytes) };
-        let (growth, verdict) = match history.growth(axes, left) {
-            Ok(growth) => {
-                let verdict = match growth.strength {
-                    Strength::Growing => Verdict::Growing,
-                    // Too few to tell from a cache, but that none was ever freed.
-                    Strength::Sporadic if case.frees == 0 => Verdict::NeverFreed,
-                    Strength::Sporadic => return Err(KeptReason::Moves),
-                };
-                (growth, verdict)
+    /// A stack by itself first. Blocks stand for the memory that they lie in.
+    fn each_stack(&self, state: &State) -> (Vec<JudgedLeak>, Vec<Innocent>) {
+        let segments = segment_stacks(state);
+        let mut keys: Vec<_> = self.observer.tracks.keys().copied().collect();
+        keys.sort_unstable();
+        keys.retain(|(level, device, stack)| {
+            *level == Level::Tensor || !segments.contains(&(*device, *stack))
+        });
+        let (mut found, mut others) = (Vec::new(), Vec::new());
+        for key in keys {
+            let axes = &self.axes[&(key.0, key.1)];
+            let track = &self.observer.tracks[&key];
+            let case = Case::of(key, self.observer, track, axes, self.from_ns);
+            match self.case(&case) {
+                Ok(leak) => found.push(JudgedLeak { case, leak }),
+                Err(why) => others.push(Innocent { case, why }),
             }
+        }
+        (found, others)
+    }
+
+    /// The verdict on a case by its growth, or why it is none.
+    pub(super) fn case(&self, case: &Case) -> Result<Leak, KeptReason> {
+        let (growth, verdict) = self.growth(case)?;
+        let because = match growth.strength {
+            Strength::Growing => LeakReason::Trend,
+            Strength::Sporadic => LeakReason::NoneFreed,
+        };
+        let confidence = self.confidence(case, &growth);
+        let leak = self.leak(case, verdict, because, confidence);
+        let rate = Some(growth.bytes_per_second);
+        let leak = Leak { rate, growth: Some(growth), ..leak };
+        Ok(leak.with_room(self.headrooms[&case.at]))
+    }
+
+    fn growth(&self, case: &Case) -> Result<(Growth, Verdict), KeptReason> {
+        let (axes, history, bytes) = (&self.axes[&case.at], &case.history, case.sums.bytes);
+        let left = if self.in_order { Left::Known(bytes) } else { Left::AtMost(bytes) };
+        match history.growth(axes, left) {
+            Ok(growth) if growth.strength == Strength::Growing => Ok((growth, Verdict::Growing)),
+            // Too few to tell from a cache, but that none was ever freed.
+            Ok(growth) if case.sums.frees == 0 => Ok((growth, Verdict::NeverFreed)),
+            Ok(_) => Err(KeptReason::Moves),
             Err(still) => {
                 let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
-                let freed =
-                    settled.saturating_sub(case.bytes) as f64 >= FREED * growth.risen as f64;
-                if growth.strength != Strength::Growing || !freed {
-                    return Err(still);
+                let gone = history.settled().saturating_sub(bytes);
+                let freed = gone as f64 >= FREED * growth.risen as f64;
+                match growth.strength == Strength::Growing && freed {
+                    true => Ok((growth, Verdict::FreedAtEnd)),
+                    false => Err(still),
                 }
-                (growth, Verdict::FreedAtEnd)
             }
-        };
+        }
+    }
+
+    fn confidence(&self, case: &Case, growth: &Growth) -> f64 {
         let rises = growth.rises as f64;
         let mut confidence = growth.tau * growth.straight.sqrt() * (1.0 - 1.0 / (rises + 2.0));
         if growth.strength == Strength::Sporadic {
             confidence *= 0.5;
         }
-        let place = &self.observer.places[&at];
-        let places = self.observer.places.iter().filter(|((_, device), _)| *device == at.1);
+        let place = &self.observer.places[&case.at];
+        let places = self.observer.places.iter().filter(|((_, device), _)| *device == case.at.1);
         let alone = places.map(|(_, place)| place.last_alloc_frees).sum::<u64>() == 0;
         if alone {
             confidence = confidence.min(LOADING);
         }
-        let first = case.first_event as f64 <= FIRST * place.last_alloc_events as f64;
-        let most = case.allocations as f64 >= MOST * place.allocations as f64;
+        let sums = &case.sums;
+        let first = sums.first_event as f64 <= FIRST * place.last_alloc_events as f64;
+        let most = sums.allocations as f64 >= MOST * place.allocations as f64;
         let once = alone || (first && most) || growth.spread_of_events < ALL_THE_TIME;
         // What it frees itself is no weight.
-        let stays = case.highest_count >= case.allocations / 10 * 9;
-        if once && stays && case.largest > case.smallest.saturating_mul(SIZES) {
+        let stays = sums.highest_count >= sums.allocations / 10 * 9;
+        if once && stays && sums.largest > sums.smallest.saturating_mul(SIZES) {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
-        let because = match growth.strength {
-            Strength::Growing => LeakReason::Trend,
-            Strength::Sporadic => LeakReason::NoneFreed,
-        };
-        let mut leak = self.leak(at, case, verdict, because, confidence);
-        let room = self.headrooms[&at].filter(|_| verdict == Verdict::Growing);
-        leak.exhausted_in_s = room
-            .filter(|_| growth.bytes_per_second > 0.0)
-            .map(|room| room as f64 / growth.bytes_per_second);
-        leak.growth = Some(growth);
-        Ok(leak)
+        confidence
     }
 
-    fn leak(
-        &self,
-        (level, device): LevelAndDevice,
-        case: &Case,
-        verdict: Verdict,
-        because: LeakReason,
-        confidence: f64,
-    ) -> Leak {
-        let ((bytes, count), variance) = match verdict {
-            Verdict::FreedAtEnd => (case.held, case.held_variance),
-            _ => ((case.bytes, case.count), case.variance),
+    fn leak(&self, case: &Case, verdict: Verdict, because: LeakReason, confidence: f64) -> Leak {
+        let sums = &case.sums;
+        let (bytes, count, variance) = match verdict {
+            Verdict::FreedAtEnd => (case.held.bytes, case.held.count, case.held.variance),
+            _ => (sums.bytes, sums.count, sums.variance),
         };
+        let (level, device) = case.at;
         Leak {
             verdict,
-            level,
-            device,
-            stack: case.stack,
             stacks: case.stacks,
             bytes,
-            error: variance.sqrt() as u64,
+            error_bytes: variance.sqrt() as u64,
             count,
-            allocations: case.allocations,
-            frees: case.frees,
+            allocations: sums.allocations,
+            frees: sums.frees,
             confidence: confidence.clamp(0.0, 1.0),
-            growth: None,
-            exhausted_in_s: None,
             shape: case.history.time.clone(),
             because,
-            driver: None,
+            ..Leak::of(level, device, case.stack)
         }
     }
 
@@ -451,22 +341,19 @@ impl<'a> Judge<'a> {
         &self,
         classifier: &StackClassifier,
         found: &mut Vec<JudgedLeak>,
-        others: &mut Vec<(LevelAndDevice, Case, KeptReason)>,
+        others: &mut Vec<Innocent>,
     ) {
-        let devices: Vec<LevelAndDevice> =
-            self.axes.keys().copied().filter(|(level, _)| *level == Level::Driver).collect();
         let mut gone = Vec::new();
-        for at in devices {
-            let held: Vec<usize> = (0..others.len())
-                .filter(|index| {
-                    let (of, case, _) = &others[*index];
-                    *of == at
-                        && case.history.settled() > 0
-                        && pool_of(classifier, at.0, case.stack).is_none()
-                })
-                .collect();
-            let left: Vec<usize> =
-                held.iter().copied().filter(|index| others[*index].1.bytes > 0).collect();
+        for at in self.axes.keys().filter(|(level, _)| *level == Level::Driver) {
+            let holds = |index: &usize| {
+                let case = &others[*index].case;
+                case.at == *at
+                    && case.history.settled() > 0
+                    && pool_of(classifier, at.0, case.stack).is_none()
+            };
+            let held: Vec<usize> = (0..others.len()).filter(holds).collect();
+            let left = held.iter().filter(|index| others[**index].case.sums.bytes > 0);
+            let left: Vec<usize> = left.copied().collect();
             let freed = (held.len() - left.len()) as u64;
             if freed < TIDY || (freed as f64) < TIDY_PART * held.len() as f64 {
                 continue;
@@ -475,9 +362,9 @@ impl<'a> Judge<'a> {
             let confidence = (freed + 1) as f64 / (held.len() + 2) as f64;
             let because = LeakReason::OthersFreed { freed, held: held.len() as u64 };
             for index in left {
-                let case = &others[index].1;
-                let leak = self.leak(at, case, Verdict::NeverFreed, because, confidence);
-                found.push(JudgedLeak { at, case: case.clone(), leak });
+                let case = others[index].case.clone();
+                let leak = self.leak(&case, Verdict::NeverFreed, because, confidence);
+                found.push(JudgedLeak { case, leak });
                 gone.push(index);
             }
         }

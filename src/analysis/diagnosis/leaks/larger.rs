@@ -6,6 +6,7 @@
 
 use super::judge::JudgedLeak;
 use super::pieces::LEAST;
+use super::sorted::pool_of;
 use super::verdict::LargerPieces;
 use crate::analysis::{Level, StackClassifier};
 
@@ -15,20 +16,25 @@ const TIMES: u64 = 2;
 impl JudgedLeak {
     /// The verdict on growth, if it is that of such an allocator.
     pub(super) fn larger_pieces(&self, classifier: &StackClassifier) -> Option<LargerPieces> {
-        let JudgedLeak { at: (level, device), case, leak } = self;
-        let stays = case.highest_count * 10 >= case.allocations * 9;
-        let of_driver = *level == Level::Driver && leak.driver.is_none();
-        if !of_driver || leak.count < LEAST || !stays || !classifier.names_pool(leak.stack) {
+        let JudgedLeak { case, leak } = self;
+        let (level, device) = case.at;
+        let of_driver = level == Level::Driver && leak.driver.is_none();
+        let stays = case.sums.highest_count * 10 >= case.sums.allocations * 9;
+        if !of_driver || leak.count < LEAST || !stays {
             return None;
         }
-        let exact_bytes = case.pieces.exact()?;
-        (leak.bytes > exact_bytes.saturating_mul(TIMES)).then_some(LargerPieces {
-            device: *device,
-            stack: leak.stack,
+        if !classifier.names_pool(case.stack) || pool_of(classifier, level, case.stack).is_some() {
+            return None;
+        }
+        let exact_bytes = case.sums.pieces.exact()?;
+        (leak.bytes > exact_bytes.saturating_mul(TIMES)).then(|| LargerPieces {
+            device,
             bytes: leak.bytes,
             pieces: leak.count,
             exact_bytes,
-            bytes_per_second: leak.rate(),
+            rate: leak.rate,
+            stack: classifier.named(case.stack),
+            library: classifier.library_at(case.stack, level),
         })
     }
 }

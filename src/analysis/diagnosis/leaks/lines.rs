@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::StackId;
 
-use super::growth::KeptReason;
-use super::judge::{Case, Judge, JudgedLeak, LevelAndDevice, remove};
+use super::judge::{Case, Innocent, Judge, JudgedLeak, remove};
 use crate::analysis::StackClassifier;
 
 /// Who holds this many pieces is judged by itself; with fewer, only with others of its line ...
@@ -17,19 +16,17 @@ impl Judge<'_> {
     /// Stacks that differ within frameworks only, or in how deep they recurse, are one leak.
     pub(super) fn together(&self, classifier: &StackClassifier, found: &mut Vec<JudgedLeak>) {
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for (index, one) in found.iter().enumerate() {
-            let roles = classifier.roles(one.leak.stack);
-            if let Some(lead) = line(classifier, one.leak.stack, roles.lead) {
-                let caller = line(classifier, one.leak.stack, roles.caller);
-                groups.entry((one.at, lead, caller)).or_default().push(index);
+        for (index, JudgedLeak { case, .. }) in found.iter().enumerate() {
+            let roles = classifier.roles(case.stack);
+            if let Some(lead) = line(classifier, case.stack, roles.lead) {
+                let caller = line(classifier, case.stack, roles.caller);
+                groups.entry((case.at, lead, caller)).or_default().push(index);
             }
         }
         let mut gone = Vec::new();
-        for ((at, ..), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
-            let mut sum = Case::default();
-            members.iter().for_each(|index| sum.add(found[*index].case.clone()));
-            if let Ok(leak) = self.case(at, &sum) {
-                found.push(JudgedLeak { at, case: sum, leak });
+        for members in groups.into_values().filter(|members| members.len() > 1) {
+            if let Some(one) = self.as_one(members.iter().map(|at| &found[*at].case)) {
+                found.push(one);
                 gone.extend(members);
             }
         }
@@ -42,38 +39,42 @@ impl Judge<'_> {
         &self,
         classifier: &StackClassifier,
         found: &mut Vec<JudgedLeak>,
-        others: &mut Vec<(LevelAndDevice, Case, KeptReason)>,
+        others: &mut Vec<Innocent>,
     ) {
-        let lead = |stack: StackId| line(classifier, stack, classifier.roles(stack).lead);
+        let lead = |case: &Case| {
+            let lead = classifier.roles(case.stack).lead;
+            Some((case.at, line(classifier, case.stack, lead)?))
+        };
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for (index, (at, case, _)) in others.iter().enumerate() {
-            if case.held.1.max(case.count) >= ENOUGH {
-                continue;
-            }
-            if let Some(line) = lead(case.stack) {
-                groups.entry((*at, line)).or_default().push(index);
+        for (index, Innocent { case, .. }) in others.iter().enumerate() {
+            if case.held.count.max(case.sums.count) < ENOUGH
+                && let Some(line) = lead(case)
+            {
+                groups.entry(line).or_default().push(index);
             }
         }
-        for one in found.iter() {
-            if let Some(line) = lead(one.leak.stack) {
-                groups.remove(&(one.at, line));
-            }
+        for line in found.iter().filter_map(|one| lead(&one.case)) {
+            groups.remove(&line);
         }
         let mut gone = Vec::new();
-        for ((at, _), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
-            let mut sum = Case::default();
-            members.iter().for_each(|index| sum.add(others[*index].1.clone()));
-            // A wrapper, by which the parts of a program make what each of them needs once. What a
-            // step makes by it and frees, again and again, is no more for that.
-            if sum.highest_count < 2 * sum.stacks && sum.stacks < WAYS {
-                continue;
-            }
-            if let Ok(leak) = self.case(at, &sum) {
-                found.push(JudgedLeak { at, case: sum, leak });
+        for members in groups.into_values().filter(|members| members.len() > 1) {
+            if let Some(one) = self.as_one(members.iter().map(|at| &others[*at].case))
+                // A wrapper, by which the parts of a program make what each of them needs once. What a
+                // step makes by it and frees, again and again, is no more for that.
+                && (one.case.sums.highest_count >= 2 * one.case.stacks || one.case.stacks >= WAYS)
+            {
+                found.push(one);
                 gone.extend(members);
             }
         }
         remove(others, gone);
+    }
+
+    /// The verdict on several cases as one, if it is that they leak.
+    fn as_one<'c>(&self, cases: impl Iterator<Item = &'c Case>) -> Option<JudgedLeak> {
+        let case = Case::sum(cases)?;
+        let leak = self.case(&case).ok()?;
+        Some(JudgedLeak { case, leak })
     }
 }
 

@@ -31,6 +31,7 @@
 mod asleep;
 mod driver_held;
 mod driver_verdict;
+mod evidence;
 mod growth;
 mod headroom;
 mod judge;
@@ -40,6 +41,7 @@ mod observer;
 mod pieces;
 mod sampled;
 mod series;
+mod sorted;
 mod suppress;
 #[cfg(test)]
 mod tests;
@@ -48,10 +50,10 @@ mod verdict;
 
 pub use crate::replay::history::Sampled;
 pub use growth::{Growth, KeptReason};
-pub use suppress::{BadRule, Suppressions};
+pub use suppress::{BadRule, Suppressions, UnusedRule};
 pub use verdict::{
-    DriverMemory, HeldByDriver, HeldReason, Kept, LargerPieces, Leak, LeakReason, Leaks, Pooled,
-    Suppressed, Verdict,
+    DriverMemory, KeptGraphs, KeptGraphsReason, KeptMemory, LargerPieces, Leak, LeakReason, Leaks,
+    Pooled, Suppressed, Verdict,
 };
 
 use std::collections::BTreeMap;

@@ -20,9 +20,9 @@ use crate::replay::{
 pub(super) const TIME_SHIFT: u32 = 12;
 pub(super) const ACTIVITY_SHIFT: u32 = 0;
 
-/// The history of one stack on one device.
-#[derive(Clone, Debug)]
-pub struct StackHistory {
+/// The figures of one stack, or of several, on one device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StackSums {
     pub bytes: u64,
     /// The variance of `bytes`, where samples of blocks estimate them; else 0.
     pub variance: f64,
@@ -31,8 +31,6 @@ pub struct StackHistory {
     /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
-    pub first_ns: u64,
-    pub last_alloc_ns: u64,
     /// Most allocations that were live at once.
     pub highest_count: u64,
     /// The smallest and the largest allocation, bytes.
@@ -41,10 +39,38 @@ pub struct StackHistory {
     pub(super) pieces: Pieces,
     /// Events of the same level and device before its first one.
     pub first_event: u64,
-    /// Allocations of the process before the latest frees began, with the bytes and the count that were
-    /// live at that moment.
-    held: (u64, u64, u64),
-    held_variance: f64,
+}
+
+impl StackSums {
+    pub(super) fn add(&mut self, other: &StackSums) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.variance += other.variance;
+        self.count += other.count;
+        self.allocations += other.allocations;
+        self.frees += other.frees;
+        self.highest_count += other.highest_count;
+        self.smallest = self.smallest.min(other.smallest);
+        self.largest = self.largest.max(other.largest);
+        self.pieces.add(&other.pieces);
+        self.first_event = self.first_event.min(other.first_event);
+    }
+}
+
+/// What was live at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LiveThen {
+    pub bytes: u64,
+    pub count: u64,
+    pub variance: f64,
+}
+
+/// The history of one stack on one device.
+#[derive(Clone, Debug)]
+pub struct StackHistory {
+    pub sums: StackSums,
+    pub last_alloc_ns: u64,
+    /// What was live before the latest frees began, and the allocations of the process up to then.
+    held: (u64, LiveThen),
     /// Live bytes over time, ns since the first observed event.
     pub time: Series,
     /// The same over the events of its device and level.
@@ -136,30 +162,24 @@ impl GrowthObserver {
         let piece = physical::share(live.kind, live.size);
         let track =
             self.tracks.entry((level, live.device, live.stack)).or_insert_with(|| StackHistory {
-                bytes: 0,
-                variance: 0.0,
-                count: 0,
-                allocations: 0,
-                frees: 0,
-                first_ns: live.time_ns,
+                sums: StackSums {
+                    smallest: piece,
+                    largest: piece,
+                    first_event: activity,
+                    ..StackSums::default()
+                },
                 last_alloc_ns: live.time_ns,
-                highest_count: 0,
-                smallest: piece,
-                largest: piece,
-                pieces: Pieces::default(),
-                first_event: activity,
-                held: (0, 0, 0),
-                held_variance: 0.0,
+                held: (0, LiveThen::default()),
                 time: Series::new(TIME_SHIFT, 0),
                 activity: Series::new(ACTIVITY_SHIFT, 0),
             });
-        let now = track.bytes.saturating_add(share);
+        let sums = &mut track.sums;
+        let now = sums.bytes.saturating_add(share);
         match how {
             // It was live before the first observed event.
             AllocCause::Checkpoint => {
                 track.time.lift(share);
                 track.activity.lift(share);
-                track.first_ns = track.first_ns.min(live.time_ns);
             }
             AllocCause::Allocated => {
                 self.last_frees = None;
@@ -169,21 +189,21 @@ impl GrowthObserver {
                 place.last_alloc_ns = at.time_ns;
                 place.last_alloc_events = place.events;
                 place.last_alloc_frees = place.frees;
-                track.allocations += 1;
+                sums.allocations += 1;
                 track.last_alloc_ns = at.time_ns;
-                track.pieces.allocated(live.size);
+                sums.pieces.allocated(live.size);
             }
-            AllocCause::FreeFailed => track.frees = track.frees.saturating_sub(1),
+            AllocCause::FreeFailed => sums.frees = sums.frees.saturating_sub(1),
         }
         if how != AllocCause::Checkpoint {
-            track.time.change(time, track.bytes, now);
-            track.activity.change(activity, track.bytes, now);
+            track.time.change(time, sums.bytes, now);
+            track.activity.change(activity, sums.bytes, now);
         }
-        (track.smallest, track.largest) = (track.smallest.min(piece), track.largest.max(piece));
-        track.bytes = now;
-        track.variance += live.variance(piece);
-        track.count += 1;
-        track.highest_count = track.highest_count.max(track.count);
+        (sums.smallest, sums.largest) = (sums.smallest.min(piece), sums.largest.max(piece));
+        sums.bytes = now;
+        sums.variance += live.variance(piece);
+        sums.count += 1;
+        sums.highest_count = sums.highest_count.max(sums.count);
     }
 
     fn remove(&mut self, at: &Stamped, level: Level, live: &Live) {
@@ -191,49 +211,53 @@ impl GrowthObserver {
         let place = self.places.entry((level, live.device)).or_default();
         let Some(track) = self.tracks.get_mut(&(level, live.device, live.stack)) else { return };
         if track.held.0 != self.allocations {
-            track.held = (self.allocations, track.bytes, track.count);
-            track.held_variance = track.variance;
+            track.held = (self.allocations, track.live());
         }
-        let now = track.bytes.saturating_sub(live.share());
-        track.time.change(time, track.bytes, now);
-        track.activity.change(place.events, track.bytes, now);
+        track.shrink(time, place.events, live.share());
         place.events += 1;
         place.frees += 1;
-        track.frees += 1;
+        track.sums.frees += 1;
         self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
-        track.bytes = now;
         let piece = physical::share(live.kind, live.size);
-        track.variance = (track.variance - live.variance(piece)).max(0.0);
-        track.count = track.count.saturating_sub(1);
+        track.sums.variance = (track.sums.variance - live.variance(piece)).max(0.0);
     }
-}
 
-impl GrowthObserver {
     /// Takes an allocation back: driver memory that is a framework's segment, or another stack's.
     fn uncount(&mut self, at: &Stamped, live: &Live) {
         let time = self.since(at.time_ns);
         let place = self.places.entry((Level::Driver, live.device)).or_default();
         if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
-            let now = track.bytes.saturating_sub(live.share());
-            track.time.change(time, track.bytes, now);
-            track.activity.change(place.events, track.bytes, now);
-            track.bytes = now;
-            track.count = track.count.saturating_sub(1);
-            track.allocations = track.allocations.saturating_sub(1);
+            track.shrink(time, place.events, live.share());
+            track.sums.allocations = track.sums.allocations.saturating_sub(1);
         }
     }
 
-    /// The variance of the bytes of [`GrowthObserver::held`].
-    pub fn held_variance(&self, track: &StackHistory) -> f64 {
-        if track.held.0 == self.allocations { track.held_variance } else { track.variance }
+    /// An allocation that goes, with the stack that it counts for.
+    fn owned(&mut self, key: Key, live: &Live) -> Live {
+        let owner = Some(key.number).filter(|_| key.space == Space::Vmm);
+        let owner = owner.and_then(|number| self.owners.remove(&number));
+        Live { stack: owner.unwrap_or(live.stack), ..*live }
     }
 
-    /// Live bytes and allocations of a stack at the process's last allocation.
-    pub fn held(&self, track: &StackHistory) -> (u64, u64) {
-        match track.held {
-            (when, bytes, count) if when == self.allocations => (bytes, count),
-            _ => (track.bytes, track.count),
-        }
+    /// What a stack held at the process's last allocation.
+    pub fn held(&self, track: &StackHistory) -> LiveThen {
+        let (when, held) = track.held;
+        if when == self.allocations { held } else { track.live() }
+    }
+}
+
+impl StackHistory {
+    fn live(&self) -> LiveThen {
+        let StackSums { bytes, count, variance, .. } = self.sums;
+        LiveThen { bytes, count, variance }
+    }
+
+    fn shrink(&mut self, time: u64, activity: u64, by: u64) {
+        let (before, now) = (self.sums.bytes, self.sums.bytes.saturating_sub(by));
+        self.time.change(time, before, now);
+        self.activity.change(activity, before, now);
+        self.sums.bytes = now;
+        self.sums.count = self.sums.count.saturating_sub(1);
     }
 }
 
@@ -244,24 +268,16 @@ fn counts(live: &Live) -> bool {
 
 impl Observer for GrowthObserver {
     fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
-        if !counts(live) {
-            return;
+        if counts(live) {
+            self.add(at, Level::Driver, live, how);
         }
-        self.add(at, Level::Driver, live, how);
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
-        if !counts(live) {
-            return;
+        if counts(live) && !self.segments.remove(&key) {
+            let owned = self.owned(key, live);
+            self.remove(at, Level::Driver, &owned);
         }
-        if self.segments.remove(&key) {
-            return;
-        }
-        let owner = match key.space {
-            Space::Vmm => self.owners.remove(&key.number),
-            _ => None,
-        };
-        self.remove(at, Level::Driver, &Live { stack: owner.unwrap_or(live.stack), ..*live });
     }
 
     fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
@@ -319,14 +335,10 @@ impl Observer for GrowthObserver {
 
     /// The blocks of a framework's segment are followed instead of the segment.
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
-        if !counts(live) || !self.segments.insert(key) {
-            return;
+        if counts(live) && self.segments.insert(key) {
+            let owned = self.owned(key, live);
+            self.uncount(at, &owned);
         }
-        let owner = match key.space {
-            Space::Vmm => self.owners.remove(&key.number),
-            _ => None,
-        };
-        self.uncount(at, &Live { stack: owner.unwrap_or(live.stack), ..*live });
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {

@@ -99,7 +99,8 @@ impl StackHistory {
         by_events.sort_unstable();
         self.time = self.time.after(&by_time, shift_ns);
         self.activity = self.activity.after(&by_events, events);
-        self.first_event = first_event.unwrap_or(self.first_event.saturating_add(events));
+        let own = &mut self.sums.first_event;
+        *own = first_event.unwrap_or(own.saturating_add(events));
     }
 }
 

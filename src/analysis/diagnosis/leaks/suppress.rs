@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use wildmatch::WildMatch;
 
 use super::verdict::Leaks;
@@ -27,6 +28,15 @@ struct Rule {
     pattern: String,
     /// Of the file, from 1.
     line: usize,
+}
+
+/// A rule of the suppressions file that matches no leak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UnusedRule {
+    /// Line of the suppressions file.
+    pub line: usize,
+    pub rule: String,
 }
 
 /// The rules of a suppressions file.
@@ -80,12 +90,11 @@ impl Suppressions {
         self.rules.iter().find(fits).map(|rule| rule.line)
     }
 
-    /// Rules that fit none of these leaks, nor any that another rule did not fit before: the line,
-    /// and the rule.
-    pub fn unused(&self, all: &[Leaks]) -> Vec<(usize, String)> {
+    /// Rules that fit none of these leaks, nor any that another rule did not fit before.
+    pub fn unused(&self, all: &[Leaks]) -> Vec<UnusedRule> {
         let used = |line| all.iter().flat_map(|found| &found.suppressed).any(|s| s.line == line);
         let unused = self.rules.iter().filter(|rule| !used(rule.line));
-        unused.map(|rule| (rule.line, rule.to_string())).collect()
+        unused.map(|rule| UnusedRule { line: rule.line, rule: rule.to_string() }).collect()
     }
 }
 
@@ -148,14 +157,10 @@ mod tests {
             "\n# known\n  function: Cache.*\nlibrary: libcublas*\nfile: */lib/x.py\nfile: y.py\n";
         let rules = Suppressions::parse(rules).unwrap();
         let unused = rules.unused(&[]);
-        assert_eq!(unused.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4, 5, 6]);
-        assert_eq!(unused[1].1, "library: libcublas*");
-        let frame = |function: &str, file: &str, library: &str| Frame {
-            language: Language::Python,
-            function: function.into(),
-            file: file.into(),
-            line: None,
-            library: (!library.is_empty()).then(|| library.into()),
+        assert_eq!(unused.iter().map(|rule| rule.line).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        assert_eq!(unused[1].rule, "library: libcublas*");
+        let frame = |function: &str, file: &str, library: &str| {
+            Frame::of(Language::Python, function, file, library)
         };
         let rule = |frame: &Frame| rules.rule_for([frame].into_iter());
         assert_eq!(rule(&frame("Cache.get", "", "")), Some(3));

@@ -212,7 +212,7 @@ fn seeds() -> u64 {
 /// Leaks with a confidence above one half.
 fn sure_verdicts(found: &Leaks) -> Vec<(u32, Verdict)> {
     let sure = found.leaks.iter().filter(|leak| leak.is_sure());
-    sure.map(|leak| (leak.stack.0, leak.verdict)).collect()
+    sure.map(|leak| (leak.stack.id.0, leak.verdict)).collect()
 }
 
 #[test]

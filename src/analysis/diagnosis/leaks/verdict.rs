@@ -1,19 +1,22 @@
-//! The result of the search: leaks with their evidence, and held memory that is no leak. Sizes are bytes.
+//! The result of the search: leaks with their evidence, and held memory that is no leak, as they stand in documents.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::{Serialize, Serializer};
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
+use super::evidence::evidence;
 use super::growth::{Growth, KeptReason};
-use crate::analysis::Level;
+use crate::analysis::{Level, NamedStack, StackClassifier};
+use crate::facts::{self, ProcessId};
 use crate::replay::OffSpan;
 use crate::replay::history::Sampled;
-use crate::symbols::Symbols;
-use crate::trace::Definitions;
 
 /// The kind of a leak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Its live bytes grow until the end.
     Growing,
@@ -35,65 +38,96 @@ impl Verdict {
 }
 
 /// A stack on a device that leaks, with the evidence.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Leak {
     pub verdict: Verdict,
     pub level: Level,
+    /// Ordinal as the process saw it; null: not known.
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// The stack that holds the most of it.
-    pub stack: StackId,
-    /// Number of stacks of the same line that are counted together.
-    pub stacks: u64,
-    /// Live bytes at the end; for `FreedAtEnd`, before the frees at the end.
+    /// Live at the end; for `freed_at_end`, before that.
     pub bytes: u64,
-    /// The standard error of `bytes`, where samples of blocks estimate them; else 0.
-    pub error: u64,
-    /// Of samples those that were recorded; so are the numbers of allocations and frees.
+    /// The standard error of `bytes`, which samples of blocks estimate; absent where they are exact.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub error_bytes: u64,
+    /// Of samples of blocks those that were recorded; so are `allocations` and `frees`.
     pub count: u64,
+    /// While it grew.
+    #[serde(rename = "rate_bytes_per_s")]
+    pub rate: Option<f64>,
+    /// It is memory that the driver holds for itself.
+    #[serde(flatten)]
+    pub driver: Option<DriverMemory>,
+    /// From the end of the trace until this leak alone fills the cap or the card.
+    pub exhausted_in_s: Option<f64>,
+    /// 0 to 1. 0.5 and more counts as a leak.
+    #[serde(serialize_with = "facts::thousandths")]
+    pub confidence: f64,
+    #[serde(flatten)]
+    pub stack: NamedStack,
+    pub library: Option<String>,
+    /// Distinct stacks that are part of it. The frames are those of the largest.
+    pub stacks: u64,
     pub allocations: u64,
     pub frees: u64,
-    /// From 0 to 1. 0.5 and more counts as a leak.
-    pub confidence: f64,
-    /// The trend. `None`: the evidence is another one, see `because`.
-    pub growth: Option<Growth>,
-    /// Seconds after the end until the cap or the card is full, at this rate alone.
-    pub exhausted_in_s: Option<f64>,
-    /// Lowest live bytes in each bin of time.
+    pub evidence: Vec<String>,
+    /// Lowest live bytes in equal parts of the time from `from_s` on.
     pub shape: Vec<u64>,
+    #[serde(flatten)]
+    pub process: ProcessId,
+    /// The trend. `None`: the evidence is another one, see `because`.
+    #[serde(skip)]
+    pub growth: Option<Growth>,
+    #[serde(skip)]
     pub because: LeakReason,
-    /// It is memory that the driver holds for itself.
-    pub driver: Option<DriverMemory>,
 }
 
 /// Memory that the driver holds for itself.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DriverMemory {
-    /// `None`: not attributed to any call.
+    /// `graphs`, `streams`, `modules`, or `unattributed`: by no known call.
+    #[serde(rename = "driver_memory", serialize_with = "cause_or_unattributed")]
+    #[cfg_attr(test, schemars(with = "String"))]
     pub cause: Option<Cause>,
     /// Bytes of one executable graph.
+    #[serde(rename = "each_bytes", skip_serializing_if = "Option::is_none")]
     pub each: Option<u64>,
-    pub bytes_per_second: f64,
 }
+
+fn cause_or_unattributed<S: Serializer>(cause: &Option<Cause>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(cause.map_or(UNATTRIBUTED, Cause::name))
+}
+
+const UNATTRIBUTED: &str = "unattributed";
 
 impl DriverMemory {
     /// The name in JSON and text.
     pub fn name(&self) -> &'static str {
-        self.cause.map_or("unattributed", Cause::name)
+        self.cause.map_or(UNATTRIBUTED, Cause::name)
     }
 }
 
 /// Executable graphs that are kept, and are no leak.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeldByDriver {
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeptGraphs {
+    pub why: KeptGraphsReason,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    pub stack: StackId,
     pub bytes: u64,
     pub graphs: u64,
-    pub why: HeldReason,
+    #[serde(skip)]
+    pub stack: NamedStack,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldReason {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum KeptGraphsReason {
     /// New ones are instantiated still; too few, too quick, or fewer and fewer.
     Filling,
     /// No new ones.
@@ -102,22 +136,51 @@ pub enum HeldReason {
     Reused,
 }
 
-impl HeldReason {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            HeldReason::Filling => "filling",
-            HeldReason::Stopped => "stopped",
-            HeldReason::Reused => "reused",
+impl Leak {
+    /// A leak whose figures and names are to be filled in.
+    pub(super) fn of(level: Level, device: DeviceId, stack: StackId) -> Leak {
+        Leak {
+            verdict: Verdict::Growing,
+            level,
+            device,
+            bytes: 0,
+            error_bytes: 0,
+            count: 0,
+            rate: None,
+            driver: None,
+            exhausted_in_s: None,
+            confidence: 0.0,
+            stack: NamedStack::without_names(stack),
+            library: None,
+            stacks: 1,
+            allocations: 0,
+            frees: 0,
+            evidence: Vec::new(),
+            shape: Vec::new(),
+            process: ProcessId::default(),
+            growth: None,
+            because: LeakReason::Trend,
         }
     }
-}
 
-impl Leak {
-    /// Bytes per second, while it grew.
-    pub fn rate(&self) -> Option<f64> {
-        let driver = self.driver.map(|driver| driver.bytes_per_second);
-        driver.or(self.growth.as_ref().map(|growth| growth.bytes_per_second))
+    /// Fills in the time until this many bytes are taken, if it grows.
+    pub(super) fn with_room(mut self, room: Option<u64>) -> Leak {
+        let rate = self.rate.filter(|rate| self.verdict == Verdict::Growing && *rate > 0.0);
+        self.exhausted_in_s = room.zip(rate).map(|(room, rate)| room as f64 / rate);
+        self
+    }
+
+    /// Fills in the names. `from_ns`: see [`Leaks::from_ns`].
+    pub(super) fn named(self, classifier: &StackClassifier, from_ns: u64) -> Leak {
+        let library = classifier.library_at(self.stack.id, self.level);
+        let evidence = evidence(&self, from_ns);
+        Leak {
+            stack: classifier.named(self.stack.id),
+            process: classifier.process,
+            library,
+            evidence,
+            ..self
+        }
     }
 
     /// Whether it counts as a leak. Others are listed as faint signs, and fail no run.
@@ -153,84 +216,124 @@ pub enum LeakReason {
 }
 
 /// Held memory that is no leak, by reason.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
-    pub device: DeviceId,
-    pub level: Level,
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KeptMemory {
     pub why: KeptReason,
+    pub level: Level,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
     pub bytes: u64,
     pub count: u64,
     pub stacks: u64,
-    pub largest: StackId,
+    #[serde(skip)]
+    pub largest: NamedStack,
 }
 
 /// The pool of a framework whose blocks are not recorded, or the free part of a pool.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pooled {
-    pub device: DeviceId,
     pub library: String,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
     pub bytes: u64,
-    /// `Some`: it grows. Without its blocks, a leak and fragmentation cannot be told apart.
-    pub bytes_per_second: Option<f64>,
-    /// It is the free part of a pool whose blocks are known.
+    /// It is the free memory in the pool. The blocks of the pool are judged one by one.
     pub free: bool,
+    /// Not null: the pool grows. Without its blocks, a leak and fragmentation cannot be told apart.
+    #[serde(rename = "rate_bytes_per_s")]
+    pub rate: Option<f64>,
 }
 
-/// Pieces of an allocator of the program, each larger than the earlier ones, which are kept.
-#[derive(Clone, Debug, PartialEq)]
+/// A pool of the program that keeps ever larger pieces, and is no leak.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LargerPieces {
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// The stack that holds the most of it.
-    pub stack: StackId,
     pub bytes: u64,
     pub pieces: u64,
-    /// Bytes of the largest pieces alone: what an allocator takes that frees a piece which is too small before it
-    /// allocates a larger one.
+    /// Bytes if each piece that is too small were freed before a larger one is allocated.
     pub exact_bytes: u64,
-    pub bytes_per_second: Option<f64>,
+    #[serde(rename = "rate_bytes_per_s")]
+    pub rate: Option<f64>,
+    /// The stack that holds the most of it.
+    #[serde(flatten)]
+    pub stack: NamedStack,
+    pub library: Option<String>,
 }
 
 /// Leaks that match a rule of the suppressions file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Suppressed {
-    /// Line of the rule.
+    /// Line of the suppressions file.
     pub line: usize,
     pub leaks: u64,
     pub bytes: u64,
 }
 
-/// The result for one trace. Times are ns since the start of the trace.
-#[derive(Clone, Debug)]
+/// The result for one trace: what it has beside leaks is the process in a document. Times are ns since the start of the
+/// trace.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Leaks {
-    pub trace: PathBuf,
+    #[serde(flatten, serialize_with = "facts::process")]
+    #[cfg_attr(test, schemars(with = "ProcessId"))]
     pub header: Header,
+    #[serde(serialize_with = "facts::path")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub trace: PathBuf,
     pub running: bool,
-    pub definitions: Definitions,
-    /// Begin of the observation: the first allocation, or the checkpoint where the history begins.
+    /// The observed time, in seconds since the trace began. Leaks are judged from the end of the
+    /// warm-up on.
+    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub from_ns: u64,
+    #[serde(rename = "warm_up_until_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub warm_ns: u64,
+    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub until_ns: u64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
-    /// The part of the time that is known by samples of the recorder.
+    /// The part of the time in which samples of the recorder stand for erased events; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled: Option<Sampled>,
-    /// When the recording was switched off. Growth is judged from the last of these times on.
+    /// When the recording was switched off; absent where it never was. Growth is judged from the last of these times on.
+    #[serde(rename = "recording_off", skip_serializing_if = "Vec::is_empty")]
     pub off: Vec<OffSpan>,
     /// False: events are missing and no checkpoint follows.
     pub live_is_known: bool,
-    /// End of the warm-up.
-    pub warm_ns: u64,
-    pub until_ns: u64,
-    /// Leaks before faint signs, then by verdict, then by bytes.
-    pub leaks: Vec<Leak>,
-    /// The peak of each device.
-    pub peaks: BTreeMap<DeviceId, u64>,
-    pub kept: Vec<Kept>,
+    /// Memory that is held and is no leak.
+    pub kept: Vec<KeptMemory>,
+    /// Pools of frameworks whose blocks are not known, and free memory in pools.
     pub pooled: Vec<Pooled>,
-    pub held_by_driver: Vec<HeldByDriver>,
-    /// Executable graphs are kept, and NVML has no figure of the process: their bytes are not known.
+    /// Executable graphs that are kept, and are no leak.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_by_driver: Vec<KeptGraphs>,
+    /// Executable graphs are kept whose bytes cannot be told: NVML has no figure of the process.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub driver_is_unknown: bool,
+    /// Pools of the program that keep ever larger pieces, and are no leak.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub larger_pieces: Vec<LargerPieces>,
     pub suppressed: Vec<Suppressed>,
-    pub symbols: Symbols,
+    /// Leaks before faint signs, then by verdict, then by bytes.
+    #[serde(skip)]
+    pub leaks: Vec<Leak>,
+    /// The peak of each device.
+    #[serde(skip)]
+    pub peaks: BTreeMap<DeviceId, u64>,
+    /// Samples of PyTorch's blocks stand for all.
+    #[serde(skip)]
+    pub samples_blocks: bool,
+    #[serde(skip)]
+    pub has_stacks: bool,
 }
 
 impl Leaks {

@@ -1,5 +1,6 @@
 //! What to try after an out-of-memory, the most promising first.
 
+use serde::{Serialize, Serializer};
 use vramtrace_format::Kind;
 
 use super::{Cause, PostMortem};
@@ -40,6 +41,53 @@ impl Advice {
             Advice::Smaller { .. } => "smaller_request",
             Advice::Others { .. } => "other_processes",
         }
+    }
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct AdviceFacts<'a> {
+    /// `correct_cap`, `setting`, `cap`, `memory_fraction`, `card`, `empty_cache`,
+    /// `smaller_request` or `other_processes`.
+    what: &'static str,
+    /// A PYTORCH_CUDA_ALLOC_CONF.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conf: Option<&'a str>,
+    bytes: Option<u64>,
+    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spare_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    under: Option<Origin>,
+}
+
+impl Serialize for Advice {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let what = self.name();
+        let (conf, spare_bytes, under) = match self {
+            Advice::Setting { conf, spare, origin } => (Some(&**conf), Some(*spare), Some(*origin)),
+            _ => (None, None, None),
+        };
+        let bytes = match *self {
+            Advice::CorrectCap | Advice::Fraction | Advice::Setting { .. } => None,
+            Advice::Cap { bytes }
+            | Advice::Card { bytes }
+            | Advice::EmptyCache { bytes }
+            | Advice::Smaller { bytes }
+            | Advice::Others { bytes } => Some(bytes),
+        };
+        AdviceFacts { what, conf, bytes, spare_bytes, under }.serialize(to)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for Advice {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Advice".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        AdviceFacts::json_schema(generator)
     }
 }
 
@@ -109,8 +157,8 @@ fn enough(one: &PostMortem) -> Option<u64> {
 
 /// Bytes of other processes on the card, where these are the cause.
 fn others(one: &PostMortem) -> Option<u64> {
-    let listed =
-        one.oom.neighbours.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    let listed = one.oom.neighbours.iter().filter_map(|other| other.bytes);
+    let listed = listed.fold(0, u64::saturating_add);
     let rest = || one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(one.ours());
     let held = if listed > 0 { listed } else { rest()? };
     (one.cause == Cause::Card && held >= OTHERS).then_some(held)

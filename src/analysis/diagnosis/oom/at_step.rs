@@ -1,37 +1,36 @@
 //! The training step that a failure ended, compared with those before it.
 
-use vramtrace_format::DeviceId;
+use serde::Serialize;
 
 use super::Oom;
-use crate::analysis::steps::{Step, Steps};
+use crate::analysis::steps::Steps;
 
 /// The step in which a request got nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtStep {
+    /// From 1, as in `report --by step`.
     pub number: usize,
-    /// The largest request of each earlier step: the lowest and the highest. `None`: there is no earlier one.
-    pub earlier: Option<(u64, u64)>,
+    /// It asked for more than any step before.
+    pub differs: bool,
+    /// The largest request of each earlier step: the lowest and the highest. Null: there is none.
+    pub earlier_low_bytes: Option<u64>,
+    pub earlier_high_bytes: Option<u64>,
+    #[serde(skip)]
     pub asked: u64,
 }
 
 impl AtStep {
     /// `None`: the failure was in no step, or there are none.
     pub fn of(steps: &Steps, oom: &Oom) -> Option<AtStep> {
-        let step = steps.at(oom.offset)?;
-        let earlier = steps.steps().iter().take(step.number - 1);
-        let largest = earlier.filter_map(|step| largest_of(step, oom.device));
-        let range = |range: Option<(u64, u64)>, bytes: u64| {
-            Some(range.map_or((bytes, bytes), |(low, high)| (low.min(bytes), high.max(bytes))))
+        let number = steps.at(oom.offset)?.number;
+        let earlier = steps.steps().iter().take(number - 1);
+        let largest = || {
+            let devices = earlier.clone().filter_map(|step| step.devices.get(&oom.device));
+            devices.map(|memory| memory.largest_request)
         };
-        Some(AtStep { number: step.number, earlier: largest.fold(None, range), asked: oom.size })
+        let (earlier_low_bytes, earlier_high_bytes) = (largest().min(), largest().max());
+        let differs = earlier_high_bytes.is_some_and(|most| oom.size > most);
+        Some(AtStep { number, differs, earlier_low_bytes, earlier_high_bytes, asked: oom.size })
     }
-
-    /// Whether it asked for more than any step before.
-    pub fn differs(self) -> bool {
-        self.earlier.is_some_and(|(_, most)| self.asked > most)
-    }
-}
-
-fn largest_of(step: &Step, device: DeviceId) -> Option<u64> {
-    step.devices.get(&device).map(|memory| memory.largest_request)
 }

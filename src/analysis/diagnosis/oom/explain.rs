@@ -2,35 +2,99 @@
 
 use std::collections::BTreeMap;
 
-use vramtrace_format::{DeviceId, Header, StackId, Stamped};
+use serde::{Serialize, Serializer};
+use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::grew::{self, Grown};
-use super::{AtStep, Oom, PostMortem, UsedSum, at_failure};
-use crate::analysis::frag::{self, FragSegment, Pin, PoolFrag, Sizes};
+use super::{Advice, AtStep, Neighbour, Oom, PostMortem, Tried, UsedSum, advice, at_failure};
+use crate::analysis::frag::{self, FragSegment, Pin, Sizes};
 use crate::analysis::steps::Steps;
-use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
+use crate::analysis::{GroupBy, Holder, Holdings, Level, NamedStack, StackClassifier};
+use crate::facts::{self, ProcessId};
 use crate::replay::{AllocCause, Live, Observer, State, Until};
-use crate::symbols::{FREE_CACHE, Symbols};
+use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
-/// A post-mortem with names, fragmentation and growth.
-#[derive(Clone, Debug)]
+/// A post-mortem with names, fragmentation and growth, as it stands in a document.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Explained {
-    pub one: PostMortem,
-    /// Its number among the failures of the run, from 1.
-    pub number: usize,
-    pub symbols: Symbols,
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` or `unknown`.
+    cause: &'static str,
+    /// Of the request.
+    #[serde(flatten, serialize_with = "with_no_frames")]
+    pub stack: NamedStack,
+    #[serde(flatten)]
     pub sum: UsedSum,
-    /// PyTorch's segments of the two pools, and the lines whose blocks pin free memory in them.
-    pub small: PoolFrag,
-    pub large: PoolFrag,
-    pub pins: Vec<Pin>,
-    /// The step of a training in which it was.
+    card_bytes: Option<u64>,
+    /// Other processes on the card, as NVML listed them.
+    neighbours: Vec<Neighbour>,
+    live_is_known: bool,
+    /// PyTorch's cache; null where the trace has none.
+    pub torch: Option<CacheAtOom>,
+    /// Largest first.
+    pub holders: Vec<Holder>,
+    /// The step of a training that it ended; null: none, or they cannot be told.
     pub step: Option<AtStep>,
-    /// Begin of the time in which `grew` is counted. `None`: the trace begins later, or has no times.
+    /// Begin of the time in which `grew` is counted. Null: the trace begins later, or has no times.
+    #[serde(rename = "grew_since_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub grew_from_ns: Option<u64>,
     /// The lines that grew, the largest growth first.
     pub grew: Vec<Grown>,
+    /// Replayed up to the request; best first.
+    pub settings: Vec<Tried>,
+    /// The most promising first.
+    pub advice: Vec<Advice>,
+    /// Libraries whose symbols could not be read, and why.
+    pub problems: Vec<String>,
+    #[serde(skip)]
+    pub one: PostMortem,
+    /// Its number among the failures of the run, from 1.
+    #[serde(skip)]
+    pub number: usize,
+    #[serde(skip)]
+    pub process: ProcessId,
+    /// The name of the driver's function that was refused.
+    #[serde(skip)]
+    pub api: String,
+    /// The trace has times.
+    #[serde(skip)]
+    pub timed: bool,
+    /// In the pool of this request.
+    #[serde(skip)]
+    pub usual_request: u64,
+    /// The lines whose blocks pin free memory, with their bytes and segments.
+    #[serde(skip)]
+    pub pins: Vec<(NamedStack, Pin)>,
+}
+
+/// `no_frames` is null where there are some.
+fn with_no_frames<S: Serializer>(stack: &NamedStack, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Facts<'s> {
+        #[serde(flatten)]
+        stack: &'s NamedStack,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        no_frames: Option<()>,
+    }
+    let no_frames = stack.why_no_frames().is_none().then_some(());
+    Facts { stack, no_frames }.serialize(to)
+}
+
+/// PyTorch's cache at a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CacheAtOom {
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    pub free_bytes: u64,
+    pub largest_hole_bytes: u64,
+    pub fits_in_one_piece: bool,
+    pub releasable_bytes: u64,
+    pub unusable_bytes: u64,
+    pub segments: u64,
+    pub segments_pinned: u64,
 }
 
 /// Growth is listed for the last tenth of the time before a failure.
@@ -71,10 +135,8 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
         one.find_remedy(trace, definitions);
         let sizes = sizes.devices.get(&one.oom.device).cloned().unwrap_or_default();
         let step = steps.as_ref().and_then(|steps| AtStep::of(steps, &one.oom));
-        Explained {
-            step,
-            ..named(trace.header(), definitions, number, one, before, &segments, &sizes)
-        }
+        let explained = named(trace.header(), definitions, one, before, &segments, &sizes);
+        Explained { step, number, ..explained }
     })
     .collect()
 }
@@ -94,52 +156,72 @@ impl Before {
     }
 }
 
+/// Without its number and its step.
 fn named(
     header: &Header,
     definitions: &Definitions,
-    number: usize,
     one: PostMortem,
     before: Option<Before>,
     segments: &[FragSegment],
     sizes: &Sizes,
 ) -> Explained {
     let earlier = before.iter().flat_map(|before| before.held.stacks());
-    let wanted = one.held.stacks().chain(earlier).chain([one.oom.stack]);
+    let blocks = || segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.stack);
+    let wanted = one.held.stacks().chain(earlier).chain(blocks()).chain([one.oom.stack]);
     let symbols = Symbols::of(definitions, header, wanted);
     let classifier = StackClassifier::new(&symbols, header);
-    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-    let lines = classifier.lines(blocks.map(|block| block.stack));
-    let pool = |small: bool| {
+    let [small, large] = [true, false].map(|small| {
         let of_pool = segments.iter().filter(|segment| segment.small == small);
         frag::pool(of_pool, sizes.usual(small))
-    };
+    });
+    let count = small.segments + large.segments;
+    let torch = (count > 0 || one.reserved > 0).then(|| CacheAtOom {
+        allocated_bytes: one.allocated,
+        reserved_bytes: one.reserved,
+        free_bytes: one.free,
+        largest_hole_bytes: one.largest_hole,
+        fits_in_one_piece: one.free >= one.oom.size,
+        releasable_bytes: one.releasable,
+        unusable_bytes: small.unusable.saturating_add(large.unusable),
+        segments: count,
+        segments_pinned: one.pinned,
+    });
     // The sums of the cache include its blocks; what the driver took is a part of its own.
-    let beside =
-        Holdings { blocks: Default::default(), driver: Default::default(), ..one.held.clone() };
+    let mut beside = one.held.clone();
+    beside.held.retain(|owner, _| !owner.of_cache && owner.cause.is_none());
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &classifier));
+    let pins = frag::pins(segments, &classifier.lines(blocks()));
+    let pins = pins.into_iter().filter(|pin| pin.pinned > 0);
+    let usual = if one.oom.size > LARGEST_SMALL { large } else { small };
     Explained {
-        number,
+        cause: one.cause.name(),
+        stack: classifier.named(one.oom.stack),
         sum: UsedSum::of(&one.device, &one.oom, libraries),
-        small: pool(true),
-        large: pool(false),
-        pins: frag::pins(segments, &lines),
+        card_bytes: one.card_bytes,
+        neighbours: one.oom.neighbours.clone(),
+        live_is_known: one.live_is_known,
+        torch,
+        holders: classifier.holders(&one.held, GroupBy::Line),
         step: None,
         grew_from_ns: before.map(|before| before.at_ns),
         grew: grew.unwrap_or_default(),
+        settings: one.remedy.iter().flat_map(|remedy| remedy.settings.clone()).collect(),
+        advice: advice(&one),
+        problems: symbols.problems().to_vec(),
+        number: 0,
+        process: ProcessId::of(header),
+        api: definitions.site_api_name(one.oom.site),
+        timed: definitions.has_times(),
+        usual_request: usual.usual_request,
+        pins: pins.map(|pin| (classifier.named(pin.stack), pin)).collect(),
         one,
-        symbols,
     }
 }
 
-impl Explained {
-    /// The stack of the request, if it has frames.
-    pub fn stack(&self) -> Option<StackId> {
-        let stack = self.one.oom.stack;
-        (stack != FREE_CACHE && !self.symbols.indexes(stack).is_empty()).then_some(stack)
-    }
-}
+/// PyTorch serves requests of up to so many bytes from its pool of small blocks.
+const LARGEST_SMALL: u64 = 1 << 20;
 
 /// The sizes of all requests, by device.
 #[derive(Default)]

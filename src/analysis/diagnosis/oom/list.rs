@@ -11,12 +11,14 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
+use serde::{Serialize, Serializer};
 use vramtrace_format::{
     DeviceId, Kind, OomEvidence, PostMortem, Refused, SiteId, StackId, Stamped, ThreadId,
 };
 
-use super::swallowed::{Swallowed, SwallowedObserver};
+use super::swallowed::Swallowed;
 use crate::analysis::Level;
+use crate::facts;
 use crate::replay::{
     AllocCause, ByDevice, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory,
 };
@@ -29,40 +31,121 @@ const BURST_NS: u64 = 1_000_000_000;
 /// A program that runs this long after a refusal has survived it.
 const LIVED_ON_NS: u64 = 10_000_000_000;
 
-/// A request that failed for lack of memory; the last one of a burst. Sizes are bytes.
-#[derive(Clone, Debug, PartialEq)]
+/// A request that failed for lack of memory; the last one of a burst.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Oom {
+    /// Ordinal as the process saw it; null: not known.
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// `Tensor`: PyTorch could not serve a block. `Driver`: a call of the driver was refused.
+    /// `tensor`: PyTorch could not allocate a block; `driver`: a driver call was refused.
     pub level: Level,
+    /// Since the start of the trace.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub time_ns: u64,
-    /// File offset of its event.
-    pub offset: u64,
-    pub thread: ThreadId,
     /// Requested bytes.
+    #[serde(rename = "size_bytes")]
     pub size: u64,
-    pub stack: StackId,
-    /// The refused call; 0 at the level of tensors.
-    pub site: SiteId,
     /// The refusal by the driver or a cap. `None`: the trace has none.
+    #[serde(flatten, serialize_with = "refusal_facts")]
+    #[cfg_attr(test, schemars(with = "RefusalFacts"))]
     pub refusal: Option<RefusalAt>,
-    /// PyTorch's event, at the level of tensors.
-    pub torch: Option<CacheOomAt>,
-    /// Failed requests of the burst.
+    /// Failed requests in this burst. The failure describes the last of them.
     pub requests: u64,
     /// Time of the first of them.
+    #[serde(rename = "first_at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub first_ns: u64,
     /// Refused calls of the burst.
     pub refusals: u64,
-    /// Refusals of the device that were absorbed before it.
+    /// Refusals on the device that were absorbed before it: harmless.
+    #[serde(rename = "absorbed_before")]
     pub absorbed: u64,
     /// The program got memory of the device afterwards (blocks, at the level of tensors); or, at the
     /// level of the driver, ran for 10 s more.
     pub went_on: bool,
+    /// File offset of its event.
+    #[serde(skip)]
+    pub offset: u64,
+    #[serde(skip)]
+    pub thread: ThreadId,
+    #[serde(skip)]
+    pub stack: StackId,
+    /// The refused call; 0 at the level of tensors.
+    #[serde(skip)]
+    pub site: SiteId,
+    /// PyTorch's event, at the level of tensors.
+    #[serde(skip)]
+    pub torch: Option<CacheOomAt>,
     /// The recorder's post-mortem, if it wrote one.
+    #[serde(skip)]
     pub post_mortem: Option<PostMortem>,
-    /// Other processes on the device: pid, and bytes where NVML knew them.
-    pub neighbours: Vec<(u32, Option<u64>)>,
+    /// Other processes on the device, as NVML listed them.
+    #[serde(skip)]
+    pub neighbours: Vec<Neighbour>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Neighbour {
+    pub pid: u32,
+    /// Null: NVML did not know.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct RefusalFacts {
+    /// `cap`, `group`, `bad_cap` or `driver`; null: no refused call is known.
+    refused_by: Option<&'static str>,
+    /// The cap, or the group's.
+    limit_bytes: Option<u64>,
+    /// The bytes that the limit had counted; for a group, those of all its processes.
+    counted_bytes: Option<u64>,
+    card_free_bytes: Option<u64>,
+}
+
+fn refusal_facts<S: Serializer>(refusal: &Option<RefusalAt>, to: S) -> Result<S::Ok, S::Error> {
+    let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+    let facts = refusal.map(|RefusalAt { refused, .. }| RefusalFacts {
+        refused_by: Some(refused.by.name()),
+        limit_bytes: known(refused.limit),
+        counted_bytes: Some(refused.counted),
+        card_free_bytes: known(refused.driver_free),
+    });
+    facts.unwrap_or_default().serialize(to)
+}
+
+impl Oom {
+    /// Of one request.
+    fn of(device: DeviceId, level: Level, at: &Stamped, (size, stack): (u64, StackId)) -> Oom {
+        Oom {
+            device,
+            level,
+            time_ns: at.time_ns,
+            size,
+            refusal: None,
+            requests: 1,
+            first_ns: at.time_ns,
+            refusals: 0,
+            absorbed: 0,
+            went_on: false,
+            offset: at.offset,
+            thread: at.thread,
+            stack,
+            site: SiteId(0),
+            torch: None,
+            post_mortem: None,
+            neighbours: Vec::new(),
+        }
+    }
+
+    fn refused(self, waiting: Option<Waiting>) -> Oom {
+        let refusals = waiting.map_or(0, |waiting| waiting.refusals);
+        Oom { refusal: waiting.map(|waiting| waiting.last), refusals, ..self }
+    }
 }
 
 /// The absorbed refusals of one device.
@@ -89,7 +172,8 @@ struct Waiting {
     refusals: u64,
     first_ns: u64,
     last: RefusalAt,
-    offset: u64,
+    /// The event of the last one.
+    at: Stamped,
     /// Refused again a second or more after the first refusal.
     long: bool,
     absorbed: u64,
@@ -104,15 +188,20 @@ pub struct OomObserver {
     devices: ByDevice<Device>,
     ooms: Vec<Oom>,
     listings: Vec<Listing>,
-    swallowed: SwallowedObserver,
+    /// The last refusal, up to the next error.
+    last: Option<RefusalAt>,
+    swallowed: Vec<Swallowed>,
 }
+
+/// The most refusals that are kept which a library did not report.
+const MOST_SWALLOWED: usize = 64;
 
 /// A post-mortem of the recorder.
 #[derive(Clone, Debug)]
 struct Listing {
     time_ns: u64,
     post_mortem: PostMortem,
-    neighbours: Vec<(u32, Option<u64>)>,
+    neighbours: Vec<Neighbour>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -171,35 +260,15 @@ impl OomObserver {
             }
         }
         let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
-        let swallowed = self.swallowed.finish();
-        OomsFound { ooms, refusals: refusals.collect(), swallowed }
+        OomsFound { ooms, refusals: refusals.collect(), swallowed: self.swallowed }
     }
 
     /// PyTorch raised out of memory, known from the recorder's post-mortem alone.
     fn gave_up(&mut self, at: &Stamped, post_mortem: &PostMortem) {
-        let waiting = self.waiting.remove(&(at.thread, post_mortem.device));
-        let refusals = waiting.map_or(0, |waiting| waiting.refusals);
-        let absorbed = self.absorbed(post_mortem.device);
-        let (size, stack) = (post_mortem.size, post_mortem.stack);
-        self.ooms.push(Oom {
-            device: post_mortem.device,
-            level: Level::Tensor,
-            time_ns: at.time_ns,
-            offset: at.offset,
-            thread: at.thread,
-            size,
-            stack,
-            site: SiteId(0),
-            refusal: waiting.map(|waiting| waiting.last),
-            torch: None,
-            requests: 1,
-            first_ns: at.time_ns,
-            refusals,
-            absorbed,
-            went_on: false,
-            post_mortem: None,
-            neighbours: Vec::new(),
-        });
+        let PostMortem { device, size, stack, .. } = *post_mortem;
+        let waiting = self.waiting.remove(&(at.thread, device));
+        let oom = Oom::of(device, Level::Tensor, at, (size, stack)).refused(waiting);
+        self.ooms.push(Oom { absorbed: self.absorbed(device), ..oom });
     }
 
     fn device(&mut self, id: DeviceId) -> &mut Device {
@@ -232,26 +301,10 @@ impl OomObserver {
 }
 
 fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
-    let Waiting { refusals, first_ns, last, offset, absorbed, .. } = waiting;
-    Oom {
-        device,
-        level: Level::Driver,
-        time_ns: last.time_ns,
-        offset,
-        thread: last.thread,
-        size: last.refused.size,
-        stack: last.refused.stack,
-        site: last.refused.site,
-        refusal: Some(last),
-        torch: None,
-        requests: refusals,
-        first_ns,
-        refusals,
-        absorbed,
-        went_on: false,
-        post_mortem: None,
-        neighbours: Vec::new(),
-    }
+    let Waiting { refusals, first_ns, at, last, absorbed, .. } = waiting;
+    let request = (last.refused.size, last.refused.stack);
+    let oom = Oom::of(device, Level::Driver, &at, request).refused(Some(waiting));
+    Oom { site: last.refused.site, requests: refusals, first_ns, absorbed, ..oom }
 }
 
 impl Observer for OomObserver {
@@ -268,46 +321,36 @@ impl Observer for OomObserver {
             refusals: 0,
             first_ns: at.time_ns,
             last,
-            offset: at.offset,
+            at: *at,
             long: false,
             absorbed: self.absorbed(device),
         };
         let waiting = self.waiting.entry((at.thread, device)).or_insert(fresh);
         waiting.refusals = waiting.refusals.saturating_add(1);
         waiting.long |= at.time_ns.saturating_sub(waiting.first_ns) >= BURST_NS;
-        (waiting.last, waiting.offset) = (last, at.offset);
-        self.swallowed.refused(last);
+        (waiting.last, waiting.at) = (last, *at);
+        self.last = Some(last);
     }
 
     fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
-        self.swallowed.failed(at, api, result);
+        if let Some(refusal) = self.last.take()
+            && self.swallowed.len() < MOST_SWALLOWED
+        {
+            let (next_ns, next_api, next_result, status) = (at.time_ns, api, result, None);
+            self.swallowed.push(Swallowed { refusal, next_ns, next_api, next_result, status });
+        }
     }
 
     fn on_exit_status(&mut self, _: &Stamped, status: i32) {
-        self.swallowed.ended(status);
+        if let Some(last) = self.swallowed.last_mut() {
+            last.status = Some(status);
+        }
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let waiting = self.waiting.remove(&(at.thread, device));
-        self.ooms.push(Oom {
-            device,
-            level: Level::Tensor,
-            time_ns: oom.time_ns,
-            offset: oom.offset,
-            thread: oom.thread,
-            size: oom.size,
-            stack: oom.stack,
-            site: SiteId(0),
-            refusal: waiting.map(|waiting| waiting.last),
-            torch: Some(*oom),
-            requests: 1,
-            first_ns: oom.time_ns,
-            refusals: waiting.map_or(0, |waiting| waiting.refusals),
-            absorbed: self.absorbed(device),
-            went_on: false,
-            post_mortem: None,
-            neighbours: Vec::new(),
-        });
+        let of = Oom::of(device, Level::Tensor, at, (oom.size, oom.stack)).refused(waiting);
+        self.ooms.push(Oom { torch: Some(*oom), absorbed: self.absorbed(device), ..of });
     }
 
     fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
@@ -336,7 +379,7 @@ impl Observer for OomObserver {
         if let Some(last) =
             self.listings.last_mut().filter(|last| last.post_mortem.device == device)
         {
-            last.neighbours.push((pid, bytes));
+            last.neighbours.push(Neighbour { pid, bytes });
         }
     }
 

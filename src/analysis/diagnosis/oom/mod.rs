@@ -22,12 +22,12 @@ mod tests;
 
 pub use advice::{Advice, advice};
 pub use at_step::AtStep;
-pub use explain::{Explained, explain};
+pub use explain::{CacheAtOom, Explained, explain};
 pub use grew::Grown;
-pub use list::{Oom, OomObserver, OomsFound, RefusalCounts};
+pub use list::{Neighbour, Oom, OomObserver, OomsFound, RefusalCounts};
 pub use remedy::{Remedy, Tried};
 pub use sum::{UsedPart, UsedSum};
-pub use swallowed::{FailedCall, Swallowed, SwallowedObserver};
+pub use swallowed::{NotReported, Swallowed};
 
 pub use vramtrace_format::oom::Cause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};

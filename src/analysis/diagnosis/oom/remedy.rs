@@ -1,5 +1,6 @@
 //! Replays the requests up to an out-of-memory under other settings of PyTorch's allocator.
 
+use serde::Serialize;
 use vramtrace_format::RefusedBy;
 
 use super::PostMortem;
@@ -26,14 +27,19 @@ pub struct Remedy {
 }
 
 /// One setting that was replayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tried {
     pub conf: String,
     pub in_force: bool,
+    pub capacity_bytes: u64,
     pub fits: bool,
     /// The lowest sufficient capacity.
+    #[serde(rename = "smallest_capacity_bytes")]
     pub smallest: Option<u64>,
+    pub compatible: bool,
     /// Why the recorded calls would fail with it.
+    #[serde(skip)]
     pub forbidden: Option<String>,
 }
 
@@ -70,8 +76,10 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
             .map(|(at, setting)| Tried {
                 conf: setting.name.clone(),
                 in_force: setting.in_force,
+                capacity_bytes: capacity.bytes,
                 fits: fits(at),
                 smallest: setting.smallest,
+                compatible: setting.forbidden.is_none(),
                 forbidden: setting.forbidden.clone(),
             })
             .collect(),

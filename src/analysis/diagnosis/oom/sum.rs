@@ -1,5 +1,6 @@
 //! The used memory of a device by purpose. The parts add up to the byte.
 
+use serde::{Serialize, Serializer};
 use vramtrace_format::{Cause, Kind, RefusedBy};
 
 use super::Oom;
@@ -53,26 +54,42 @@ impl UsedPart {
     }
 }
 
-impl UsedPart {
-    /// The library of a part [`UsedPart::Library`].
-    pub fn library(&self) -> Option<&str> {
-        match self {
-            UsedPart::Library(name) => name.as_deref(),
-            _ => None,
-        }
-    }
-}
-
 /// One device at one moment: the memory that nvidia-smi shows for the process, and managed memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UsedSum {
-    /// The sum of the parts.
+    /// Bytes that the process had in use: the sum of the parts.
+    #[serde(rename = "used_bytes")]
     pub bytes: u64,
+    #[serde(rename = "used", serialize_with = "part_facts")]
+    #[cfg_attr(test, schemars(with = "Vec<PartFacts>"))]
     pub parts: Vec<(UsedPart, i64)>,
-    /// Managed memory in the sum: nvidia-smi does not show it.
+    /// Managed memory: included in the sum, but not in the figure of nvidia-smi.
+    #[serde(rename = "managed_bytes")]
     pub managed: u64,
     /// NVML had a figure: the sum includes what only NVML shows.
+    #[serde(skip)]
     pub knows_process: bool,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct PartFacts<'p> {
+    /// `tensors`, `torch_cache`, `library`, `rounding`, `context`, `limits`, `unattributed`, ...
+    what: &'static str,
+    /// May be negative: `rounding`, `unattributed`.
+    bytes: i64,
+    library: Option<&'p str>,
+}
+
+fn part_facts<S: Serializer>(parts: &[(UsedPart, i64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(parts.iter().map(|(part, bytes)| {
+        let library = match part {
+            UsedPart::Library(name) => name.as_deref(),
+            _ => None,
+        };
+        PartFacts { what: part.name(), bytes: *bytes, library }
+    }))
 }
 
 /// The largest part: a damaged file may hold any number, and the sum of all parts must not overflow.

@@ -67,7 +67,7 @@ fn the_cause_is_distinguished_from_what_was_free() {
     assert_eq!(fatal.releasable, 120 * MIB);
     assert_eq!(fatal.oom.refusal.unwrap().refused.size, 64 * MIB);
     // All in one moment: what the process went on with is not the failure's.
-    assert_eq!(fatal.held.all().map(|(.., held)| held.bytes).sum::<u64>(), 240 * MIB);
+    assert_eq!(fatal.held.bytes_on(DeviceId(0)), 240 * MIB);
 }
 
 #[test]

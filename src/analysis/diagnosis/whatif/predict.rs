@@ -24,7 +24,9 @@ pub const GRID: [&str; 9] = [
 ];
 
 /// The origin of a capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// The command line.
     Asked,

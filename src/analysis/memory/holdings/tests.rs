@@ -13,8 +13,7 @@ fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions)
 }
 
 fn sum(holdings: &Holdings, device: u8) -> u64 {
-    let here = holdings.all().filter(|(of, ..)| *of == DeviceId(device));
-    here.map(|(.., held)| held.bytes).sum()
+    holdings.bytes_on(DeviceId(device))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +113,7 @@ proptest! {
             for moment in [Moment::End, Moment::Peak] {
                 let driver = at(moment, Level::Driver);
                 let tensor = at(moment, Level::Tensor);
-                prop_assert!(driver.blocks.is_empty());
+                prop_assert!(driver.held.keys().all(|owner| !owner.of_cache));
                 prop_assert_eq!(&driver.at_ns, &tensor.at_ns);
                 for device in 0..2 {
                     prop_assert_eq!(sum(&tensor, device), sum(&driver, device));
@@ -144,20 +143,25 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
     with_trace(&t, |trace, definitions| {
         let state = trace.replay(definitions, &mut ()).state;
         let held = |mib, count| Held { bytes: mib * MIB, count, ..Held::default() };
-        let gpu = |stack: u32| (DeviceId(0), StackId(stack));
+        let memory = |stack| Owner::of_memory(DeviceId(0), StackId(stack));
+        let block = |stack| Owner::of_cache(DeviceId(0), StackId(stack));
+        let free = Owner::of_cache(DeviceId(0), FREE_CACHE);
         let end = Holdings::of_state(&state, Level::Tensor);
-        assert_eq!(end.held, [(gpu(2), held(32, 1))].into_iter().collect());
-        let blocks =
-            [(gpu(3), held(10, 1)), (gpu(4), held(1, 1)), ((DeviceId(0), FREE_CACHE), held(10, 1))];
-        assert_eq!(end.blocks, blocks.into_iter().collect());
+        let all = [
+            (memory(2), held(32, 1)),
+            (block(3), held(10, 1)),
+            (block(4), held(1, 1)),
+            (free, held(10, 1)),
+        ];
+        assert_eq!(end.held, all.into_iter().collect());
         let driver = Holdings::of_state(&state, Level::Driver);
-        assert_eq!(driver.held[&gpu(1)], held(20, 1));
-        assert!(driver.blocks.is_empty());
+        assert_eq!(driver.held[&memory(1)], held(20, 1));
+        assert!(driver.held.keys().all(|owner| !owner.of_cache));
         // The peak of blocks is not that of driver memory.
         let level = Level::Tensor;
         let peak = Holdings::at(trace, definitions, &state, Moment::AllocatedPeak, level);
         assert_eq!(peak.at_ns[&DeviceId(0)], SECOND);
-        assert_eq!(peak.blocks[&gpu(3)], held(14, 2));
-        assert_eq!(peak.blocks[&(DeviceId(0), FREE_CACHE)], held(6, 1));
+        assert_eq!(peak.held[&block(3)], held(14, 2));
+        assert_eq!(peak.held[&free], held(6, 1));
     });
 }

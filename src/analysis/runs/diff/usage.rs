@@ -7,7 +7,7 @@ use vramtrace_format::{Cause, DeviceId};
 
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier};
-use crate::symbols::{FREE_CACHE, Frame};
+use crate::symbols::{Frame, base_name};
 
 /// The usage of all processes and devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -123,7 +123,7 @@ impl PlaceUse {
         let holders = classifier.holders(&who.live, GroupBy::Line);
         let place = |(device, at_ns): (&DeviceId, &u64)| {
             let here = || holders.iter().filter(|holder| holder.device == *device);
-            let bytes = |holder: &Holder| (holder.stack != FREE_CACHE).then_some(holder.bytes);
+            let bytes = |holder: &Holder| (!holder.stack.is_free_cache()).then_some(holder.bytes);
             let in_use = here().filter_map(bytes).fold(0, u64::saturating_add);
             let all = here().map(|holder| holder.bytes).fold(0, u64::saturating_add);
             let peak = process.state.devices.get(device).map_or(0, |state| state.peak.bytes);
@@ -138,10 +138,7 @@ impl PlaceUse {
                 in_use_bytes: in_use,
                 free_in_cache_bytes: all - in_use,
                 roles: of_roles.map(|(role, held)| (role.name().to_string(), held.bytes)).collect(),
-                lines: here()
-                    .filter(|holder| holder.stack != FREE_CACHE)
-                    .map(|holder| line(&classifier, holder))
-                    .collect(),
+                lines: here().filter(|holder| !holder.stack.is_free_cache()).map(line).collect(),
             }
         };
         who.live.at_ns.iter().map(place).filter(|place| place.in_use_bytes > 0).collect()
@@ -158,25 +155,23 @@ impl PlaceUse {
     }
 }
 
-fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
+fn line(holder: &Holder) -> LineUse {
     let words = |frame: &Frame| match frame.place() {
         Some(place) => format!("{place} {}", frame.function),
         None => frame.function.to_string(),
     };
-    let caller = classifier.frame(holder.stack, holder.caller);
-    let lead = classifier.frame(holder.stack, holder.lead);
+    let Holder { stack, library, driver_memory, bytes, count, .. } = holder;
+    let file = stack.lead().map(|frame| base_name(&frame.file).to_string());
     let name = LineName {
-        library: holder.library.clone().unwrap_or_default(),
-        file: lead
-            .map(|frame| crate::symbols::base_name(&frame.file).to_string())
-            .unwrap_or_default(),
-        line: lead.and_then(|frame| frame.line),
-        function: match lead {
-            Some(frame) => classifier.holder_name(holder.stack, frame).into_owned(),
-            None => classifier.symbols.why_empty(holder.stack).to_string(),
+        library: library.clone().unwrap_or_default(),
+        file: file.unwrap_or_default(),
+        line: stack.lead().and_then(|frame| frame.line),
+        function: match stack.function() {
+            Some(name) => name.into_owned(),
+            None => stack.why_no_frames().unwrap_or_default().to_string(),
         },
-        called_from: caller.map(words).unwrap_or_default(),
-        driver_memory: holder.cause.map(|cause| cause.name().to_string()).unwrap_or_default(),
+        called_from: stack.caller().map(words).unwrap_or_default(),
+        driver_memory: driver_memory.map(|cause| cause.name().to_string()).unwrap_or_default(),
     };
-    LineUse { name, bytes: holder.bytes, count: holder.count }
+    LineUse { name, bytes: *bytes, count: *count }
 }

@@ -6,7 +6,7 @@ use vramtrace_format::summary::largest_first;
 use vramtrace_format::{DeviceId, SummaryHolder, SummaryMoment};
 
 use super::Rank;
-use crate::analysis::holdings::{Held, Holdings};
+use crate::analysis::holdings::{Held, Holdings, Owner};
 use crate::analysis::{Level, Moment, StackClassifier};
 use crate::replay::State;
 use crate::symbols::FREE_CACHE;
@@ -43,10 +43,10 @@ pub(super) fn by_owner(
                 SummaryMoment::End => Moment::End,
             };
             let found = Holdings::at(trace, definitions, end, asked, level);
-            let sums = if of_framework { found.blocks } else { found.held };
             let mut here: BTreeMap<DeviceId, Vec<SummaryHolder>> = BTreeMap::new();
-            for ((device, stack), Held { bytes, count, .. }) in sums {
-                if stack != FREE_CACHE {
+            for (owner, Held { bytes, count, .. }) in found.held {
+                let Owner { device, stack, of_cache, cause } = owner;
+                if stack != FREE_CACHE && of_cache == of_framework && cause.is_none() {
                     let holder =
                         SummaryHolder { device, moment, of_framework, stack, bytes, count };
                     here.entry(device).or_default().push(holder);
@@ -73,23 +73,22 @@ fn add_device(
     let (mut segments, mut blocks) = (0u64, 0u64);
     for holder in here() {
         let held = Held { bytes: holder.bytes, count: holder.count, ..Held::default() };
-        let key = (id, holder.stack);
         if holder.of_framework {
             blocks = blocks.saturating_add(holder.bytes);
             all.level = Level::Tensor;
-            all.blocks.entry(key).or_default().add(held);
+            all.add(Owner::of_cache(id, holder.stack), held);
         } else if has_blocks && classifier.is_torch_cache(holder.stack) {
             segments = segments.saturating_add(holder.bytes);
         } else {
-            all.held.entry(key).or_default().add(held);
+            all.add(Owner::of_memory(id, holder.stack), held);
         }
     }
     for of in rank.devices[&id].driver.iter().filter(|of| of.moment == moment) {
         let held = Held { bytes: of.bytes, count: of.count, ..Held::default() };
-        all.driver.entry((id, of.stack, of.cause)).or_default().add(held);
+        all.add(Owner::of_driver(id, of.stack, of.cause), held);
     }
     if segments > blocks {
         let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
-        all.blocks.entry((id, FREE_CACHE)).or_default().add(free);
+        all.add(Owner::of_cache(id, FREE_CACHE), free);
     }
 }

@@ -4,69 +4,68 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use vramtrace_format::{Cause, StackId, SummaryMoment};
+use serde::Serialize;
+use vramtrace_format::{Cause, SummaryMoment};
 
 use super::Rank;
 use super::held::holdings;
-use crate::analysis::{FrameRoles, GroupBy, Holder, StackClassifier};
-use crate::symbols::FREE_CACHE;
+use crate::analysis::{GroupBy, Holder, NamedStack, StackClassifier};
+use crate::facts::{self, ProcessId};
+use crate::symbols::Frame;
 
-/// The holders of one process.
-#[derive(Clone, Debug)]
-pub struct Holders<'c, 's> {
-    /// Index of the process.
-    pub process: usize,
-    pub classifier: &'c StackClassifier<'s>,
-    pub holders: Vec<Holder>,
-}
-
-/// One holder of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Merged {
-    /// Sums over all processes: bytes, allocations, different stacks.
+/// One holder of a run, with all processes that have it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MergedHolder {
+    /// Sums over all processes.
     pub bytes: u64,
     pub count: u64,
-    pub stacks: u64,
-    /// Index and bytes of each process that has this holder, in order of the index.
-    pub processes: Vec<(usize, u64)>,
-    /// The largest one: index of its source, and of the holder there.
-    pub largest: (usize, usize),
+    pub library: Option<String>,
+    /// As in `holders`.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "facts::cause")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub driver_memory: Option<Cause>,
+    /// Of the process and device that hold most.
+    #[serde(flatten)]
+    pub stack: NamedStack,
+    /// In order of the index.
+    pub processes: Vec<HeldByProcess>,
+    /// The most bytes of one process and device.
+    #[serde(skip)]
+    largest: u64,
 }
 
-impl Merged {
-    /// Index and bytes of the process that holds most; of equal ones the first.
-    pub fn most(&self) -> (usize, u64) {
-        let all = self.processes.iter().rev();
-        all.max_by_key(|(_, bytes)| *bytes).copied().unwrap_or_default()
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeldByProcess {
+    /// Index in `processes`.
+    pub process: usize,
+    #[serde(flatten)]
+    pub id: ProcessId,
+    pub bytes: u64,
 }
 
 /// A hash of the frames by which two stacks of different processes belong to the same holder.
-pub fn key(classifier: &StackClassifier, stack: StackId, roles: &FrameRoles, by: GroupBy) -> u64 {
+pub fn key(stack: &NamedStack, library: Option<&str>, by: GroupBy) -> u64 {
     let mut hasher = DefaultHasher::new();
-    if classifier.symbols.indexes(stack).is_empty() {
-        classifier.symbols.why_empty(stack).hash(&mut hasher);
-    }
-    let frame = |hasher: &mut DefaultHasher, at: Option<usize>, line: bool| {
-        let Some(frame) = classifier.frame(stack, at) else { return 0u8.hash(hasher) };
-        frame.file.hash(hasher);
-        if line {
-            frame.line.hash(hasher);
-        }
-        if !line || frame.file.is_empty() {
-            frame.function.hash(hasher);
-        }
+    stack.why_no_frames().hash(&mut hasher);
+    let mut frame = |frame: Option<&Frame>, line: bool| {
+        let file = frame.map(|frame| &frame.file);
+        let line = frame.filter(|_| line).map(|frame| frame.line);
+        // Without a line, and without a file, the function tells them apart.
+        let function = line.is_none() || file.is_some_and(|file| file.is_empty());
+        let function = frame.filter(|_| function).map(|frame| &frame.function);
+        (file, line, function).hash(&mut hasher);
     };
-    let library = classifier.library_name(roles);
     match by {
         GroupBy::Line | GroupBy::Function => {
+            frame(stack.lead(), by == GroupBy::Line);
+            frame(stack.caller(), by == GroupBy::Line);
             library.hash(&mut hasher);
-            frame(&mut hasher, roles.lead, by == GroupBy::Line);
-            frame(&mut hasher, roles.caller, by == GroupBy::Line);
         }
-        GroupBy::Library => (library, stack == FREE_CACHE).hash(&mut hasher),
+        GroupBy::Library => (library, stack.is_free_cache()).hash(&mut hasher),
         GroupBy::Stack => {
-            for frame in classifier.symbols.stack(stack) {
+            for frame in stack.frames() {
                 (&frame.file, frame.line, &frame.function).hash(&mut hasher);
             }
         }
@@ -74,54 +73,51 @@ pub fn key(classifier: &StackClassifier, stack: StackId, roles: &FrameRoles, by:
     hasher.finish()
 }
 
-/// The memory that each source line holds at a moment, for each process. `classifiers` has one entry for
-/// each process, in the same order.
-pub fn holders_of<'c, 's>(
-    ranks: &[Rank],
-    classifiers: &'c [StackClassifier<'s>],
-    moment: SummaryMoment,
-) -> Vec<Holders<'c, 's>> {
-    let mut all = Vec::new();
-    for (process, (rank, classifier)) in ranks.iter().zip(classifiers).enumerate() {
-        let holdings = holdings(rank, classifier, moment);
-        let holders = classifier.holders(&holdings, GroupBy::Line);
-        all.push(Holders { process, classifier, holders });
-    }
-    all
+/// The memory that each source line holds at a moment, for each process.
+pub fn holders_of(ranks: &[Rank], moment: SummaryMoment) -> Vec<Vec<Holder>> {
+    let of = |rank: &Rank| {
+        let classifier = StackClassifier::new(&rank.symbols, &rank.header);
+        classifier.holders(&holdings(rank, &classifier, moment), GroupBy::Line)
+    };
+    ranks.iter().map(of).collect()
 }
 
-/// Holders of several processes, the largest first. Holders on several devices of one process are
+/// The holders of several processes, the largest first. Holders on several devices of one process are
 /// merged, too.
-pub fn merge(sources: &[Holders], by: GroupBy) -> Vec<Merged> {
+pub fn merge(processes: &[Vec<Holder>], by: GroupBy) -> Vec<MergedHolder> {
     let mut places: HashMap<(u64, bool, Option<Cause>), usize> = HashMap::new();
-    let mut all: Vec<Merged> = Vec::new();
-    for (at, source) in sources.iter().enumerate() {
-        for (index, holder) in source.holders.iter().enumerate() {
-            let roles = match holder.of_cache {
-                true => source.classifier.roles_of_block(holder.stack),
-                false => source.classifier.roles(holder.stack),
-            };
-            let key = key(source.classifier, holder.stack, &roles, by);
-            let next = all.len();
-            let place = *places.entry((key, holder.of_cache, holder.cause)).or_insert(next);
-            if place == next {
-                let largest = (at, index);
-                let processes = Vec::new();
-                all.push(Merged { bytes: 0, count: 0, stacks: 0, processes, largest });
+    let mut all: Vec<MergedHolder> = Vec::new();
+    for (process, holders) in processes.iter().enumerate() {
+        for holder in holders {
+            let key = key(&holder.stack, holder.library.as_deref(), by);
+            let place =
+                *places.entry((key, holder.of_cache, holder.driver_memory)).or_insert(all.len());
+            if place == all.len() {
+                all.push(MergedHolder {
+                    bytes: 0,
+                    count: 0,
+                    library: holder.library.clone(),
+                    driver_memory: holder.driver_memory,
+                    stack: holder.stack.clone(),
+                    processes: Vec::new(),
+                    largest: holder.bytes,
+                });
             }
             let merged = &mut all[place];
             merged.bytes = merged.bytes.saturating_add(holder.bytes);
             merged.count = merged.count.saturating_add(holder.count);
-            merged.stacks = merged.stacks.saturating_add(holder.stacks);
-            let (of, nth) = merged.largest;
-            if holder.bytes > sources[of].holders[nth].bytes {
-                merged.largest = (at, index);
+            if holder.bytes > merged.largest {
+                (merged.largest, merged.stack) = (holder.bytes, holder.stack.clone());
+                merged.library = holder.library.clone();
             }
             match merged.processes.last_mut() {
-                Some((process, bytes)) if *process == source.process => {
-                    *bytes = bytes.saturating_add(holder.bytes);
+                Some(last) if last.process == process => {
+                    last.bytes = last.bytes.saturating_add(holder.bytes);
                 }
-                _ => merged.processes.push((source.process, holder.bytes)),
+                _ => {
+                    let (id, bytes) = (holder.process, holder.bytes);
+                    merged.processes.push(HeldByProcess { process, id, bytes });
+                }
             }
         }
     }

@@ -36,7 +36,7 @@ pub use cards::{Card, cards};
 pub use failed::{FailedRank, RankEnd, failed};
 pub use held::holdings as held_at;
 pub use imbalance::{Imbalance, imbalance};
-pub use merged::{Holders, Merged, holders_of, key, merge};
+pub use merged::{HeldByProcess, MergedHolder, holders_of, key, merge};
 pub use reading::{read, read_within};
 
 /// One process of a run.

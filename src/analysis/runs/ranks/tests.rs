@@ -4,7 +4,7 @@ use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Cause, Event, SiteId, Space, StackId, SummaryMoment, Took};
 
 use super::*;
-use crate::analysis::{GroupBy, StackClassifier};
+use crate::analysis::GroupBy;
 use crate::testing::{SECOND, TraceBuilder};
 
 fn read<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace) -> R) -> R {
@@ -224,14 +224,10 @@ fn the_same_line_of_several_processes_is_one_holder() {
         t
     };
     let ranks = run_of(&[with(0, 10), with(1, 30), with(2, 20)]);
-    let classifiers: Vec<StackClassifier> =
-        ranks.iter().map(|rank| StackClassifier::new(&rank.symbols, &rank.header)).collect();
-    let sources = holders_of(&ranks, &classifiers, SummaryMoment::Peak);
-    let all = merge(&sources, GroupBy::Line);
+    let all = merge(&holders_of(&ranks, SummaryMoment::Peak), GroupBy::Line);
     assert_eq!(all.len(), 1);
     assert_eq!((all[0].bytes / MIB, all[0].count), (60, 3));
-    assert_eq!(all[0].processes, [(0, 10 * MIB), (1, 30 * MIB), (2, 20 * MIB)]);
-    assert_eq!((all[0].most(), all[0].largest), ((1, 30 * MIB), (1, 0)));
-    let holder = &sources[1].holders[0];
-    assert_eq!(holder.stack, StackId(6));
+    let processes = all[0].processes.iter().map(|held| (held.process, held.bytes / MIB));
+    assert_eq!(processes.collect::<Vec<_>>(), [(0, 10), (1, 30), (2, 20)]);
+    assert_eq!(all[0].stack.id, StackId(6), "of the largest");
 }

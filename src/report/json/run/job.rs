@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::process::IN_FULL;
 use super::{AdviceRecord, OomRecord, ProcessRecord, SCHEMA, add, bounded, rounded, share};
+use crate::analysis::leaks::UnusedRule;
 use crate::analysis::ranks::{Card, Rank, cards, failed, imbalance};
-use crate::report::json::leaks::RuleFacts;
 use crate::report::json::ranks::ImbalanceFacts;
 
 /// A run: all processes of one command.
@@ -30,7 +30,7 @@ pub struct JobRecord {
     pub signal: Option<i32>,
     pub reasons: Vec<String>,
     pub max_peak_bytes: Option<u64>,
-    pub unused_suppressions: Vec<RuleFacts>,
+    pub unused_suppressions: Vec<UnusedRule>,
     /// Processes with a trace, and those of them whose events were all read. The others have no roles, no time and no
     /// verdicts: reading them would have taken too long.
     pub processes: usize,
@@ -119,7 +119,7 @@ pub struct Ended {
     pub signal: Option<i32>,
     pub reasons: Vec<String>,
     pub max_peak_bytes: Option<u64>,
-    pub unused_suppressions: Vec<RuleFacts>,
+    pub unused_suppressions: Vec<UnusedRule>,
 }
 
 /// Cards that a line lists.
@@ -217,9 +217,9 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
         worst_leak: worst.map(|(process, leak)| WorstLeak {
             pid: process.pid,
             rank: process.rank,
-            verdict: leak.leak.verdict,
+            verdict: leak.leak.verdict.name(),
             bytes: leak.leak.bytes,
-            rate_bytes_per_s: leak.leak.rate_bytes_per_s,
+            rate_bytes_per_s: leak.leak.rate,
             line: leak.line.clone(),
         }),
         advice: first.and_then(|first| processes[first.rank].advice.clone()),

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::leaks::LeakFacts;
+use crate::analysis::leaks::Leak;
 
 pub use job::{CardRecord, Ended, FailureRecord, JobRecord, WorstLeak};
 pub use process::{DeviceRecord, OomRecord, ProcessRecord};
@@ -41,7 +41,7 @@ pub struct JudgedLeak {
     /// The line that holds it, as text.
     pub line: Option<String>,
     #[serde(flatten)]
-    pub leak: LeakFacts,
+    pub leak: Leak,
 }
 
 /// The best thing to try after an out-of-memory.

@@ -6,16 +6,16 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Header, SummaryMoment};
 
 use super::{AdviceRecord, JudgedLeak, SCHEMA, add, bounded, rounded, share};
-use crate::analysis::leaks::Leaks;
-use crate::analysis::oom::{PostMortem, advice};
+use crate::analysis::leaks::{Leak, Leaks};
+use crate::analysis::oom::{Advice, PostMortem, advice};
 use crate::analysis::ranks::{Rank, RankDevice, RankEnd, Source, held_at};
 use crate::analysis::{GroupBy, Process, StackClassifier};
 use crate::replay::DeviceState;
 use crate::report::json::in_use::InUseFacts;
-use crate::report::json::leaks as json_leaks;
 use crate::report::text::oom;
+use crate::report::text::stack::place;
 use crate::report::wording::ordinal;
-use crate::symbols::{FREE_CACHE, Symbols};
+use crate::symbols::Symbols;
 use crate::trace::DeviceInfo;
 
 /// What a process held and how it ended. Sizes are bytes; a key that is null is not known.
@@ -188,7 +188,7 @@ pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
             by_library_at_peak: (rank.source != Source::Totals).then(|| {
                 let here = holders.iter().filter(|holder| holder.device == *id);
                 by_library(here.map(|holder| {
-                    let free = holder.stack == FREE_CACHE;
+                    let free = holder.stack.is_free_cache();
                     (free, holder.library.as_deref(), holder.bytes)
                 }))
             }),
@@ -230,7 +230,7 @@ fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -> DeviceRec
             let holders = classifier.holders(&who.peak, GroupBy::Library);
             let here = holders.iter().filter(|holder| holder.device == id);
             by_library(here.map(|holder| {
-                (holder.stack == FREE_CACHE, holder.library.as_deref(), holder.bytes)
+                (holder.stack.is_free_cache(), holder.library.as_deref(), holder.bytes)
             }))
         });
     let roles = process.who.as_ref().and_then(|who| who.peak_roles.as_ref());
@@ -280,24 +280,25 @@ fn oom_record(process: &Process, fatal: &PostMortem) -> OomRecord {
         text: oom::cause(fatal),
         refused_by: refused.map(|refused| refused.by.name()),
         limit_bytes: refused.map(|refused| refused.limit).filter(|limit| *limit > 0),
-        line: oom::place(&classifier, fatal.oom.stack),
+        line: place(&classifier.named(fatal.oom.stack)),
     }
 }
 
 fn advice_record(fatal: &PostMortem) -> Option<AdviceRecord> {
     let best = advice(fatal).into_iter().next()?;
-    let facts = super::super::oom::advice_facts(&best);
-    Some(AdviceRecord { what: facts.what, conf: facts.conf, text: oom::advice(&best) })
+    let conf = match &best {
+        Advice::Setting { conf, .. } => Some(conf.clone()),
+        _ => None,
+    };
+    Some(AdviceRecord { what: best.name(), conf, text: oom::advice(&best) })
 }
 
 /// The leaks of a process, each with whether the run fails by it.
 pub(super) fn leaks(found: &Leaks, least: Option<u64>) -> Vec<JudgedLeak> {
-    let classifier = StackClassifier::new(&found.symbols, &found.header);
-    let all = found.leaks.iter().zip(json_leaks::facts(found));
-    all.map(|(leak, facts)| JudgedLeak {
+    let judged = |leak: &Leak| JudgedLeak {
         fails: leak.fails(least),
-        line: oom::place_at(&classifier, leak.stack, leak.level),
-        leak: facts,
-    })
-    .collect()
+        line: place(&leak.stack),
+        leak: leak.clone(),
+    };
+    found.leaks.iter().map(judged).collect()
 }

@@ -1,15 +1,12 @@
 //! One post-mortem as text: about ten lines of summary, then the tables.
 
-use vramtrace_format::Header;
-
-use super::super::holders::{ListingOptions, lead_words, listed, table as holders_table};
+use super::super::holders::{ListingOptions, table as holders_table};
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
+use super::super::stack::{lead, listed, place, place_or_why};
 use super::wording;
-use crate::analysis::oom::{Explained, PostMortem, UsedPart, advice};
-use crate::analysis::{GroupBy, Holder, Level, StackClassifier, with_cause};
+use crate::analysis::oom::{Explained, UsedPart};
+use crate::analysis::{Holder, Level, with_cause};
 use crate::report::wording::age;
-use crate::symbols::FREE_CACHE;
-use crate::trace::Definitions;
 use crate::units::{clean, count, estimate, seconds, several, size};
 
 /// What a post-mortem contains.
@@ -35,73 +32,54 @@ const WIDTH: usize = 80;
 const HOLDS: usize = 3;
 
 /// The whole post-mortem. `given`: the arguments that name the process in a command, each after a space.
-pub fn text(
-    it: &Explained,
-    header: &Header,
-    definitions: &Definitions,
-    given: &str,
-    shown: OomOptions,
-) -> String {
-    let classifier = StackClassifier::new(&it.symbols, header);
-    let holders = classifier.holders(&it.one.held, GroupBy::Line);
-    let mut out = first_line(it, header, definitions, &classifier, shown);
-    let mut lines = Lines { out: &mut out };
-    lines.add("limit", &wording::limit(&it.one));
-    lines.add("used", &wording::sum(&it.sum));
-    lines.add("why", &wording::why(&it.one));
-    for (index, line) in holder_lines(&classifier, &holders).iter().enumerate() {
-        lines.add(if index == 0 { "holds" } else { "" }, line);
-    }
-    if let Some(line) = growth_line(it, &classifier) {
-        lines.add("grew", &line);
-    }
-    if let Some(step) = it.step {
-        lines.add("step", &wording::step(step));
-    }
-    if !shown.short {
-        for (index, line) in wording::before(&it.one).iter().enumerate() {
-            lines.add(if index == 0 { "before" } else { "" }, line);
+pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
+    let mut out = first_line(it, shown);
+    let mut add = |word: &str, style, lines: &[String]| {
+        for (index, line) in lines.iter().enumerate() {
+            out.push_str(&labelled(if index == 0 { word } else { "" }, line, style));
         }
-    }
+    };
+    add("limit", PLAIN, &[wording::limit(&it.one)]);
+    add("used", PLAIN, &[wording::sum(&it.sum)]);
+    add("why", PLAIN, &[wording::why(&it.one)]);
+    add("holds", PLAIN, &holder_lines(&it.holders));
+    add("grew", PLAIN, growth_line(it).as_slice());
+    add("step", PLAIN, it.step.map(wording::step).as_slice());
     let most = if shown.short { 1 } else { usize::MAX };
-    for (index, advice) in advice(&it.one).iter().take(most).enumerate() {
-        lines.bold(if index == 0 { "try" } else { "" }, &wording::advice(advice));
-    }
+    let advice: Vec<String> = it.advice.iter().take(most).map(wording::advice).collect();
     if shown.short {
+        add("try", BOLD, &advice);
         return out;
     }
-    for (index, command) in further_commands(it, given).iter().enumerate() {
-        lines.styled(if index == 0 { "more" } else { "" }, command, DIM);
-    }
+    add("before", PLAIN, &wording::before(&it.one));
+    add("try", BOLD, &advice);
+    add("more", DIM, &further_commands(it, given));
     out.push_str(&warnings(it));
     out.push_str(&usage_table(it));
-    out.push_str(&held_table(it, &classifier, &holders, shown));
-    out.push_str(&growth_table(it, &classifier, shown));
-    out.push_str(&cache_table(it, &classifier, shown));
+    out.push_str(&held_table(it, shown));
+    out.push_str(&growth_table(it, shown));
+    out.push_str(&cache_table(it, shown));
     out.push_str(&settings_table(it));
-    out.push_str(&request_stack(it, &classifier, shown));
-    out.push_str(&problems(it));
+    out.push_str(&request_stack(it, shown));
+    // Problems with reading symbols: the first five.
+    for problem in it.problems.iter().take(5) {
+        out.push_str(&format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &clean(problem))));
+    }
     out
 }
 
 /// The title: which process asked for how much, when and where. Further lines if it is long.
-fn first_line(
-    it: &Explained,
-    header: &Header,
-    definitions: &Definitions,
-    classifier: &StackClassifier,
-    shown: OomOptions,
-) -> String {
+fn first_line(it: &Explained, shown: OomOptions) -> String {
     let one = &it.one;
-    let at = match definitions.has_times() {
+    let at = match it.timed {
         true => format!(" at {}", seconds(one.oom.time_ns)),
         false => String::new(),
     };
     let who = match one.oom.level {
         Level::Tensor => "torch".to_string(),
-        Level::Driver => clean(&definitions.site_api_name(one.oom.site)),
+        Level::Driver => clean(&it.api),
     };
-    let place = it.stack().and_then(|stack| wording::place(classifier, stack));
+    let place = place(&it.stack).filter(|_| !it.stack.is_free_cache());
     let place = place.map_or(String::new(), |place| format!(" at {place}"));
     let number = match shown.of {
         0 | 1 => String::new(),
@@ -112,7 +90,7 @@ fn first_line(
         (false, true) => ", and the process still runs",
         (false, false) => "",
     };
-    let process = wording::process(header, one);
+    let process = wording::process(it.process, one);
     let text =
         format!("{process}{at}: {who} asked for {}{place}{then}{number}", size(one.oom.size));
     let mut out = String::new();
@@ -131,28 +109,16 @@ fn width() -> usize {
 
 const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
 
-/// Writes lines with a label before them. Long text continues on indented lines below.
-struct Lines<'o> {
-    out: &'o mut String,
-}
-
-impl Lines<'_> {
-    fn add(&mut self, word: &str, text: &str) {
-        self.styled(word, text, PLAIN);
+/// A line with a label before it. Long text continues on indented lines below.
+fn labelled(word: &str, text: &str, style: anstyle::Style) -> String {
+    const INDENT: usize = 10;
+    let mut out = String::new();
+    for (index, part) in wrapped(text, width() - INDENT).iter().enumerate() {
+        let word = if index == 0 { word } else { "" };
+        let room = " ".repeat(INDENT - 2 - word.len());
+        out.push_str(&format!("  {}{room}{}\n", paint(DIM, word), paint(style, part)));
     }
-
-    fn bold(&mut self, word: &str, text: &str) {
-        self.styled(word, text, BOLD);
-    }
-
-    fn styled(&mut self, word: &str, text: &str, style: anstyle::Style) {
-        const INDENT: usize = 10;
-        for (index, part) in wrapped(text, width() - INDENT).iter().enumerate() {
-            let word = if index == 0 { word } else { "" };
-            let room = " ".repeat(INDENT - 2 - word.len());
-            self.out.push_str(&format!("  {}{room}{}\n", paint(DIM, word), paint(style, part)));
-        }
-    }
+    out
 }
 
 /// Breaks text at spaces into lines of at most `width` characters; a longer word is not broken. A
@@ -190,44 +156,36 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The largest holders, a line each: bytes, line of code, number of blocks or allocations.
-fn holder_lines(classifier: &StackClassifier, holders: &[Holder]) -> Vec<String> {
-    let named = || holders.iter().filter(|holder| holder.stack != FREE_CACHE).take(HOLDS);
-    let place_of = |holder: &Holder| wording::place(classifier, holder.stack);
+fn holder_lines(holders: &[Holder]) -> Vec<String> {
+    let named = || holders.iter().filter(|holder| !holder.stack.is_free_cache()).take(HOLDS);
     let line = |holder: &Holder| {
-        let place = place_of(holder);
-        let alike = named().filter(|other| place_of(other) == place).count() > 1;
-        let why = || classifier.symbols.why_empty(holder.stack).to_string();
+        let line = place(&holder.stack);
+        let alike = named().filter(|other| place(&other.stack) == line).count() > 1;
         // The line of code identifies blocks of PyTorch. Their library is shown only if two of these
         // lines would be alike without it.
         let library = holder.library.as_deref().filter(|_| !holder.of_cache || alike);
         let library = library.map_or(String::new(), |name| format!(" ({})", clean(name)));
-        let place = with_cause(holder.cause, place.unwrap_or_else(why));
-        let bytes = estimate(holder.bytes, holder.error);
-        format!("{bytes:>10}  {place}{library}   {}", pieces(holder))
+        let place = with_cause(holder.driver_memory, place_or_why(&holder.stack));
+        let bytes = estimate(holder.bytes, holder.error_bytes);
+        let pieces = match holder.driver_memory {
+            Some(_) => "taken by the driver".into(),
+            None => several(holder.count, if holder.of_cache { "block" } else { "allocation" }),
+        };
+        format!("{bytes:>10}  {place}{library}   {pieces}")
     };
     named().map(line).collect()
 }
 
-/// `96 blocks` for memory in PyTorch's cache, else `96 allocations`.
-fn pieces(holder: &Holder) -> String {
-    if holder.cause.is_some() {
-        return "taken by the driver".into();
-    }
-    several(holder.count, if holder.of_cache { "block" } else { "allocation" })
-}
-
 /// The line of code whose memory grew most before the request, and by how much in which time.
-fn growth_line(it: &Explained, classifier: &StackClassifier) -> Option<String> {
+fn growth_line(it: &Explained) -> Option<String> {
     let most = it.grew.first()?;
     let since = it.one.oom.time_ns.saturating_sub(it.grew_from_ns?);
-    let place = wording::place(classifier, most.stack)
-        .unwrap_or_else(|| classifier.symbols.why_empty(most.stack).to_string());
-    let place = with_cause(most.cause, place);
+    let place = with_cause(most.driver_memory, place_or_why(&most.stack));
     let others = match it.grew.len() - 1 {
         0 => String::new(),
         n => format!(", and {}", several(n as u64, "more line")),
     };
-    let (ago, bytes) = (age(since), size(most.bytes()));
+    let (ago, bytes) = (age(since), size(most.bytes));
     Some(format!("{bytes} in {ago}: {place}{others}"))
 }
 
@@ -298,50 +256,35 @@ fn usage_table(it: &Explained) -> String {
 }
 
 /// The holders of memory at the failure.
-fn held_table(
-    it: &Explained,
-    classifier: &StackClassifier,
-    holders: &[Holder],
-    shown: OomOptions,
-) -> String {
-    if holders.is_empty() {
+fn held_table(it: &Explained, shown: OomOptions) -> String {
+    if it.holders.is_empty() {
         return String::new();
     }
-    let all: Vec<&Holder> = holders.iter().collect();
-    let bytes = holders.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
     let title = match it.one.held.level {
         Level::Tensor => "held by blocks",
         Level::Driver => "held",
     };
-    format!("\n{}", holders_table(classifier, &all, bytes, title, listing(shown)))
-}
-
-fn listing(shown: OomOptions) -> ListingOptions<'static> {
-    ListingOptions { by: GroupBy::Line, top: shown.top, full: shown.full, when: "" }
+    let holders: Vec<&Holder> = it.holders.iter().collect();
+    let (top, full) = (shown.top, shown.full);
+    let how = ListingOptions { top, full, ..ListingOptions::default() };
+    format!("\n{}", holders_table(&holders, title, how))
 }
 
 /// The lines of code whose memory grew before the failure.
-fn growth_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+fn growth_table(it: &Explained, shown: OomOptions) -> String {
     let Some(from) = it.grew_from_ns.filter(|_| !it.grew.is_empty()) else { return String::new() };
     let mut table = Table::new(4, "lrrl");
     let title = format!("grew since {}", seconds(from));
     table.head(&[&title, "by", "to", ""]);
     for grown in it.grew.iter().take(shown.top) {
-        let frame = classifier.frame(grown.stack, classifier.roles(grown.stack).lead);
         table.styled([
             (String::new(), PLAIN),
-            (size(grown.bytes()), PLAIN),
-            (size(grown.now), PLAIN),
-            match frame {
-                Some(frame) => {
-                    let line = lead_words(classifier, grown.stack, frame, listing(shown));
-                    (with_cause(grown.cause, line), BOLD)
-                }
-                None => {
-                    let why = classifier.symbols.why_empty(grown.stack).to_string();
-                    (with_cause(grown.cause, why), PLAIN)
-                }
-            },
+            (size(grown.bytes), PLAIN),
+            (size(grown.now_bytes), PLAIN),
+            (
+                with_cause(grown.driver_memory, lead(&grown.stack, shown.full)),
+                if grown.stack.lead().is_some() { BOLD } else { PLAIN },
+            ),
         ]);
     }
     let mut out = format!("\n{}", table.render());
@@ -352,54 +295,38 @@ fn growth_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions)
     out
 }
 
-/// PyTorch's cache at the failure: reserved, allocated, free, releasable and unusable bytes.
-fn cache_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
-    let one: &PostMortem = &it.one;
-    let segments = it.small.segments + it.large.segments;
-    if segments == 0 {
-        return String::new();
-    }
+/// PyTorch's cache at the failure: reserved, allocated, free, releasable and unusable bytes, and the lines of code whose
+/// blocks keep otherwise free segments from being returned to the driver.
+fn cache_table(it: &Explained, shown: OomOptions) -> String {
+    const MOST_PINS: usize = 5;
+    let Some(cache) = it.torch.filter(|cache| cache.segments > 0) else { return String::new() };
     let mut table = Table::new(4, "lrl");
     table.head(&["PyTorch's cache", "", ""]);
-    let usual = match one.oom.size > 1 << 20 {
-        true => it.large.usual_request,
-        false => it.small.usual_request,
-    };
-    let unusable = it.small.unusable.saturating_add(it.large.unusable);
+    let usual = size(it.usual_request);
     for (bytes, what) in [
-        (one.reserved, format!("reserved in {}", several(segments, "segment"))),
-        (one.allocated, "in tensors".to_string()),
-        (one.free, format!("free, the largest piece {}", size(one.largest_hole))),
-        (one.releasable, "in segments that hold nothing".to_string()),
-        (unusable, format!("in pieces below the usual request ({})", size(usual))),
+        (cache.reserved_bytes, format!("reserved in {}", several(cache.segments, "segment"))),
+        (cache.allocated_bytes, "in tensors".to_string()),
+        (cache.free_bytes, format!("free, the largest piece {}", size(cache.largest_hole_bytes))),
+        (cache.releasable_bytes, "in segments that hold nothing".to_string()),
+        (cache.unusable_bytes, format!("in pieces below the usual request ({usual})")),
     ] {
         table.row([String::new(), size(bytes), what]);
     }
-    let mut out = format!("\n{}", table.render());
-    if one.free > one.releasable {
-        out.push_str(&pins_table(it, classifier, shown));
+    let out = format!("\n{}", table.render());
+    if cache.free_bytes <= cache.releasable_bytes || it.pins.is_empty() || shown.top == 0 {
+        return out;
     }
-    out
-}
-
-/// The lines of code whose blocks keep otherwise free segments from being returned to the driver.
-fn pins_table(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
-    const MOST: usize = 5;
     let mut table = Table::new(4, "lrrl");
     table.head(&["", "keeps free", "in segments", ""]);
-    let mut any = false;
-    for pin in it.pins.iter().filter(|pin| pin.pinned > 0).take(shown.top.min(MOST)) {
-        any = true;
-        let place = wording::place(classifier, pin.stack);
-        let place = place.unwrap_or_else(|| classifier.symbols.why_empty(pin.stack).to_string());
+    for (stack, pin) in it.pins.iter().take(shown.top.min(MOST_PINS)) {
         table.styled([
             (String::new(), PLAIN),
             (size(pin.pinned), PLAIN),
             (count(pin.segments), PLAIN),
-            (place, BOLD),
+            (place_or_why(stack), BOLD),
         ]);
     }
-    if any { table.render() } else { String::new() }
+    out + &table.render()
 }
 
 /// The bytes that other settings of PyTorch's allocator need, replayed up to the failed request.
@@ -423,30 +350,20 @@ fn settings_table(it: &Explained) -> String {
 }
 
 /// The call stack of the failed request.
-fn request_stack(it: &Explained, classifier: &StackClassifier, shown: OomOptions) -> String {
+fn request_stack(it: &Explained, shown: OomOptions) -> String {
     let title = paint(DIM, "asked for by");
-    let Some(stack) = it.stack() else {
-        let why = classifier.symbols.why_empty(it.one.oom.stack);
+    if let Some(why) = it.stack.why_no_frames() {
         return format!("\n    {title}  {why}\n");
-    };
-    let frames: Vec<_> = classifier.symbols.stack(stack).collect();
+    }
+    let frames: Vec<_> = it.stack.frames().collect();
     let most = if shown.full { frames.len() } else { FRAMES };
     let mut out = format!("\n    {title}\n");
     for frame in frames.iter().take(most) {
-        out.push_str(&format!("      {}\n", listed(frame, listing(shown))));
+        out.push_str(&format!("      {}\n", listed(frame, shown.full)));
     }
     if frames.len() > most {
         let rest = several((frames.len() - most) as u64, "more frame");
         out.push_str(&format!("{}\n", paint(DIM, &format!("      and {rest} (--full)"))));
     }
     out
-}
-
-/// Problems with reading symbols: the first five.
-fn problems(it: &Explained) -> String {
-    const MOST: usize = 5;
-    let problems = it.symbols.problems();
-    let line =
-        |problem: &String| format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &clean(problem)));
-    problems.iter().take(MOST).map(line).collect()
 }

@@ -1,22 +1,19 @@
 //! The list of all out-of-memory failures of a run, and the lines for processes without one.
 
 use std::collections::HashSet;
-use std::path::Path;
-
-use vramtrace_format::Header;
 
 use super::super::layout::{BOLD, DIM, PLAIN, Table, paint};
+use super::super::stack::place;
 use super::wording;
-use crate::analysis::{Level, StackClassifier};
-use crate::replay::DeviceState;
+use crate::analysis::Level;
 use crate::report::names;
-use crate::report::oom::{ListedOom, ProcessRefusals};
+use crate::report::oom::{DeviceRefusals, ListedOom, ProcessRefusals};
 use crate::report::wording::cuda_name;
 use crate::units::{clean, count, seconds, several, size};
 
-/// The list of all failures of the run; empty for fewer than two. The `shown` ones are bold. Equal
+/// The list of all failures of the run; empty for fewer than two. Those with a post-mortem are bold. Equal
 /// failures of several processes share a row. Only the last `most` rows are listed.
-pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
+pub fn others(all: &[ListedOom], most: usize) -> String {
     if all.len() < 2 {
         return String::new();
     }
@@ -29,8 +26,8 @@ pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
     let hidden = groups[..first].iter().map(|group| group.all.len()).sum::<usize>();
     for group in &groups[first..] {
         let one = group.all[0];
-        let mark =
-            if group.all.iter().any(|one| shown.contains(&one.number)) { BOLD } else { PLAIN };
+        let shown = group.all.iter().any(|one| one.post_mortem.is_some());
+        let mark = if shown { BOLD } else { PLAIN };
         let requests = group.all.iter().map(|one| one.oom.requests).fold(0, u64::saturating_add);
         table.styled([
             (count(one.number as u64), mark),
@@ -80,13 +77,12 @@ impl FailureGroup<'_> {
 fn grouped<'r>(all: &'r [ListedOom<'r>]) -> Vec<FailureGroup<'r>> {
     let mut groups: Vec<FailureGroup> = Vec::new();
     for one in all {
-        let classifier = StackClassifier::new(one.symbols, one.header);
         let by = match (one.oom.refusal, one.oom.level) {
             (Some(refusal), _) => refusal.refused.by.name(),
             (None, Level::Tensor) => "torch",
             (None, Level::Driver) => "?",
         };
-        let place = wording::place(&classifier, one.oom.stack).unwrap_or_default();
+        let place = place(&one.stack).unwrap_or_default();
         let joins = |group: &&mut FailureGroup| {
             let first = group.all[0];
             (group.by, &group.place) == (by, &place)
@@ -101,65 +97,53 @@ fn grouped<'r>(all: &'r [ListedOom<'r>]) -> Vec<FailureGroup<'r>> {
     groups
 }
 
+const NO_GPU_MEMORY: &str = "no GPU memory was used";
+
+fn warned(requests: u64) -> Option<String> {
+    let passed = || format!("{} passed the cap, which only warns", several(requests, "request"));
+    (requests > 0).then(passed)
+}
+
 /// One line for several processes without an out-of-memory failure.
-pub fn none_of(quiet: &[(&Header, &Path, &ProcessRefusals)]) -> String {
-    let name = names::several(quiet.iter().map(|(header, trace, _)| (*header, *trace)));
-    let devices = || quiet.iter().flat_map(|(_, _, quiet)| quiet.end.devices.values());
-    let sum = |figure: fn(&DeviceState) -> u64| devices().map(figure).fold(0, u64::saturating_add);
-    let refused = sum(DeviceState::refused);
-    let mut parts = vec![match refused {
+pub fn none_of(quiet: &[ProcessRefusals]) -> String {
+    let name = names::several(quiet.iter().map(|process| (process.header, process.trace)));
+    let devices = || quiet.iter().flat_map(|process| &process.devices);
+    let sum =
+        |figure: fn(&DeviceRefusals) -> u64| devices().map(figure).fold(0, u64::saturating_add);
+    let refused = match sum(|device| device.refusals) {
         0 => "no refusal".to_string(),
         refused => {
-            let absorbed = quiet.iter().flat_map(|(_, _, quiet)| quiet.refusals.values());
-            let absorbed = absorbed.map(|refusals| refusals.absorbed).fold(0, u64::saturating_add);
-            format!("{}, {} absorbed", several(refused, "refusal"), count(absorbed))
+            let absorbed = count(sum(|device| device.absorbed));
+            format!("{}, {absorbed} absorbed", several(refused, "refusal"))
         }
-    }];
-    let warned = sum(|device| device.warned);
-    if warned > 0 {
-        parts.push(format!("{} passed the cap, which only warns", several(warned, "request")));
-    }
-    let peaks =
-        || devices().filter(|device| device.was_used()).map(|device| device.peak.in_use.headline());
-    parts.push(match (peaks().min(), peaks().max()) {
+    };
+    let peaks = || devices().map(|device| device.state.peak.in_use.headline());
+    let peaks = match (peaks().min(), peaks().max()) {
         (Some(least), Some(most)) => format!("peaks of {} to {}", size(least), size(most)),
-        _ => "no GPU memory was used".to_string(),
-    });
+        _ => NO_GPU_MEMORY.to_string(),
+    };
+    let parts = [Some(refused), warned(sum(|device| device.warned)), Some(peaks)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     format!("{}: {}; {}\n", clean(&name), paint(BOLD, "no out-of-memory"), parts.join(", "))
 }
 
-/// One line for a process without an out-of-memory failure.
-pub fn none(quiet: &ProcessRefusals) -> String {
-    let name = match quiet.name.as_str() {
-        "" => String::new(),
-        name => format!("{}: ", clean(name)),
-    };
-    let used = quiet.end.devices.iter().filter(|(_, device)| device.was_used());
-    let devices: Vec<String> = used
-        .map(|(id, device)| {
-            let refused = device.refused();
-            let absorbed = quiet.refusals.get(id).map_or(0, |refusals| refusals.absorbed);
-            let mut parts = vec![match (refused, absorbed) {
-                (0, _) => "no refusal".to_string(),
-                (refused, absorbed) if refused == absorbed => {
-                    format!("{}, all absorbed", several(refused, "refusal"))
-                }
-                (refused, absorbed) => {
-                    let in_file = format!("{} absorbed", count(absorbed));
-                    format!("{}, {in_file} of those in the file", several(refused, "refusal"))
-                }
-            }];
-            if device.warned > 0 {
-                let passed = several(device.warned, "request");
-                parts.push(format!("{passed} passed the cap, which only warns"));
+/// One line for a process without an out-of-memory failure. `name`: empty where there is one process only.
+pub fn none(name: &str, quiet: &ProcessRefusals) -> String {
+    let name = if name.is_empty() { String::new() } else { format!("{}: ", clean(name)) };
+    let device = |device: &DeviceRefusals| {
+        let refusals = several(device.refusals, "refusal");
+        let refused = match (device.refusals, device.absorbed) {
+            (0, _) => "no refusal".to_string(),
+            (refused, absorbed) if refused == absorbed => format!("{refusals}, all absorbed"),
+            (_, absorbed) => {
+                format!("{refusals}, {} absorbed of those in the file", count(absorbed))
             }
-            parts.push(wording::peak(device));
-            format!("{}: {}", cuda_name(*id), parts.join(", "))
-        })
-        .collect();
-    let rest = match devices.is_empty() {
-        true => "no GPU memory was used".to_string(),
-        false => devices.join("; "),
+        };
+        let parts = [Some(refused), warned(device.warned), Some(wording::peak(device.state))];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!("{}: {}", cuda_name(device.id), parts.join(", "))
     };
+    let devices: Vec<String> = quiet.devices.iter().map(device).collect();
+    let rest = if devices.is_empty() { NO_GPU_MEMORY.to_string() } else { devices.join("; ") };
     format!("{name}{}; {rest}\n", paint(BOLD, "no out-of-memory"))
 }

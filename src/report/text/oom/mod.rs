@@ -16,5 +16,3 @@ pub(super) use short::where_and_limit;
 pub(in crate::report) use short::{fatal, fatal_of};
 pub use swallowed::swallowed;
 pub(in crate::report) use wording::advice;
-pub use wording::place;
-pub(in crate::report) use wording::place_at;

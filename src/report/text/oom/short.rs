@@ -4,6 +4,7 @@
 use vramtrace_format::RefusedBy;
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
+use super::super::stack::place;
 use super::wording;
 use crate::analysis::oom::{AtStep, Cause, PostMortem, Remedy, Tried};
 use crate::analysis::steps::Steps;
@@ -40,7 +41,7 @@ fn one_fatal(
 ) -> String {
     let who = if who.is_empty() { String::new() } else { format!(" {}", clean(who)) };
     let mut out = format!("{}{who}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
-    if let Some(line) = wording::place(classifier, fatal.oom.stack) {
+    if let Some(line) = place(&classifier.named(fatal.oom.stack)) {
         let asked = size(fatal.oom.size);
         out.push_str(&format!("{}   {asked} asked by {line}\n", paint(BOLD, "LINE")));
     }

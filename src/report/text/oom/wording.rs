@@ -1,65 +1,32 @@
 //! The sentences of a post-mortem, without colours.
 
-use vramtrace_format::{Cause, Header, RefusedBy, StackId};
+use vramtrace_format::{Cause, RefusedBy};
 
-use super::super::holders::{ListingOptions, words};
 use super::super::sum_line::sum_line;
-use crate::analysis::oom::{Advice, AtStep, Cause as Why, PostMortem, UsedPart, UsedSum};
-use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
+use crate::analysis::Level;
+use crate::analysis::oom::{
+    Advice, AtStep, Cause as Why, Neighbour, PostMortem, UsedPart, UsedSum,
+};
+use crate::facts::ProcessId;
 use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::wording::{cause_words, cuda_name, headline};
-use crate::symbols::Frame;
 use crate::units::{self, clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
-pub(super) fn process(header: &Header, one: &PostMortem) -> String {
-    let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
-    let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
+pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
+    let rank = id.rank.map_or(String::new(), |rank| format!("rank {rank} "));
+    let pid = if id.pid > 0 { format!(" pid {}", id.pid) } else { String::new() };
     format!("{rank}{}{pid}", cuda_name(one.oom.device))
-}
-
-/// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
-pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
-    place_at(classifier, stack, Level::Driver)
-}
-
-/// The same for memory at this level.
-pub(crate) fn place_at(
-    classifier: &StackClassifier,
-    stack: StackId,
-    level: Level,
-) -> Option<String> {
-    let roles = classifier.roles_at(stack, level);
-    let lead = classifier.frame(stack, roles.lead)?;
-    if classifier.forward_line(stack).is_some() {
-        return Some(clean(&classifier.holder_name(stack, lead)));
-    }
-    let lead = short(lead);
-    Some(match classifier.frame(stack, roles.caller) {
-        Some(caller) => format!("{lead} < {}", short(caller)),
-        None => lead,
-    })
-}
-
-/// `train.py:41`; the name of the function if file or line are unknown.
-fn short(frame: &Frame) -> String {
-    let how = ListingOptions { by: GroupBy::Line, top: 0, full: false, when: "" };
-    match frame.place().filter(|_| frame.line.is_some()) {
-        Some(place) => clean(&place),
-        // Without the library: a node of the autograd graph is always PyTorch's.
-        None if autograd::node(&frame.function).is_some() => {
-            autograd::display_name(&frame.function).into_owned()
-        }
-        None => words(frame, how),
-    }
 }
 
 /// `23 asked 1.31 GiB, steps 1 to 22 asked 0.40 to 0.90 GiB at most`.
 pub(super) fn step(step: AtStep) -> String {
-    let AtStep { number, earlier, asked } = step;
-    let Some((low, high)) = earlier else { return format!("{number}, the first one") };
+    let AtStep { number, differs, earlier_low_bytes, earlier_high_bytes, asked } = step;
+    let Some((low, high)) = earlier_low_bytes.zip(earlier_high_bytes) else {
+        return format!("{number}, the first one");
+    };
     let before = match number - 1 {
         1 => "step 1".to_string(),
         last => format!("steps 1 to {last}"),
@@ -68,7 +35,7 @@ pub(super) fn step(step: AtStep) -> String {
         (low, high) if low == high => high,
         (low, high) => format!("{low} to {high}"),
     };
-    match step.differs() {
+    match differs {
         true => {
             format!("{number} asked {}; the largest requests of {before}: {range}", size(asked))
         }
@@ -127,8 +94,8 @@ pub(super) fn limit(one: &PostMortem) -> String {
 pub(super) fn neighbours(one: &PostMortem) -> Option<String> {
     const MOST: usize = 3;
     let mut all = one.oom.neighbours.clone();
-    all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
-    let name = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+    all.sort_by_key(|other| (std::cmp::Reverse(other.bytes), other.pid));
+    let name = |Neighbour { pid, bytes }: &Neighbour| match bytes {
         Some(bytes) => format!("pid {pid} {}", size(*bytes)),
         None => format!("pid {pid}"),
     };

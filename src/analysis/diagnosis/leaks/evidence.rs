@@ -1,16 +1,16 @@
-//! The evidence for a leak as text. The text report and the JSON report use the same lines.
+//! The evidence for a leak as text.
 
-use crate::analysis::leaks::{Leak, LeakReason, Leaks, Verdict};
+use super::verdict::{Leak, LeakReason, Verdict};
 use crate::units::{count, seconds, several, size};
 
-/// The evidence for one leak, one line per item.
-pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
+/// One line per item.
+pub(super) fn evidence(leak: &Leak, from_ns: u64) -> Vec<String> {
     let calls = |allocations: u64, frees: u64| {
         format!("{}, {} freed", several(allocations, "allocation"), count(frees))
     };
     let mut lines = Vec::new();
     if let Some(growth) = &leak.growth {
-        let (from, to) = (found.from_ns + growth.first_ns, found.from_ns + growth.last_ns);
+        let (from, to) = (from_ns + growth.first_ns, from_ns + growth.last_ns);
         let points = if growth.troughs { "low points" } else { "moments" };
         lines.push(format!(
             "what it never gave back rose by {} from {} to {}: at {} of {} {points}, Kendall's \

@@ -2,7 +2,7 @@ use vramtrace_format::{
     Definition, DeviceId, Header, NativeName, PythonFrame, StackFlags, StackId,
 };
 
-use crate::analysis::{GroupBy, Held, Holdings, StackClassifier};
+use crate::analysis::{GroupBy, Held, Holdings, Owner, StackClassifier};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -84,10 +84,7 @@ fn a_node_has_the_line_of_its_forward_operation() {
     // The forward stacks are named without being asked for.
     let symbols = Symbols::of(&definitions, &header, (10..17).map(StackId));
     let classifier = StackClassifier::new(&symbols, &header);
-    let name = |id| {
-        let lead = classifier.frame(StackId(id), classifier.roles_of_block(StackId(id)).lead);
-        classifier.holder_name(StackId(id), lead.unwrap()).into_owned()
-    };
+    let name = |id| classifier.named(StackId(id)).function().unwrap().into_owned();
     for (id, expected) in [
         (10, "LogSoftmaxBackward0 of loss_utils.py:40 < train.py:23"),
         (12, "LogSoftmaxBackward0 of loss_utils.py:40 < train.py:31"),
@@ -107,8 +104,8 @@ fn blocks_of_different_forward_lines_are_different_holders() {
     let classifier = StackClassifier::new(&symbols, &header);
     let held = |bytes| Held { bytes, count: 1, ..Held::default() };
     let blocks = [(10, 1000), (11, 100), (12, 10), (13, 1)];
-    let blocks = blocks.map(|(id, bytes)| ((DeviceId(0), StackId(id)), held(bytes)));
-    let holdings = Holdings { blocks: blocks.into_iter().collect(), ..Holdings::default() };
+    let blocks = blocks.map(|(id, bytes)| (Owner::of_cache(DeviceId(0), StackId(id)), held(bytes)));
+    let holdings = Holdings { held: blocks.into_iter().collect(), ..Holdings::default() };
     let bytes = |by| {
         let holders = classifier.holders(&holdings, by);
         holders.iter().map(|holder| holder.bytes).collect::<Vec<_>>()
