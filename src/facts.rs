@@ -70,6 +70,11 @@ pub fn length<T, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(all.len() as u64)
 }
 
+/// Millionths as a share.
+pub fn share<S: Serializer>(millionths: &u32, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(f64::from(*millionths) / 1e6)
+}
+
 /// What switches the recording off.
 pub fn name_of_switch(by: SwitchedBy) -> &'static str {
     match by {

@@ -1,4 +1,4 @@
-//! The summary at the end of a trace: recorder and replay compute it by the same rules.
+//! The summary at the end of a trace, by rules by which it has the figures of a replay.
 //!
 //! For each stack, the live bytes now and at the device's highest peak are stored. While memory use grows, every
 //! allocation is a new peak, so the figures of all stacks cannot be copied at each peak. Each peak has a number, the

@@ -17,7 +17,7 @@ use repaired::{trace, words};
 use vramtrace_format::{
     HEADER_BYTES, Header, SLOT, TailPlace, TraceReader, WindowHeader, WindowKind, WindowWriter, tail,
 };
-use vramtrace_reader::analysis::ranks::Rank;
+use vramtrace_reader::analysis::ranks::ProcessFigures;
 use vramtrace_reader::trace::{self, Trace};
 
 const NAMES: [&[u8]; 6] =
@@ -96,7 +96,7 @@ fuzz_target!(|input: &[u8]| {
     }
     if let Ok(loaded) = trace::load(std::slice::from_ref(&place)) {
         for trace in &loaded.traces {
-            let _ = (Rank::replayed(trace), trace.damage());
+            let _ = (ProcessFigures::replayed(trace), trace.damage());
         }
     }
     for name in NAMES {

@@ -52,30 +52,46 @@ impl Engine {
     }
 }
 
-/// What one device gave to an engine. Bytes.
-#[derive(Clone, Debug, PartialEq)]
+/// What one device gave to an engine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EngineUse {
-    pub engine: Engine,
+    /// `vLLM`, `SGLang` or `llama.cpp`.
+    pub engine: &'static str,
     /// At the peak; they add up to what nvidia-smi shows of the process then.
-    pub parts: Vec<(&'static str, u64)>,
+    pub parts: Vec<EnginePart>,
     /// The card, or the cap where that is smaller.
-    pub limit: u64,
-    /// What others have of the card.
-    pub others: u64,
-    /// Of `limit`, at the highest reading. Negative: so much was missing when a request was refused.
-    pub unused: i64,
+    pub limit_bytes: u64,
+    /// What other processes have of the card.
+    pub others_bytes: u64,
+    /// Of the limit, at the highest reading. Negative: missing when a request was refused.
+    pub unused_bytes: i64,
+    /// What the arithmetic below leaves free.
+    pub margin_bytes: u64,
+    #[serde(flatten)]
     pub setting: Setting,
 }
 
-/// The setting that sizes the KV cache.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Setting {
-    /// No KV cache was recorded.
-    NoCache,
-    /// Without any KV cache so much is missing.
-    NothingFits { missing: u64 },
-    /// The size of the KV cache that leaves [`MARGIN`], and the options that give it.
-    Fits { kv_bytes: u64, options: Vec<SettingOption> },
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct EnginePart {
+    pub part: &'static str,
+    pub bytes: u64,
+}
+
+/// The setting that sizes the KV cache. Without a KV cache there is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Setting {
+    /// The KV cache that leaves the margin, by arithmetic from the trace; not tried on the engine. Absent without a KV
+    /// cache, or if no value fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_bytes: Option<u64>,
+    /// Bytes that are missing even without a KV cache: no value fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_value_fits_missing_bytes: Option<u64>,
+    /// The options that give that KV cache.
+    pub options: Vec<SettingOption>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,7 +128,15 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
         None => free,
     };
     let setting = setting(engine, &process.header.command, of(Role::KvCache), unused, card);
-    Some(EngineUse { engine, parts, limit, others, unused, setting })
+    Some(EngineUse {
+        engine: engine.name(),
+        parts,
+        limit_bytes: limit,
+        others_bytes: others,
+        unused_bytes: unused,
+        margin_bytes: MARGIN,
+        setting,
+    })
 }
 
 fn ended_out_of_memory(process: &Process, id: DeviceId) -> bool {
@@ -136,7 +160,7 @@ fn to_signed(bytes: u64) -> i64 {
 }
 
 /// The process's memory at the peak. What no other part has is the last one's.
-fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<(&'static str, u64)> {
+fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
     let in_use = &device.peak.in_use;
     let graphs = in_use.driver_own[Cause::Graphs as usize].min(in_use.taken_by_driver());
     let sum = |roles: &[Role]| roles.iter().fold(0, |sum: u64, role| sum.saturating_add(of(*role)));
@@ -153,17 +177,18 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<(&'static str, 
     let named = parts.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
     parts.push(("the rest", in_use.headline().saturating_sub(named)));
     parts.retain(|(_, bytes)| *bytes > 0);
-    parts
+    parts.into_iter().map(|(part, bytes)| EnginePart { part, bytes }).collect()
 }
 
 fn setting(engine: Engine, command: &[String], kv: u64, unused: i64, card: u64) -> Setting {
     if kv == 0 {
-        return Setting::NoCache;
+        return Setting::default();
     }
     let more = unused.saturating_sub(to_signed(MARGIN));
     let room = to_signed(kv).saturating_add(more);
     if room <= 0 {
-        return Setting::NothingFits { missing: room.unsigned_abs() };
+        let missing = Some(room.unsigned_abs());
+        return Setting { no_value_fits_missing_bytes: missing, ..Setting::default() };
     }
     let options = match engine {
         Engine::Vllm => {
@@ -191,7 +216,7 @@ fn setting(engine: Engine, command: &[String], kv: u64, unused: i64, card: u64) 
             tokens.into_iter().collect()
         }
     };
-    Setting::Fits { kv_bytes: room.unsigned_abs(), options }
+    Setting { kv_cache_bytes: Some(room.unsigned_abs()), options, ..Setting::default() }
 }
 
 fn option(name: &'static str, had: Option<String>, value: String) -> SettingOption {
@@ -232,8 +257,12 @@ mod tests {
     }
 
     fn options(setting: &Setting) -> Vec<(&'static str, Option<&str>, &str)> {
-        let Setting::Fits { options, .. } = setting else { panic!("{setting:?}") };
-        options.iter().map(|one| (one.name, one.had.as_deref(), one.value.as_str())).collect()
+        assert!(setting.kv_cache_bytes.is_some(), "{setting:?}");
+        setting
+            .options
+            .iter()
+            .map(|one| (one.name, one.had.as_deref(), one.value.as_str()))
+            .collect()
     }
 
     #[test]
@@ -253,7 +282,7 @@ mod tests {
         let found = setting(Engine::LlamaCpp, &llama, GIB, 3 * GIB as i64, 24 * GIB);
         assert_eq!(options(&found), [("--ctx-size", Some("4096"), "12288")]);
         let default = setting(Engine::LlamaCpp, &command("llama-server"), GIB, 0, 24 * GIB);
-        assert_eq!(default, Setting::NothingFits { missing: 0 }, "the margin is the whole cache");
+        assert_eq!(default.no_value_fits_missing_bytes, Some(0), "the margin is the whole cache");
     }
 
     /// The engine fails with one value, and with the next lower one too (SGLang #4330).
@@ -261,8 +290,8 @@ mod tests {
     fn where_the_rest_alone_is_too_large_nothing_fits() {
         let asked = command("python -m sglang.launch_server --mem-fraction-static 0.85");
         let found = setting(Engine::Sglang, &asked, GIB, -(4 * GIB as i64), 24 * GIB);
-        assert_eq!(found, Setting::NothingFits { missing: 4 * GIB });
-        assert_eq!(setting(Engine::Vllm, &[], 0, 0, 24 * GIB), Setting::NoCache);
+        assert_eq!(found.no_value_fits_missing_bytes, Some(4 * GIB));
+        assert_eq!(setting(Engine::Vllm, &[], 0, 0, 24 * GIB), Setting::default());
     }
 
     #[test]

@@ -19,11 +19,13 @@ use super::roles::{
 };
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
-use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver};
+use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver, SleepsFacts};
 use super::{Holdings, Level, Moment, SampledMoment, SampledPhase, phases_at_peak, phases_before};
+use super::{LiveOverTime, LiveOverTimeObserver, StackClassifier};
 use crate::replay::history::Sampled;
 use crate::replay::{
-    ByDevice, DeviceState, History, Kept, OffSpan, RecorderCost, State, Stop, Until, Visitor,
+    ByDevice, DeviceState, History, Kept, Observer, OffSpan, RecorderCost, State, Stop, Until,
+    Visitor,
 };
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
@@ -81,6 +83,8 @@ pub struct Collect {
     pub steps: bool,
     /// For [`Process::held_over_time`].
     pub over_time: bool,
+    /// The live bytes at every moment: the most moments of each device that are kept.
+    pub moments: Option<usize>,
     /// Points before the peaks, from which [`Process::look_closer`] and [`Process::held_at`] begin.
     pub points: bool,
 }
@@ -108,6 +112,7 @@ pub(crate) struct Collected {
     pub watched: Option<Watched>,
     pub sizes: Option<(RequestSizes, AllocationSizes)>,
     pub over_time: Option<BTreeMap<DeviceId, HeldOverTime>>,
+    pub moments: BTreeMap<DeviceId, LiveOverTime>,
     /// Points from which a later pass begins.
     pub kept: Kept,
 }
@@ -122,6 +127,29 @@ pub struct NamedHoldings {
     pub live: Holdings,
     /// The roles of `peak`, where blocks of a framework's cache were recorded, or functions of an engine hold memory.
     pub peak_roles: Option<HeldByRole>,
+}
+
+/// The observers of the first pass.
+struct FirstPass {
+    curves: CurvesObserver,
+    ooms: OomObserver,
+    sleeps: SleepsObserver,
+    roles: Option<RoleLearner>,
+    steps: Option<StepObserver>,
+    growth: Option<GrowthObserver>,
+    sizes: Option<(RequestSizes, AllocationSizes)>,
+    over_time: Option<HeldOverTimeObserver>,
+    moments: Option<LiveOverTimeObserver>,
+}
+
+impl FirstPass {
+    fn observers(&mut self) -> impl Observer {
+        let always = (&mut self.curves, (&mut self.ooms, &mut self.sleeps));
+        let training = (self.roles.as_mut().map(RoleLearner::observer), self.steps.as_mut());
+        let leaks = (self.growth.as_mut(), self.sizes.as_mut());
+        let over_time = (self.over_time.as_mut(), self.moments.as_mut());
+        ((always, training), (leaks, over_time))
+    }
 }
 
 /// How a trace ends.
@@ -155,10 +183,18 @@ impl Process {
         collect: Collect,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Process {
+        Process::read_observed(trace, moment, collect, &mut (), progress)
+    }
+
+    /// As [`Process::read_with`]; `more` observes the same pass.
+    pub fn read_observed(
+        trace: &Trace,
+        moment: Moment,
+        collect: Collect,
+        more: &mut impl Observer,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Process {
         let (definitions, broken) = trace.definitions();
-        let mut curves = CurvesObserver::default();
-        let mut ooms = OomObserver::default();
-        let mut sleeps = SleepsObserver::default();
         let learns = match collect.roles {
             None => false,
             Some(RolesOf::Blocks) => expects_blocks(&definitions),
@@ -167,26 +203,29 @@ impl Process {
         let steps = collect.steps || matches!(moment, Moment::Step(_));
         let all = (learns || steps).then(|| Symbols::of_all(&definitions, trace.header()));
         let all = all.as_ref();
-        let mut learner = all.filter(|_| learns).map(|all| RoleLearner::new(&definitions, all));
-        let mut steps =
-            all.filter(|_| steps).map(|symbols| StepObserver::new(&definitions, symbols));
-        let mut growth = collect.leaks.then(GrowthObserver::default);
-        let learning = learner.as_mut().map(RoleLearner::observer);
-        let mut sizes = collect.sizes.then(<(RequestSizes, AllocationSizes)>::default);
-        let mut over_time = collect.over_time.then(HeldOverTimeObserver::default);
-        let timed = (steps.as_mut(), over_time.as_mut());
-        let wanted = (learning, (growth.as_mut(), (sizes.as_mut(), timed)));
-        let mut observers = ((&mut curves, &mut ooms), (&mut sleeps, wanted));
+        let mut pass = FirstPass {
+            curves: CurvesObserver::default(),
+            ooms: OomObserver::default(),
+            sleeps: SleepsObserver::default(),
+            roles: all.filter(|_| learns).map(|all| RoleLearner::new(&definitions, all)),
+            steps: all.filter(|_| steps).map(|all| StepObserver::new(&definitions, all)),
+            growth: collect.leaks.then(GrowthObserver::default),
+            sizes: collect.sizes.then(Default::default),
+            over_time: collect.over_time.then(HeldOverTimeObserver::default),
+            moments: collect.moments.map(LiveOverTimeObserver::new),
+        };
         let mut kept = Kept::default();
         let keep = Some(&mut kept).filter(|_| collect.points);
-        let whole = trace.replay_keeping(keep, &definitions, &mut observers, progress);
+        let whole =
+            trace.replay_keeping(keep, &definitions, &mut (pass.observers(), more), progress);
         let collected = Collected {
-            roles: learner.map(RoleLearner::finish),
-            watched: growth.map(|growth| Watched::new(growth, &whole.state)),
-            sizes,
-            over_time: over_time.map(|over_time| {
+            roles: pass.roles.map(RoleLearner::finish),
+            watched: pass.growth.map(|growth| Watched::new(growth, &whole.state)),
+            sizes: pass.sizes,
+            over_time: pass.over_time.map(|over_time| {
                 over_time.finish(whole.state.time_ns, whole.state.history.as_deref())
             }),
+            moments: pass.moments.map(|moments| moments.devices).unwrap_or_default(),
             kept,
         };
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
@@ -199,12 +238,12 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let oom::OomsFound { ooms, swallowed, .. } = ooms.finish(whole.state.time_ns);
+        let oom::OomsFound { ooms, swallowed, .. } = pass.ooms.finish(whole.state.time_ns);
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
         let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
-        let steps = steps.map(StepObserver::finish);
+        let steps = pass.steps.map(StepObserver::finish);
         let of_step = |asked| steps.as_ref().and_then(|steps| steps.moment(asked));
         let moment = match (moment, peak) {
             (Moment::Step(asked), _) => of_step(asked)
@@ -242,11 +281,11 @@ impl Process {
             state: reading.state,
             ending,
             damage,
-            curves: curves.devices,
+            curves: pass.curves.devices,
             ooms,
             swallowed,
             fatal: Vec::new(),
-            sleeps: sleeps.finish(),
+            sleeps: pass.sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
             sampled_roles: None,
@@ -321,6 +360,11 @@ impl Process {
         (peaks.found, roles)
     }
 
+    /// Goes to places of the trace, from which the process was read.
+    pub(crate) fn visit(&self, trace: &Trace, visitors: &mut [&mut dyn Visitor]) {
+        trace.visit_from(&self.collected.kept, &self.definitions, visitors);
+    }
+
     /// Visitors and, if wanted, the roles at a moment follow one pass: to the last of their places where the roles are
     /// those of the peaks, else to the end.
     fn visit_with_roles(
@@ -329,11 +373,10 @@ impl Process {
         visitors: Vec<&mut dyn Visitor>,
         roles: Option<(Moment, Level)>,
     ) -> Option<HeldByRole> {
-        let (definitions, kept) = (&self.definitions, &self.collected.kept);
         let mut visitors: Vec<&mut dyn Visitor> =
             visitors.into_iter().map(|one| one as _).collect();
         let Some((moment, level)) = roles else {
-            trace.visit_from(kept, definitions, &mut visitors);
+            self.visit(trace, &mut visitors);
             return None;
         };
         let finder = self.role_finder(trace);
@@ -341,13 +384,13 @@ impl Process {
             && let Some(mut peaks) = RolesAtPeaks::new(&finder, &self.state, level)
         {
             visitors.push(&mut peaks);
-            trace.visit_from(kept, definitions, &mut visitors);
+            self.visit(trace, &mut visitors);
             return Some(peaks.found);
         }
         let at = RolesAt::moment(&self.state, moment, level);
         let mut visitor = &at;
         visitors.push(&mut visitor);
-        finder.visit(trace, definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
+        finder.visit(trace, &self.definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
         Some(at.of_devices())
     }
 
@@ -419,7 +462,19 @@ impl Process {
             let roles = self.sampled_roles.as_ref();
             roles.map_or(Role::Unknown, |roles| roles.of(of_framework, stack))
         };
-        SampledMoment::at(history, &self.definitions, &self.header, asked_ns, role)
+        let named = (&self.header, self.trace.as_path());
+        SampledMoment::at(history, &self.definitions, named, asked_ns, role)
+    }
+
+    /// The names of the stacks that hold memory. `None`: they were not looked up.
+    pub fn classifier(&self) -> Option<StackClassifier<'_>> {
+        self.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &self.header))
+    }
+
+    /// The times in which memory of a device was unmapped. `None`: there was none.
+    pub fn sleeps_of(&self, id: DeviceId) -> Option<SleepsFacts> {
+        let sleeps = self.sleeps.get(&id)?;
+        Some(SleepsFacts::of(sleeps, self.rests.get(&id), self.classifier().as_ref()))
     }
 
     /// The phases that were open at a device's highest peak, by the recorder's history. Empty: not known.

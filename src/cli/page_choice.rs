@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vramtrace_reader::analysis::ranks::{self, Rank};
+use vramtrace_reader::analysis::ranks::{self, ProcessFigures};
 use vramtrace_reader::analysis::{Bound, outliers};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
@@ -47,11 +47,10 @@ pub fn of_large(selected: Selected) -> Selected {
 }
 
 /// Indexes of processes, in order. `sizes`: the bytes of their traces.
-fn chosen(ranks: &[Rank], sizes: &[u64]) -> Vec<usize> {
+fn chosen(ranks: &[ProcessFigures], sizes: &[u64]) -> Vec<usize> {
     let mut wanted: Vec<usize> =
-        ranks::failed(ranks).iter().take(FAILED).map(|failed| failed.rank).collect();
-    let standings: Vec<_> = ranks.iter().map(Rank::standing).collect();
-    let odd = outliers(&standings).into_iter().enumerate();
+        ranks::failed(ranks).iter().take(FAILED).map(|failed| failed.index).collect();
+    let odd = outliers(ranks).into_iter().enumerate();
     wanted.extend(odd.filter_map(|(index, why)| why.map(|_| index)).take(ODD));
     let mut by_peak: Vec<usize> = (0..ranks.len()).collect();
     by_peak.sort_by_key(|index| std::cmp::Reverse(ranks[*index].peak_bytes()));
@@ -79,7 +78,7 @@ mod tests {
     #[test]
     fn what_failed_or_stands_out_is_shown() {
         let place = tempfile::tempdir().unwrap();
-        let ranks: Vec<Rank> = (0..40u32)
+        let ranks: Vec<ProcessFigures> = (0..40u32)
             .map(|n| {
                 let mut t = TraceBuilder::new().rank(n, 40);
                 let mib = if n == 17 { 900 } else { 100 };
@@ -89,7 +88,7 @@ mod tests {
                 }
                 let path = place.path().join(format!("{n}.vtrace"));
                 t.write(&path);
-                Rank::read(&Trace::open(&path).unwrap())
+                ProcessFigures::read(&Trace::open(&path).unwrap())
             })
             .collect();
         let kept = chosen(&ranks, &[1 << 20; 40]);

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::fits::marked_traces;
-use vramtrace_reader::analysis::ranks::{self, Rank, RankEnd};
+use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::{
     Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
-use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::json;
 use vramtrace_reader::report::text::{self, ReportOptions};
 use vramtrace_reader::trace::Trace;
@@ -100,61 +99,25 @@ impl Finding {
     }
 
     /// The message for a process with this finding. `None`: the process does not have it.
-    fn reason(self, process: &Outcomes) -> Option<String> {
-        let name = &process.name;
+    fn reason(self, process: &ProcessFigures) -> Option<String> {
+        let name = process.name();
+        let sum = |figure: fn(&DeviceFigures) -> u64| process.sum(figure);
         match self {
-            Finding::Refusal => (process.by_cap > 0 || process.by_driver > 0).then(|| {
-                let all = process.by_cap.saturating_add(process.by_driver);
-                let refused = several(all, "refused request");
-                let (cap, driver) = (process.by_cap, process.by_driver);
-                format!("{name}: {refused}, {cap} by the cap and {driver} by the driver")
-            }),
-            Finding::CutOff => (!process.running && !process.in_order)
+            Finding::Refusal => {
+                let (cap, driver) = (sum(|of| of.refused_by_cap), sum(|of| of.refused_by_driver));
+                let refused = several(cap.saturating_add(driver), "refused request");
+                (cap > 0 || driver > 0).then(|| {
+                    format!("{name}: {refused}, {cap} by the cap and {driver} by the driver")
+                })
+            }
+            Finding::CutOff => (!process.running && !process.ended_in_order)
                 .then(|| format!("{name} was killed, crashed or left by _exit")),
-            Finding::Live => (process.in_order && process.live > 0).then(|| {
-                let (live, bytes) = (several(process.live, "allocation"), size(process.live_bytes));
-                format!("{name} ended with {live} live, {bytes}")
-            }),
-        }
-    }
-}
-
-/// The figures of a process that --fail-on checks.
-struct Outcomes {
-    name: String,
-    running: bool,
-    in_order: bool,
-    by_cap: u64,
-    by_driver: u64,
-    live: u64,
-    live_bytes: u64,
-}
-
-impl Outcomes {
-    fn of(process: &Process) -> Outcomes {
-        let of = |figure: fn(&DeviceState) -> u64| {
-            process.state.devices.values().map(figure).fold(0, u64::saturating_add)
-        };
-        Outcomes {
-            name: process.name(),
-            running: process.running,
-            in_order: process.ended_in_order(),
-            by_cap: of(|device| device.refused_by_cap),
-            by_driver: of(|device| device.refused_by_driver),
-            live: of(|device| device.live_allocations),
-            live_bytes: of(|device| device.live_bytes),
-        }
-    }
-
-    fn of_rank(rank: &Rank) -> Outcomes {
-        Outcomes {
-            name: rank.name(),
-            running: rank.running,
-            in_order: rank.ended_in_order,
-            by_cap: rank.sum(|device| device.refused_by_cap),
-            by_driver: rank.sum(|device| device.refused_by_driver),
-            live: rank.sum(|device| device.live_allocations),
-            live_bytes: rank.sum(|device| device.live_bytes),
+            Finding::Live => {
+                let (live, bytes) = (sum(|of| of.live_allocations), size(sum(|of| of.live_bytes)));
+                (process.ended_in_order && live > 0).then(|| {
+                    format!("{name} ended with {} live, {bytes}", several(live, "allocation"))
+                })
+            }
         }
     }
 }
@@ -175,28 +138,46 @@ pub fn run(args: Args) -> Outcome {
         0 | 1 => Vec::new(),
         _ => read_ranks(&args, &found.traces)?,
     };
+    let moment = args.at.unwrap_or(Moment::End);
+    let is_special = args.json || args.all || args.by.is_some() || args.at.is_some();
     // The overview needs only the summaries that processes wrote at their end.
-    if !ranks.is_empty() && !args.json && !args.all && args.by.is_none() && args.at.is_none() {
+    let processes = match ranks.is_empty() || is_special {
+        true => Some(read_processes(&args, &mut found, moment)?),
+        false => None,
+    };
+    if processes.is_none() {
         caveats::warn_damage(&found.traces);
         caveats::warn_tails_in_memory(&found.traces);
-        let mut out = head(&found);
-        let given = args.processes.given();
-        let first = first_failed(&args, &ranks, &found.traces);
-        out.push_str(&text::overview(&ranks, first.as_ref(), &given, args.entries()));
-        let fitting = text::fits::line_of_marks(&found.traces);
-        let marked = marked_traces(&found.traces);
-        let hints = text::overview_hints(&ranks, &given, (&marked, fitting.as_deref()));
-        print_text(&format!("{out}\n{hints}{}", changes(&args)?))?;
-        return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
     }
-    let moment = args.at.unwrap_or(Moment::End);
+    let figures = processes.as_ref().map(|all| all.iter().map(ProcessFigures::of).collect());
+    let several = processes.as_ref().is_none_or(|processes| processes.len() > 1);
+    let processes = processes.unwrap_or_default();
+    let read = processes.iter().zip(&found.traces);
+    let parts: Vec<Parts> =
+        read.filter_map(|(process, trace)| Parts::of(args.by?, process, trace)).collect();
+    match args.json {
+        true => print(&as_json(&processes, &ranks, &parts, args.entries())?)?,
+        false => {
+            let ranks = several.then_some(&ranks[..]);
+            let text = as_text(&args, &found, (&processes, ranks), &parts, moment);
+            print_text(&format!("{text}{}", changes(&args)?))?;
+        }
+    }
+    Ok(status(&args.fail_on, &figures.unwrap_or(ranks)))
+}
+
+/// The processes at the moment, those that are shown one by one with their holders.
+fn read_processes(
+    args: &Args,
+    found: &mut Selected,
+    moment: Moment,
+) -> Result<Vec<Process>, Failure> {
     let in_full = args.json || args.all || found.traces.len() == 1;
     let roles = in_full.then_some(RolesOf::Blocks);
     let steps = args.by == Some(By::Step);
     let collect = Collect { roles, steps, points: in_full, ..Collect::default() };
-    let read =
-        |progress: &(dyn Fn(u64, u64) + Sync)| read_all(&found.traces, moment, collect, progress);
-    let mut processes = with_progress(read);
+    let mut processes =
+        with_progress(|progress| read_all(&found.traces, moment, collect, progress));
     moment::require_in(&processes, moment, "--at")?;
     caveats::retain_known(&mut processes, &mut found.traces, |one| one.sampled().is_some())?;
     caveats::warn_damage(&found.traces);
@@ -213,23 +194,11 @@ pub fn run(args: Args) -> Outcome {
             process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
         }
     }
-    let parts: Vec<Parts> = processes
-        .iter()
-        .zip(&found.traces)
-        .filter_map(|(process, trace)| Parts::of(args.by?, process, trace))
-        .collect();
-    match args.json {
-        true => print(&as_json(&processes, &ranks, &parts, args.entries())?)?,
-        false => {
-            let text = as_text(&args, &found, (&processes, &ranks), &parts, moment);
-            print_text(&format!("{text}{}", changes(&args)?))?;
-        }
-    }
-    Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
+    Ok(processes)
 }
 
 /// The processes of a run without their events: figures from their summaries where possible.
-fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
+fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Failure> {
     let mut ranks = with_progress(|progress| ranks::read(traces, progress));
     for rank in ranks.iter().filter(|rank| !rank.live_is_known) {
         caveats::warn_missing_events(&rank.trace);
@@ -255,10 +224,10 @@ fn changes(args: &Args) -> Result<String, Failure> {
 }
 
 /// The process that ran out of memory first, with its post-mortems.
-fn first_failed(args: &Args, ranks: &[Rank], traces: &[Trace]) -> Option<Process> {
+fn first_failed(args: &Args, ranks: &[ProcessFigures], traces: &[Trace]) -> Option<Process> {
     let failed = ranks::failed(ranks);
-    let first = failed.first().filter(|failed| failed.end == RankEnd::OutOfMemory)?;
-    let trace = &traces[first.rank];
+    let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
+    let trace = &traces[first.index];
     let mut process = Process::read(trace, Moment::End);
     process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
     process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
@@ -266,7 +235,7 @@ fn first_failed(args: &Args, ranks: &[Rank], traces: &[Trace]) -> Option<Process
 }
 
 /// Exit status, with the reasons on stderr.
-fn status(wanted: &[Finding], processes: Vec<Outcomes>) -> u8 {
+fn status(wanted: &[Finding], processes: &[ProcessFigures]) -> u8 {
     let found = wanted.iter().flat_map(|finding| {
         let reason = |process| Some(format!("{}: {}", finding.option(), finding.reason(process)?));
         processes.iter().filter_map(reason)
@@ -280,7 +249,7 @@ fn status(wanted: &[Finding], processes: Vec<Outcomes>) -> u8 {
 }
 
 /// Runs `read` with a progress bar on stderr. `read` calls its argument with bytes done and bytes in all.
-fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
+pub(super) fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
     let bar = progress_bar();
     let began = Instant::now();
     let read = read(&|done, total| {
@@ -354,7 +323,7 @@ fn phases_of(process: &Process, trace: &Trace) -> Vec<Phase> {
 /// `parts`: of each process, for --by.
 fn as_json(
     processes: &[Process],
-    ranks: &[Rank],
+    ranks: &[ProcessFigures],
     parts: &[Parts],
     top: usize,
 ) -> Result<String, Failure> {
@@ -368,17 +337,18 @@ fn as_json(
     console::json(&all)
 }
 
+/// `ranks`: of several processes, which have an overview.
 fn as_text(
     args: &Args,
     found: &Selected,
-    (processes, ranks): (&[Process], &[Rank]),
+    (processes, ranks): (&[Process], Option<&[ProcessFigures]>),
     parts: &[Parts],
     moment: Moment,
 ) -> String {
     let mut out = head(found);
-    let several = processes.len() > 1;
+    let several = ranks.is_some();
     let given = args.processes.given();
-    if several {
+    if let Some(ranks) = ranks {
         let first = first_failed(args, ranks, &found.traces);
         out.push_str(&text::overview(ranks, first.as_ref(), &given, args.entries()));
     }
@@ -402,13 +372,13 @@ fn as_text(
         out.push_str(&parts.text(process, args.full));
     }
     let fitting = || text::fits::line_of_marks(&found.traces);
-    let hints = match several && !args.all {
+    let hints = match ranks.filter(|_| !args.all) {
         _ if args.no_hints => String::new(),
-        true => {
+        Some(ranks) => {
             let marked = marked_traces(&found.traces);
             text::overview_hints(ranks, &given, (&marked, fitting().as_deref()))
         }
-        false => text::hints(processes, args.full, &given, fitting().as_deref()),
+        None => text::hints(processes, args.full, &given, fitting().as_deref()),
     };
     if !hints.is_empty() {
         out.push('\n');

@@ -3,28 +3,26 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::{DeviceId, Header};
-use vramtrace_reader::analysis::ranks::{self, Card, Rank, RankDevice, RankEnd, Source};
-use vramtrace_reader::analysis::{self, Bound, Moment, Process};
-use vramtrace_reader::replay::{ByDevice, DeviceState, InUse};
+use vramtrace_reader::analysis::parallel::Progress;
+use vramtrace_reader::analysis::ranks::{self, Card, ProcessEnd, ProcessFigures, Source};
+use vramtrace_reader::analysis::{Bound, Collect, Moment, Process, moments_for, read_all};
+use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::gib;
 
+use super::report::with_progress;
 use super::{caveats, verdict};
 use crate::console::message;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
 use crate::launch::output::from_here;
 
-/// Of a trace larger than this only the end is read, bytes.
+/// Of a larger trace, and of several that are larger together, the processes' summaries are read, and one process in full.
 const LONG: u64 = 256 << 20;
-/// Size of the part at the end that is searched first for the latest checkpoint, bytes.
-const RECENT: u64 = 16 << 20;
-/// Of several traces that are larger together the processes' summaries are read, and one process in full.
 const LARGE_RUN: u64 = 512 << 20;
 /// How long such a run is read.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -55,15 +53,12 @@ pub fn print(ended: &RunResult) {
             let headers: Vec<Header> =
                 loaded.traces.iter().map(|trace| trace.header().clone()).collect();
             let bytes = loaded.traces.iter().map(Trace::len).fold(0, u64::saturating_add);
-            let (all, together, mut whole, traces) = match headers.len() > 1 && bytes > LARGE_RUN {
+            let is_long = loaded.traces.iter().any(|trace| trace.len() > LONG);
+            let (all, mut whole, traces) = match is_long || bytes > LARGE_RUN {
                 true => of_large(loaded.traces),
-                false => {
-                    let together = card_peaks(&loaded.traces);
-                    let (all, whole, traces) = figures(loaded.traces);
-                    (all, together, whole, traces)
-                }
+                false => in_full(loaded.traces),
             };
-            lines(&all, together, ended.status).iter().for_each(message);
+            lines(&all, ended.status).iter().for_each(message);
             if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
                 message(format_args!(
                     "  the cap of {cap} was for each process by itself, not for all together"
@@ -73,7 +68,7 @@ pub fn print(ended: &RunResult) {
                 message(line);
             }
             if whole.is_empty() {
-                let gave_up = all.iter().any(|process| process.out_of_memory);
+                let gave_up = all.iter().any(|process| process.failed_ns.is_some());
                 let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
                 message(verdict::next(finding, &given));
             }
@@ -82,15 +77,12 @@ pub fn print(ended: &RunResult) {
     }
 }
 
-/// What all processes of a card held together. `None`: there is one process, or a trace is larger than [`LONG`].
-fn card_peaks(traces: &[Trace]) -> Option<Vec<Card>> {
-    let short = traces.len() > 1 && traces.iter().all(|trace| trace.len() <= LONG);
-    short.then(|| ranks::cards(&ranks::read(traces, &|_, _| {})))
-}
+/// Figures of all processes, and those that were read in full, with their traces.
+type Read = (Vec<ProcessFigures>, Vec<Process>, Vec<Trace>);
 
-/// Figures of all processes of a large run, what its cards held, and the process in full on which the verdict is: the
-/// first that failed, else the one with the highest peak. Bounded in time: what is not read is not known.
-fn of_large(mut traces: Vec<Trace>) -> (Vec<Figures>, Option<Vec<Card>>, Vec<Process>, Vec<Trace>) {
+/// Of a large run the figures of its processes, and the process in full on which the verdict is: the first that failed, else
+/// the one with the highest peak. Bounded in time: what is not read is not known.
+fn of_large(mut traces: Vec<Trace>) -> Read {
     let bound = Bound::within(WITHIN);
     let ranks = ranks::read_within(&traces, &bound, &|_, _| {});
     caveats::warn_damage(&traces);
@@ -102,9 +94,7 @@ fn of_large(mut traces: Vec<Trace>) -> (Vec<Figures>, Option<Vec<Card>>, Vec<Pro
             ranks.len()
         ));
     }
-    let cards = ranks::cards(&ranks);
-    let together = cards.iter().all(|card| card.is_exact).then_some(cards);
-    let first = ranks::failed(&ranks).first().map(|failed| failed.rank);
+    let first = ranks::failed(&ranks).first().map(|failed| failed.index);
     let highest = || (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
     let shown = first.or_else(highest).map(|index| traces.swap_remove(index));
     let shown: Vec<Trace> = shown.into_iter().collect();
@@ -112,98 +102,41 @@ fn of_large(mut traces: Vec<Trace>) -> (Vec<Figures>, Option<Vec<Card>>, Vec<Pro
         true => shown,
         false => Vec::new(),
     };
-    let processes = analysis::read_all(&shown, Moment::End, verdict::collect(&shown), &|_, _| {});
-    (ranks.iter().map(Figures::of_rank).collect(), together, processes, shown)
+    let processes = read_all(&shown, Moment::End, verdict::collect(&shown), &|_, _| {});
+    (ranks, processes, shown)
 }
 
-/// The figures of one process at its end.
-struct Figures {
-    devices: ByDevice<DeviceState>,
-    ended_ns: Option<u64>,
-    running: bool,
-    out_of_memory: bool,
-}
-
-impl Figures {
-    fn of_rank(rank: &Rank) -> Figures {
-        let state = |device: &RankDevice| {
-            let mut state = DeviceState::default();
-            state.peak.in_use.live = device.peak_bytes;
-            state.live_bytes = device.live_bytes;
-            state.live_allocations = device.live_allocations;
-            state.refused_by_cap = device.refused_by_cap;
-            state.refused_by_driver = device.refused_by_driver;
-            state
-        };
-        let devices = rank.devices.iter().map(|(id, device)| (*id, state(device))).collect();
-        Figures {
-            devices,
-            ended_ns: rank.ended_in_order.then_some(rank.last_ns),
-            running: rank.running,
-            out_of_memory: rank.end() == RankEnd::OutOfMemory,
-        }
-    }
-}
-
-/// Figures of all processes. Traces larger than [`LONG`] are read from their latest checkpoint on, so that the
-/// summary appears at once. Also returns the processes that were read from the beginning, with their traces.
-fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
-    let (mut figures, mut whole) = (Vec::new(), Vec::new());
-    for trace in traces {
-        let recent = || trace.replay_recent(&trace.definitions().0, RECENT);
-        match (trace.len() > LONG).then(recent).flatten() {
-            Some(state) => {
-                caveats::warn_damage([&trace]);
-                let gave_up = |device: &DeviceState| device.cache.ended_in_oom();
-                let out_of_memory = state.devices.values().any(gave_up);
-                let (ended_ns, devices) = (state.ended_ns, state.devices);
-                figures.push(Figures { devices, ended_ns, running: false, out_of_memory });
-            }
-            None => whole.push(trace),
-        }
-    }
-    let bar = ProgressBar::new(0);
-    // Hidden by itself where stderr is no terminal.
-    if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
-        bar.set_style(style);
-    }
-    let processes =
-        analysis::read_all(&whole, Moment::End, verdict::collect(&whole), &|done, total| {
-            bar.set_length(total);
-            bar.set_position(done);
-        });
-    bar.finish_and_clear();
-    caveats::warn_damage(&whole);
-    figures.extend(processes.iter().map(|process| Figures {
-        running: process.running,
-        out_of_memory: !process.ended_out_of_memory().is_empty(),
-        ended_ns: process.state.ended_ns,
-        devices: process.state.devices.clone(),
-    }));
-    (figures, processes, whole)
+fn in_full(traces: Vec<Trace>) -> Read {
+    let moments = (traces.len() > 1).then(|| moments_for(traces.len()));
+    let collect = Collect { moments, ..verdict::collect(&traces) };
+    let read = |progress: Progress| read_all(&traces, Moment::End, collect, progress);
+    let processes = with_progress(read);
+    caveats::warn_damage(&traces);
+    (processes.iter().map(ProcessFigures::of).collect(), processes, traces)
 }
 
 /// The lines `peak`, `at the end`, `refused` and `processes`.
-fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> [String; 4] {
+fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, InUse> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
-    for (device, state) in processes.iter().flat_map(|process| &process.devices) {
+    for (device, of) in processes.iter().flat_map(|process| &process.devices) {
+        let recorded = InUse { live: of.peak_bytes, ..InUse::default() };
+        let in_use = of.in_use_at_peak.unwrap_or(recorded);
         let peak = peaks.entry(*device).or_default();
-        if state.peak.in_use.headline() > peak.headline() {
-            *peak = state.peak.in_use;
+        if in_use.headline() > peak.headline() {
+            *peak = in_use;
         }
-        *live.entry(*device).or_default() += state.live_bytes;
-        allocations += state.live_allocations;
-        by_cap += state.refused_by_cap;
-        by_driver += state.refused_by_driver;
+        *live.entry(*device).or_default() += of.live_bytes;
+        allocations += of.live_allocations;
+        by_cap += of.refused_by_cap;
+        by_driver += of.refused_by_driver;
     }
-    let peak = match together.filter(|cards| !cards.is_empty()) {
-        Some(cards) => by_card(&cards),
-        None if processes.len() > 1 => {
-            by_device(&peaks, headline) + " (the highest of one process)"
-        }
-        None => by_device(&peaks, headline),
+    let cards = ranks::cards(processes);
+    let peak = match processes.len() {
+        0 | 1 => by_device(&peaks, headline),
+        _ if !cards.is_empty() && cards.iter().all(|card| card.is_exact) => by_card(&cards),
+        _ => by_device(&peaks, headline) + " (the highest of one process)",
     };
     [
         format!("  peak       {peak}"),
@@ -218,19 +151,19 @@ fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> 
 }
 
 /// `2 ended in order, 1 cut off`: the worst last.
-fn ends(processes: &[Figures], status: Status) -> String {
+fn ends(processes: &[ProcessFigures], status: Status) -> String {
     let failed = match (processes, status) {
         ([_], Status::Exited(code)) if code != 0 => Some(code),
         _ => None,
     };
     let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
     for process in processes {
-        let how = match (process.ended_ns, failed) {
-            _ if process.running => (1, "still running".into()),
-            _ if process.out_of_memory => (3, "out of memory".into()),
-            (Some(_), Some(code)) => (2, format!("exited with status {code}")),
-            (Some(_), None) => (0, "ended in order".into()),
-            (None, _) => (4, "cut off".into()),
+        let how = match (process.end(), failed) {
+            (ProcessEnd::Running, _) => (1, "still running".into()),
+            (ProcessEnd::OutOfMemory, _) => (3, "out of memory".into()),
+            (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
+            (ProcessEnd::InOrder, None) => (0, "ended in order".into()),
+            (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => (4, "cut off".into()),
         };
         *counts.entry(how).or_default() += 1;
     }
@@ -257,13 +190,13 @@ fn card_name(card: &Card, cards: &[Card]) -> String {
     let ordinals = |card: &Card| card.users.iter().map(|(_, id)| *id).collect::<Vec<_>>();
     let mine = ordinals(card);
     let others = || cards.iter().filter(|other| !std::ptr::eq(*other, card)).flat_map(ordinals);
-    match (&mine[..], &card.info) {
+    match (&mine[..], &card.uuid) {
         ([first, rest @ ..], _)
             if rest.iter().all(|id| id == first) && others().all(|id| id != *first) =>
         {
             device_name(*first)
         }
-        (_, Some(info)) => info.uuid_text(),
+        (_, Some(uuid)) => uuid.clone(),
         _ => device_name(DeviceId::UNKNOWN),
     }
 }

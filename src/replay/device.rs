@@ -1,6 +1,7 @@
 //! The sums of one device: bytes by kind, shared pages, peak, counts, NVML's samples. Sizes are bytes.
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::{Counters, Kind, Sample};
 
@@ -15,13 +16,15 @@ pub const KIND_SLOTS: usize = 13;
 pub type BytesByKind = [u64; KIND_SLOTS];
 
 /// The sums of one kind on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KindSums {
     /// Physical bytes; for imports the requested size.
     pub live_bytes: u64,
     /// Highest `live_bytes` of this kind, at its own time.
     pub peak_bytes: u64,
     /// Requested bytes that are live.
+    #[serde(rename = "requested_live_bytes")]
     pub requested_bytes: u64,
     pub live_allocations: u64,
     pub allocations: u64,
@@ -55,6 +58,18 @@ pub struct SampleAt {
 }
 
 impl SampleAt {
+    /// The memory of the process at that moment, as NVML saw it.
+    pub fn in_use(&self) -> InUse {
+        InUse {
+            live: self.live_bytes,
+            managed: self.managed_bytes,
+            contexts: self.sample.context_bytes,
+            unattributed: self.unattributed(),
+            driver_own: self.driver_own,
+            cache: None,
+        }
+    }
+
     /// NVML's figure less allocations and contexts: kernels, heaps, memory that bypassed the recorder.
     /// Negative if NVML shows less than the recorded allocations. `None` without NVML.
     pub fn unattributed(&self) -> Option<i64> {

@@ -7,6 +7,8 @@
 //! recorded      = live allocations + contexts        (the headline where NVML has no figure)
 //! ```
 
+use serde::Serialize;
+
 use super::driver_own::BytesByCause;
 
 /// What a framework's cache has, without memory that is unmapped.
@@ -18,7 +20,8 @@ pub struct CacheInUse {
     pub reserved: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "InUseFacts")]
 pub struct InUse {
     /// Live allocations of the driver's calls, managed memory among them.
     pub live: u64,
@@ -30,6 +33,47 @@ pub struct InUse {
     pub driver_own: BytesByCause,
     /// `None`: there is no such cache, or its part is not known.
     pub cache: Option<CacheInUse>,
+}
+
+/// `allocated + free_in_cache + beside_cache + contexts + driver + unattributed` is what nvidia-smi shows. Where
+/// that is not known, with `managed` it is what was recorded.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct InUseFacts {
+    pub headline_bytes: u64,
+    /// Null: NVML has no figure of the process; the headline is what was recorded.
+    pub in_nvidia_smi_bytes: Option<u64>,
+    /// In live tensors; without a framework's cache, in live allocations.
+    pub allocated_bytes: u64,
+    pub free_in_cache_bytes: u64,
+    /// Allocations outside of a framework's cache.
+    pub beside_cache_bytes: u64,
+    pub contexts_bytes: u64,
+    /// What the driver is known to have taken for itself.
+    pub driver_bytes: u64,
+    /// The rest of NVML's figure, negative where NVML shows less than was recorded.
+    pub unattributed_bytes: i64,
+    /// nvidia-smi leaves managed memory out, a cap counts it.
+    pub managed_bytes: u64,
+    /// What a cap compares with its limit.
+    pub counted_by_cap_bytes: u64,
+}
+
+impl From<InUse> for InUseFacts {
+    fn from(of: InUse) -> InUseFacts {
+        InUseFacts {
+            headline_bytes: of.headline(),
+            in_nvidia_smi_bytes: of.in_nvidia_smi(),
+            allocated_bytes: of.allocated(),
+            free_in_cache_bytes: of.free_in_cache(),
+            beside_cache_bytes: of.beside_cache(),
+            contexts_bytes: of.contexts,
+            driver_bytes: of.taken_by_driver(),
+            unattributed_bytes: of.of_unknown_cause(),
+            managed_bytes: of.managed,
+            counted_by_cap_bytes: of.counted_by_cap(),
+        }
+    }
 }
 
 impl InUse {

@@ -61,7 +61,7 @@ pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use exec_graphs::{ExecGraph, ExecGraphs, GraphChange};
 pub use growing::{Follower, GrowingReplay};
 pub use history::History;
-pub use in_use::{CacheInUse, InUse};
+pub use in_use::{CacheInUse, InUse, InUseFacts};
 pub use kept::Kept;
 pub use live::{Key, Live, LiveSet};
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
@@ -209,8 +209,14 @@ impl<O: Observer> Apply<'_, O> {
                 }
             }
             Event::Sampling { rate, least, cost, bound } => {
-                let sampling = self.state.sampling.get_or_insert_default();
-                sampling.note(rate, least, (cost, bound));
+                let before = self.state.sampling.unwrap_or_default();
+                self.state.sampling = Some(Sampling {
+                    rate_bytes: rate,
+                    least_rate_bytes: least,
+                    highest_rate_bytes: before.highest_rate_bytes.max(rate),
+                    cost_share: cost,
+                    bound_share: bound,
+                });
             }
             Event::BlockCounts { device, live, allocations, peak } => {
                 self.state.sampling.get_or_insert_default();
@@ -326,7 +332,14 @@ impl<O: Observer> Apply<'_, O> {
                 self.observer.on_neighbour(self.at, device, pid, bytes)
             }
             Event::RecorderCost { calls, ns, one_of, bytes, stacks } => {
-                self.state.recorder_cost = Some(RecorderCost { calls, ns, one_of, bytes, stacks });
+                self.state.recorder_cost = Some(RecorderCost {
+                    in_calls_ns: (calls > 0).then(|| ns.saturating_mul(one_of)),
+                    timed_calls: calls,
+                    timed_ns: ns,
+                    timed_one_of: one_of,
+                    written_bytes: bytes,
+                    stacks,
+                });
             }
             Event::ErrorAfterRefusal { api, result } => {
                 self.observer.on_error_after_refusal(self.at, api, result);

@@ -52,7 +52,8 @@ pub struct RefusalAt {
 }
 
 /// Sums of one kind of host memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostSums {
     pub live_bytes: u64,
     pub peak_bytes: u64,
@@ -106,48 +107,46 @@ pub struct OffSpan {
 pub const OFF_SPANS_KEPT: usize = 1024;
 
 /// The recorder's cost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RecorderCost {
-    /// Number of calls that were timed.
-    pub calls: u64,
-    /// Time of these calls in the hooks, without the driver's part.
-    pub ns: u64,
-    /// One of this many calls was timed.
-    pub one_of: u64,
-    /// Bytes of records written so far.
-    pub bytes: u64,
+    /// Time in the recorder's part of all calls, without the driver's part. It is estimated from
+    /// `timed_calls`, which took `timed_s`: one call in `timed_one_of` is timed. Null where none was.
+    #[serde(rename = "in_calls_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    pub in_calls_ns: Option<u64>,
+    pub timed_calls: u64,
+    #[serde(rename = "timed_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub timed_ns: u64,
+    pub timed_one_of: u64,
+    /// Bytes of records.
+    pub written_bytes: u64,
     /// Distinct stacks.
     pub stacks: u64,
 }
 
-impl RecorderCost {
-    /// Time in hooks of all calls, estimated from the sample; 0 without one.
-    pub fn in_hooks_ns(&self) -> u64 {
-        self.ns.saturating_mul(self.one_of)
-    }
-}
-
 /// Samples of a framework's blocks were recorded, not all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sampling {
-    /// Bytes for each sample on average: now, at the start, and at most. 0: not known.
-    pub rate: u64,
-    pub least: u64,
-    pub most: u64,
-    /// The recorder's share of the threads' time when it was last measured, and the bound of it, in millionths.
-    pub cost: u32,
-    pub bound: u32,
-}
-
-impl Sampling {
-    pub(super) fn note(&mut self, rate: u64, least: u64, (cost, bound): (u32, u32)) {
-        let most = self.most.max(rate);
-        *self = Sampling { rate, least, most, cost, bound };
-    }
+    /// Bytes of blocks for each sample on average: at the moment of the figures, at the start, and at most. 0: not known.
+    pub rate_bytes: u64,
+    pub least_rate_bytes: u64,
+    pub highest_rate_bytes: u64,
+    /// The recorder's share of the time of the program's threads when it was last measured (0: it was not yet), and the
+    /// bound above which it takes fewer samples. In millionths.
+    #[serde(serialize_with = "facts::share")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub cost_share: u32,
+    #[serde(serialize_with = "facts::share")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub bound_share: u32,
 }
 
 /// Contradictions in the trace. All zero in a sound one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Inconsistencies {
     /// Allocations at the address of a live one, which counts as freed.
     pub replaced: u64,
@@ -159,7 +158,9 @@ pub struct Inconsistencies {
     pub unknown_sites: u64,
     /// Blocks that were live when their memory was freed.
     pub blocks_without_memory: u64,
-    /// Inconsistencies that the recorder found.
+    /// Inconsistencies that the recorder itself reported.
+    // The key is as old as the schema.
+    #[serde(rename = "told")]
     pub by_recorder: u64,
 }
 

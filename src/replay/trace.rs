@@ -3,7 +3,6 @@
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-use vramtrace_format::reader::Run;
 use vramtrace_format::{Cursor, Stamped, TraceReader};
 
 use super::kept::{Kept, Point};
@@ -56,37 +55,6 @@ impl Trace {
     /// Replays every event.
     pub fn replay(&self, definitions: &Definitions, observer: &mut impl Observer) -> ReplayResult {
         self.replay_until(definitions, Until::End, observer, &mut |_, _| {})
-    }
-
-    /// The state at the end from a late checkpoint on, looked for in that many bytes of events
-    /// first: as good as a whole replay for what is live, for peaks and for counts, and quick on
-    /// a long trace. `None`: no checkpoint tells enough, or the trace is still written.
-    pub fn replay_recent(&self, definitions: &Definitions, bytes: u64) -> Option<State> {
-        let reader = self.reader().filter(|_| !self.is_running())?;
-        let run = *reader.runs().last()?;
-        let windows = reader.event_windows().get(run.first..run.first + run.count)?;
-        let mut wanted = bytes.max(1);
-        loop {
-            let (mut first, mut found) = (windows.len(), 0);
-            while first > 0 && found < wanted {
-                first -= 1;
-                found += windows[first].header.bytes() as u64;
-            }
-            if first == 0 {
-                return None;
-            }
-            let recent = Run { first: run.first + first, count: windows.len() - first, ..run };
-            let mut replay = Replay::new();
-            replay.gap();
-            for at in reader.events_of(&recent) {
-                replay.apply(definitions, &at, &mut ());
-            }
-            replay.finish();
-            if replay.state().live_is_known() {
-                return Some(replay.into_state());
-            }
-            wanted = wanted.saturating_mul(2);
-        }
     }
 
     /// Replays up to the last place of the visitors. Reads nothing if they have none.

@@ -9,8 +9,7 @@ use crate::analysis::oom::{Explained, Oom, OomsFound};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{NamedStack, StackClassifier};
 use crate::facts::{self, ProcessId};
-use crate::replay::{DeviceState, State};
-use crate::report::json::in_use::InUseFacts;
+use crate::replay::{DeviceState, InUse, State};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -103,7 +102,8 @@ pub struct DeviceRefusals<'r> {
     /// NVML's highest reading.
     peak_process_bytes: Option<u64>,
     /// The memory at the peak, split.
-    in_use_at_peak: InUseFacts,
+    #[cfg_attr(test, schemars(with = "crate::replay::InUseFacts"))]
+    in_use_at_peak: InUse,
     cap_bytes: Option<u64>,
     #[serde(skip)]
     pub state: &'r DeviceState,
@@ -120,7 +120,7 @@ impl<'r> ProcessRefusals<'r> {
             ooms: found.ooms.iter().filter(|oom| oom.device == *id).count() as u64,
             peak_bytes: state.peak.bytes,
             peak_process_bytes: state.peak_sample.and_then(|at| at.sample.process_bytes),
-            in_use_at_peak: InUseFacts::of(&state.peak.in_use),
+            in_use_at_peak: state.peak.in_use,
             cap_bytes: state.cap_bytes,
             state,
         });

@@ -12,7 +12,7 @@ use super::text::layout::WIDTH;
 use super::text::{ReportOptions, details, overview, overview_hints};
 use crate::analysis::leaks::Suppressions;
 use crate::analysis::oom;
-use crate::analysis::ranks::Rank;
+use crate::analysis::ranks::ProcessFigures;
 use crate::analysis::whatif::Recorded;
 use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
@@ -30,11 +30,11 @@ fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
 }
 
-fn rank_of(builder: &TraceBuilder) -> Rank {
+fn rank_of(builder: &TraceBuilder) -> ProcessFigures {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
-    let rank = Rank::read(&Trace::open(file.path()).unwrap());
-    Rank { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..rank }
+    let rank = ProcessFigures::read(&Trace::open(file.path()).unwrap());
+    ProcessFigures { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..rank }
 }
 
 fn plain(text: &str) -> String {
@@ -134,7 +134,7 @@ fn everything_that_limits_the_figures_is_printed() {
     expect("limits", &shown(&process));
 }
 
-fn ranks() -> Vec<Rank> {
+fn ranks() -> Vec<ProcessFigures> {
     (0..4)
         .map(|rank| {
             let mut t = TraceBuilder::new().rank(rank, 4);

@@ -1,8 +1,8 @@
 //! Names and formatted figures that several reports use.
 
-use vramtrace_format::{Cause, DeviceId, PoolId, StopReason, SwitchedBy};
+use vramtrace_format::{Cause, DeviceId, StopReason, SwitchedBy};
 
-use crate::replay::{InUse, Live, OffSpan, State, Stop};
+use crate::replay::{InUse, OffSpan, State, Stop};
 use crate::trace::{Definitions, DeviceInfo};
 use crate::units::{gib, seconds, several, size};
 
@@ -50,7 +50,7 @@ const OFF_LISTED: usize = 3;
 /// That samples were recorded, how many, and what that means. Empty where all blocks were.
 pub fn sampling_lines(state: &State) -> Vec<String> {
     let Some(sampling) = state.sampling else { return Vec::new() };
-    let mut lines = vec![match sampling.rate {
+    let mut lines = vec![match sampling.rate_bytes {
         0 => "samples of PyTorch's blocks were recorded;".to_string(),
         rate => format!(
             "samples of PyTorch's blocks were recorded, one for each {} of blocks on average;",
@@ -59,13 +59,13 @@ pub fn sampling_lines(state: &State) -> Vec<String> {
     }];
     lines
         .push("  totals are exact, bytes of its lines are estimates ± their standard error".into());
-    if sampling.most > sampling.least {
+    if sampling.highest_rate_bytes > sampling.least_rate_bytes {
         let share = |millionths: u32| f64::from(millionths) / 1e4;
         lines.push(format!(
             "  fewer than the one for {} of the start: the recorder took {:.2} % of the time, above {} %",
-            size(sampling.least),
-            share(sampling.cost),
-            share(sampling.bound),
+            size(sampling.least_rate_bytes),
+            share(sampling.cost_share),
+            share(sampling.bound_share),
         ));
     }
     lines
@@ -154,15 +154,6 @@ pub fn stream(handle: u64) -> String {
         2 => "per-thread".to_string(),
         handle => format!("{handle:#x}"),
     }
-}
-
-/// `pool 2, stream default` for a stream-ordered allocation; empty for other allocations.
-pub fn place(live: &Live, definitions: &Definitions) -> String {
-    if live.pool == PoolId(0) {
-        return String::new();
-    }
-    let handle = definitions.site(live.site).map_or(0, |site| site.stream);
-    format!("pool {}, stream {}", live.pool.0, stream(handle))
 }
 
 /// The name of a CUresult that memory functions return, or `CUresult N`.

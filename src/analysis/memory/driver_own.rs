@@ -3,29 +3,52 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Cause, SiteId, StackId};
+use serde::Serialize;
+use vramtrace_format::{Cause, SiteId};
 
 use super::holders::StackClassifier;
-use crate::replay::DeviceState;
+use super::line::CodeLine;
+use crate::replay::{DeviceState, Originator};
 use crate::symbols::demangle;
 use crate::trace::Definitions;
 
 /// Memory that the driver took for one cause, by calls from one line.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TakenBy {
-    pub cause: Cause,
     pub bytes: u64,
-    /// The call that took the most; reports show its stack and name for all.
-    pub site: SiteId,
-    pub stack: StackId,
-    /// A text of the definitions: kernel, variable or file; 0 = not known.
-    pub name: u32,
+    /// As in `driver_bytes`.
+    pub cause: &'static str,
+    /// The function of the call that took the most of it. `name`, `lead` and `caller` are of the same
+    /// call.
+    pub api: String,
+    /// The kernel, variable or file that needed it.
+    pub name: Option<String>,
+    pub library: Option<String>,
+    #[serde(flatten)]
+    pub line: CodeLine,
 }
 
 impl TakenBy {
-    /// The kernel, variable or file that the memory was taken for.
-    pub fn name(&self, definitions: &Definitions) -> Option<String> {
-        definitions.text(self.name).map(demangle)
+    fn named(
+        of: &Originator,
+        bytes: u64,
+        definitions: &Definitions,
+        classifier: Option<&StackClassifier>,
+    ) -> TakenBy {
+        let (library, line) = classifier.map_or_else(Default::default, |classifier| {
+            let roles = classifier.roles(of.stack);
+            let library = classifier.library_name(&roles).map(str::to_string);
+            (library, CodeLine::of(classifier, of.stack, &roles))
+        });
+        TakenBy {
+            bytes,
+            cause: of.cause.name(),
+            api: definitions.site_api_name(of.site),
+            name: definitions.text(of.name).map(demangle),
+            library,
+            line,
+        }
     }
 }
 
@@ -37,10 +60,15 @@ pub fn with_cause(cause: Option<Cause>, name: String) -> String {
     }
 }
 
-/// Memory that the driver took on a device, by cause and line, largest first. Without a `classifier`
+/// Memory that the driver took on a device, by cause and line, the `top` largest first. Without a `classifier`
 /// (no stacks were recorded), by cause and call.
-pub fn taken_by(device: &DeviceState, classifier: Option<&StackClassifier>) -> Vec<TakenBy> {
-    let mut all: Vec<TakenBy> = Vec::new();
+pub fn taken_by(
+    device: &DeviceState,
+    definitions: &Definitions,
+    classifier: Option<&StackClassifier>,
+    top: usize,
+) -> Vec<TakenBy> {
+    let mut all: Vec<(Originator, u64)> = Vec::new();
     let mut known: FxHashMap<_, usize> = FxHashMap::default();
     for (maker, bytes) in device.driver_own.makers() {
         let line = classifier.map(|classifier| classifier.line_of(maker.stack));
@@ -48,16 +76,16 @@ pub fn taken_by(device: &DeviceState, classifier: Option<&StackClassifier>) -> V
         let site = if line.is_none() { maker.site } else { SiteId(0) };
         match known.entry((maker.cause, line, site)) {
             Entry::Occupied(at) => {
-                let taken = &mut all[*at.get()];
-                taken.bytes = taken.bytes.saturating_add(bytes);
+                let (_, taken) = &mut all[*at.get()];
+                *taken = taken.saturating_add(bytes);
             }
             Entry::Vacant(slot) => {
                 slot.insert(all.len());
-                let (cause, site, stack) = (maker.cause, maker.site, maker.stack);
-                all.push(TakenBy { cause, bytes, site, stack, name: maker.name });
+                all.push((maker, bytes));
             }
         }
     }
-    all.sort_by_key(|taken| std::cmp::Reverse(taken.bytes));
-    all
+    all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let largest = all.iter().take(top);
+    largest.map(|(of, bytes)| TakenBy::named(of, *bytes, definitions, classifier)).collect()
 }

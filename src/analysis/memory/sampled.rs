@@ -2,54 +2,95 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
 use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind, StackId};
 
 use super::holders::{GroupBy, Holder, StackClassifier};
 use super::holdings::{Held, Holdings, Owner};
+use super::named::NamedStack;
 use super::sampled_phases::SampledPhase;
 use crate::analysis::engines::Role;
+use crate::facts;
 use crate::replay::History;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
-/// The part of the time around a moment, by samples. Times are ns since the start, sizes bytes.
-#[derive(Clone, Debug)]
+/// The part of the time around a moment, by samples.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SampledMoment {
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub trace: String,
+    /// The requested moment, and the time that its figures are of.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub asked_ns: u64,
+    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub from_ns: u64,
+    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub until_ns: u64,
-    /// Samples in this time.
     pub samples: u32,
     pub devices: Vec<SampledDevice>,
+    #[serde(skip)]
     pub symbols: Symbols,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SampledDevice {
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// The highest physical bytes in this time, between samples too.
-    pub peak: u64,
-    /// Requests that were refused up to its end.
+    /// The highest in this time, also between samples.
+    pub peak_bytes: u64,
+    /// Refused requests from the start to the end of this time.
     pub refused: u64,
     /// Bytes by kind at the highest sample.
+    #[serde(skip)]
     pub kinds: Vec<(Kind, u64)>,
     /// The driver's memory, and the blocks of a framework, which lie in it.
     pub levels: Vec<SampledLevel>,
-    /// The phases of the program with the highest peaks, highest first. Empty: none is known.
+    /// The phases of the program in which the device's memory was highest, highest first; four at most. Empty: not known.
     pub phases: Vec<SampledPhase>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SampledLevel {
-    /// With the sums of the stacks that are not told apart.
-    pub figures: HistoryLevel,
-    /// At the highest sample, by line and by library, largest first. The counts are those of stacks.
-    pub lines: Vec<Holder>,
+    /// `driver`, or `tensor`: blocks of PyTorch's cache.
+    pub level: &'static str,
+    pub lowest_bytes: u64,
+    pub highest_bytes: u64,
+    /// At the highest sample, largest first.
+    pub holders: Vec<SampledHolder>,
+    /// The same by library.
+    #[serde(skip)]
     pub libraries: Vec<Holder>,
-    /// Bytes by the role of the stack, largest first, without the stacks that are not told apart. Empty: no stack has one.
-    pub roles: Vec<(Role, u64)>,
+    /// Bytes at the highest sample by role, with `other` for the stacks that are not told apart. The role of a stack is that
+    /// of most of its bytes in the events that are there. Null: no stack has one.
+    pub by_role: Option<BTreeMap<&'static str, u64>>,
+    /// The same, largest first and `other` last.
+    #[serde(skip)]
+    pub roles: Vec<(&'static str, u64)>,
+    /// The stacks that are not told apart, their bytes at the highest sample, and their growth in this time.
+    pub other_stacks: u64,
+    pub other_bytes: u64,
+    pub other_grew_bytes: i64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SampledHolder {
+    pub bytes: u64,
+    pub library: Option<String>,
+    #[serde(flatten)]
+    pub stack: NamedStack,
 }
 
 impl SampledMoment {
@@ -57,7 +98,7 @@ impl SampledMoment {
     pub fn at(
         history: &Arc<History>,
         definitions: &Definitions,
-        header: &Header,
+        (header, trace): (&Header, &Path),
         asked_ns: u64,
         role: impl Fn(bool, StackId) -> Role,
     ) -> Option<SampledMoment> {
@@ -84,24 +125,49 @@ impl SampledMoment {
                 holders
             };
             by_role.retain(|_, bytes| *bytes > 0);
-            let mut roles: Vec<(Role, u64)> = by_role.into_iter().collect();
+            let has_roles = by_role.keys().any(|role| *role != Role::Unknown);
+            let by_role = by_role.into_iter().filter(|_| has_roles);
+            let mut roles: Vec<_> = by_role.map(|(role, bytes)| (role.name(), bytes)).collect();
             roles.sort_by_key(|(_, bytes)| Reverse(*bytes));
-            if roles.iter().all(|(role, _)| *role == Role::Unknown) {
-                roles.clear();
+            let others = Some(("other", figures.other_highest)).filter(|(_, bytes)| *bytes > 0);
+            roles.extend(others.filter(|_| has_roles));
+            let line = |holder: Holder| SampledHolder {
+                bytes: holder.bytes,
+                library: holder.library,
+                stack: holder.stack,
+            };
+            SampledLevel {
+                level: if of_framework { "tensor" } else { "driver" },
+                lowest_bytes: figures.lowest,
+                highest_bytes: figures.highest,
+                holders: by(GroupBy::Line).into_iter().map(line).collect(),
+                libraries: by(GroupBy::Library),
+                by_role: has_roles.then(|| roles.iter().copied().collect()),
+                roles,
+                other_stacks: figures.other_stacks,
+                other_bytes: figures.other_highest,
+                other_grew_bytes: figures.other_grew,
             }
-            let (lines, libraries) = (by(GroupBy::Line), by(GroupBy::Library));
-            SampledLevel { figures, lines, libraries, roles }
         };
         let device = |(id, of): (&DeviceId, &crate::replay::history::BinDevice)| SampledDevice {
             device: *id,
-            peak: of.peak,
+            peak_bytes: of.peak,
             refused: of.refused,
             kinds: of.kinds().filter(|(_, bytes)| *bytes > 0).collect(),
             phases: SampledPhase::all(definitions, of),
             levels: [of.driver, of.blocks].into_iter().flatten().map(|of| level(*id, of)).collect(),
         };
         let devices = bin.devices.iter().map(device).collect();
-        let (from_ns, until_ns, samples) = (bin.from_ns, bin.until_ns, bin.samples);
-        Some(SampledMoment { asked_ns, from_ns, until_ns, samples, devices, symbols })
+        Some(SampledMoment {
+            pid: header.pid,
+            rank: header.rank,
+            trace: trace.display().to_string(),
+            asked_ns,
+            from_ns: bin.from_ns,
+            until_ns: bin.until_ns,
+            samples: bin.samples,
+            devices,
+            symbols,
+        })
     }
 }

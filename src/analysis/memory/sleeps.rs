@@ -13,10 +13,12 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
 
 use super::holdings::Holdings;
 use crate::analysis::{Level, StackClassifier};
+use crate::facts;
 use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
 use crate::symbols::FREE_CACHE;
 
@@ -26,21 +28,30 @@ const KEPT: usize = 1024;
 const LOOKED_AT: usize = 16;
 
 /// One sleep of one device.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sleep {
     /// Number among the device's sleeps, from 1.
     pub number: u64,
+    #[serde(rename = "began_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub began_ns: u64,
-    /// `None`: not all memory is mapped again when the trace ends.
+    /// Null: not all memory is mapped again when the trace ends.
+    #[serde(rename = "ended_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub ended_ns: Option<u64>,
     /// Bytes that were unmapped, by the stack of the call; largest first.
+    #[serde(skip)]
     pub went: Vec<(StackId, u64)>,
-    /// Most bytes that were unmapped at once.
-    pub asleep: u64,
-    /// Driver memory of the device at the lowest moment.
-    pub stayed: u64,
+    /// The most bytes that were unmapped at once.
+    pub asleep_bytes: u64,
+    /// The device's driver memory at the lowest moment, and that moment.
+    pub stayed_bytes: u64,
+    #[serde(rename = "lowest_at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub lowest_ns: u64,
     /// The event that led to the lowest moment.
+    #[serde(skip)]
     lowest_offset: u64,
 }
 
@@ -92,8 +103,8 @@ impl DeviceSleeps {
                 began_ns: at.time_ns,
                 ended_ns: None,
                 went: Vec::new(),
-                asleep: 0,
-                stayed: u64::MAX,
+                asleep_bytes: 0,
+                stayed_bytes: u64::MAX,
                 lowest_ns: at.time_ns,
                 lowest_offset: at.offset,
             };
@@ -102,9 +113,9 @@ impl DeviceSleeps {
         let went = open.went.entry(by).or_default();
         *went = went.saturating_add(bytes);
         let asleep = self.asleep.saturating_sub(open.before);
-        if asleep > open.sleep.asleep {
+        if asleep > open.sleep.asleep_bytes {
             // The lowest moment is that after the last memory was unmapped.
-            (open.sleep.asleep, open.sleep.stayed) = (asleep, u64::MAX);
+            (open.sleep.asleep_bytes, open.sleep.stayed_bytes) = (asleep, u64::MAX);
         }
     }
 
@@ -145,9 +156,9 @@ impl SleepsObserver {
     pub fn finish(mut self) -> BTreeMap<DeviceId, Sleeps> {
         for watched in self.devices.values_mut() {
             if let Some(open) = &mut watched.open
-                && open.sleep.stayed == u64::MAX
+                && open.sleep.stayed_bytes == u64::MAX
             {
-                open.sleep.stayed = 0;
+                open.sleep.stayed_bytes = 0;
             }
             watched.close(None);
         }
@@ -179,9 +190,9 @@ impl Observer for SleepsObserver {
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         let open = self.devices.get_mut(&device).and_then(|watched| watched.open.as_mut());
         if let Some(open) = open
-            && state.live_bytes <= open.sleep.stayed
+            && state.live_bytes <= open.sleep.stayed_bytes
         {
-            open.sleep.stayed = state.live_bytes;
+            open.sleep.stayed_bytes = state.live_bytes;
             (open.sleep.lowest_ns, open.sleep.lowest_offset) = (at.time_ns, at.offset);
         }
     }
@@ -228,14 +239,20 @@ pub struct Rest {
     pub held: Vec<u64>,
 }
 
-impl Rest {
-    pub fn stack(&self) -> Option<StackId> {
-        match self.what {
+impl ResidentPart {
+    fn stack(self) -> Option<StackId> {
+        match self {
             ResidentPart::Driver(_, stack)
             | ResidentPart::Blocks(stack)
             | ResidentPart::Memory(stack) => Some(stack),
             ResidentPart::Context | ResidentPart::Reserves(_) => None,
         }
+    }
+}
+
+impl Rest {
+    pub fn stack(&self) -> Option<StackId> {
+        self.what.stack()
     }
 
     pub fn last(&self) -> u64 {
@@ -328,13 +345,7 @@ fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<ResidentPart, 
 impl ResidentAtSleeps {
     /// The stacks of the resident memory.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
-        let of = |what: &ResidentPart| match what {
-            ResidentPart::Driver(_, stack)
-            | ResidentPart::Blocks(stack)
-            | ResidentPart::Memory(stack) => Some(*stack),
-            ResidentPart::Context | ResidentPart::Reserves(_) => None,
-        };
-        self.stayed.iter().flat_map(|stayed| stayed.keys()).filter_map(of)
+        self.stayed.iter().flat_map(|stayed| stayed.keys()).filter_map(|what| what.stack())
     }
 
     /// Number of sleeps from the first one that was read to the last.

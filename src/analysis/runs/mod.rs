@@ -8,4 +8,4 @@ pub mod ranks;
 
 pub use bound::Bound;
 pub use leaks::{MergedLeak, merge as merge_leaks};
-pub use outliers::{Standing, outliers};
+pub use outliers::outliers;

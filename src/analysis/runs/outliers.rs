@@ -5,7 +5,7 @@
 //! outlier, nor have processes that all differ. The MAD of equal peaks is 0; therefore a distance
 //! below 64 MiB or a tenth of the median never counts.
 
-use crate::analysis::Process;
+use super::ranks::{DeviceFigures, ProcessFigures};
 use crate::units::size;
 
 /// The modified z-score above which a peak is an outlier.
@@ -19,62 +19,40 @@ const ALIKE_BYTES: u64 = 64 << 20;
 /// With fewer processes, there is no majority to compare with.
 const FEWEST: usize = 3;
 
-/// The properties of a process that are compared with the others'.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// The process used GPU memory.
-    pub used: bool,
-    /// Bytes.
-    pub peak: u64,
-    pub refused: bool,
-    /// The process ended in order, or runs.
-    pub sound: bool,
-    /// Recording stopped before the process ended.
-    pub stopped: bool,
-}
-
-impl Standing {
-    pub fn of(process: &Process) -> Standing {
-        Standing {
-            used: process.devices().next().is_some(),
-            peak: process.peak_bytes(),
-            refused: process.state.refusals() > 0,
-            sound: process.running || process.ended_in_order(),
-            stopped: process.ending.stopped.is_some(),
-        }
-    }
-}
-
 /// For each process the reasons why it is an outlier; `None`: it is none.
-pub fn outliers(processes: &[Standing]) -> Vec<Option<String>> {
-    let used: Vec<&Standing> = processes.iter().filter(|process| process.used).collect();
+pub fn outliers(processes: &[ProcessFigures]) -> Vec<Option<String>> {
+    let uses = |process: &&ProcessFigures| !process.devices.is_empty();
+    let used: Vec<&ProcessFigures> = processes.iter().filter(uses).collect();
     if used.len() < FEWEST {
         return vec![None; processes.len()];
     }
-    let peaks = used.iter().map(|process| process.peak).collect();
-    let spread = Spread::of(peaks);
-    let most = |what: fn(&Standing) -> bool| {
-        2 * used.iter().filter(|process| what(process)).count() > used.len()
+    let spread = Spread::of(used.iter().map(|process| process.peak_bytes()).collect());
+    let refused = |process: &ProcessFigures| process.sum(DeviceFigures::refused) > 0;
+    let sound = |process: &ProcessFigures| process.running || process.ended_in_order;
+    let number = |what: &dyn Fn(&ProcessFigures) -> bool| {
+        used.iter().filter(|process| what(process)).count()
     };
-    let refused_alone = used.iter().filter(|process| process.refused).count() == 1;
-    let most_unrefused = most(|process| !process.refused);
-    let most_sound = most(|process| process.sound);
-    let most_recorded = most(|process| !process.stopped);
-    let look = |process: &Standing| {
+    let are_few = |number: usize| 2 * number < used.len();
+    let refusals = number(&refused);
+    let few_refused = are_few(refusals);
+    let few_unsound = are_few(used.len() - number(&sound));
+    let few_stopped = are_few(number(&|process| process.stopped));
+    let look = |process: &ProcessFigures| {
         let mut reasons = Vec::new();
-        if most_unrefused && process.refused {
-            reasons.push(if refused_alone { "the only refusals" } else { "refusals" }.to_string());
+        if few_refused && refused(process) {
+            reasons.push(if refusals == 1 { "the only refusals" } else { "refusals" }.to_string());
         }
-        if spread.stands_out(process.peak) {
-            reasons.push(peak_reason(process.peak, spread.median));
+        let peak = process.peak_bytes();
+        if spread.stands_out(peak) {
+            reasons.push(peak_reason(peak, spread.median));
         }
-        if most_sound && !process.sound {
+        if few_unsound && !sound(process) {
             reasons.push("did not end in order".to_string());
         }
-        if most_recorded && process.stopped {
+        if few_stopped && process.stopped {
             reasons.push("recording stopped".to_string());
         }
-        (process.used && !reasons.is_empty()).then(|| reasons.join(", "))
+        (uses(&process) && !reasons.is_empty()).then(|| reasons.join(", "))
     };
     processes.iter().map(look).collect()
 }
@@ -129,14 +107,24 @@ fn times(part: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use vramtrace_format::DeviceId;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;
 
+    /// A process that ended in order.
+    fn sound(peak_bytes: u64) -> ProcessFigures {
+        let device = DeviceFigures { peak_bytes, ..DeviceFigures::default() };
+        ProcessFigures {
+            devices: [(DeviceId(0), device)].into(),
+            ended_in_order: true,
+            ..ProcessFigures::default()
+        }
+    }
+
     fn odd(peaks: &[u64]) -> Vec<usize> {
-        let standing =
-            |peak: &u64| Standing { used: true, peak: *peak, sound: true, ..Standing::default() };
-        let all: Vec<Standing> = peaks.iter().map(standing).collect();
+        let all: Vec<ProcessFigures> = peaks.iter().map(|peak| sound(*peak)).collect();
         let found = outliers(&all);
         (0..peaks.len()).filter(|index| found[*index].is_some()).collect()
     }
@@ -183,11 +171,12 @@ mod tests {
 
     #[test]
     fn what_most_do_not_is_odd() {
-        let sound = Standing { used: true, sound: true, ..Standing::default() };
-        let cut = Standing { sound: false, ..sound };
-        let refused = Standing { refused: true, stopped: true, ..sound };
-        let idle = Standing::default();
-        let found = outliers(&[sound, cut, refused, sound, sound, idle]);
+        let all = || sound(0);
+        let cut = ProcessFigures { ended_in_order: false, ..all() };
+        let mut refused = ProcessFigures { stopped: true, ..all() };
+        refused.devices.get_mut(&DeviceId(0)).unwrap().refused_by_cap = 1;
+        let idle = ProcessFigures::default();
+        let found = outliers(&[all(), cut, refused, all(), all(), idle]);
         let found: Vec<Option<&str>> = found.iter().map(Option::as_deref).collect();
         let expected = [
             None,

@@ -26,7 +26,7 @@ use vramtrace_format::{Kind, Stamped};
 use super::owners::Owners;
 use super::requester::who_of;
 use super::roles::KnownRoles;
-use crate::analysis::ranks::Rank;
+use crate::analysis::ranks::ProcessFigures;
 use crate::analysis::{Level, parallel};
 use crate::files::Directory;
 use crate::replay::Until;
@@ -88,7 +88,7 @@ impl Process<'_> {
         let mut watched = wanted(Table::Samples).then(Watched::new);
         let mut lives = wanted(Table::Blocks).then(Lives::default);
         let mut observers = (watched.as_mut(), lives.as_mut());
-        let (rank, state) = Rank::replayed_with(trace, &definitions, &mut observers, progress);
+        let (rank, state) = ProcessFigures::replayed_with(trace, None, &mut observers, progress);
         if let Some(file) = self.file(Table::Summary)? {
             rows[Table::Summary as usize] = summary::write(file, process, &rank, &state)?;
         }

@@ -10,15 +10,20 @@ use vramtrace_format::{DeviceId, SummaryMoment};
 use super::level_name;
 use super::table::{Columns, known, text};
 use crate::analysis::Level;
-use crate::analysis::ranks::{Rank, RankDevice, RankEnd};
+use crate::analysis::ranks::{DeviceFigures, ProcessEnd, ProcessFigures};
 use crate::replay::{CacheSums, DeviceState, State};
 use crate::trace::DeviceInfo;
 
 /// Writes `summary`. A process that used no device has one row, without one.
-pub(super) fn write(file: File, process: u32, rank: &Rank, state: &State) -> io::Result<u64> {
+pub(super) fn write(
+    file: File,
+    process: u32,
+    rank: &ProcessFigures,
+    state: &State,
+) -> io::Result<u64> {
     /// The device, and its state at the end.
-    type Row<'r> = Option<(DeviceId, &'r RankDevice, Option<&'r DeviceState>)>;
-    fn of<T>(row: &Row, figure: fn(&RankDevice) -> T) -> Option<T> {
+    type Row<'r> = Option<(DeviceId, &'r DeviceFigures, Option<&'r DeviceState>)>;
+    fn of<T>(row: &Row, figure: fn(&DeviceFigures) -> T) -> Option<T> {
         row.map(|(_, device, _)| figure(device))
     }
     fn info<'r>(row: &Row<'r>) -> Option<&'r DeviceInfo> {
@@ -70,17 +75,17 @@ pub(super) fn write(file: File, process: u32, rank: &Rank, state: &State) -> io:
 }
 
 /// The request with which it ended; of a process that was cut off, its last event.
-fn failed_unix_ns(rank: &Rank) -> Option<u64> {
+fn failed_unix_ns(rank: &ProcessFigures) -> Option<u64> {
     let at_ns = match rank.end() {
-        RankEnd::OutOfMemory => rank.failed_ns?,
-        RankEnd::CutOff => rank.last_ns,
-        RankEnd::Running | RankEnd::InOrder | RankEnd::Unknown => return None,
+        ProcessEnd::OutOfMemory => rank.failed_ns?,
+        ProcessEnd::CutOff => rank.last_ns,
+        ProcessEnd::Running | ProcessEnd::InOrder | ProcessEnd::Unknown => return None,
     };
     Some(rank.header.start_unix_ns.saturating_add(at_ns))
 }
 
 /// Writes `holders`.
-pub(super) fn write_holders(file: File, process: u32, rank: &Rank) -> io::Result<u64> {
+pub(super) fn write_holders(file: File, process: u32, rank: &ProcessFigures) -> io::Result<u64> {
     /// Bytes and allocations, at the peak and at the end.
     type Held = [(u64, u64); 2];
     let mut all: BTreeMap<(DeviceId, bool, u32), Held> = BTreeMap::new();

@@ -22,6 +22,7 @@ pub const COLLECT: Collect = Collect {
     sizes: true,
     steps: true,
     over_time: false,
+    moments: None,
     points: false,
 };
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::trace::Trace;
+use crate::trace::{DamageFound, Trace};
 
 /// The most ranges that are listed.
 const LISTED: usize = 10;
@@ -11,9 +11,27 @@ const LISTED: usize = 10;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DamageFacts {
     pub trace: String,
+    #[serde(flatten)]
+    pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Damage {
     pub places: u64,
     pub bytes: u64,
+    /// The first ten, as text.
     pub first: Vec<String>,
+}
+
+impl Damage {
+    pub fn of(found: &DamageFound) -> Damage {
+        Damage {
+            places: found.ranges.len() as u64,
+            bytes: found.bytes(),
+            first: found.ranges.iter().take(LISTED).map(|range| range.to_string()).collect(),
+        }
+    }
 }
 
 /// A document, with `damage` if one of its traces is damaged: events in these ranges are missing.
@@ -37,8 +55,6 @@ fn damage_facts(trace: &Trace) -> Option<DamageFacts> {
     let found = trace.damage();
     (!found.ranges.is_empty()).then(|| DamageFacts {
         trace: trace.path().display().to_string(),
-        places: found.ranges.len() as u64,
-        bytes: found.bytes(),
-        first: found.ranges.iter().take(LISTED).map(|range| range.to_string()).collect(),
+        damage: Damage::of(&found),
     })
 }

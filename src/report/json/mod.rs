@@ -2,13 +2,10 @@
 
 pub mod damage;
 pub mod diff;
-mod driver_own;
-mod engine;
 pub mod event;
 pub mod fits;
 pub mod frag;
 pub mod holders;
-pub mod in_use;
 pub mod leaks;
 pub mod oom;
 pub mod phases;
@@ -16,10 +13,8 @@ pub mod process;
 pub mod ps;
 pub mod ranks;
 pub mod run;
-mod sampled;
 #[cfg(test)]
 mod schemas;
-mod sleeps;
 pub mod steps;
 mod torch;
 pub mod tree;

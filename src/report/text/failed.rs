@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::layout::{BAD, BOLD, DIM, WARN, paint};
 use super::oom;
 use crate::analysis::Process;
-use crate::analysis::ranks::{FailedRank, Rank, RankDevice, RankEnd};
+use crate::analysis::ranks::{DeviceFigures, Failed, ProcessEnd, ProcessFigures};
 use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
 /// `1 out of memory, 3 in order`; `all in order`. Empty where nothing is known.
-pub(super) fn endings(processes: &[Rank]) -> String {
-    let mut counts: BTreeMap<RankEnd, u64> = BTreeMap::new();
-    for end in processes.iter().map(Rank::end).filter(|end| *end != RankEnd::Unknown) {
+pub(super) fn endings(processes: &[ProcessFigures]) -> String {
+    let mut counts: BTreeMap<ProcessEnd, u64> = BTreeMap::new();
+    for end in processes.iter().map(ProcessFigures::end).filter(|end| *end != ProcessEnd::Unknown) {
         *counts.entry(end).or_default() += 1;
     }
     match counts.first_key_value() {
@@ -28,13 +28,13 @@ pub(super) fn endings(processes: &[Rank]) -> String {
 /// that failed first, with its post-mortems. `given`: the trace arguments as the user gave them, each
 /// after a space.
 pub(super) fn head(
-    processes: &[Rank],
-    failed: &[FailedRank],
+    processes: &[ProcessFigures],
+    failed: &[Failed],
     first: Option<&Process>,
     given: &str,
 ) -> String {
     let Some((cause, others)) = failed.split_first() else { return String::new() };
-    let rank = &processes[cause.rank];
+    let rank = &processes[cause.index];
     let headers = processes.iter().map(|process| &process.header);
     let given = shell::of_process(given, &rank.header, &rank.trace, headers);
     let also = match others {
@@ -47,22 +47,22 @@ pub(super) fn head(
     }
     let at_ns = cause.unix_ns.saturating_sub(rank.header.start_unix_ns);
     let (title, how, command) = match cause.end {
-        RankEnd::OutOfMemory => (paint(BAD, "OUT OF MEMORY"), "", "oom"),
+        ProcessEnd::OutOfMemory => (paint(BAD, "OUT OF MEMORY"), "", "oom"),
         _ => (paint(WARN, "CUT OFF"), ": killed, crashed or left by _exit", "report"),
     };
-    let (at, live) = (seconds(at_ns), size(rank.sum(|device: &RankDevice| device.live_bytes)));
+    let (at, live) = (seconds(at_ns), size(rank.sum(|device: &DeviceFigures| device.live_bytes)));
     let next = paint(DIM, &format!("NEXT   vramtrace {command}{given}"));
     format!("\n{title}  {name} at {at}{how}, with {live} live at the end\n{also}{next}\n")
 }
 
 /// `ranks 0, 2 cut off 0.5 to 0.7 s later`, for each kind of end.
-fn also(processes: &[Rank], cause: &FailedRank, others: &[FailedRank]) -> String {
-    let mut ends: Vec<RankEnd> = others.iter().map(|one| one.end).collect();
+fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> String {
+    let mut ends: Vec<ProcessEnd> = others.iter().map(|one| one.end).collect();
     ends.sort_unstable();
     ends.dedup();
-    let one = |end: &RankEnd| {
-        let all: Vec<&FailedRank> = others.iter().filter(|one| one.end == *end).collect();
-        let who = all.iter().map(|one| &processes[one.rank]);
+    let one = |end: &ProcessEnd| {
+        let all: Vec<&Failed> = others.iter().filter(|one| one.end == *end).collect();
+        let who = all.iter().map(|one| &processes[one.index]);
         let who = names::several(who.map(|rank| (&rank.header, rank.trace.as_path())));
         // Sorted by time.
         let [first, last] =
@@ -74,7 +74,7 @@ fn also(processes: &[Rank], cause: &FailedRank, others: &[FailedRank]) -> String
 }
 
 /// `1.5 s later`.
-fn apart(cause: &FailedRank, other: &FailedRank) -> String {
+fn apart(cause: &Failed, other: &Failed) -> String {
     match (other.unix_ns.checked_sub(cause.unix_ns), cause.unix_ns.abs_diff(other.unix_ns)) {
         (_, 0) => "at the same time".to_string(),
         (Some(_), later) => format!("{} later", wording::age(later)),

@@ -2,7 +2,7 @@
 
 use super::layout::{DIM, paint};
 use crate::analysis::fits::{MarkedTrace, marked_batches, suffices};
-use crate::analysis::ranks::{self, Rank};
+use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::{Process, outliers};
 use crate::report::shell;
 
@@ -11,14 +11,13 @@ use crate::report::shell;
 /// `given`: the trace arguments as the user gave them, each after a space. `marked`: the batches of the traces, and which
 /// one fits.
 pub fn overview_hints(
-    processes: &[Rank],
+    processes: &[ProcessFigures],
     given: &str,
     (marked, fitting): (&[MarkedTrace], Option<&str>),
 ) -> String {
-    let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
-    let odd = outliers(&standings);
+    let odd = outliers(processes);
     let odd = || processes.iter().zip(&odd).find(|(_, odd)| odd.is_some()).map(|(one, _)| one);
-    let failed = ranks::failed(processes).first().map(|failed| &processes[failed.rank]);
+    let failed = ranks::failed(processes).first().map(|failed| &processes[failed.index]);
     let Some(process) = failed.or_else(odd).or(processes.first()) else {
         return String::new();
     };

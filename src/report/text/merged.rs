@@ -7,7 +7,7 @@ use vramtrace_format::{Header, SummaryMoment};
 use super::holders::ListingOptions;
 use super::layout::{BOLD, PLAIN, Table, and_more};
 use super::stack::{called_from, frames, lead};
-use crate::analysis::ranks::{MergedHolder, Rank, holders_of, merge};
+use crate::analysis::ranks::{MergedHolder, ProcessFigures, holders_of, merge};
 use crate::analysis::{GroupBy, with_cause};
 use crate::report::names;
 use crate::units::{clean, count, size};
@@ -16,7 +16,12 @@ use crate::units::{clean, count, size};
 pub type Named<'p> = (&'p Header, &'p Path);
 
 /// A section of the overview. Empty if no holder is known.
-pub fn of_ranks(processes: &[Rank], moment: SummaryMoment, title: &str, top: usize) -> String {
+pub fn of_ranks(
+    processes: &[ProcessFigures],
+    moment: SummaryMoment,
+    title: &str,
+    top: usize,
+) -> String {
     let named: Vec<Named> =
         processes.iter().map(|rank| (&rank.header, rank.trace.as_path())).collect();
     let all = merge(&holders_of(processes, moment), GroupBy::Line);

@@ -3,10 +3,11 @@
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::{failed, merged};
-use crate::analysis::ranks::{self, Card, Imbalance, Rank, RankDevice, RankEnd, cards, imbalance};
+use crate::analysis::ranks::{
+    self, Card, DeviceFigures, Imbalance, ProcessEnd, ProcessFigures, cards, imbalance,
+};
 use crate::analysis::{Process, outliers};
 use crate::report::{names, wording};
-use crate::trace::DeviceInfo;
 use crate::units::{count, gib, several, shorten};
 use vramtrace_format::{DeviceId, SummaryMoment};
 
@@ -25,9 +26,13 @@ const WIDE: usize = 96;
 /// The whole overview: what failed, then all processes. `first`: the process that failed first, with its
 /// post-mortems. `given`: the trace arguments as the user gave them, each after a space. `top`: the most
 /// holders that are listed.
-pub fn overview(processes: &[Rank], first: Option<&Process>, given: &str, top: usize) -> String {
-    let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
-    let odd = outliers(&standings);
+pub fn overview(
+    processes: &[ProcessFigures],
+    first: Option<&Process>,
+    given: &str,
+    top: usize,
+) -> String {
+    let odd = outliers(processes);
     let longest = processes.iter().map(|process| process.last_ns).max().unwrap_or(0);
     let mut out = paint(BOLD, &format!("{} processes", count(processes.len() as u64)));
     let ends = match failed::endings(processes) {
@@ -53,7 +58,7 @@ pub fn overview(processes: &[Rank], first: Option<&Process>, given: &str, top: u
 }
 
 /// The table of processes. `odd`: per process why it is an outlier, or `None`.
-fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
+fn table(processes: &[ProcessFigures], odd: &[Option<String>]) -> String {
     let ranked = processes.iter().any(|process| process.header.rank.is_some());
     let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
     let pids = processes.iter().any(|process| process.header.pid != 0);
@@ -93,7 +98,7 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
 
 /// The indices of the processes to list: all if there are [`LISTED`] at most; otherwise the outliers
 /// and the lowest and highest peaks.
-fn listed(processes: &[Rank], odd: &[Option<String>]) -> Vec<usize> {
+fn listed(processes: &[ProcessFigures], odd: &[Option<String>]) -> Vec<usize> {
     if processes.len() <= LISTED {
         return (0..processes.len()).collect();
     }
@@ -108,8 +113,8 @@ fn listed(processes: &[Rank], odd: &[Option<String>]) -> Vec<usize> {
 }
 
 /// Why processes are outliers: each reason once, with the names of its processes.
-fn reasons(processes: &[Rank], odd: &[Option<String>]) -> String {
-    let mut all: Vec<(&str, Vec<&Rank>)> = Vec::new();
+fn reasons(processes: &[ProcessFigures], odd: &[Option<String>]) -> String {
+    let mut all: Vec<(&str, Vec<&ProcessFigures>)> = Vec::new();
     for (process, reason) in processes.iter().zip(odd) {
         let Some(reason) = reason.as_deref() else { continue };
         match all.iter_mut().find(|(known, _)| *known == reason) {
@@ -130,21 +135,20 @@ fn reasons(processes: &[Rank], odd: &[Option<String>]) -> String {
 }
 
 /// The lowest, highest and median peak, as a sentence.
-fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
-    let one = |(index, bytes): (usize, u64)| {
-        format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name())
-    };
+fn spread_words(spread: &Imbalance, processes: &[ProcessFigures]) -> String {
+    let one =
+        |index: usize, bytes| format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name());
     format!(
         "recorded peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
-        one(spread.lowest),
-        one(spread.highest),
-        gib(spread.median),
-        spread.over_mean
+        one(spread.lowest, spread.lowest_peak_bytes),
+        one(spread.highest, spread.highest_peak_bytes),
+        gib(spread.median_peak_bytes),
+        spread.highest_over_mean
     )
 }
 
 /// One row per card: the sums over its processes.
-fn card_table(cards: &[Card], processes: &[Rank]) -> String {
+fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
     if cards.is_empty() {
         return String::new();
     }
@@ -152,9 +156,9 @@ fn card_table(cards: &[Card], processes: &[Rank]) -> String {
     let mut table = Table::new(2, "llrrrrr");
     table.head(&["card", "", "processes", "together", "at", "peak sum", "live"]);
     for card in cards.iter().take(CARDS) {
-        let (uuid, name) = match &card.info {
-            Some(info) => (short_uuid(info, cards), shorten(&info.name, 24)),
-            None => (String::new(), wording::described(None, card.users[0].1)),
+        let (uuid, name) = match (&card.uuid, &card.name) {
+            (Some(uuid), Some(name)) => (short_uuid(uuid, cards).into(), shorten(name, 24)),
+            _ => (String::new(), wording::described(None, card.users[0].1)),
         };
         let at = card.peak_unix_ns.saturating_sub(first);
         table.styled([
@@ -163,7 +167,7 @@ fn card_table(cards: &[Card], processes: &[Rank]) -> String {
             (count(card.users.len() as u64), PLAIN),
             (gib(card.peak_bytes), BOLD),
             (format!("{:.3} s", at as f64 / 1e9), PLAIN),
-            (gib(card.sum_of_peaks), PLAIN),
+            (gib(card.sum_of_peaks_bytes), PLAIN),
             (gib(card.live_bytes), PLAIN),
         ]);
     }
@@ -178,27 +182,26 @@ fn card_table(cards: &[Card], processes: &[Rank]) -> String {
 
 /// The first characters of the UUID, which CUDA_VISIBLE_DEVICES accepts too. The whole UUID if another
 /// card begins with the same characters.
-fn short_uuid(info: &DeviceInfo, cards: &[Card]) -> String {
+fn short_uuid<'u>(uuid: &'u str, cards: &[Card]) -> &'u str {
     const SHORT: usize = 12;
-    let text = info.uuid_text();
-    let Some(short) = text.get(..SHORT) else { return text };
-    let texts = cards.iter().filter_map(|card| card.info.as_ref()).map(DeviceInfo::uuid_text);
-    match texts.filter(|other| other.starts_with(short)).count() {
-        0 | 1 => short.to_string(),
-        _ => text,
+    let Some(short) = uuid.get(..SHORT) else { return uuid };
+    let others = cards.iter().filter_map(|card| card.uuid.as_deref());
+    match others.filter(|other| other.starts_with(short)).count() {
+        0 | 1 => short,
+        _ => uuid,
     }
 }
 
 /// Adds a row per device that the process used, or one row if it used none.
-fn add_process(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
+fn add_process(table: &mut Table, process: &ProcessFigures, mark: &str, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
     let end = process.end();
     let ended_style = match end {
-        RankEnd::OutOfMemory => BAD,
-        RankEnd::CutOff => WARN,
-        RankEnd::Running | RankEnd::InOrder | RankEnd::Unknown => PLAIN,
+        ProcessEnd::OutOfMemory => BAD,
+        ProcessEnd::CutOff => WARN,
+        ProcessEnd::Running | ProcessEnd::InOrder | ProcessEnd::Unknown => PLAIN,
     };
     // An imported trace without a pid shows its name.
     let pid = match header.pid {
@@ -208,7 +211,7 @@ fn add_process(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
     let mut names = Some((rank, pid, host, end.words().to_string(), mark.to_string()));
     let nothing = [(DeviceId::UNKNOWN, None)];
     let devices = process.devices.iter().map(|(id, device)| (*id, Some(device)));
-    let devices: Vec<(DeviceId, Option<&RankDevice>)> = match process.devices.is_empty() {
+    let devices: Vec<(DeviceId, Option<&DeviceFigures>)> = match process.devices.is_empty() {
         true => nothing.into(),
         false => devices.collect(),
     };
@@ -222,8 +225,8 @@ fn add_process(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
             }
         };
         let figure =
-            |figure: fn(&RankDevice) -> u64| device.map_or(String::new(), |d| gib(figure(d)));
-        let refused = device.map_or(0, RankDevice::refused);
+            |figure: fn(&DeviceFigures) -> u64| device.map_or(String::new(), |d| gib(figure(d)));
+        let refused = device.map_or(0, DeviceFigures::refused);
         let refused_style = if refused > 0 { BAD } else { PLAIN };
         table.styled([
             (rank, BOLD),

@@ -8,7 +8,7 @@ use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
 use super::{engine, holders, in_use, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
-use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
+use crate::analysis::{Level, Moment, Process, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
@@ -17,8 +17,7 @@ use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
     out.push_str(&oom::fatal(process));
-    if let Some(who) = &process.who {
-        let classifier = StackClassifier::new(&who.symbols, &process.header);
+    if let Some(classifier) = process.classifier() {
         let named = |one: &Swallowed| one.named(&classifier, &process.definitions);
         let not_reported = process.swallowed.iter().filter_map(named);
         not_reported.for_each(|one| out.push_str(&oom::swallowed("", &one)));
@@ -100,7 +99,7 @@ fn head(process: &Process, shown: ReportOptions) -> String {
 
 /// The time and the bytes that the recorder itself used.
 fn recorder(cost: &RecorderCost, ran_ns: u64) -> String {
-    let hooks = match cost.in_hooks_ns() {
+    let hooks = match cost.in_calls_ns.unwrap_or(0) {
         0 => "too few calls to time".to_string(),
         ns => {
             let share = ns as f64 * 100.0 / ran_ns.max(1) as f64;
@@ -109,7 +108,7 @@ fn recorder(cost: &RecorderCost, ran_ns: u64) -> String {
             format!("about {} in calls{of}", seconds(ns))
         }
     };
-    format!("{hooks}, {} written, {}", size(cost.bytes), several(cost.stacks, "stack"))
+    format!("{hooks}, {} written, {}", size(cost.written_bytes), several(cost.stacks, "stack"))
 }
 
 fn date(unix_ns: u64) -> impl std::fmt::Display {
@@ -391,7 +390,7 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
 
 /// The largest live allocations on a device, `top` at most.
 fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let largest = largest(&process.state.live, id, top);
+    let largest = largest(&process.state, &process.definitions, id, top);
     if largest.is_empty() {
         return String::new();
     }
@@ -401,22 +400,24 @@ fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         false => "largest live".to_string(),
     };
     table.head(&[&title, "size", "kind", "API", "made at", "age", ""]);
-    for holder in &largest {
-        let live = &holder.live;
+    for live in &largest {
+        let place = live.pool.map(|pool| {
+            format!("pool {pool}, stream {}", wording::stream(live.stream.unwrap_or(0)))
+        });
         table.row([
-            format!("{:#x}", holder.key.number),
-            size(live.size),
-            live.kind.name().into(),
-            process.definitions.site_api_name(live.site),
-            seconds(live.time_ns),
-            wording::age(process.state.time_ns.saturating_sub(live.time_ns)),
-            wording::place(live, &process.definitions),
+            live.key.clone(),
+            size(live.size_bytes),
+            live.kind.into(),
+            live.api.clone(),
+            seconds(live.allocated_ns),
+            wording::age(live.age_ns),
+            place.unwrap_or_default(),
         ]);
     }
     let mut out = format!("\n{}", table.render());
     let rest = device.live_allocations.saturating_sub(largest.len() as u64);
     if rest > 0 {
-        let bytes = largest.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.live.size));
+        let bytes = largest.iter().fold(0u64, |sum, live| sum.saturating_add(live.size_bytes));
         let left = size(device.requested_bytes.saturating_sub(bytes));
         out.push_str(&paint(DIM, &format!("    and {} more, {left} together", count(rest))));
         out.push('\n');

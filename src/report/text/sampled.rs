@@ -35,16 +35,16 @@ pub fn details(process: &Process, found: &SampledMoment, top: usize) -> String {
 }
 
 fn level_name(level: &SampledLevel) -> &'static str {
-    if level.figures.of_framework { "blocks" } else { "allocated" }
+    if level.level == "tensor" { "blocks" } else { "allocated" }
 }
 
 fn figures(of: &SampledDevice) -> String {
     let mut table = Table::new(4, "lrl");
     let row = |what: &str, bytes: u64, more: String| [what.to_string(), size(bytes), more];
-    table.row(row("peak", of.peak, "the highest in this time".into()));
+    table.row(row("peak", of.peak_bytes, "the highest in this time".into()));
     for level in &of.levels {
-        let lowest = format!("at the highest sample; {} at the lowest", size(level.figures.lowest));
-        table.row(row(level_name(level), level.figures.highest, lowest));
+        let lowest = format!("at the highest sample; {} at the lowest", size(level.lowest_bytes));
+        table.row(row(level_name(level), level.highest_bytes, lowest));
     }
     for (kind, bytes) in &of.kinds {
         table.row(row(&format!("  {}", kind.name()), *bytes, String::new()));
@@ -57,12 +57,12 @@ fn figures(of: &SampledDevice) -> String {
 }
 
 fn holders(level: &SampledLevel, top: usize) -> String {
-    let total = level.figures.highest.max(1);
+    let total = level.highest_bytes.max(1);
     let share = |bytes: u64| format!("{:.1} %", bytes as f64 * 100.0 / total as f64);
     let mut table = Table::new(4, "rrll");
     let title = format!("{} at the highest sample", level_name(level));
     table.head(&[&title, "share", "library", ""]);
-    for holder in level.lines.iter().take(top) {
+    for holder in level.holders.iter().take(top) {
         let library = clean(holder.library.as_deref().unwrap_or("?"));
         table.styled([
             (size(holder.bytes), PLAIN),
@@ -73,16 +73,15 @@ fn holders(level: &SampledLevel, top: usize) -> String {
         called_from(&holder.stack, false).into_iter().for_each(|caller| table.under(caller));
     }
     let mut out = format!("\n{}", table.render());
-    out.push_str(&and_more("    ", level.lines.iter().skip(top).map(|holder| holder.bytes)));
+    out.push_str(&and_more("    ", level.holders.iter().skip(top).map(|holder| holder.bytes)));
     let mut more = |text: String| out.push_str(&format!("    {}\n", paint(DIM, &text)));
-    let others = &level.figures;
-    if others.other_stacks > 0 {
-        let grew = match others.other_grew {
+    if level.other_stacks > 0 {
+        let grew = match level.other_grew_bytes {
             grew @ 1.. => format!(", grew by {}", size(grew.unsigned_abs())),
             _ => String::new(),
         };
-        let stacks = several(others.other_stacks, "stack");
-        more(format!("{stacks} not told apart: {}{grew}", size(others.other_highest)));
+        let stacks = several(level.other_stacks, "stack");
+        more(format!("{stacks} not told apart: {}{grew}", size(level.other_bytes)));
     }
     let libraries = level.libraries.iter().map(|holder| {
         let name = clean(holder.library.as_deref().unwrap_or("?"));
@@ -93,9 +92,7 @@ fn holders(level: &SampledLevel, top: usize) -> String {
         more(format!("by library: {}", libraries.join(", ")));
     }
     if !level.roles.is_empty() {
-        let roles = level.roles.iter().map(|(role, bytes)| (role.name(), *bytes));
-        let others = Some(("other", others.other_highest)).filter(|(_, bytes)| *bytes > 0);
-        let roles = roles.chain(others).map(|(name, bytes)| format!("{name} {}", size(bytes)));
+        let roles = level.roles.iter().map(|(name, bytes)| format!("{name} {}", size(*bytes)));
         let roles: Vec<String> = roles.collect();
         more(format!("by role of the stack: {}", roles.join(", ")));
     }

@@ -5,8 +5,7 @@ use vramtrace_format::physical::MIB;
 
 use super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use super::options::ReportOptions;
-use super::torch;
-use crate::analysis::{Basis, Process, Reconciled, StackClassifier, reconcile, taken_by};
+use crate::analysis::{Basis, Moment, Process, Reconciled, reconcile, taken_by};
 use crate::replay::DeviceState;
 use crate::report::wording;
 use crate::symbols::base_name;
@@ -54,22 +53,28 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
         )),
     };
     let mut table = Table::new(6, "lrl");
-    let parts = torch::parts(process, device, shown.moment);
-    match parts.filter(|_| sum.basis == Basis::Now) {
-        Some(parts) => {
-            for (index, (bytes, what)) in parts.into_iter().enumerate() {
-                let sign = if index == 0 { "" } else { "+" };
-                table.row([sign.into(), gib(bytes), what.into()]);
-            }
+    let parts = &sum.parts;
+    let is_known = shown.moment != Moment::Peak
+        && sum.basis == Basis::Now
+        && process.state.live_is_known()
+        && device.cache.outside == 0
+        && device.cache.reserved > 0;
+    match parts.cache.filter(|cache| is_known && cache.reserved <= parts.live) {
+        Some(cache) => {
+            table.row(["".into(), gib(parts.allocated()), "tensors".into()]);
+            let unused = gib(parts.free_in_cache());
+            table.row(["+".into(), unused, "unused in PyTorch's cache".into()]);
+            let others = gib(parts.live - cache.reserved);
+            table.row(["+".into(), others, "other allocations".into()]);
         }
-        None => table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]),
+        None => table.row(["".into(), gib(parts.live), "live allocations".into()]),
     }
-    if sum.managed_bytes > 0 {
-        table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
+    if parts.managed > 0 {
+        table.row(["-".into(), gib(parts.managed), "managed: nvidia-smi leaves it out".into()]);
     }
-    table.row(["+".into(), gib(sum.context_bytes), "contexts".into()]);
+    table.row(["+".into(), gib(parts.contexts), "contexts".into()]);
     for cause in Cause::ALL {
-        let bytes = sum.driver_bytes[cause as usize];
+        let bytes = parts.driver_own[cause as usize];
         if bytes > 0 {
             table.row(["+".into(), gib(bytes), cause_text(cause, &sum)]);
         }
@@ -104,10 +109,8 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
 /// The stacks whose calls made the driver allocate memory for itself: at least 1 MiB each, at most
 /// `top` rows.
 fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
-    let classifier =
-        process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));
-    let mut large = taken_by(device, classifier.as_ref());
-    large.truncate(top);
+    let names = process.classifier();
+    let mut large = taken_by(device, &process.definitions, names.as_ref(), top);
     large.retain(|taken| taken.bytes >= MIB);
     if large.is_empty() {
         return String::new();
@@ -115,24 +118,18 @@ fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
     let mut table = Table::new(4, "lrllll");
     table.head(&["taken by the driver", "bytes", "for", "library", "by", ""]);
     for taken in large {
-        let roles =
-            classifier.as_ref().map(|classifier| (classifier, classifier.roles(taken.stack)));
-        let roles = roles.as_ref();
-        let lead = roles.and_then(|(classifier, roles)| classifier.frame(taken.stack, roles.lead));
-        let place = lead.map(|frame| match frame.line {
+        let place = taken.line.lead.map(|frame| match frame.line {
             Some(line) => format!("{}:{line}", base_name(&frame.file)),
             None => shorten(&clean(&frame.function), NAME_WIDTH),
         });
-        let name = taken.name(&process.definitions);
-        let name = name.map(|name| shorten(&clean(&name), NAME_WIDTH));
+        let name = taken.name.map(|name| shorten(&clean(&name), NAME_WIDTH));
         let what = [place, name].into_iter().flatten().collect::<Vec<_>>().join("  ");
-        let library = roles.and_then(|(classifier, roles)| classifier.library_name(roles));
         table.styled([
             (String::new(), PLAIN),
             (size(taken.bytes), PLAIN),
-            (taken.cause.name().replace('_', " "), PLAIN),
-            (clean(library.unwrap_or("?")), PLAIN),
-            (process.definitions.site_api_name(taken.site), PLAIN),
+            (taken.cause.replace('_', " "), PLAIN),
+            (clean(taken.library.as_deref().unwrap_or("?")), PLAIN),
+            (taken.api, PLAIN),
             (what, BOLD),
         ]);
     }

@@ -3,7 +3,7 @@
 use vramtrace_format::DeviceId;
 
 use super::layout::{PLAIN, Table, WARN, paint, room};
-use crate::analysis::{Moment, Process};
+use crate::analysis::Process;
 use crate::replay::{CacheSums, DeviceState};
 use crate::report::segments::SegmentCounts;
 use crate::units::{gib, seconds, several, size};
@@ -111,23 +111,6 @@ fn spark(values: &[u64], most: u64) -> String {
         }
     };
     values.iter().map(bar).collect()
-}
-
-/// The live allocations of a device as three parts: bytes and name of each. `None`: the parts are not
-/// known.
-pub(super) fn parts(
-    process: &Process,
-    device: &DeviceState,
-    shown: Moment,
-) -> Option<[(u64, &'static str); 3]> {
-    let cache = &device.cache;
-    let known = shown != Moment::Peak && process.state.live_is_known() && cache.outside == 0;
-    let others = device.live_bytes.checked_sub(cache.reserved_resident())?;
-    (known && cache.reserved > 0).then_some([
-        (cache.resident(), "tensors"),
-        (cache.free_resident(), "unused in PyTorch's cache"),
-        (others, "other allocations"),
-    ])
 }
 
 #[cfg(test)]

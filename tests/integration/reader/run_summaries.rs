@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use testkit::{Program, Scratch, Setup, vramtrace};
-use vramtrace_reader::analysis::ranks::{Rank, Source};
+use vramtrace_reader::analysis::ranks::{ProcessFigures, Source};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::Trace;
 
@@ -16,12 +16,12 @@ fn plain(text: &str) -> String {
 #[track_caller]
 fn both_ways(traces: &[std::path::PathBuf]) -> usize {
     let opened: Vec<Trace> = traces.iter().map(|path| Trace::open(path).unwrap()).collect();
-    let summed: Vec<Rank> = opened.iter().map(Rank::read).collect();
-    let replayed: Vec<Rank> = opened.iter().map(Rank::replayed).collect();
+    let summed: Vec<ProcessFigures> = opened.iter().map(ProcessFigures::read).collect();
+    let replayed: Vec<ProcessFigures> = opened.iter().map(ProcessFigures::replayed).collect();
     for (summed, replayed) in summed.iter().zip(&replayed) {
         for (id, device) in &summed.devices {
             let other = &replayed.devices[id];
-            let counts = |d: &vramtrace_reader::analysis::ranks::RankDevice| {
+            let counts = |d: &vramtrace_reader::analysis::ranks::DeviceFigures| {
                 let kinds = (d.peak_by_kind, d.live_by_kind);
                 (d.allocations, d.frees, d.live_allocations, d.peak_bytes, d.live_bytes, kinds)
             };
@@ -30,7 +30,7 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
             assert_eq!(device.driver, other.driver, "{}", summed.trace.display());
         }
     }
-    let shown = |ranks: &[Rank]| plain(&text::overview(ranks, None, "", 50));
+    let shown = |ranks: &[ProcessFigures]| plain(&text::overview(ranks, None, "", 50));
     assert_eq!(shown(&summed), shown(&replayed));
     summed.iter().filter(|rank| rank.source == Source::Summary).count()
 }

@@ -3,26 +3,42 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Serialize, Serializer};
 use vramtrace_format::DeviceId;
 
-use super::{Rank, RankDevice};
+use super::{DeviceFigures, ProcessFigures};
+use crate::facts;
 use crate::trace::DeviceInfo;
 
 /// One card of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Card {
-    pub info: Option<DeviceInfo>,
-    /// The processes that used it, as indexes, and the number of the device in each.
+    /// Null: the traces do not describe it.
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    #[serde(skip)]
+    pub total_bytes: Option<u64>,
+    /// Indices in `processes`. The processes that used it, and the number of the device in each.
+    #[serde(rename = "processes", serialize_with = "indexes")]
+    #[cfg_attr(test, schemars(with = "Vec<usize>"))]
     pub users: Vec<(usize, DeviceId)>,
-    /// The highest sum of their bytes at one moment.
+    /// The most that its processes held together at one moment.
     pub peak_bytes: u64,
-    /// That moment, ns of `CLOCK_REALTIME`.
+    /// That moment, in seconds since 1970.
+    #[serde(rename = "peak_unix_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub peak_unix_ns: u64,
     /// The sum of the processes' peaks: more than `peak_bytes` where these are at different times.
-    pub sum_of_peaks: u64,
+    pub sum_of_peaks_bytes: u64,
     pub live_bytes: u64,
     /// False: its processes overlapped, and the moments of one were not read. Then `peak_bytes` says nothing.
+    #[serde(skip)]
     pub is_exact: bool,
+}
+
+fn indexes<S: Serializer>(users: &[(usize, DeviceId)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(users.iter().map(|(process, _)| process))
 }
 
 /// What identifies a card. A card without a UUID counts as another one in each process.
@@ -32,7 +48,7 @@ enum CardKey {
     OfProcess(usize, DeviceId),
 }
 
-fn by_card(ranks: &[Rank]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
+fn by_card(ranks: &[ProcessFigures]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
     let mut all: BTreeMap<CardKey, Vec<(usize, DeviceId)>> = BTreeMap::new();
     for (index, rank) in ranks.iter().enumerate() {
         for (id, device) in &rank.devices {
@@ -45,13 +61,13 @@ fn by_card(ranks: &[Rank]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
 }
 
 /// First and last moment of a process, ns of `CLOCK_REALTIME`.
-fn span(rank: &Rank) -> (u64, u64) {
+fn span(rank: &ProcessFigures) -> (u64, u64) {
     let start = rank.header.start_unix_ns;
     (start, start.saturating_add(rank.last_ns))
 }
 
 /// Indexes of the processes that held memory of a card at the same time as another one, sorted.
-pub(super) fn sharing(ranks: &[Rank]) -> Vec<usize> {
+pub(super) fn sharing(ranks: &[ProcessFigures]) -> Vec<usize> {
     let mut found = Vec::new();
     for users in by_card(ranks).values() {
         let mut spans: Vec<((u64, u64), usize)> = users
@@ -75,23 +91,26 @@ pub(super) fn sharing(ranks: &[Rank]) -> Vec<usize> {
 }
 
 /// The cards of a run, the fullest first.
-pub fn cards(ranks: &[Rank]) -> Vec<Card> {
+pub fn cards(ranks: &[ProcessFigures]) -> Vec<Card> {
     let shared = sharing(ranks);
     let card = |users: Vec<(usize, DeviceId)>| {
-        let used: Vec<(&Rank, &RankDevice)> =
+        let used: Vec<(&ProcessFigures, &DeviceFigures)> =
             users.iter().map(|(index, id)| (&ranks[*index], &ranks[*index].devices[id])).collect();
         let (peak_bytes, peak_unix_ns) = peak_together(&used);
-        let sum = |figure: fn(&RankDevice) -> u64| {
+        let sum = |figure: fn(&DeviceFigures) -> u64| {
             used.iter().map(|(_, device)| figure(device)).fold(0, u64::saturating_add)
         };
+        let info = used.iter().find_map(|(_, device)| device.info.as_ref());
         Card {
-            info: used.iter().find_map(|(_, device)| device.info.clone()),
+            uuid: info.map(DeviceInfo::uuid_text),
+            name: info.map(|info| info.name.clone()),
+            total_bytes: info.map(|info| info.total_bytes),
             peak_bytes,
             peak_unix_ns,
-            sum_of_peaks: sum(|device| device.peak_bytes),
+            sum_of_peaks_bytes: sum(|device| device.peak_bytes),
             live_bytes: sum(|device| device.live_bytes),
             is_exact: users.iter().zip(&used).all(|((index, _), (_, device))| {
-                device.steps.is_some() || users.len() < 2 || shared.binary_search(index).is_err()
+                device.moments.is_some() || users.len() < 2 || shared.binary_search(index).is_err()
             }),
             users,
         }
@@ -103,13 +122,13 @@ pub fn cards(ranks: &[Rank]) -> Vec<Card> {
 }
 
 /// The highest sum of bytes at one moment, and that moment in ns of `CLOCK_REALTIME`.
-fn peak_together(used: &[(&Rank, &RankDevice)]) -> (u64, u64) {
+fn peak_together(used: &[(&ProcessFigures, &DeviceFigures)]) -> (u64, u64) {
     let mut changes: Vec<(u64, usize, u64)> = Vec::new();
     for (index, (rank, device)) in used.iter().enumerate() {
         let (start, end) = span(rank);
-        match &device.steps {
-            Some(steps) => {
-                let points = steps.points().iter();
+        match &device.moments {
+            Some(moments) => {
+                let points = moments.points().iter();
                 changes
                     .extend(points.map(|(at, bytes)| (start.saturating_add(*at), index, *bytes)));
             }

@@ -1,74 +1,77 @@
 //! The holders of a process as [`Holdings`]: blocks in place of their segments.
 
-use std::collections::BTreeMap;
+use vramtrace_format::summary::{largest_driver_first, largest_first};
+use vramtrace_format::{DeviceId, SummaryDriver, SummaryHolder, SummaryMoment};
 
-use vramtrace_format::summary::largest_first;
-use vramtrace_format::{DeviceId, SummaryHolder, SummaryMoment};
-
-use super::Rank;
-use crate::analysis::holdings::{Held, Holdings, Owner};
-use crate::analysis::{Level, Moment, StackClassifier};
-use crate::replay::State;
+use super::ProcessFigures;
+use crate::analysis::holdings::{Held, Holdings, HoldingsAtPeaks, Owner};
+use crate::analysis::{Level, Moment, Process, StackClassifier};
 use crate::symbols::FREE_CACHE;
-use crate::trace::{Definitions, Trace};
+use crate::trace::Trace;
 
 /// The holdings at a moment, of the largest holders that the process's summary names. Blocks replace the
 /// driver memory of their framework; [`FREE_CACHE`] holds the rest of that.
-pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment) -> Holdings {
+pub fn holdings(
+    figures: &ProcessFigures,
+    classifier: &StackClassifier,
+    moment: SummaryMoment,
+) -> Holdings {
     let mut all = Holdings::default();
-    for (id, device) in &rank.devices {
+    for (id, device) in &figures.devices {
         let at_ns = match moment {
             SummaryMoment::Peak => device.peak_ns,
-            SummaryMoment::End => rank.last_ns,
+            SummaryMoment::End => figures.last_ns,
         };
         all.at_ns.insert(*id, at_ns);
-        add_device(&mut all, rank, classifier, *id, moment);
+        add_device(&mut all, figures, classifier, *id, moment);
     }
     all
 }
 
-/// The largest holders of each device, where memory was unmapped and mapped again: it belongs to the
-/// stack that first allocated it. Reads the trace again, up to the peaks.
-pub(super) fn by_owner(
-    trace: &Trace,
-    definitions: &Definitions,
-    end: &State,
-) -> BTreeMap<DeviceId, Vec<SummaryHolder>> {
-    let mut all: BTreeMap<DeviceId, Vec<SummaryHolder>> = BTreeMap::new();
-    for moment in [SummaryMoment::Peak, SummaryMoment::End] {
-        for of_framework in [false, true] {
-            let level = if of_framework { Level::Tensor } else { Level::Driver };
-            let asked = match moment {
-                SummaryMoment::Peak => Moment::Peak,
-                SummaryMoment::End => Moment::End,
-            };
-            let found = Holdings::at(trace, definitions, end, asked, level);
-            let mut here: BTreeMap<DeviceId, Vec<SummaryHolder>> = BTreeMap::new();
-            for (owner, Held { bytes, count, .. }) in found.held {
-                let Owner { device, stack, of_cache, cause } = owner;
-                if stack != FREE_CACHE && of_cache == of_framework && cause.is_none() {
-                    let holder =
-                        SummaryHolder { device, moment, of_framework, stack, bytes, count };
-                    here.entry(device).or_default().push(holder);
-                }
-            }
-            for (device, mut holders) in here {
+/// Adds the holders of each device, and what the driver took for itself, as the summary of a process lists them. Memory that
+/// was unmapped and mapped again belongs to the stack that first allocated it. Reads the trace again, up to the peaks.
+pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace: &Trace) {
+    let levels = [Level::Driver, Level::Tensor];
+    let mut peaks = levels.map(|level| HoldingsAtPeaks::new(&process.state, Moment::Peak, level));
+    let [driver, tensor] = &mut peaks;
+    process.visit(trace, &mut [driver, tensor]);
+    let ends = levels.map(|level| Holdings::of_state(&process.state, level));
+    for (moment, [driver, tensor]) in
+        [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)]
+    {
+        for (id, device) in &mut figures.devices {
+            for (of_framework, found) in [(false, &driver), (true, &tensor)] {
+                let here = found.held.iter().filter(|(of, _)| {
+                    of.device == *id && of.of_cache == of_framework && of.cause.is_none()
+                });
+                let holders = here.filter(|(of, _)| of.stack != FREE_CACHE).map(|(of, held)| {
+                    let (stack, bytes, count) = (of.stack, held.bytes, held.count);
+                    SummaryHolder { device: *id, moment, of_framework, stack, bytes, count }
+                });
+                let mut holders: Vec<SummaryHolder> = holders.collect();
                 largest_first(&mut holders);
-                all.entry(device).or_default().append(&mut holders);
+                device.holders.append(&mut holders);
             }
+            let here = driver.held.iter().filter(|(of, _)| of.device == *id);
+            let taken = here.filter_map(|(of, held)| {
+                let (stack, cause, bytes, count) = (of.stack, of.cause?, held.bytes, held.count);
+                Some(SummaryDriver { device: *id, moment, cause, stack, bytes, count })
+            });
+            let mut taken: Vec<SummaryDriver> = taken.collect();
+            largest_driver_first(&mut taken);
+            device.driver.append(&mut taken);
         }
     }
-    all
 }
 
 fn add_device(
     all: &mut Holdings,
-    rank: &Rank,
+    figures: &ProcessFigures,
     classifier: &StackClassifier,
     id: DeviceId,
     moment: SummaryMoment,
 ) {
-    let here = || rank.devices[&id].holders.iter().filter(move |holder| holder.moment == moment);
+    let here = || figures.devices[&id].holders.iter().filter(move |holder| holder.moment == moment);
     let has_blocks = here().any(|holder| holder.of_framework);
     let (mut segments, mut blocks) = (0u64, 0u64);
     for holder in here() {
@@ -83,7 +86,7 @@ fn add_device(
             all.add(Owner::of_memory(id, holder.stack), held);
         }
     }
-    for of in rank.devices[&id].driver.iter().filter(|of| of.moment == moment) {
+    for of in figures.devices[&id].driver.iter().filter(|of| of.moment == moment) {
         let held = Held { bytes: of.bytes, count: of.count, ..Held::default() };
         all.add(Owner::of_driver(id, of.stack, of.cause), held);
     }

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde::Serialize;
 use vramtrace_format::{Cause, SummaryMoment};
 
-use super::Rank;
+use super::ProcessFigures;
 use super::held::holdings;
 use crate::analysis::{GroupBy, Holder, NamedStack, StackClassifier};
 use crate::facts::{self, ProcessId};
@@ -74,8 +74,8 @@ pub fn key(stack: &NamedStack, library: Option<&str>, by: GroupBy) -> u64 {
 }
 
 /// The memory that each source line holds at a moment, for each process.
-pub fn holders_of(ranks: &[Rank], moment: SummaryMoment) -> Vec<Vec<Holder>> {
-    let of = |rank: &Rank| {
+pub fn holders_of(ranks: &[ProcessFigures], moment: SummaryMoment) -> Vec<Vec<Holder>> {
+    let of = |rank: &ProcessFigures| {
         let classifier = StackClassifier::new(&rank.symbols, &rank.header);
         classifier.holders(&holdings(rank, &classifier, moment), GroupBy::Line)
     };

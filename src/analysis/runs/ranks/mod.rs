@@ -10,38 +10,35 @@ mod failed;
 mod held;
 mod imbalance;
 mod merged;
-mod observer;
 mod reading;
-mod steps;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use vramtrace_format::summary::{HOLDERS, is_held};
 use vramtrace_format::{
     Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
 };
 
-use super::outliers::Standing;
-use crate::analysis::{HeldOverTimeObserver, oom};
-use crate::replay::{BytesByKind, DeviceState, Observer, State, Until};
+use crate::analysis::{Collect, LiveOverTime, Moment, Process};
+use crate::facts;
+use crate::replay::{BytesByKind, DeviceState, InUse, Observer, State};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, DeviceSummary, EndSummary, Trace, process_name};
-use observer::RankObserver;
-use steps::Steps;
 
 pub use cards::{Card, cards};
-pub use failed::{FailedRank, RankEnd, failed};
+pub use failed::{Failed, ProcessEnd, failed};
 pub use held::holdings as held_at;
 pub use imbalance::{Imbalance, imbalance};
 pub use merged::{HeldByProcess, MergedHolder, holders_of, key, merge};
 pub use reading::{read, read_within};
 
 /// One process of a run.
-#[derive(Clone, Debug)]
-pub struct Rank {
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFigures {
     pub trace: PathBuf,
     pub header: Header,
     /// The process was running when the trace was opened.
@@ -58,15 +55,16 @@ pub struct Rank {
     /// Where the figures come from.
     pub source: Source,
     /// The devices that the process used, the unknown one last.
-    pub devices: BTreeMap<DeviceId, RankDevice>,
+    pub devices: BTreeMap<DeviceId, DeviceFigures>,
     /// Names of the holders' stacks.
     pub symbols: Symbols,
 }
 
 /// Where the figures of a process come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     /// A replay of all events.
+    #[default]
     Events,
     /// The summary at the end of the trace.
     Summary,
@@ -74,39 +72,111 @@ pub enum Source {
     Totals,
 }
 
-/// The figures of a process on one device. Sizes are bytes.
-#[derive(Clone, Debug, Default)]
-pub struct RankDevice {
-    /// `None`: the trace does not describe it.
-    pub info: Option<DeviceInfo>,
+/// The figures of a process on one device.
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DeviceFigures {
+    /// As the process saw it; null for memory whose device is not known.
+    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub id: DeviceId,
+    pub uuid: Option<String>,
+    pub total_bytes: Option<u64>,
+    pub cap_bytes: Option<u64>,
+    /// The cap for all processes of the group together.
+    pub group_cap_bytes: Option<u64>,
+    /// Recorded allocations, without contexts.
     pub peak_bytes: u64,
     /// Time of the peak, ns since the start of the trace.
+    #[serde(rename = "peak_at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub peak_ns: u64,
-    pub peak_by_kind: BytesByKind,
     pub live_bytes: u64,
-    pub live_by_kind: BytesByKind,
-    pub live_allocations: u64,
-    pub allocations: u64,
-    pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
+    /// `None`: the trace does not describe it.
+    #[serde(skip)]
+    pub info: Option<DeviceInfo>,
+    /// All memory of the process at the peak, split. Of a replay.
+    #[serde(skip)]
+    pub in_use_at_peak: Option<InUse>,
+    #[serde(skip)]
+    pub peak_by_kind: BytesByKind,
+    #[serde(skip)]
+    pub live_by_kind: BytesByKind,
+    #[serde(skip)]
+    pub live_allocations: u64,
+    #[serde(skip)]
+    pub allocations: u64,
+    #[serde(skip)]
+    pub frees: u64,
     /// The holders at the peak and at the end, at both levels, largest first; of a summary the largest.
+    #[serde(skip)]
     pub holders: Vec<SummaryHolder>,
     /// What the driver took for itself, at the peak and at the end, largest first; of a summary the largest.
+    #[serde(skip)]
     pub driver: Vec<SummaryDriver>,
     /// GiB-hours, and what they may differ by. `None`: not known.
+    #[serde(skip)]
     pub held_gib_hours: Option<[f64; 2]>,
     /// The live bytes at every moment, where processes share the device.
-    steps: Option<Steps>,
+    #[serde(skip)]
+    pub(super) moments: Option<LiveOverTime>,
 }
 
-impl RankDevice {
+impl DeviceFigures {
     pub fn refused(&self) -> u64 {
         self.refused_by_cap.saturating_add(self.refused_by_driver)
     }
+
+    fn of(id: DeviceId, definitions: &Definitions) -> DeviceFigures {
+        let info = definitions.device(id).cloned();
+        DeviceFigures {
+            id,
+            uuid: info.as_ref().map(DeviceInfo::uuid_text),
+            total_bytes: info.as_ref().map(|info| info.total_bytes),
+            info,
+            ..DeviceFigures::default()
+        }
+    }
+
+    /// By the recorder's totals.
+    fn of_counters(id: DeviceId, counters: &Counters, definitions: &Definitions) -> DeviceFigures {
+        DeviceFigures {
+            peak_bytes: counters.peak,
+            peak_ns: counters.peak_time_ns >> 6 << 6,
+            live_bytes: counters.live,
+            refused_by_cap: counters.refused_by_cap,
+            refused_by_driver: counters.refused_by_driver,
+            live_allocations: counters.live_allocations,
+            allocations: counters.allocations,
+            frees: counters.frees,
+            ..DeviceFigures::of(id, definitions)
+        }
+    }
+
+    /// By a state of a replay.
+    fn of_state(id: DeviceId, device: &DeviceState, definitions: &Definitions) -> DeviceFigures {
+        DeviceFigures {
+            cap_bytes: device.cap_bytes,
+            group_cap_bytes: device.group_cap_bytes,
+            peak_bytes: device.peak.bytes,
+            peak_ns: device.peak.time_ns,
+            live_bytes: device.live_bytes,
+            refused_by_cap: device.refused_by_cap,
+            refused_by_driver: device.refused_by_driver,
+            in_use_at_peak: Some(device.peak.in_use),
+            peak_by_kind: held(device.peak.by_kind),
+            live_by_kind: held(device.bytes_by_kind()),
+            live_allocations: device.live_allocations,
+            allocations: device.allocations,
+            frees: device.frees,
+            ..DeviceFigures::of(id, definitions)
+        }
+    }
 }
 
-impl Rank {
+impl ProcessFigures {
     /// The name of the process in reports.
     pub fn name(&self) -> String {
         process_name(&self.header, &self.trace)
@@ -114,215 +184,166 @@ impl Rank {
 
     /// Sum of the devices' highest peaks.
     pub fn peak_bytes(&self) -> u64 {
-        self.devices.values().map(|device| device.peak_bytes).fold(0, u64::saturating_add)
+        self.sum(|device| device.peak_bytes)
     }
 
     /// The sum of a figure over all devices.
-    pub fn sum(&self, figure: impl Fn(&RankDevice) -> u64) -> u64 {
+    pub fn sum(&self, figure: impl Fn(&DeviceFigures) -> u64) -> u64 {
         self.devices.values().map(figure).fold(0, u64::saturating_add)
     }
 
-    /// What [`crate::analysis::outliers()`] compares.
-    pub fn standing(&self) -> Standing {
-        Standing {
-            used: !self.devices.is_empty(),
-            peak: self.peak_bytes(),
-            refused: self.sum(RankDevice::refused) > 0,
-            sound: self.running || self.ended_in_order,
-            stopped: self.stopped,
-        }
-    }
-
-    /// From the summary where it has all figures, else from the events.
-    pub fn read(trace: &Trace) -> Rank {
-        Rank::read_with(trace, None, true, &mut |_, _| {})
-    }
-
-    /// From the events, also where the trace has a summary.
-    pub fn replayed(trace: &Trace) -> Rank {
-        let (definitions, _) = trace.definitions();
-        Rank::replayed_with(trace, &definitions, &mut (), &mut |_, _| {}).0
-    }
-
-    /// As [`Rank::replayed`], with an observer of that replay. Returns also the state at its end.
-    pub fn replayed_with(
-        trace: &Trace,
-        definitions: &Definitions,
-        observer: &mut impl Observer,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> (Rank, State) {
-        Rank::of_replay(trace, definitions, None, observer, progress)
-    }
-
-    /// `steps`: the most moments of each device that are kept; `None`: none. `all_holders`: the largest ones of a
-    /// summary do not suffice.
-    fn read_with(
-        trace: &Trace,
-        steps: Option<usize>,
-        all_holders: bool,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Rank {
-        let (definitions, broken) = trace.definitions();
-        let wanted = |summary: &EndSummary| {
-            is_enough(summary) && !(all_holders && may_lack_holders(summary))
-        };
-        let summary = match steps {
-            None if broken.is_empty() => trace.summary(),
-            _ => None,
-        };
-        match summary {
-            Some(summary) if wanted(&summary) => Rank::of_summary(trace, &definitions, &summary),
-            _ => Rank::of_replay(trace, &definitions, steps, &mut (), progress).0,
-        }
-    }
-
-    /// Without a replay. The second value: whether a replay would say more.
-    fn read_short(trace: &Trace) -> (Rank, bool) {
-        let (definitions, broken) = trace.definitions();
-        match trace.summary().filter(|_| broken.is_empty()) {
-            Some(summary) => {
-                (Rank::of_summary(trace, &definitions, &summary), !is_enough(&summary))
-            }
-            None => (Rank::of_totals(trace, &definitions), true),
-        }
-    }
-
-    fn of_summary(trace: &Trace, definitions: &Definitions, summary: &EndSummary) -> Rank {
-        let mut rank = Rank::begin(trace);
-        (rank.source, rank.ended_in_order) = (Source::Summary, true);
-        rank.last_ns = summary.ended_ns;
-        for (id, of_device) in &summary.devices {
-            let (id, counters) = (*id, of_device.counters);
-            let (mut peak_by_kind, mut live_by_kind) =
-                (BytesByKind::default(), BytesByKind::default());
-            for (kind, at_peak, live) in of_device.kinds.iter().copied() {
-                if let Some(slot) = peak_by_kind.get_mut(usize::from(kind)) {
-                    *slot = at_peak;
-                }
-                if let Some(slot) = live_by_kind.get_mut(usize::from(kind)) {
-                    *slot = live;
-                }
-            }
-            let device = RankDevice {
-                info: definitions.device(id).cloned(),
-                peak_by_kind,
-                live_by_kind,
-                holders: of_device.holders.clone(),
-                driver: of_device.driver.clone(),
-                held_gib_hours: held_gib_hours(of_device, summary.ended_ns),
-                ..of_counters(&counters)
+    /// Of a process that was read, at the moment to which it was. Without holders.
+    pub fn of(process: &Process) -> ProcessFigures {
+        let fatal = process.ended_out_of_memory();
+        let device = |(id, device): (DeviceId, &DeviceState)| {
+            let held = process.held_over_time(id);
+            let of = DeviceFigures {
+                held_gib_hours: held.map(|held| [held.gib_hours(), held.error_gib_hours()]),
+                moments: process.collected.moments.get(&id).cloned(),
+                ..DeviceFigures::of_state(id, device, &process.definitions)
             };
-            rank.devices.insert(id, device);
-        }
-        rank.name_holders(definitions)
-    }
-
-    /// Without a replay, of a trace without a summary.
-    fn of_totals(trace: &Trace, definitions: &Definitions) -> Rank {
-        let mut rank = Rank::begin(trace);
-        let totals = trace.last_totals();
-        (rank.source, rank.ended_in_order) = (Source::Totals, totals.ended);
-        rank.last_ns = totals.last_ns;
-        for (id, counters) in totals.devices {
-            let info = definitions.device(id).cloned();
-            rank.devices.insert(id, RankDevice { info, ..of_counters(&counters) });
-        }
-        rank
-    }
-
-    /// Reads a rank by replaying its trace, for a trace without a summary at its end.
-    fn of_replay(
-        trace: &Trace,
-        definitions: &Definitions,
-        steps: Option<usize>,
-        observed: &mut impl Observer,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> (Rank, State) {
-        let mut observer = RankObserver::new(steps);
-        let mut over_time = HeldOverTimeObserver::default();
-        let mut all = ((&mut observer, &mut over_time), observed);
-        let state = trace.replay_until(definitions, Until::End, &mut all, progress).state;
-        let over_time = over_time.finish(state.time_ns, state.history.as_deref());
-        let mut rank = Rank::begin(trace);
-        rank.ended_in_order = state.ended_ns.is_some();
-        rank.stopped = state.stopped.is_some();
-        rank.live_is_known = state.live_is_known();
-        rank.last_ns = state.time_ns;
-        let ooms = observer.ooms.finish(state.time_ns).ooms;
-        let ended = oom::ended(&ooms).into_iter().filter(|_| !rank.running);
-        rank.failed_ns = ended.map(|oom| oom.time_ns).min();
-        let owners = observer.slept.then(|| held::by_owner(trace, definitions, &state));
-        for (id, device) in state.devices.iter().filter(|(_, device)| device.was_used()) {
-            let holders = match &owners {
-                Some(owners) => owners.get(id).cloned().unwrap_or_default(),
-                None => observer.held.holders(*id),
-            };
-            let driver = observer.held.driver(*id);
-            let steps = observer.steps.remove(id);
-            let info = definitions.device(*id).cloned();
-            let held = over_time.get(id);
-            let held_gib_hours = held.map(|held| [held.gib_hours(), held.error_gib_hours()]);
-            let of = of_state(device);
-            let of = RankDevice { info, holders, driver, steps, held_gib_hours, ..of };
-            rank.devices.insert(*id, of);
-        }
-        (rank.name_holders(definitions), state)
-    }
-
-    fn begin(trace: &Trace) -> Rank {
-        Rank {
-            trace: trace.path().to_path_buf(),
-            header: trace.header().clone(),
-            running: trace.is_running(),
-            ended_in_order: false,
-            failed_ns: None,
-            stopped: false,
-            live_is_known: true,
-            last_ns: 0,
+            (id, of)
+        };
+        ProcessFigures {
+            trace: process.trace.clone(),
+            header: process.header.clone(),
+            running: process.running,
+            ended_in_order: process.ended_in_order(),
+            failed_ns: fatal.iter().map(|oom| oom.time_ns).min(),
+            stopped: process.ending.stopped.is_some(),
+            live_is_known: process.state.live_is_known(),
+            last_ns: process.ending.last_ns,
             source: Source::Events,
-            devices: BTreeMap::new(),
+            devices: process.devices().map(device).collect(),
             symbols: Symbols::default(),
         }
     }
 
+    /// From the summary where it has all figures, else from the events.
+    pub fn read(trace: &Trace) -> ProcessFigures {
+        ProcessFigures::read_with(trace, None, true, &mut |_, _| {})
+    }
+
+    /// From the events, also where the trace has a summary.
+    pub fn replayed(trace: &Trace) -> ProcessFigures {
+        ProcessFigures::replayed_with(trace, None, &mut (), &mut |_, _| {}).0
+    }
+
+    /// As [`ProcessFigures::replayed`], with an observer of that replay. `moments`: as in [`Collect::moments`]. Returns
+    /// also the state at the end.
+    pub fn replayed_with(
+        trace: &Trace,
+        moments: Option<usize>,
+        observer: &mut impl Observer,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> (ProcessFigures, State) {
+        let collect = Collect { over_time: true, points: true, moments, ..Collect::default() };
+        let process = Process::read_observed(trace, Moment::End, collect, observer, progress);
+        let mut figures = ProcessFigures::of(&process);
+        held::add_holders(&mut figures, &process, trace);
+        (figures.name_holders(&process.definitions), process.state)
+    }
+
+    /// `moments`: as in [`Collect::moments`]. `all_holders`: the largest ones of a summary do not suffice.
+    fn read_with(
+        trace: &Trace,
+        moments: Option<usize>,
+        all_holders: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> ProcessFigures {
+        let (definitions, broken) = trace.definitions();
+        let wanted = |summary: &EndSummary| {
+            is_enough(summary) && !(all_holders && may_lack_holders(summary))
+        };
+        let summary = match moments {
+            None if broken.is_empty() => trace.summary(),
+            _ => None,
+        };
+        match summary {
+            Some(summary) if wanted(&summary) => {
+                ProcessFigures::of_summary(trace, &definitions, &summary)
+            }
+            _ => ProcessFigures::replayed_with(trace, moments, &mut (), progress).0,
+        }
+    }
+
+    /// Without a replay. The second value: whether a replay would say more.
+    fn read_short(trace: &Trace) -> (ProcessFigures, bool) {
+        let (definitions, broken) = trace.definitions();
+        match trace.summary().filter(|_| broken.is_empty()) {
+            Some(summary) => {
+                let more = !is_enough(&summary);
+                (ProcessFigures::of_summary(trace, &definitions, &summary), more)
+            }
+            None => (ProcessFigures::of_totals(trace, &definitions), true),
+        }
+    }
+
+    fn of_summary(
+        trace: &Trace,
+        definitions: &Definitions,
+        summary: &EndSummary,
+    ) -> ProcessFigures {
+        let device = |(id, of): (&DeviceId, &DeviceSummary)| {
+            let mut device = DeviceFigures {
+                holders: of.holders.clone(),
+                driver: of.driver.clone(),
+                held_gib_hours: held_gib_hours(of, summary.ended_ns),
+                ..DeviceFigures::of_counters(*id, &of.counters, definitions)
+            };
+            for (kind, at_peak, live) in of.kinds.iter().copied() {
+                let both = [(&mut device.peak_by_kind, at_peak), (&mut device.live_by_kind, live)];
+                for (kinds, bytes) in both {
+                    if let Some(slot) = kinds.get_mut(usize::from(kind)) {
+                        *slot = bytes;
+                    }
+                }
+            }
+            (*id, device)
+        };
+        let figures = ProcessFigures {
+            source: Source::Summary,
+            ended_in_order: true,
+            last_ns: summary.ended_ns,
+            devices: summary.devices.iter().map(device).collect(),
+            ..ProcessFigures::begin(trace)
+        };
+        figures.name_holders(definitions)
+    }
+
+    /// Without a replay, of a trace without a summary.
+    fn of_totals(trace: &Trace, definitions: &Definitions) -> ProcessFigures {
+        let totals = trace.last_totals();
+        let device = |(id, counters): (&DeviceId, &Counters)| {
+            (*id, DeviceFigures::of_counters(*id, counters, definitions))
+        };
+        ProcessFigures {
+            source: Source::Totals,
+            ended_in_order: totals.ended,
+            last_ns: totals.last_ns,
+            devices: totals.devices.iter().map(device).collect(),
+            ..ProcessFigures::begin(trace)
+        }
+    }
+
+    fn begin(trace: &Trace) -> ProcessFigures {
+        ProcessFigures {
+            trace: trace.path().to_path_buf(),
+            header: trace.header().clone(),
+            running: trace.is_running(),
+            live_is_known: true,
+            ..ProcessFigures::default()
+        }
+    }
+
     /// Adds the names of the holders' stacks.
-    fn name_holders(mut self, definitions: &Definitions) -> Rank {
+    fn name_holders(mut self, definitions: &Definitions) -> ProcessFigures {
         let holders = self.devices.values().flat_map(|device| &device.holders);
         let driver = self.devices.values().flat_map(|device| &device.driver);
         let stacks = holders.map(|holder| holder.stack).chain(driver.map(|of| of.stack));
         let stacks = stacks.chain([FREE_CACHE]);
         self.symbols = Symbols::of(definitions, &self.header, stacks);
         self
-    }
-}
-
-fn of_counters(counters: &Counters) -> RankDevice {
-    RankDevice {
-        peak_bytes: counters.peak,
-        peak_ns: counters.peak_time_ns >> 6 << 6,
-        live_bytes: counters.live,
-        live_allocations: counters.live_allocations,
-        allocations: counters.allocations,
-        frees: counters.frees,
-        refused_by_cap: counters.refused_by_cap,
-        refused_by_driver: counters.refused_by_driver,
-        ..RankDevice::default()
-    }
-}
-
-fn of_state(device: &DeviceState) -> RankDevice {
-    RankDevice {
-        peak_bytes: device.peak.bytes,
-        peak_ns: device.peak.time_ns,
-        peak_by_kind: held(device.peak.by_kind),
-        live_bytes: device.live_bytes,
-        live_by_kind: held(device.bytes_by_kind()),
-        live_allocations: device.live_allocations,
-        allocations: device.allocations,
-        frees: device.frees,
-        refused_by_cap: device.refused_by_cap,
-        refused_by_driver: device.refused_by_driver,
-        ..RankDevice::default()
     }
 }
 

@@ -15,7 +15,7 @@ fn read<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace) -> R) -> R {
 
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
-    let replayed = read(t, Rank::replayed);
+    let replayed = read(t, ProcessFigures::replayed);
     t.event(end_ns, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
     let mut records = 0;
     let mut put = |event| {
@@ -65,9 +65,9 @@ fn program() -> TraceBuilder {
     took(&mut t, SECOND, Cause::Graphs, 6, 2);
     took(&mut t, SECOND, Cause::Modules, 2, 1);
     t.alloc_by(SECOND, Kind::Device, 2 << 40, 32 * MIB, 2);
+    t.alloc_by(SECOND, Kind::Block, 2 << 40, 4 * MIB, 2);
     took(&mut t, SECOND, Cause::Graphs, 5, 2);
     took(&mut t, SECOND, Cause::Modules, -2, 1);
-    t.alloc_by(SECOND, Kind::Block, 2 << 40, 4 * MIB, 2);
     t.alloc_by(SECOND, Kind::Block, (2 << 40) + 4 * MIB, 10 * MIB, 1);
     t.free(2 * SECOND, Space::Device, 1 << 40);
     t.alloc_by(3 * SECOND, Kind::Array, 7, 6 * MIB, 1);
@@ -75,11 +75,11 @@ fn program() -> TraceBuilder {
     t
 }
 
-fn same(one: &Rank, other: &Rank) {
+fn same(one: &ProcessFigures, other: &ProcessFigures) {
     assert_eq!(one.devices.keys().collect::<Vec<_>>(), other.devices.keys().collect::<Vec<_>>());
     for (id, device) in &one.devices {
         let other = &other.devices[id];
-        let figures = |d: &RankDevice| {
+        let figures = |d: &DeviceFigures| {
             let counts = (d.allocations, d.frees, d.live_allocations, d.refused());
             (d.peak_bytes, d.peak_ns, d.peak_by_kind, d.live_bytes, d.live_by_kind, counts)
         };
@@ -95,7 +95,7 @@ fn a_summary_says_what_a_replay_says() {
     sum_up(&mut t, 4 * SECOND);
     t.event(5 * SECOND, Event::Ended);
     read(&t, |trace| {
-        let (summed, replayed) = (Rank::read(trace), Rank::replayed(trace));
+        let (summed, replayed) = (ProcessFigures::read(trace), ProcessFigures::replayed(trace));
         assert_eq!((summed.source, replayed.source), (Source::Summary, Source::Events));
         assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
         assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
@@ -126,8 +126,8 @@ fn only_a_whole_summary_at_the_end_counts() {
         let mut t = program();
         change(&mut t);
         read(&t, |trace| {
-            let rank = Rank::read(trace);
-            same(&rank, &Rank::replayed(trace));
+            let rank = ProcessFigures::read(trace);
+            same(&rank, &ProcessFigures::replayed(trace));
             rank.source == Source::Summary
         })
     };
@@ -179,7 +179,7 @@ fn holding(n: u32, card: u8, mib: u64, from_s: u64, to_s: u64) -> TraceBuilder {
     t
 }
 
-fn run_of(builders: &[TraceBuilder]) -> Vec<Rank> {
+fn run_of(builders: &[TraceBuilder]) -> Vec<ProcessFigures> {
     let directory = tempfile::tempdir().unwrap();
     let traces: Vec<Trace> = builders
         .iter()
@@ -203,14 +203,15 @@ fn processes_that_share_a_card_are_summed_at_the_same_moment() {
         holding(3, 2, 40, 0, 30),
     ]);
     let cards = cards(&ranks);
-    let of = |card: &Card| (card.users.len(), card.peak_bytes / MIB, card.sum_of_peaks / MIB);
+    let of = |card: &Card| (card.users.len(), card.peak_bytes / MIB, card.sum_of_peaks_bytes / MIB);
     assert_eq!(cards.iter().map(of).collect::<Vec<_>>(), [(3, 300, 550), (1, 40, 40)]);
     let start = TraceBuilder::new().header.start_unix_ns;
     assert_eq!(cards[0].peak_unix_ns, start + 5 * SECOND);
     let spread = imbalance(&ranks).unwrap();
-    assert_eq!((spread.lowest, spread.highest), ((3, 40 * MIB), (2, 250 * MIB)));
-    assert_eq!(spread.median, 200 * MIB);
-    assert!((spread.over_mean - 250.0 / 147.5).abs() < 1e-9);
+    assert_eq!((spread.lowest, spread.highest), (3, 2));
+    let peaks = [spread.lowest_peak_bytes, spread.median_peak_bytes, spread.highest_peak_bytes];
+    assert_eq!(peaks, [40 * MIB, 200 * MIB, 250 * MIB]);
+    assert!((spread.highest_over_mean - 250.0 / 147.5).abs() < 1e-9);
 }
 
 #[test]

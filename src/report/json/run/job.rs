@@ -7,30 +7,15 @@ use serde::Serialize;
 use super::process::IN_FULL;
 use super::{AdviceRecord, OomRecord, ProcessRecord, SCHEMA, add, bounded, rounded, share};
 use crate::analysis::leaks::UnusedRule;
-use crate::analysis::ranks::{Card, Rank, cards, failed, imbalance};
-use crate::report::json::ranks::ImbalanceFacts;
+use crate::analysis::ranks::{Card, Imbalance, ProcessFigures, cards, failed, imbalance};
 
 /// A run: all processes of one command.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobRecord {
     pub schema: &'static str,
-    pub run: String,
-    /// Of the batch system.
-    pub job: Option<String>,
-    pub host: String,
-    /// The name of the program, without its arguments.
-    pub command: String,
-    pub started_unix_s: f64,
-    pub duration_s: f64,
-    /// All requested checks passed. The command itself may have failed.
-    pub passed: bool,
-    /// How the command ended: one of the two is null.
-    pub exit_status: Option<u8>,
-    pub signal: Option<i32>,
-    pub reasons: Vec<String>,
-    pub max_peak_bytes: Option<u64>,
-    pub unused_suppressions: Vec<UnusedRule>,
+    #[serde(flatten)]
+    pub ended: Ended,
     /// Processes with a trace, and those of them whose events were all read. The others have no roles, no time and no
     /// verdicts: reading them would have taken too long.
     pub processes: usize,
@@ -63,7 +48,7 @@ pub struct JobRecord {
     /// For the process that failed first.
     pub advice: Option<AdviceRecord>,
     /// `lowest` and `highest` count the lines of the processes from 0. Null: fewer than two used GPU memory.
-    pub imbalance: Option<ImbalanceFacts>,
+    pub imbalance: Option<Imbalance>,
 }
 
 #[derive(Debug, Serialize)]
@@ -105,16 +90,21 @@ pub struct WorstLeak {
 }
 
 /// How the command ended, and what its checks said.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ended {
     /// The same in all lines of one run.
     pub run: String,
+    /// Of the batch system.
     pub job: Option<String>,
     pub host: String,
+    /// The name of the program, without its arguments.
     pub command: String,
     pub started_unix_s: f64,
     pub duration_s: f64,
+    /// All requested checks passed. The command itself may have failed.
     pub passed: bool,
+    /// How the command ended: one of the two is null.
     pub exit_status: Option<u8>,
     pub signal: Option<i32>,
     pub reasons: Vec<String>,
@@ -126,22 +116,26 @@ pub struct Ended {
 const MOST_CARDS: usize = 64;
 
 fn card_record(card: Card) -> CardRecord {
-    let total_bytes = card.info.as_ref().map(|info| info.total_bytes).filter(|bytes| *bytes > 0);
+    let total_bytes = card.total_bytes.filter(|bytes| *bytes > 0);
     let peak_bytes = Some(card.peak_bytes).filter(|_| card.is_exact);
     let unused = |(total, peak): (u64, u64)| share(total.saturating_sub(peak), total);
     CardRecord {
-        uuid: card.info.as_ref().map(|info| info.uuid_text()),
-        name: card.info.as_ref().map(|info| info.name.clone()),
+        uuid: card.uuid,
+        name: card.name,
         total_bytes,
         processes: card.users.len(),
         peak_bytes,
-        sum_of_peaks_bytes: card.sum_of_peaks,
+        sum_of_peaks_bytes: card.sum_of_peaks_bytes,
         never_used_share: total_bytes.zip(peak_bytes).map(unused),
     }
 }
 
 /// `processes`: in the order of `ranks`.
-pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) -> JobRecord {
+pub(super) fn of_run(
+    processes: &[ProcessRecord],
+    ranks: &[ProcessFigures],
+    ended: Ended,
+) -> JobRecord {
     let devices = || processes.iter().flat_map(|process| &process.devices);
     let (mut by_library, mut by_role) = (BTreeMap::new(), BTreeMap::new());
     for device in devices() {
@@ -156,7 +150,7 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
     let failures = failed(ranks);
     let first = failures.first();
     let first_failure = first.map(|first| {
-        let process = &processes[first.rank];
+        let process = &processes[first.index];
         FailureRecord {
             host: process.host.clone(),
             pid: process.pid,
@@ -181,18 +175,11 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
     let shares = devices().filter_map(|device| device.never_used_share);
     JobRecord {
         schema: SCHEMA,
-        run: ended.run,
-        job: ended.job,
-        host: ended.host,
-        command: ended.command,
-        started_unix_s: rounded(ended.started_unix_s),
-        duration_s: rounded(ended.duration_s),
-        passed: ended.passed,
-        exit_status: ended.exit_status,
-        signal: ended.signal,
-        reasons: ended.reasons,
-        max_peak_bytes: ended.max_peak_bytes,
-        unused_suppressions: ended.unused_suppressions,
+        ended: Ended {
+            started_unix_s: rounded(ended.started_unix_s),
+            duration_s: rounded(ended.duration_s),
+            ..ended
+        },
         processes: processes.len(),
         processes_in_full: in_full.count(),
         hosts: hosts.len(),
@@ -208,9 +195,7 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
         ),
         by_library_at_peak: bounded(by_library),
         by_role_at_peak: bounded(by_role),
-        refused: devices()
-            .map(|device| device.refused_by_cap.saturating_add(device.refused_by_driver))
-            .fold(0, u64::saturating_add),
+        refused: devices().map(|device| device.figures.refused()).fold(0, u64::saturating_add),
         first_failure,
         failed_processes: failures.len(),
         leaks: judged.clone().next().map(|_| sure.count() as u64),
@@ -222,7 +207,7 @@ pub(super) fn of_run(processes: &[ProcessRecord], ranks: &[Rank], ended: Ended) 
             rate_bytes_per_s: leak.leak.rate,
             line: leak.line.clone(),
         }),
-        advice: first.and_then(|first| processes[first.rank].advice.clone()),
-        imbalance: imbalance(ranks).map(ImbalanceFacts::of),
+        advice: first.and_then(|first| processes[first.index].advice.clone()),
+        imbalance: imbalance(ranks),
     }
 }

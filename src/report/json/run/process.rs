@@ -1,22 +1,22 @@
 //! The line of a process, from all its events, or from the figures that a summary has.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Header, SummaryMoment};
+use vramtrace_format::{DeviceId, SummaryMoment};
 
 use super::{AdviceRecord, JudgedLeak, SCHEMA, add, bounded, rounded, share};
 use crate::analysis::leaks::{Leak, Leaks};
 use crate::analysis::oom::{Advice, PostMortem, advice};
-use crate::analysis::ranks::{Rank, RankDevice, RankEnd, Source, held_at};
-use crate::analysis::{GroupBy, Process, StackClassifier};
-use crate::replay::DeviceState;
-use crate::report::json::in_use::InUseFacts;
+use crate::analysis::ranks::{DeviceFigures, ProcessFigures, Source, held_at};
+use crate::analysis::roles::HeldByRole;
+use crate::analysis::{GroupBy, Holder, Process, StackClassifier};
+use crate::replay::InUse;
 use crate::report::text::oom;
 use crate::report::text::stack::place;
 use crate::report::wording::ordinal;
 use crate::symbols::Symbols;
-use crate::trace::DeviceInfo;
 
 /// What a process held and how it ended. Sizes are bytes; a key that is null is not known.
 #[derive(Debug, Serialize)]
@@ -52,18 +52,12 @@ pub struct ProcessRecord {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceRecord {
-    /// As the process saw it.
-    pub ordinal: Option<u8>,
-    pub uuid: Option<String>,
+    #[serde(flatten)]
+    pub figures: DeviceFigures,
     pub name: Option<String>,
-    pub total_bytes: Option<u64>,
-    pub cap_bytes: Option<u64>,
-    pub group_cap_bytes: Option<u64>,
-    /// Recorded allocations, without contexts.
-    pub peak_bytes: u64,
-    pub peak_at_s: f64,
     /// All memory of the process at the peak, split.
-    pub in_use_at_peak: Option<InUseFacts>,
+    #[cfg_attr(test, schemars(with = "Option<crate::replay::InUseFacts>"))]
+    pub in_use_at_peak: Option<InUse>,
     /// The cap, else the size of the card.
     pub limit_bytes: Option<u64>,
     /// The part of the limit that was not used even at the peak, 0 to 1.
@@ -74,9 +68,6 @@ pub struct DeviceRecord {
     /// Most that it may differ by, where samples stand for events of a part of the time, or of all of it. 0: all is known by
     /// events.
     pub held_gib_hours_error: Option<f64>,
-    pub live_bytes: u64,
-    pub refused_by_cap: u64,
-    pub refused_by_driver: u64,
     pub by_library_at_peak: Option<BTreeMap<String, u64>>,
     /// Null also where no blocks of a framework's cache were recorded.
     pub by_role_at_peak: Option<BTreeMap<String, u64>>,
@@ -100,51 +91,19 @@ pub struct OomRecord {
     pub line: Option<String>,
 }
 
-impl DeviceRecord {
-    /// The most that the process used of its limit.
-    pub(super) fn most_used(&self) -> u64 {
-        let counted = self.in_use_at_peak.as_ref().map(|in_use| in_use.counted_by_cap_bytes);
-        counted.unwrap_or(self.peak_bytes)
-    }
-
-    fn of_info(id: DeviceId, info: Option<&DeviceInfo>) -> DeviceRecord {
-        DeviceRecord {
-            ordinal: ordinal(id),
-            uuid: info.map(DeviceInfo::uuid_text),
-            name: info.map(|info| info.name.clone()),
-            total_bytes: info.map(|info| info.total_bytes),
-            cap_bytes: None,
-            group_cap_bytes: None,
-            peak_bytes: 0,
-            peak_at_s: 0.0,
-            in_use_at_peak: None,
-            limit_bytes: None,
-            never_used_share: None,
-            held_gib_hours: None,
-            held_gib_hours_error: None,
-            live_bytes: 0,
-            refused_by_cap: 0,
-            refused_by_driver: 0,
-            by_library_at_peak: None,
-            by_role_at_peak: None,
-        }
-    }
-
-    /// With what follows from cap, card and peak.
-    fn with_limit(mut self) -> DeviceRecord {
-        let caps = [self.cap_bytes, self.group_cap_bytes, self.total_bytes];
-        self.limit_bytes = caps.into_iter().flatten().filter(|bytes| *bytes > 0).min();
-        let unused = |limit: u64| share(limit.saturating_sub(self.most_used()), limit);
-        self.never_used_share = self.limit_bytes.map(unused);
-        self
-    }
-}
-
 /// The source of a process whose events were all read, with all that follows from them.
 pub(super) const IN_FULL: &str = "events";
 
-/// A process without its devices and findings.
-fn begin(header: &Header, trace: &std::path::Path, source: &'static str) -> ProcessRecord {
+/// `in_full`: the process, where its events were all read, after [`Process::look_closer`].
+pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> ProcessRecord {
+    let fatal = in_full.and_then(|process| process.fatal.first());
+    let source = match figures.source {
+        _ if in_full.is_some() => IN_FULL,
+        Source::Events => "replay",
+        Source::Summary => "summary",
+        Source::Totals => "totals",
+    };
+    let header = &figures.header;
     ProcessRecord {
         schema: SCHEMA,
         run: String::new(),
@@ -154,116 +113,63 @@ fn begin(header: &Header, trace: &std::path::Path, source: &'static str) -> Proc
         rank: header.rank,
         world_size: header.world_size,
         executable: header.executable.clone(),
-        trace: trace.display().to_string(),
+        trace: figures.trace.display().to_string(),
         started_unix_s: rounded(header.start_unix_ns as f64 / 1e9),
-        duration_s: 0.0,
-        ended: "unknown",
+        duration_s: rounded(figures.last_ns as f64 / 1e9),
+        ended: figures.end().name(),
         source,
-        devices: Vec::new(),
-        out_of_memory: None,
-        advice: None,
+        devices: devices(figures, in_full),
+        out_of_memory: in_full.zip(fatal).map(|(process, fatal)| oom_record(process, fatal)),
+        advice: fatal.and_then(advice_record),
         leaks: None,
     }
 }
 
-/// Of a process that was not read in full.
-pub(super) fn of_rank(rank: &Rank) -> ProcessRecord {
-    let classifier = StackClassifier::new(&rank.symbols, &rank.header);
-    let held = held_at(rank, &classifier, SummaryMoment::Peak);
-    let holders = classifier.holders(&held, GroupBy::Library);
-    let source = match rank.source {
-        Source::Events => "replay",
-        Source::Summary => "summary",
-        Source::Totals => "totals",
+fn devices(figures: &ProcessFigures, in_full: Option<&Process>) -> Vec<DeviceRecord> {
+    let who = in_full.and_then(|process| process.who.as_ref());
+    let symbols = who.map_or(&figures.symbols, |who| &who.symbols);
+    let classifier = StackClassifier::new(symbols, &figures.header);
+    let held = match (in_full, who) {
+        (None, _) if figures.source == Source::Totals => None,
+        (None, _) => Some(Cow::Owned(held_at(figures, &classifier, SummaryMoment::Peak))),
+        (Some(_), who) => who.map(|who| Cow::Borrowed(&who.peak)),
     };
-    let device = |(id, device): (&DeviceId, &RankDevice)| {
-        DeviceRecord {
-            peak_bytes: device.peak_bytes,
-            peak_at_s: rounded(device.peak_ns as f64 / 1e9),
-            live_bytes: device.live_bytes,
-            refused_by_cap: device.refused_by_cap,
-            refused_by_driver: device.refused_by_driver,
-            held_gib_hours: device.held_gib_hours.map(|[held, _]| rounded(held)),
-            held_gib_hours_error: device.held_gib_hours.map(|[_, error]| rounded(error)),
-            by_library_at_peak: (rank.source != Source::Totals).then(|| {
-                let here = holders.iter().filter(|holder| holder.device == *id);
-                by_library(here.map(|holder| {
-                    let free = holder.stack.is_free_cache();
-                    (free, holder.library.as_deref(), holder.bytes)
-                }))
-            }),
-            ..DeviceRecord::of_info(*id, device.info.as_ref())
-        }
-        .with_limit()
-    };
-    ProcessRecord {
-        duration_s: rounded(rank.last_ns as f64 / 1e9),
-        ended: rank.end().name(),
-        devices: rank.devices.iter().map(device).collect(),
-        ..begin(&rank.header, &rank.trace, source)
-    }
-}
-
-/// Of a process whose events were all read, after [`Process::look_closer`].
-pub(super) fn of_process(process: &Process) -> ProcessRecord {
-    let fatal = process.fatal.first();
-    let end = match process.ended_in_order() {
-        _ if fatal.is_some() => RankEnd::OutOfMemory,
-        _ if process.running => RankEnd::Running,
-        true => RankEnd::InOrder,
-        false => RankEnd::CutOff,
-    };
-    ProcessRecord {
-        duration_s: rounded(process.ending.last_ns as f64 / 1e9),
-        ended: end.name(),
-        devices: process.devices().map(|(id, device)| of_device(process, id, device)).collect(),
-        out_of_memory: fatal.map(|fatal| oom_record(process, fatal)),
-        advice: fatal.and_then(advice_record),
-        ..begin(&process.header, &process.trace, IN_FULL)
-    }
-}
-
-fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -> DeviceRecord {
-    let by_library_at_peak =
-        process.who.as_ref().map(|who| {
-            let classifier = StackClassifier::new(&who.symbols, &process.header);
-            let holders = classifier.holders(&who.peak, GroupBy::Library);
-            let here = holders.iter().filter(|holder| holder.device == id);
-            by_library(here.map(|holder| {
-                (holder.stack.is_free_cache(), holder.library.as_deref(), holder.bytes)
-            }))
-        });
-    let roles = process.who.as_ref().and_then(|who| who.peak_roles.as_ref());
-    let by_role_at_peak = roles.map(|roles| {
+    let holders = held.map(|held| classifier.holders(&held, GroupBy::Library));
+    let roles = who.and_then(|who| who.peak_roles.as_ref());
+    let of_roles = |roles: &HeldByRole, id| {
         let sums = roles.of_device(id).into_iter();
         sums.map(|(role, held)| (role.name().to_string(), held.bytes)).collect()
-    });
-    let over_time = process.held_over_time(id);
-    DeviceRecord {
-        cap_bytes: device.cap_bytes,
-        group_cap_bytes: device.group_cap_bytes,
-        peak_bytes: device.peak.bytes,
-        peak_at_s: rounded(device.peak.time_ns as f64 / 1e9),
-        in_use_at_peak: Some(InUseFacts::of(&device.peak.in_use)),
-        held_gib_hours: over_time.map(|held| rounded(held.gib_hours())),
-        held_gib_hours_error: over_time.map(|held| rounded(held.error_gib_hours())),
-        live_bytes: device.live_bytes,
-        refused_by_cap: device.refused_by_cap,
-        refused_by_driver: device.refused_by_driver,
-        by_library_at_peak,
-        by_role_at_peak,
-        ..DeviceRecord::of_info(id, process.definitions.device(id))
-    }
-    .with_limit()
+    };
+    let device = |device: &DeviceFigures| {
+        let of_total = [device.cap_bytes, device.group_cap_bytes, device.total_bytes];
+        let limit_bytes = of_total.into_iter().flatten().filter(|bytes| *bytes > 0).min();
+        let in_use = device.in_use_at_peak.filter(|_| in_full.is_some());
+        let most_used = in_use.map_or(device.peak_bytes, |in_use| in_use.counted_by_cap());
+        let unused = |limit: u64| share(limit.saturating_sub(most_used), limit);
+        DeviceRecord {
+            name: device.info.as_ref().map(|info| info.name.clone()),
+            in_use_at_peak: in_use,
+            limit_bytes,
+            never_used_share: limit_bytes.map(unused),
+            held_gib_hours: device.held_gib_hours.map(|[held, _]| rounded(held)),
+            held_gib_hours_error: device.held_gib_hours.map(|[_, error]| rounded(error)),
+            by_library_at_peak: holders.as_ref().map(|holders| by_library(holders, device.id)),
+            by_role_at_peak: roles.map(|roles| of_roles(roles, device.id)),
+            figures: device.clone(),
+        }
+    };
+    figures.devices.values().map(device).collect()
 }
 
-/// Sums by the name of the library. What is free in a framework's cache is no library's.
-fn by_library<'h>(
-    holders: impl Iterator<Item = (bool, Option<&'h str>, u64)>,
-) -> BTreeMap<String, u64> {
+/// Sums of a device by the name of the library. What is free in a framework's cache is no library's.
+fn by_library(holders: &[Holder], id: DeviceId) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
-    for (free, library, bytes) in holders.filter(|(_, _, bytes)| *bytes > 0) {
-        add(&mut all, if free { "free in cache" } else { library.unwrap_or("unknown") }, bytes);
+    for holder in holders.iter().filter(|holder| holder.device == id && holder.bytes > 0) {
+        let name = match holder.stack.is_free_cache() {
+            true => "free in cache",
+            false => holder.library.as_deref().unwrap_or("unknown"),
+        };
+        add(&mut all, name, holder.bytes);
     }
     bounded(all)
 }

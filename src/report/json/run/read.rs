@@ -3,7 +3,7 @@
 use super::job::{self, Ended, JobRecord};
 use super::process::{self, ProcessRecord};
 use crate::analysis::leaks::{Leaks, Suppressions};
-use crate::analysis::ranks::{Rank, failed, read_within};
+use crate::analysis::ranks::{ProcessFigures, failed, read_within};
 use crate::analysis::{Bound, Collect, Moment, Process, RolesOf, Wanted, parallel};
 use crate::trace::Trace;
 
@@ -49,7 +49,7 @@ pub fn read(traces: &[Trace], judged: Judged, bound: &Bound, ended: Ended) -> Ru
         .zip(&ranks)
         .enumerate()
         .map(|(index, (record, rank))| {
-            let mut record = record.unwrap_or_else(|| process::of_rank(rank));
+            let mut record = record.unwrap_or_else(|| process::record(rank, None));
             if let Some(leaks) = judged.leaks.and_then(|leaks| leaks.get(index)) {
                 record.leaks = Some(process::leaks(leaks, judged.least));
             }
@@ -62,11 +62,12 @@ pub fn read(traces: &[Trace], judged: Judged, bound: &Bound, ended: Ended) -> Ru
 }
 
 /// The processes to be read in full.
-fn chosen(traces: &[Trace], ranks: &[Rank]) -> Vec<usize> {
+fn chosen(traces: &[Trace], ranks: &[ProcessFigures]) -> Vec<usize> {
     if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= SHORT_RUN {
         return (0..traces.len()).collect();
     }
-    let mut chosen: Vec<usize> = failed(ranks).iter().take(MOST_FAILED).map(|it| it.rank).collect();
+    let mut chosen: Vec<usize> =
+        failed(ranks).iter().take(MOST_FAILED).map(|it| it.index).collect();
     let highest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
     chosen.extend(highest);
     chosen.sort_unstable();
@@ -82,7 +83,7 @@ fn in_full(trace: &Trace, judged: Judged) -> ProcessRecord {
     let rules = Suppressions::default();
     let wanted = Wanted { fatal: true, holders: true, leaks: leaks.then_some((&rules, 0)) };
     let found = process.look_closer(trace, wanted);
-    let mut record = process::of_process(&process);
+    let mut record = process::record(&ProcessFigures::of(&process), Some(&process));
     record.leaks = found.map(|found| process::leaks(&found, judged.least));
     record
 }

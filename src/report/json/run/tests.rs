@@ -58,7 +58,8 @@ fn without_time_the_figures_are_those_of_summary_and_totals() {
     assert_eq!(sources, ["summary", "totals"]);
     let ended: Vec<&str> = processes.iter().map(|process| process.ended).collect();
     assert_eq!(ended, ["in_order", "cut_off"]);
-    let peaks: Vec<u64> = processes.iter().map(|it| it.devices[0].peak_bytes / MIB).collect();
+    let peaks: Vec<u64> =
+        processes.iter().map(|it| it.devices[0].figures.peak_bytes / MIB).collect();
     assert_eq!(peaks, [100, 300]);
     for process in &processes {
         let device = &process.devices[0];
