@@ -86,7 +86,8 @@ fn blocks(
     let mut found: BTreeMap<u64, (HistoryBlock, Ground)> = BTreeMap::new();
     for entry in &device.entries {
         let gone = matches!(entry.action, Action::FreeRequested | Action::FreeCompleted);
-        if (gone || entry.action == Action::Alloc) && seen.insert(entry.address) && gone {
+        let first = (gone || entry.action == Action::Alloc) && seen.insert(entry.address);
+        if first && gone {
             let block = HistoryBlock {
                 address: entry.address,
                 size: rounding::block_size(conf, entry.size),
