@@ -1,6 +1,6 @@
 //! How findings are written as JSON.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Serialize, Serializer};
 
@@ -28,7 +28,7 @@ pub fn version<S: Serializer>(version: &u32, to: S) -> Result<S::Ok, S::Error> {
 }
 
 /// A path, also one that is not UTF-8.
-pub fn path<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error> {
+pub fn path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
 

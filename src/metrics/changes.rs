@@ -88,7 +88,8 @@ fn between(
                 ..facts(process, known, now, EventKind::CapChanged, Some(device), &message)
             });
         }
-        let by: [(_, fn(&LiveDevice) -> u64); 2] =
+        type Figure = fn(&LiveDevice) -> u64;
+        let by: [(_, Figure); 2] =
             [("cap", |of| of.refused_by_cap), ("driver", |of| of.refused_by_driver)];
         for (by, refused) in by {
             let refusals = refused(device).saturating_sub(was.map_or(0, refused));
