@@ -49,11 +49,11 @@ struct Exporter {
 
 impl Exporter {
     fn start(memory: &SharedMemory, listen: &str, sim: &[(&str, &str)]) -> Exporter {
-        let mut child = command(memory, &["metrics", "--listen", listen])
-            .envs(sim.iter().copied())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Exporter::spawn(command(memory, &["metrics", "--listen", listen]).envs(sim.iter().copied()))
+    }
+
+    fn spawn(command: &mut Command) -> Exporter {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit("metrics at ").next().unwrap().to_string();
@@ -255,11 +255,7 @@ fn a_process_of_other_namespaces_is_exported_until_it_is_killed() {
     }
     let mut command = Command::new(vramtrace().get_program());
     command.args(["metrics", "--listen", "127.0.0.1:0"]).env("VRAMTRACE_LIVE_DIR", &given);
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit("metrics at ").next().unwrap().to_string();
-    let exporter = Exporter { child, address };
+    let exporter = Exporter::spawn(&mut command);
     assert_eq!(of_job(&exporter.scrape(), &job)["vramtrace_processes{}"], 1.0);
     // SAFETY: a process of the test's own: all of the namespace dies with it.
     unsafe { libc::kill(child_of(process.pid()), libc::SIGKILL) };
