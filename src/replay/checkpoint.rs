@@ -92,7 +92,7 @@ impl<O: Observer> Apply<'_, O> {
                 for device in self.state.devices.values_mut() {
                     device.cache.resume_reported();
                 }
-                self.observer.on_resume(self.at, &self.state);
+                self.observer.on_resume(self.at, self.state);
             }
             _ => {}
         }

@@ -81,7 +81,7 @@ impl CacheState {
             self.ranges.add(mapping.address, mapped(mapping, live, space), live);
         }
         for piece in space.asleep() {
-            self.put_asleep(&piece, reservation_of(piece.address, space));
+            self.put_asleep(piece, reservation_of(piece.address, space));
         }
     }
 

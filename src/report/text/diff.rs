@@ -60,7 +60,7 @@ pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String 
             sums(of).into_iter().map(|(name, change)| (name, change, String::new())),
         ));
         for (title, parts) in [("by role", &of.roles), ("by library", &of.libraries)] {
-            let name = |name| if name == "" { "?" } else { name };
+            let name = |name| if str::is_empty(name) { "?" } else { name };
             let parts =
                 changed(parts).take(top).map(|(of, change)| (name(of), change, String::new()));
             out.push_str(&below(table(title, parts)));

@@ -70,7 +70,7 @@ fn the_soft_limit_is_reported_once_a_crossing() {
     let process = process.end();
     let device = device(&process);
     has(
-        &device,
+        device,
         json!({
             "cap_warn_bytes": 2048 * MIB, "cap_warn_crossings": crossings as u64 + 1,
             "refused_by_cap": 0, "cap_mode": "refuse"
