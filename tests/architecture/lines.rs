@@ -195,7 +195,8 @@ fn repository() -> BTreeMap<String, PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let (path, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
             let name = name.to_string_lossy();
-            let is_built = matches!(&*name, "target" | "node_modules" | "dist" | "__pycache__");
+            let is_built =
+                matches!(&*name, "target" | "node_modules" | "dist" | "generated" | "__pycache__");
             if name.starts_with('.') || is_built {
                 continue;
             }
