@@ -45,7 +45,6 @@ mod run_fix;
 mod run_names;
 mod run_records;
 mod run_summary;
-mod run_wait;
 mod select;
 mod steps;
 #[cfg(feature = "top")]

@@ -8,7 +8,6 @@ use vramtrace_format::{capspec, recordspec, stackspec};
 
 use super::gate::{self, Gate};
 use super::run_fix::{self, Fix};
-use super::run_wait::{self, TIME_IS_UP, Waited};
 use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -24,8 +23,7 @@ use crate::live_processes::group;
         The command's exit status is passed through, signals are passed on to it. 127: no such \
         command; 126: it cannot be run; 2: bad input, nothing was run. 1: the command ended with \
         0, and --require, --fail-on-leak or --max-peak failed; a command that fails keeps its own \
-        status, and the reasons are on stderr. 75: --wait-max passed before --wait-for was there, \
-        nothing was run.",
+        status, and the reasons are on stderr.",
     after_help = "Examples:\n  \
         vramtrace run python train.py\n  \
         vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace torchrun train.py\n  \
@@ -33,7 +31,6 @@ use crate::live_processes::group;
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
         vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
         vramtrace run --fix=on-oom python train.py\n  \
-        vramtrace run --wait-for 40GiB --wait-max 30m python train.py\n  \
         vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -102,8 +99,6 @@ pub struct Args {
     gate: gate::Args,
     #[command(flatten)]
     fix: run_fix::Args,
-    #[command(flatten)]
-    wait: run_wait::Args,
     /// The command and its arguments: all words from the first one that is no option of ours, or
     /// from `--` on
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -113,7 +108,6 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let simulate = || args.simulate.as_deref().map(Simulated::new).transpose();
     let simulated = simulate()?;
-    let waits_for = run_wait::asked(&args.wait, simulated.is_some())?;
     let command = python::resolved(args.command)?;
     let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
@@ -153,13 +147,6 @@ pub fn run(args: Args) -> Outcome {
     settings.extend(args.per_tensor.then(per_tensor).into_iter().flatten());
     let output = Output::new(out.as_deref())?;
     let gate = Gate::new(args.gate, !output.is_off())?;
-    // Dropping it says that the run has ended.
-    let ticket = match run_wait::wait(&args.wait, waits_for)? {
-        Waited::Start(ticket) => ticket,
-        Waited::TimeIsUp => return Ok(TIME_IS_UP),
-    };
-    // Others may have recorded into the same directory meanwhile.
-    let output = if ticket.is_some() { Output::new(out.as_deref())? } else { output };
     let run_once =
         |simulated, output, fix: Option<(&'static str, OsString)>| -> Result<_, Failure> {
             let launch = Launch {

@@ -3,7 +3,6 @@
 mod calls;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod cards;
-pub mod free;
 
 use self::calls::Calls;
 use super::Error;

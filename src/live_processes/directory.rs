@@ -100,14 +100,6 @@ impl PageDirectory {
         if in_memory { Ok(directory) } else { Err(PageProblem::NotInMemory(path.into())) }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn opened(&self) -> &Directory {
-        &self.opened
-    }
-
     pub fn names(&self) -> Result<impl Iterator<Item = String>, PageProblem> {
         let names = self.opened.names();
         let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;

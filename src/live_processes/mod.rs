@@ -16,7 +16,6 @@ pub mod owner;
 pub mod places;
 pub mod process;
 mod segment;
-pub mod wait_queue;
 
 pub use directory::PageDirectory;
 

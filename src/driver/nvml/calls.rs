@@ -1,6 +1,6 @@
 //! Calls of NVML that its users share. The types are those of its interface, of the versions that the names tell.
 
-use std::ffi::{CString, c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 
 use libloading::{Library, Symbol};
 
@@ -11,7 +11,6 @@ type Plain = unsafe extern "C" fn() -> c_int;
 type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
 type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
 type HandleAt = unsafe extern "C" fn(c_uint, *mut Handle) -> c_int;
-type HandleOf = unsafe extern "C" fn(*const c_char, *mut Handle) -> c_int;
 type MemoryOf = unsafe extern "C" fn(Handle, *mut Memory) -> c_int;
 type ProcessesOf = unsafe extern "C" fn(Handle, *mut c_uint, *mut Process) -> c_int;
 
@@ -121,13 +120,6 @@ impl Calls {
         let name = "nvmlDeviceGetHandleByIndex_v2";
         // SAFETY: the type of the function.
         unsafe { self.value::<HandleAt, _>(name, |ask, handle| ask(index, handle)) }
-    }
-
-    /// `uuid`: as `nvidia-smi -L` shows it.
-    pub fn handle_of(&self, uuid: &str) -> Option<Handle> {
-        let (name, uuid) = ("nvmlDeviceGetHandleByUUID", CString::new(uuid).ok()?);
-        // SAFETY: the type of the function, and a C string.
-        unsafe { self.value::<HandleOf, _>(name, |ask, handle| ask(uuid.as_ptr(), handle)) }
     }
 
     pub fn memory(&self, handle: Handle) -> Option<Memory> {

@@ -20,4 +20,3 @@ mod services;
 mod swallowed;
 mod switch;
 mod top;
-mod waiting;
