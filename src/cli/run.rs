@@ -7,7 +7,7 @@ use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, recordspec, stackspec};
 
 use super::gate::{self, Gate};
-use super::run_fix::{self, Fix};
+use super::run_fix::{self, When};
 use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -74,10 +74,6 @@ pub struct Args {
     /// [env: VRAMTRACE_OVERHEAD]
     #[arg(long, value_name = "PERCENT")]
     overhead: Option<String>,
-    /// Have TensorFlow and JAX take each tensor from the driver, so that each has its line (sets
-    /// TF_GPU_ALLOCATOR and XLA_PYTHON_CLIENT_ALLOCATOR); it costs speed
-    #[arg(long)]
-    per_tensor: bool,
     /// Where the reason of an out-of-memory is written: `stderr`, `file` (beside the trace, with
     /// the end .oom.txt) or `off` [env: VRAMTRACE_OOM_REPORT]
     #[arg(long, value_name = "WHERE")]
@@ -97,8 +93,12 @@ pub struct Args {
     require: bool,
     #[command(flatten)]
     gate: gate::Args,
-    #[command(flatten)]
-    fix: run_fix::Args,
+    /// If the command ends out of memory and another setting of PyTorch's allocator fits (replayed),
+    /// start it again once with that setting. It then writes its files, logs and checkpoints again:
+    /// the option is the permission for that. Exit status: that of the second run. Not if it read
+    /// standard input, or sets PYTORCH_CUDA_ALLOC_CONF itself, or is one rank of a job
+    #[arg(long, value_name = "WHEN", value_enum)]
+    fix: Option<When>,
     /// The command and its arguments: all words from the first one that is no option of ours, or
     /// from `--` on
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -107,7 +107,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let simulate = || args.simulate.as_deref().map(Simulated::new).transpose();
-    let simulated = simulate()?;
+    // What is wrong with it is said before anything else is done.
+    simulate()?;
     let command = python::resolved(args.command)?;
     let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
@@ -119,8 +120,6 @@ pub fn run(args: Args) -> Outcome {
         let wrong = |why| Failure::new(format!("--cap (or VRAMTRACE_CAP) `{cap}`: {why}"));
         capspec::parse(cap).map_err(wrong)?;
     }
-    let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
-    let out = args.out.or_else(by_variable);
     let job = args.job_cap.as_deref().map(job).transpose()?;
     let sampled = args.sampled.then(|| "sampled".to_string());
     let checked: [(_, _, _, Check); 8] = [
@@ -139,49 +138,39 @@ pub fn run(args: Args) -> Outcome {
             wrong(OomReport::parse(text))
         }),
     ];
-    let mut settings: Vec<(&'static str, OsString)> = Vec::new();
+    let mut settings: Vec<Setting> = Vec::new();
     settings.extend(job.as_ref().map(|job| ("VRAMTRACE_CAP_GROUP", job.variable.clone())));
     for (option, variable, given, check) in checked {
         settings.extend(setting(option, variable, given, check)?);
     }
-    settings.extend(args.per_tensor.then(per_tensor).into_iter().flatten());
-    let output = Output::new(out.as_deref())?;
-    let gate = Gate::new(args.gate, !output.is_off())?;
-    let run_once =
-        |simulated, output, fix: Option<(&'static str, OsString)>| -> Result<_, Failure> {
-            let launch = Launch {
-                command: command.clone(),
-                cap: args.cap.clone(),
-                settings: settings.iter().cloned().chain(fix).collect(),
-                output,
-                simulated,
-                quiet_stdout: false,
-            };
-            let ended = launch.run()?;
-            run_names::add(&ended);
-            run_summary::print(&ended);
-            Ok(ended)
+    let recorded = !Output::new(args.out.as_deref())?.is_off();
+    if args.fix.is_some() && !recorded {
+        return Err(Failure::new(
+            "--fix needs a trace: give --out (or VRAMTRACE_OUT) a place instead of `off`",
+        ));
+    }
+    let gate = Gate::new(args.gate, recorded)?;
+    let run_once = |fix: Option<Setting>| -> Result<RunResult, Failure> {
+        let launch = Launch {
+            command: command.clone(),
+            cap: args.cap.clone(),
+            settings: settings.iter().cloned().chain(fix).collect(),
+            output: Output::new(args.out.as_deref())?,
+            simulated: simulate()?,
+            quiet_stdout: false,
         };
-    let run_all = || -> Result<RunResult, Failure> {
-        let fix = Fix::new(&args.fix, &output)?;
-        let first = run_once(simulated, output, None)?;
-        match fix.and_then(|fix| fix.again(&first)) {
-            None => Ok(first),
-            Some(Err(why)) => {
-                message(format_args!("--fix=on-oom: the command is not started again: {why}"));
-                Ok(first)
-            }
-            Some(Ok(again)) => {
-                message(again.first_line());
-                let output = Output::new(out.as_deref())?;
-                let second = run_once(simulate()?, output, Some(again.variable()))?;
-                message(again.last_line(&second));
-                Ok(second)
-            }
-        }
+        let ended = launch.run()?;
+        run_names::add(&ended);
+        run_summary::print(&ended);
+        Ok(ended)
     };
-    let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
-    let ended = prepared.and_then(|()| run_all());
+    // Without the group's page every request would be refused.
+    let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
+    let prepared = job.as_ref().map_or(Ok(()), |job| group::prepare(&job.name).map_err(wrong));
+    let ended = prepared.and_then(|()| match args.fix {
+        Some(When::OnOom) => run_fix::run(run_once),
+        None => run_once(None),
+    });
     if let Some(job) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
     {
@@ -200,49 +189,23 @@ pub fn run(args: Args) -> Outcome {
         message(format_args!("--require: {missing}"));
     }
     let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
-    finish(&ended, passed && missing.is_none())
-}
-
-/// Variables that make frameworks allocate each tensor from the driver instead of from a pool, which would appear
-/// as one allocation.
-const PER_TENSOR: [(&str, &str); 2] =
-    [("TF_GPU_ALLOCATOR", "cuda_malloc_async"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")];
-
-/// The variables of [`PER_TENSOR`] that are not set in the environment.
-fn per_tensor() -> Vec<(&'static str, OsString)> {
-    message(
-        "--per-tensor: TensorFlow and JAX take each tensor from the driver; every allocation then \
-         costs a driver call, and the program runs slower. RMM has no variable for it: \
-         call rmm.reinitialize(pool_allocator=False) in the program",
-    );
-    let missing = |(name, wanted): &(&'static str, &'static str)| match std::env::var_os(name) {
-        Some(value) if !value.is_empty() => {
-            if value != *wanted {
-                let shown = value.display();
-                message(format_args!(
-                    "--per-tensor: {name}={shown} is set and stays; unset it to see tensors"
-                ));
-            }
-            false
+    match ended.status {
+        Status::Exited(DONE) if !passed || missing.is_some() => Ok(FOUND),
+        Status::Exited(code) => Ok(code),
+        Status::Signalled(signal) => {
+            signals::die_by(signal);
+            Ok(ended.status.code())
         }
-        _ => true,
-    };
-    let names = PER_TENSOR.into_iter().filter(missing);
-    names.map(|(name, value)| (name, value.into())).collect()
+    }
 }
+
+/// A variable for the recorder.
+pub type Setting = (&'static str, OsString);
 
 /// The group of processes of `--job-cap`, used by this run only.
 struct Job {
     name: String,
     variable: OsString,
-}
-
-impl Job {
-    /// Checks that processes can share the group's page. Without it every request would be refused.
-    fn prepare(&self) -> Result<(), Failure> {
-        let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
-        group::prepare(&self.name).map_err(wrong)
-    }
 }
 
 fn job(cap: &str) -> Result<Job, Failure> {
@@ -259,7 +222,7 @@ fn setting(
     variable: &'static str,
     given: Option<String>,
     check: Check,
-) -> Result<Option<(&'static str, OsString)>, Failure> {
+) -> Result<Option<Setting>, Failure> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty());
     let (name, value) = match given {
         Some(value) => (option, value),
@@ -279,16 +242,4 @@ type Check = fn(&str) -> Option<String>;
 
 fn wrong<T>(parsed: Result<T, impl Display>) -> Option<String> {
     parsed.err().map(|why| why.to_string())
-}
-
-/// The exit status: the command's, and 1 if the command succeeded and a check failed.
-fn finish(ended: &RunResult, passed: bool) -> Outcome {
-    match ended.status {
-        Status::Exited(DONE) if !passed => Ok(FOUND),
-        Status::Exited(code) => Ok(code),
-        Status::Signalled(signal) => {
-            signals::die_by(signal);
-            Ok(ended.status.code())
-        }
-    }
 }

@@ -173,30 +173,6 @@ fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded()
     assert_eq!(doctor.status.code(), Some(0), "{}", text(&doctor.stdout));
 }
 
-#[test]
-fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
-    let scratch = Scratch::new();
-    shim();
-    let script = "echo $TF_GPU_ALLOCATOR $XLA_PYTHON_CLIENT_ALLOCATOR";
-    let run = |args: &[&str], platform: Option<&str>| {
-        let mut run = vramtrace();
-        run.args(["run", "--out", "off"]).args(args).args(["sh", "-c", script]);
-        for name in ["TF_GPU_ALLOCATOR", "XLA_PYTHON_CLIENT_ALLOCATOR", "LD_PRELOAD"] {
-            run.env_remove(name);
-        }
-        run.envs(platform.map(|value| ("XLA_PYTHON_CLIENT_ALLOCATOR", value)));
-        let output = run.current_dir(&scratch.0).output().unwrap();
-        (text(&output.stdout).trim().to_string(), text(&output.stderr))
-    };
-    let (set, printed) = run(&["--per-tensor"], None);
-    assert_eq!(set, "cuda_malloc_async platform");
-    assert!(printed.contains("slower") && printed.contains("rmm.reinitialize"), "{printed}");
-    let (set, printed) = run(&["--per-tensor"], Some("bfc"));
-    assert_eq!(set, "cuda_malloc_async bfc");
-    assert!(printed.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{printed}");
-    assert_eq!(run(&[], None), (String::new(), String::new()));
-}
-
 /// `pip install .` without Rust fails at once, and says what to run.
 #[test]
 fn pip_without_rust_is_told_what_to_run() {

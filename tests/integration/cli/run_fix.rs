@@ -131,11 +131,6 @@ fn what_no_setting_fixes_is_not_started_again() {
 }
 
 #[test]
-fn a_failure_after_the_time_is_not_started_again() {
-    fixed(&["--fix-within", "1ns"], &["fixable"], |_| {}).not_again("later than --fix-within");
-}
-
-#[test]
 fn an_allocator_that_the_program_sets_is_left_to_it() {
     let set = fixed(&[], &["fixable"], |command| {
         command.env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64");
@@ -218,14 +213,8 @@ fn standard_input_that_was_read_is_gone() {
 }
 
 #[test]
-fn it_needs_a_trace_and_a_time_with_its_unit() {
-    for (options, why) in [
-        (&["--out", "off"][..], "--fix needs a trace"),
-        (&["--fix-within", "5"], "--fix-within"),
-        (&["--fix-within", "soon"], "like 90s, 5m or 1h"),
-    ] {
-        let run = fixed(options, &["fixable"], |_| {});
-        assert_eq!(run.output.status.code(), Some(2), "{}", run.stderr);
-        assert!(run.stderr.contains(why), "{}", run.stderr);
-    }
+fn it_needs_a_trace() {
+    let run = fixed(&["--out", "off"], &["fixable"], |_| {});
+    assert_eq!(run.output.status.code(), Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("--fix needs a trace"), "{}", run.stderr);
 }
