@@ -45,7 +45,7 @@ qemu-aarch64 -L "$root" "$built/vramtrace" --version
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # The demo's page takes an emulator over a minute: here the demo is written, and read there.
-target/debug/vramtrace demo --recorded --out "$work/recorded" >/dev/null
+target/debug/vramtrace demo --out "$work/recorded" >/dev/null
 qemu-aarch64 -L "$root" "$built/vramtrace" oom "$work/recorded" >"$work/oom.txt"
 grep -q "holds .*activations.py:66" "$work/oom.txt"
 

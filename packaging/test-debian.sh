@@ -132,7 +132,7 @@ exec chroot "$1" bash -eu -c '
         fi
         bin=venv$name/bin
         "$bin/vramtrace" --version
-        "$bin/vramtrace" demo --recorded --out "recorded$name" >demo.txt 2>&1
+        "$bin/vramtrace" demo --out "recorded$name" >demo.txt 2>&1
         grep -q "holds .*activations.py:66" demo.txt
         "$bin/python" check-frames.py "$bin/vramtrace" "$bin/python" frames_situations.py "out$name"
     done

@@ -36,7 +36,7 @@ fi
 # shellcheck disable=SC2086 # words
 vramtrace() { env -u LD_PRELOAD -u VRAMTRACE_OUT $run "$folder/bin/vramtrace" "$@"; }
 version=$(vramtrace --version)
-vramtrace demo --recorded --out recorded >demo.txt || fail "$folder: demo --recorded: $(tail -3 demo.txt)"
+vramtrace demo --out recorded >demo.txt || fail "$folder: demo: $(tail -3 demo.txt)"
 grep -q "holds .*activations.py:66" demo.txt || fail "$folder: the recorded demo does not name its holder"
 vramtrace env >env.txt
 grep -q "$where/$folder/lib/libvramtrace.so" env.txt || fail "$folder: env does not name its own library: $(cat env.txt)"

@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Builds the workspace and runs the demo: a small workload under the recorder, then its report. Uses the
-# NVIDIA GPU, or the simulated driver if there is none. Needs Rust and gcc.
+# Builds the workspace, compiles examples/demo.c and runs it under the recorder and a cap: a report and a timeline file.
+# Uses the NVIDIA GPU if 5 GiB of it are free, else the simulated driver. Needs Rust and gcc.
 #
-#   scripts/demo.sh [OPTION of `vramtrace demo --run`]...
+#   scripts/demo.sh [DIR]    the trace and the timeline go there [default: a new directory in TMPDIR]
 #
 #   DEMO_PROFILE=dev   uses the debug build instead of the release build
 #
-# Exit status: that of the demo; 2 for a wrong value, or if cargo is missing.
+# Exit status: 0; 1 if a step failed; 2 for a wrong value, or if cargo or gcc is missing.
 set -eu
+here=$PWD
 cd "$(dirname "$0")/.."
-if ! command -v cargo >/dev/null; then
-    echo "demo: cargo was not found: install Rust 1.88 or later (https://rustup.rs)" >&2
-    exit 2
-fi
+for tool in "cargo:install Rust 1.88 or later (https://rustup.rs)" "gcc:install gcc"; do
+    if ! command -v "${tool%%:*}" >/dev/null; then
+        echo "demo: ${tool%%:*} was not found: ${tool#*:}" >&2
+        exit 2
+    fi
+done
 profile=${DEMO_PROFILE:-release}
 case $profile in
     release) built=release targets=() ;;
@@ -20,10 +23,29 @@ case $profile in
     dev) built=debug targets=(--lib --bins --examples) ;;
     *) echo "demo: DEMO_PROFILE is '$profile': must be release or dev" >&2; exit 2 ;;
 esac
+echo "== cargo build: the recorder, the command and the simulated driver; the first time takes minutes"
 cargo build --profile "$profile" --workspace "${targets[@]}" --quiet
-where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX")
-bin=$PWD/target/$built
+vramtrace=${CARGO_TARGET_DIR:-$PWD/target}/$built/vramtrace
+case ${1:-} in
+    "") where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX") ;;
+    *) where=$(cd "$here" && mkdir -p "$1" && cd "$1" && pwd) ;;
+esac
+echo "== gcc: examples/demo.c"
+gcc -g -pthread -o "$where/demo" examples/demo.c -ldl
 cd "$where"
-echo "The demo runs in $where"
+simulate=()
+if ! ./demo check 2>/dev/null; then
+    echo "== no GPU with 5 GiB free: the demo runs on a simulated one"
+    simulate=(--simulate)
+fi
+echo "== vramtrace run --cap 4GiB ./demo"
+"$vramtrace" run --cap 4GiB "${simulate[@]}" --out demo.vtrace ./demo
+echo "== vramtrace report"
+"$vramtrace" report demo.vtrace
+echo "== vramtrace export"
+"$vramtrace" export demo.vtrace --force -o timeline.perfetto-trace
 echo
-"$bin/vramtrace" demo --run "$@"
+echo "The trace:     $where/demo.vtrace"
+echo "The timeline:  $where/timeline.perfetto-trace  (open it in https://ui.perfetto.dev)"
+echo "The leak:      $vramtrace leaks $where/demo.vtrace"
+echo "Your program:  $vramtrace run --cap 8GiB python train.py"

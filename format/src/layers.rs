@@ -295,10 +295,6 @@ impl Places {
         if is_plumbing(name) || is_of_interpreter(library) || self.is_patching(library) {
             return Layer::Plumbing;
         }
-        // The function through which `vramtrace demo` calls the driver.
-        if name == "vramtrace" && file.ends_with("src/driver/mod.rs") {
-            return Layer::Plumbing;
-        }
         let of_others = ["/rustc/", "/.cargo/registry/", "/usr/include/", "/usr/lib/gcc/"];
         if of_others.iter().any(|part| file.contains(part)) {
             return Layer::Framework;

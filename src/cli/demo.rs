@@ -1,141 +1,113 @@
-//! `vramtrace demo`: explains a recorded run. With `--run` it records a small program with phases, a leak,
-//! fragmentation and refused requests under a cap, prints the report and writes a timeline.
+//! `vramtrace demo`: a recorded training run that comes with the command, why it was out of memory, as text and as a
+//! page; and which batch would fit, by two small recorded batches. Needs no GPU and no PyTorch.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
-use vramtrace_reader::units::gib;
+use vramtrace_reader::files::{self, Directory};
 
-use super::demo_recorded;
-use crate::console::message;
-use crate::driver::{self, Driver};
+use super::output::Output;
 use crate::error::{DONE, Failure, Outcome};
-use crate::launch::child::Status;
-use crate::launch::output::{Output, from_here};
-use crate::launch::simulate::{self, Simulated};
-use crate::launch::{Launch, library, signals};
+use crate::launch::output::{Output as RunOutput, from_here};
 
-/// The hidden command that runs the recorded program (`demo_workload.rs`).
-pub const WORKLOAD: &str = "__demo-workload";
-/// The cap of the program, as `--cap` takes it: less than the program asks for, so that requests are refused.
-pub const CAP: &str = "4GiB";
-/// Free bytes that a GPU must have; with fewer the demo uses the simulated GPU.
-const NEEDED: u64 = 5 << 30;
+/// A trace, as it was recorded or imported. `assets/record-demo.sh` makes another one.
+const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
+const NAME: &str = "recorded.vtrace";
+/// The same model at two batches, whose larger ones were really run (docs/fits.md).
+const BATCHES: [(&str, &[u8]); 2] = [
+    ("batch4.vtrace", include_bytes!("../../tests/data/fits/gpt2_b4.vtrace.gz")),
+    ("batch6.vtrace", include_bytes!("../../tests/data/fits/gpt2_b6.vtrace.gz")),
+];
+/// Below the run, so that the run stays one process.
+const BATCHES_IN: &str = "batches";
+const CARD: &str = "24GiB";
 
 #[derive(clap::Args)]
 #[command(
     long_about = "Explain a recorded run of PyTorch that was out of memory. The recording comes \
-        with this command; no GPU is needed.\n\n\
-        With --run: record a small program that trains in phases, leaks, fragments its memory and \
-        meets a cap of 4 GiB, print its report and write a timeline. It runs on the first GPU if \
-        5 GiB of it are free, else on a simulated one.",
-    after_help = "Examples:\n  vramtrace demo\n  vramtrace demo --run"
+        with this command; no GPU is needed.",
+    after_help = "Examples:\n  vramtrace demo"
 )]
 pub struct Args {
-    /// Record a small program, in place of reading the recorded run
-    #[arg(long)]
-    run: bool,
-    /// The same on the simulated GPU, even where there is a real one
-    #[arg(long)]
-    simulate: bool,
-    /// Read the recorded run: what happens without options
-    #[arg(long, hide = true, conflicts_with_all = ["simulate", "run"])]
-    recorded: bool,
-    /// The directory for the trace and the timeline [default: a new vramtrace-DATE-TIME/]
+    /// The directory for the recording and its page [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR")]
     out: Option<OsString>,
 }
 
 /// `execute` runs another vramtrace command, given its arguments.
 pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
-    if args.recorded || !(args.run || args.simulate) {
-        return demo_recorded::run(args.out, execute);
+    let directory = directory(args.out)?;
+    let trace = directory.join(NAME);
+    unpack(&trace, RECORDED)?;
+    let batches = directory.join(BATCHES_IN);
+    Directory::made(&batches).map_err(|error| cannot(&batches, &error))?;
+    for (name, packed) in BATCHES {
+        unpack(&batches.join(name), packed)?;
     }
-    let simulated = match (args.simulate, find_gpu()) {
-        (false, Ok(device)) => {
-            message(format_args!("the demo runs on {device} under a cap of 4 GiB"));
-            None
-        }
-        (asked, found) => {
-            let why = match (asked, found) {
-                (false, Err(why)) => format!(" ({why})"),
-                _ => String::new(),
-            };
-            message(format_args!(
-                "the demo runs on a simulated GPU of 24 GiB{why} under a cap of 4 GiB"
-            ));
-            Some(Simulated::new(simulate::DEFAULT)?)
-        }
-    };
-    let output = Output::new(args.out.as_deref())?;
-    let executable = library::own_executable()?;
-    let command = vec![executable.into_os_string(), WORKLOAD.into()];
-    let ended = Launch {
-        command,
-        cap: Some(CAP.into()),
-        settings: Vec::new(),
-        output,
-        simulated,
-        quiet_stdout: false,
+    let shown = from_here(&trace);
+    println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
+    println!("vramtrace oom --short {shown}");
+    execute(&["oom".as_ref(), "--short".as_ref(), shown.as_ref()])?;
+    let page = trace.with_extension("html");
+    // A page that is there is an earlier demo's, or another's: nothing is overwritten.
+    if page.symlink_metadata().is_err() {
+        let page = page.as_os_str();
+        let report = ["report", "--no-hints", "--html"].map(OsStr::new);
+        execute(&[&report[..], &["-o".as_ref(), page, shown.as_ref()]].concat())?;
     }
-    .run()?;
-    match ended.status {
-        Status::Exited(DONE) => {}
-        Status::Exited(code) => {
-            return Err(Failure {
-                code,
-                message: format!("the demo's program failed with exit status {code}"),
-            });
-        }
-        Status::Signalled(signal) => {
-            signals::die_by(signal);
-            return Ok(ended.status.code());
-        }
-    }
-    let traces = ended.output.traces();
-    let [trace] = traces.as_slice() else {
-        return Err(Failure { code: 1, message: "the demo's program left no trace".into() });
-    };
-    println!();
-    let run = ended.output.shown().unwrap_or_else(|| trace.clone());
-    execute(&["report".as_ref(), "--no-hints".as_ref(), from_here(&run).as_ref()])?;
-    let timeline: PathBuf = trace.with_extension("perfetto-trace");
-    execute(&[
-        "export".as_ref(),
-        from_here(trace).as_ref(),
-        "--format=perfetto".as_ref(),
-        "--force".as_ref(),
-        "-o".as_ref(),
-        from_here(&timeline).as_ref(),
-    ])?;
-    println!("\nThe trace:      {}", from_here(trace));
-    println!("The timeline:   {}  (open it in https://ui.perfetto.dev)", from_here(&timeline));
-    println!("The leak:       vramtrace leaks {}", from_here(&run));
-    println!("Your program:   vramtrace run --cap 8GiB python train.py");
+    let batches = from_here(&batches);
+    println!("\nvramtrace fits --short {batches} --card {CARD}    # from its batches 4 and 6");
+    execute(&["fits", "--short", &batches, "--card", CARD].map(OsStr::new))?;
+    println!("\nAs a page:     {}", from_here(&page));
+    println!("Look further:  vramtrace oom {shown}");
+    println!("Your program:  vramtrace run python train.py");
     Ok(DONE)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum NoGpu {
-    #[error("no GPU is found")]
-    NotFound,
-    #[error(transparent)]
-    Driver(#[from] driver::Error),
-    #[error("{name} has only {} free", gib(*.free))]
-    Occupied { name: String, free: u64 },
+/// `out`, or a new directory.
+fn directory(out: Option<OsString>) -> Result<PathBuf, Failure> {
+    match out {
+        Some(directory) => {
+            Directory::made(Path::new(&directory))
+                .map_err(|error| cannot(Path::new(&directory), &error))?;
+            Ok(PathBuf::from(directory))
+        }
+        None => {
+            let mut output = RunOutput::new(None)?;
+            output.create()?;
+            output.shown().ok_or_else(|| Failure::new("no directory for the trace"))
+        }
+    }
 }
 
-/// The name of device 0, if it has [`NEEDED`] bytes free.
-fn find_gpu() -> Result<String, NoGpu> {
-    let driver = Driver::open().map_err(|_| NoGpu::NotFound)?;
-    let devices = driver.devices()?;
-    let first = devices.first().ok_or(NoGpu::NotFound)?;
-    driver.enter()?;
-    let memory = driver.memory();
-    let _ = driver.leave();
-    let (free, _) = memory?;
-    if free < NEEDED {
-        return Err(NoGpu::Occupied { name: first.name.clone(), free });
+/// Writes a trace. A file of that name with other contents is an error: nothing is overwritten.
+fn unpack(path: &Path, packed: &[u8]) -> Result<(), Failure> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes)?;
+    match path.symlink_metadata().map(|_| files::read(path, bytes.len() as u64)) {
+        // An earlier demo wrote it.
+        Ok(Ok(there)) if there == bytes => Ok(()),
+        Ok(_) => {
+            let shown = path.display();
+            Err(Failure::new(format!(
+                "{shown} exists and is not the recorded run: give another --out"
+            )))
+        }
+        Err(_) => Ok(Output::new(path, false)?.write(|out| out.write_all(&bytes))?),
     }
-    Ok(first.name.clone())
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    /// The recording is part of the executable and of the repository.
+    #[test]
+    fn what_ships_is_small() {
+        let batches = super::BATCHES.iter().map(|(_, packed)| packed.len()).sum::<usize>();
+        assert!(super::RECORDED.len() < 1_000_000 && batches < 250_000, "{batches}");
+    }
 }

@@ -6,8 +6,6 @@ mod cap;
 mod caveats;
 mod completions;
 mod demo;
-mod demo_recorded;
-mod demo_workload;
 mod diff;
 mod doctor;
 mod doctor_text;
@@ -111,9 +109,6 @@ enum Command {
     Disable(enable::Disable),
     /// Can a program be recorded here, and if not, why?
     Doctor(doctor::Args),
-    /// The program of the demo
-    #[command(name = demo::WORKLOAD, hide = true)]
-    DemoWorkload,
     /// Write the manual pages into a directory
     #[command(name = man::COMMAND, hide = true)]
     Man(man::Args),
@@ -203,7 +198,7 @@ fn execute(arguments: &[&OsStr]) -> Outcome {
 
 fn dispatch(cli: Cli) -> Outcome {
     // SIGPIPE ends `vramtrace report | head` without a message. `run` ignores it and waits for its command.
-    if !matches!(cli.command, Some(Command::Run(_) | Command::DemoWorkload)) {
+    if !matches!(cli.command, Some(Command::Run(_))) {
         inherited::restore_sigpipe();
     }
     let Some(command) = cli.command else { return newest::run() };
@@ -216,7 +211,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Enable(args) => enable::enable(args),
         Command::Disable(args) => enable::disable(args),
         Command::Export(args) => export::run(args),
-        Command::DemoWorkload => demo_workload::run(),
         Command::Man(args) => man::run(args, self::command()),
         Command::Report(args) => report::run(args),
         Command::Fits(args) => fits::run(args),

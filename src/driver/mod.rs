@@ -1,18 +1,14 @@
-//! A client of the CUDA driver API for `doctor` and the demo. libcuda is opened at run time, so that the command
+//! A client of the CUDA driver API for `doctor`. libcuda is opened at run time, so that the command
 //! starts on machines without it.
 
 pub mod nvml;
 pub mod runtime;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use libloading::Library;
 
 type CUresult = c_int;
-pub type DevicePointer = u64;
-pub type ContextHandle = *mut c_void;
-
-pub const OUT_OF_MEMORY: CUresult = 2;
 
 /// A driver or NVML call that failed, or a library that could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +44,6 @@ fn nvml_error(result: c_int) -> String {
 pub fn loading(error: &libloading::Error) -> String {
     use std::error::Error;
     error.source().map_or_else(|| error.to_string(), |reason| reason.to_string())
-}
-
-impl Error {
-    pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, Error::Call { result: OUT_OF_MEMORY, .. })
-    }
 }
 
 /// Names of the common error codes of the driver.
@@ -127,22 +117,7 @@ functions! {
     name = "cuDeviceGetName" unsafe (*mut c_char, c_int, c_int);
     uuid = "cuDeviceGetUuid_v2" safe (&mut [u8; 16], c_int);
     total = "cuDeviceTotalMem_v2" safe (&mut usize, c_int);
-    retain = "cuDevicePrimaryCtxRetain" safe (&mut ContextHandle, c_int);
-    release = "cuDevicePrimaryCtxRelease_v2" safe (c_int);
-    set_current = "cuCtxSetCurrent" unsafe (ContextHandle);
-    info = "cuMemGetInfo_v2" safe (&mut usize, &mut usize);
-    alloc = "cuMemAlloc_v2" safe (&mut DevicePointer, usize);
-    free = "cuMemFree_v2" safe (DevicePointer);
-    alloc_async = "cuMemAllocAsync" safe (&mut DevicePointer, usize, DefaultStream);
-    free_async = "cuMemFreeAsync" safe (DevicePointer, DefaultStream);
-    stream_wait = "cuStreamSynchronize" safe (DefaultStream);
 }
-
-/// The only stream that is used: null.
-#[repr(transparent)]
-struct DefaultStream(usize);
-
-const DEFAULT_STREAM: DefaultStream = DefaultStream(0);
 
 pub struct Driver {
     functions: Functions,
@@ -203,49 +178,5 @@ impl Driver {
             uuid,
             total_bytes: total as u64,
         })
-    }
-
-    /// Makes the first device's primary context current, until [`Driver::leave`].
-    pub fn enter(&self) -> Result<(), Error> {
-        let mut context = std::ptr::null_mut();
-        self.functions.retain.check(|call| call(&mut context, 0))?;
-        // SAFETY: the handle that the driver has just given.
-        self.functions.set_current.check(|call| unsafe { call(context) })
-    }
-
-    pub fn leave(&self) -> Result<(), Error> {
-        self.functions.release.check(|call| call(0))
-    }
-
-    /// Free and total bytes, of the current context's device.
-    pub fn memory(&self) -> Result<(u64, u64), Error> {
-        let (mut free, mut total) = (0, 0);
-        self.functions.info.check(|call| call(&mut free, &mut total))?;
-        Ok((free as u64, total as u64))
-    }
-
-    pub fn alloc(&self, bytes: u64) -> Result<DevicePointer, Error> {
-        let mut pointer = 0;
-        self.functions.alloc.check(|call| call(&mut pointer, bytes as usize))?;
-        Ok(pointer)
-    }
-
-    pub fn free(&self, pointer: DevicePointer) -> Result<(), Error> {
-        self.functions.free.check(|call| call(pointer))
-    }
-
-    /// From the device's default pool, on the default stream.
-    pub fn alloc_async(&self, bytes: u64) -> Result<DevicePointer, Error> {
-        let (mut pointer, bytes) = (0, bytes as usize);
-        self.functions.alloc_async.check(|call| call(&mut pointer, bytes, DEFAULT_STREAM))?;
-        Ok(pointer)
-    }
-
-    pub fn free_async(&self, pointer: DevicePointer) -> Result<(), Error> {
-        self.functions.free_async.check(|call| call(pointer, DEFAULT_STREAM))
-    }
-
-    pub fn wait(&self) -> Result<(), Error> {
-        self.functions.stream_wait.check(|call| call(DEFAULT_STREAM))
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a program with the recorder preloaded, for `vramtrace run`, `doctor` and `demo`.
+//! Runs a program with the recorder preloaded, for `vramtrace run` and `doctor`.
 
 pub mod child;
 pub mod elf;

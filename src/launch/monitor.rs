@@ -229,7 +229,7 @@ impl ProcessMonitor {
             message(
                 "libcudart is loaded, and it refuses the simulated driver (error 103): PyTorch and \
                  other programs on the CUDA runtime need a GPU; what works here: cuda-bindings, \
-                 cuda.core, numba-cuda, programs on the driver API, `vramtrace demo`",
+                 cuda.core, numba-cuda, programs on the driver API",
             );
         }
         if cuda && !shim {

@@ -1,5 +1,5 @@
 """The part `demo` of the GPU check: a training run that fragmentation ends, recorded under a cap; the
-file that `vramtrace demo --recorded` shows; and PyTorch's own viewer on our snapshot of it."""
+file that `vramtrace demo` shows; and PyTorch's own viewer on our snapshot of it."""
 import gzip
 import importlib.util
 import shutil

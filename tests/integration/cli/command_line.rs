@@ -102,7 +102,7 @@ fn completions_and_manual_pages_know_every_command() {
         for word in ["whatif", "fail-on-leak", "kubernetes"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
-        assert!(!script.contains("demo-workload"), "{shell} offers a hidden command");
+        assert!(!script.contains("__man"), "{shell} offers a hidden command");
     }
     std::fs::write(scratch.0.join("c.bash"), stdout(&scratch, &["completions", "bash"])).unwrap();
     let script = "source ./c.bash; COMP_WORDS=(vramtrace lea); COMP_CWORD=1; \

@@ -155,7 +155,7 @@ fn of_many_ranks_the_first_that_ended_is_reported() {
 #[test]
 fn the_recorded_run_is_narrow() {
     let scratch = Scratch::new();
-    scratch.text("demo --recorded --out .");
+    scratch.text("demo --out .");
     for (index, line) in scratch.text("oom recorded.vtrace").lines().enumerate() {
         let wide = line.chars().count();
         // Names of functions make tables wider.

@@ -19,7 +19,7 @@ fn pids(scratch: &Scratch) -> Vec<u64> {
 #[test]
 fn one_screen_unless_all_is_asked_for() {
     let scratch = Scratch::new();
-    scratch.text("demo --recorded --out .");
+    scratch.text("demo --out .");
     std::fs::rename(scratch.0.join("recorded.vtrace"), scratch.0.join("t.vtrace")).unwrap();
     let printed = |name: &str, columns: &str, more: &[&str]| {
         let mut command = vramtrace();
