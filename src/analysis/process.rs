@@ -14,9 +14,7 @@ use super::memory::CurvesObserver;
 use super::memory::holdings::HoldingsAtPeaks;
 use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
-use super::roles::{
-    Allocation, HeldByRole, Role, RoleFinder, RoleLearner, RolesAt, RolesAtPeaks, RolesByStack,
-};
+use super::roles::{HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
 use super::steps::{Place, StepObserver, Steps};
 use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver, SleepsFacts};
@@ -61,8 +59,6 @@ pub struct Process {
     pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     /// Filled by [`Process::look_closer`].
     pub who: Option<NamedHoldings>,
-    /// The roles of stacks, for [`Process::sampled`]. Filled by [`Process::look_closer`].
-    pub sampled_roles: Option<RolesByStack>,
     /// The iterations of the whole trace, if they were collected.
     pub steps: Option<Steps>,
     /// What the first pass collected.
@@ -288,7 +284,6 @@ impl Process {
             sleeps: pass.sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
-            sampled_roles: None,
             steps,
             collected,
         }
@@ -306,13 +301,15 @@ impl Process {
         let mut rests = RestsAtSleeps::new(&self.sleeps, level);
         let watched = self.collected.watched.as_ref().filter(|_| wanted.leaks.is_some());
         let mut watched_rests = watched.map(Watched::rests);
-        let roles = (holders && level == Level::Tensor).then_some((Moment::Peak, level));
+        let by_role = holders && level == Level::Tensor;
+        let mut roles = by_role.then(|| self.roles_at(trace, Moment::Peak, level));
         let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
         if holders {
             visitors.extend([&mut peaks as &mut dyn Visitor, &mut rests]);
         }
         visitors.extend(watched_rests.as_mut().map(|rests| rests as &mut dyn Visitor));
-        let roles = self.visit_with_roles(trace, visitors, roles);
+        visitors.extend(roles.as_mut().map(|roles| roles as &mut dyn Visitor));
+        self.visit(trace, &mut visitors);
         let mut fatal = post_mortems.finish();
         for fatal in &mut fatal {
             fatal.find_remedy(trace, definitions);
@@ -326,13 +323,8 @@ impl Process {
         self.fatal = fatal;
         if holders {
             self.rests = rests.found;
-            self.name_holders(peaks.found, roles);
+            self.name_holders(peaks.found, roles.map(RolesAt::of_devices));
             self.find_roles_of_engines(trace);
-            if self.sampled().is_some() {
-                let finder = self.role_finder(trace);
-                let roles = RolesByStack::new(&finder, trace, &self.definitions);
-                self.sampled_roles = Some(roles);
-            }
         }
         leaks
     }
@@ -350,14 +342,17 @@ impl Process {
             Moment::Step(_) | Moment::OutOfMemory => self.moment,
             moment => moment,
         };
-        let roles = wants_roles.then_some((moment, level));
+        let roles = wants_roles.then(|| self.roles_at(trace, moment, level));
         if !moment.is_peak() {
-            let roles = self.visit_with_roles(trace, Vec::new(), roles);
+            let roles = roles.map(|roles| roles.in_state(&self.state));
             return (Holdings::of_state(&self.state, level), roles);
         }
+        let mut roles = roles;
         let mut peaks = HoldingsAtPeaks::new(&self.state, moment, level);
-        let roles = self.visit_with_roles(trace, vec![&mut peaks], roles);
-        (peaks.found, roles)
+        let mut visitors: Vec<&mut dyn Visitor> = vec![&mut peaks];
+        visitors.extend(roles.as_mut().map(|roles| roles as &mut dyn Visitor));
+        self.visit(trace, &mut visitors);
+        (peaks.found, roles.map(RolesAt::of_devices))
     }
 
     /// Goes to places of the trace, from which the process was read.
@@ -365,33 +360,9 @@ impl Process {
         trace.visit_from(&self.collected.kept, &self.definitions, visitors);
     }
 
-    /// Visitors and, if wanted, the roles at a moment follow one pass: to the last of their places where the roles are
-    /// those of the peaks, else to the end.
-    fn visit_with_roles(
-        &self,
-        trace: &Trace,
-        visitors: Vec<&mut dyn Visitor>,
-        roles: Option<(Moment, Level)>,
-    ) -> Option<HeldByRole> {
-        let mut visitors: Vec<&mut dyn Visitor> =
-            visitors.into_iter().map(|one| one as _).collect();
-        let Some((moment, level)) = roles else {
-            self.visit(trace, &mut visitors);
-            return None;
-        };
-        let finder = self.role_finder(trace);
-        if moment == Moment::Peak
-            && let Some(mut peaks) = RolesAtPeaks::new(&finder, &self.state, level)
-        {
-            visitors.push(&mut peaks);
-            self.visit(trace, &mut visitors);
-            return Some(peaks.found);
-        }
-        let at = RolesAt::moment(&self.state, moment, level);
-        let mut visitor = &at;
-        visitors.push(&mut visitor);
-        finder.visit(trace, &self.definitions, &mut visitors, &mut |of: &Allocation| at.found(of));
-        Some(at.of_devices())
+    fn roles_at(&self, trace: &Trace, moment: Moment, level: Level) -> RolesAt {
+        let read = (trace, &self.definitions);
+        RolesAt::new(&self.role_finder(trace), read, &self.state, moment, level)
     }
 
     /// What the first pass learned about roles, or else by a pass of its own.
@@ -458,12 +429,8 @@ impl Process {
     pub fn sampled(&self) -> Option<SampledMoment> {
         let Moment::At(asked_ns) = self.moment else { return None };
         let history = self.ending.history.as_ref().filter(|_| !self.state.live_is_known())?;
-        let role = |of_framework, stack| {
-            let roles = self.sampled_roles.as_ref();
-            roles.map_or(Role::Unknown, |roles| roles.of(of_framework, stack))
-        };
         let named = (&self.header, self.trace.as_path());
-        SampledMoment::at(history, &self.definitions, named, asked_ns, role)
+        SampledMoment::at(history, &self.definitions, named, asked_ns)
     }
 
     /// The names of the stacks that hold memory. `None`: they were not looked up.

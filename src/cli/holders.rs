@@ -3,7 +3,6 @@
 use vramtrace_reader::analysis::ranks::merge;
 use vramtrace_reader::analysis::{
     GroupBy, Holder, Level, Moment, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
-    roles,
 };
 use vramtrace_reader::report::json::holders::{HoldersReport, SCHEMA, not_known};
 use vramtrace_reader::report::text::holders::{ListingOptions, listing};
@@ -104,7 +103,7 @@ fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
     let (who, by_role) = held_at((process, trace), (args.at, level), by_role, wanted);
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = match (&by_role, args.by.group()) {
-        (Some(held), _) => roles::holders(&classifier, held, level),
+        (Some(held), _) => held.holders(&classifier, level),
         (None, by) => classifier.holders(&who.live, by.unwrap_or_default()),
     };
     Found { process, who, holders }

@@ -91,7 +91,7 @@ fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree
     let tree_of = |device: DeviceId| {
         let mut tree = Tree::new(&classifier, !args.no_fold);
         match (&roles, args.by) {
-            (Some(roles), _) => tree.add_roles(roles, device),
+            (Some(roles), _) => roles.add_to(&mut tree, device),
             (None, By::Library) => tree.add_holdings(&who.live, device, Top::Library),
             (None, _) => tree.add_holdings(&who.live, device, Top::Frames),
         }

@@ -9,7 +9,7 @@ use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
 use vramtrace_reader::analysis::leaks::{
     GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
 };
-use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
+use vramtrace_reader::analysis::roles::{LiveRoles, Role, RoleLearner};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::report::text::stack::place;
 use vramtrace_reader::trace::{Definitions, Trace};
@@ -177,7 +177,7 @@ impl Followed {
 
     fn judge(&self, trace: &Trace, state: &State) -> TraceFigures {
         let definitions = self.replay.definitions();
-        let roles = |roles| RolesNow::new(roles).sums(state).into_iter().collect();
+        let roles = |roles| LiveRoles::now(roles).sums(state).into_iter().collect();
         let watched = Watched::new(self.observers.growth.clone(), state);
         let mut rests = watched.rests();
         trace.visit(definitions, &mut [&mut rests]);

@@ -1,18 +1,15 @@
 //! A moment whose events were erased: what the recorder's samples say of the part of the time around it.
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind, StackId};
+use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind};
 
 use super::holders::{GroupBy, Holder, StackClassifier};
 use super::holdings::{Held, Holdings, Owner};
 use super::named::NamedStack;
 use super::sampled_phases::SampledPhase;
-use crate::analysis::engines::Role;
 use crate::facts;
 use crate::replay::History;
 use crate::symbols::Symbols;
@@ -72,12 +69,6 @@ pub struct SampledLevel {
     /// The same by library.
     #[serde(skip)]
     pub libraries: Vec<Holder>,
-    /// Bytes at the highest sample by role, with `other` for the stacks that are not told apart. The role of a stack is that
-    /// of most of its bytes in the events that are there. Null: no stack has one.
-    pub by_role: Option<BTreeMap<&'static str, u64>>,
-    /// The same, largest first and `other` last.
-    #[serde(skip)]
-    pub roles: Vec<(&'static str, u64)>,
     /// The stacks that are not told apart, their bytes at the highest sample, and their growth in this time.
     pub other_stacks: u64,
     pub other_bytes: u64,
@@ -94,13 +85,12 @@ pub struct SampledHolder {
 }
 
 impl SampledMoment {
-    /// `role`: of a stack, at the level of a framework's blocks or of the driver. `None`: the history has nothing of this moment.
+    /// `None`: the history has nothing of this moment.
     pub fn at(
         history: &Arc<History>,
         definitions: &Definitions,
         (header, trace): (&Header, &Path),
         asked_ns: u64,
-        role: impl Fn(bool, StackId) -> Role,
     ) -> Option<SampledMoment> {
         let (tier, at) = history.at(asked_ns)?;
         let bin = &tier.bins[at];
@@ -109,28 +99,18 @@ impl SampledMoment {
         let classifier = StackClassifier::new(&symbols, header);
         let level = |device: DeviceId, figures: HistoryLevel| {
             let mut holdings = Holdings::default();
-            let mut by_role: BTreeMap<Role, u64> = BTreeMap::new();
             let of_framework = figures.of_framework;
             let here = holders.iter().filter(|holder| holder.device == device);
             for holder in here.filter(|holder| holder.of_framework == of_framework) {
                 let of_cache = of_framework;
                 let owner = Owner { of_cache, ..Owner::of_memory(device, holder.stack) };
                 holdings.add(owner, Held { bytes: holder.highest, count: 1, ..Held::default() });
-                let sum = by_role.entry(role(of_framework, holder.stack)).or_default();
-                *sum = sum.saturating_add(holder.highest);
             }
             let by = |by| {
                 let mut holders = classifier.holders(&holdings, by);
                 holders.retain(|holder| holder.bytes > 0);
                 holders
             };
-            by_role.retain(|_, bytes| *bytes > 0);
-            let has_roles = by_role.keys().any(|role| *role != Role::Unknown);
-            let by_role = by_role.into_iter().filter(|_| has_roles);
-            let mut roles: Vec<_> = by_role.map(|(role, bytes)| (role.name(), bytes)).collect();
-            roles.sort_by_key(|(_, bytes)| Reverse(*bytes));
-            let others = Some(("other", figures.other_highest)).filter(|(_, bytes)| *bytes > 0);
-            roles.extend(others.filter(|_| has_roles));
             let line = |holder: Holder| SampledHolder {
                 bytes: holder.bytes,
                 library: holder.library,
@@ -142,8 +122,6 @@ impl SampledMoment {
                 highest_bytes: figures.highest,
                 holders: by(GroupBy::Line).into_iter().map(line).collect(),
                 libraries: by(GroupBy::Library),
-                by_role: has_roles.then(|| roles.iter().copied().collect()),
-                roles,
                 other_stacks: figures.other_stacks,
                 other_bytes: figures.other_highest,
                 other_grew_bytes: figures.other_grew,

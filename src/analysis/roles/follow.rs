@@ -8,14 +8,11 @@ use std::borrow::Borrow;
 
 use vramtrace_format::{DeviceId, Header, Kind, StackId, Stamped, ThreadId};
 
-use super::Role;
-use super::at_peaks::{AtPeaks, Lived};
-use super::learned::{Learned, Site};
-use super::life::{End, Life, Progress};
-use super::rules;
-use super::stack_class::{Phase, StackClass, StackClasses};
+use super::class::{Phase, StackClass, StackClasses};
+use super::life::{End, Learned, Life, Progress, Site};
+use super::{LiveRoles, Role, rules};
 use crate::replay::{
-    AllocCause, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Visitor,
+    AllocCause, ByDevice, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Until,
 };
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -43,7 +40,8 @@ pub struct FreedAt {
 pub struct RoleFinder {
     classes: StackClasses,
     learned: Learned,
-    at_peaks: AtPeaks,
+    /// Empty where events are missing: a checkpoint lists allocations again.
+    at_peaks: ByDevice<AtPeak>,
 }
 
 impl RoleFinder {
@@ -62,23 +60,11 @@ impl RoleFinder {
         definitions: &Definitions,
         found: &mut dyn FnMut(&Allocation),
     ) {
-        self.visit(trace, definitions, &mut [], found);
-    }
-
-    /// Like [`RoleFinder::follow`], with visitors: they see a place before `found` is called for the
-    /// allocations that are live there.
-    pub fn visit(
-        &self,
-        trace: &Trace,
-        definitions: &Definitions,
-        visitors: &mut [&mut dyn Visitor],
-        found: &mut dyn FnMut(&Allocation),
-    ) {
         let mut follower =
             Follower::new(&self.classes, |life: &Life, of: &Waiting, freed: Option<FreedAt>| {
                 found(&self.decide(life, of, freed));
             });
-        trace.visit_to_end(definitions, visitors, &mut follower);
+        trace.replay(definitions, &mut follower);
         follower.end_all();
     }
 
@@ -88,12 +74,14 @@ impl RoleFinder {
         RoleObserver { follower: Follower::new(&self.classes, followed) }
     }
 
-    pub(super) fn at_peaks(&self) -> &AtPeaks {
-        &self.at_peaks
-    }
-
-    pub(super) fn role_of(&self, lived: &Lived) -> Role {
-        rules::role(&lived.life, lived.site, &self.learned)
+    /// The roles at the peak of a device, from the lives that the first pass kept. `None`: the peak is not at this place, or
+    /// events are missing.
+    pub(super) fn at_peak(&self, device: DeviceId, peak: Until) -> Option<LiveRoles> {
+        let Until::Offset(offset) = peak else { return None };
+        let at_peak = self.at_peaks.get(&device).filter(|of| of.offset == offset)?;
+        let role =
+            |of: &Ended| ((of.key, of.time_ns), rules::role(&of.life, of.site, &self.learned));
+        Some(LiveRoles(at_peak.ended.iter().map(role).collect()))
     }
 
     fn decide(&self, life: &Life, of: &Waiting, freed: Option<FreedAt>) -> Allocation {
@@ -145,10 +133,31 @@ impl RoleLearner {
     pub fn finish(mut self) -> RoleFinder {
         self.follower.end_all();
         let Follower { classes, progress, sink, .. } = self.follower;
-        let Notes { mut learned, at_peaks, .. } = sink;
+        let Notes { mut learned, mut at_peaks, events_are_missing, .. } = sink;
         learned.finish(progress);
+        if events_are_missing {
+            at_peaks = ByDevice::default();
+        }
         RoleFinder { classes, learned, at_peaks }
     }
+}
+
+/// An allocation whose life has ended. `time_ns`: of its allocation.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    key: Key,
+    time_ns: u64,
+    site: Site,
+    life: Life,
+}
+
+/// What a device had at its highest peak so far. Memory is bounded by what is live there.
+#[derive(Clone, Debug, Default)]
+struct AtPeak {
+    /// File offset of the event.
+    offset: u64,
+    /// What was allocated up to it and ended after it. Its last entry of a key and a time is the one that was live then.
+    ended: Vec<Ended>,
 }
 
 /// The facts about allocations whose life has ended.
@@ -157,23 +166,32 @@ struct Notes {
     learned: Learned,
     /// The first pass decides without the facts that it collects.
     none: Learned,
-    at_peaks: AtPeaks,
+    at_peaks: ByDevice<AtPeak>,
+    events_are_missing: bool,
 }
 
-impl Ended for Notes {
+impl Sink for Notes {
     fn ended(&mut self, life: &Life, of: &Waiting, _freed: Option<FreedAt>) {
         let site = of.site();
         self.learned.note(life, site, rules::role(life, site, &self.none));
-        let (key, time_ns) = (of.key, of.live.time_ns);
-        self.at_peaks.ended(of.made_offset, || Lived { key, time_ns, site, life: *life });
+        for at_peak in self.at_peaks.values_mut().filter(|peak| of.made_offset <= peak.offset) {
+            let (key, time_ns) = (of.key, of.live.time_ns);
+            at_peak.ended.push(Ended { key, time_ns, site, life: *life });
+        }
     }
 
+    /// Each new peak begins anew.
     fn device_changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        self.at_peaks.changed(at, device, state);
+        if state.peak.offset == Some(at.offset) {
+            let of = self.at_peaks.of(device);
+            of.offset = at.offset;
+            of.ended.clear();
+        }
     }
 
     fn events_are_missing(&mut self) {
-        self.at_peaks.events_are_missing();
+        self.events_are_missing = true;
+        self.at_peaks = ByDevice::default();
     }
 }
 
@@ -200,7 +218,7 @@ impl RoleObserver<'_> {
 }
 
 /// Receives each allocation at the end of its life.
-trait Ended {
+trait Sink {
     fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>);
 
     fn device_changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
@@ -208,7 +226,7 @@ trait Ended {
     fn events_are_missing(&mut self) {}
 }
 
-impl<F: FnMut(&Life, &Waiting, Option<FreedAt>)> Ended for F {
+impl<F: FnMut(&Life, &Waiting, Option<FreedAt>)> Sink for F {
     fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
         self(life, of, freed);
     }
@@ -219,7 +237,7 @@ struct Followed<'f> {
     list: Vec<Allocation>,
 }
 
-impl Ended for Followed<'_> {
+impl Sink for Followed<'_> {
     fn ended(&mut self, life: &Life, of: &Waiting, freed: Option<FreedAt>) {
         self.list.push(self.finder.decide(life, of, freed));
     }
@@ -266,7 +284,7 @@ struct Follower<C, F> {
     sink: F,
 }
 
-impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
+impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
     fn new(classes: C, sink: F) -> Follower<C, F> {
         let progress = Progress::default();
         Follower { classes, progress, live: Slots::default(), freed: Vec::new(), sink }
@@ -346,7 +364,7 @@ impl<C: Borrow<StackClasses>, F: Ended> Follower<C, F> {
     }
 }
 
-impl<C: Borrow<StackClasses>, F: Ended> Observer for Follower<C, F> {
+impl<C: Borrow<StackClasses>, F: Sink> Observer for Follower<C, F> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         self.allocated(at, key, live, how);
     }

@@ -1,22 +1,56 @@
-//! Bytes by role and stack at moments of a trace.
+//! The roles of what is live at a moment, and bytes by role and stack there.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
-use super::{Allocation, Role};
+use super::{Allocation, Role, RoleFinder, RoleLearner};
+use crate::analysis::holders::{Group, Holder, StackClassifier, shared_out};
 use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
+use crate::analysis::tree::Tree;
 use crate::analysis::{Level, Moment};
-use crate::replay::{Key, State, Until, Visitor};
+use crate::replay::{Key, Live, State, Until, Visitor};
+use crate::trace::{Definitions, Trace};
 
-/// The role of memory that is no allocation.
-pub(super) fn without_allocation(what: What) -> Role {
-    match what {
-        What::Free => Role::FreeCache,
-        What::Driver(cause) => Role::of_cause(cause),
-        What::Memory | What::Block => Role::Unknown,
+/// The roles of the allocations that are live at a moment, by key and time of the allocation: an address may be used again.
+#[derive(Clone, Debug, Default)]
+pub struct LiveRoles(pub(super) FxHashMap<(Key, u64), Role>);
+
+impl LiveRoles {
+    /// If the trace ended here. `learner` has followed the replay to the moment.
+    pub fn now(learner: &RoleLearner) -> LiveRoles {
+        let mut live = LiveRoles::default();
+        learner.live(&mut |of| live.add(of));
+        live
+    }
+
+    fn add(&mut self, of: &Allocation) {
+        self.0.insert((of.key, of.live.time_ns), of.role);
+    }
+
+    pub fn of(&self, key: Key, live: &Live) -> Role {
+        self.0.get(&(key, live.time_ns)).copied().unwrap_or(Role::Unknown)
+    }
+
+    /// Segments have no role at the level of the driver: their blocks have different ones.
+    pub fn of_piece(&self, piece: &Piece) -> Role {
+        match (piece.allocation, piece.what) {
+            (Some((key, live)), _) => self.of(key, live),
+            (None, What::Free) => Role::FreeCache,
+            (None, What::Driver(cause)) => Role::of_cause(cause),
+            (None, What::Memory | What::Block) => Role::Unknown,
+        }
+    }
+
+    /// Live bytes of each device by role, by [`Role::index`].
+    pub fn sums(&self, state: &State) -> FxHashMap<DeviceId, [u64; Role::ALL.len()]> {
+        let mut sums: FxHashMap<DeviceId, [u64; Role::ALL.len()]> = FxHashMap::default();
+        each_piece(state, Level::of(state), &mut |piece| {
+            let sum = &mut sums.entry(piece.device).or_default()[self.of_piece(&piece).index()];
+            *sum = sum.saturating_add(piece.held.bytes);
+        });
+        sums
     }
 }
 
@@ -53,93 +87,117 @@ impl HeldByRole {
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.held.retain(|(of, _, _), _| wanted(*of));
     }
+
+    /// Each role with the stack that holds the most of it, largest first.
+    pub fn holders(&self, classifier: &StackClassifier, level: Level) -> Vec<Holder> {
+        let mut all: FxHashMap<(DeviceId, Role), Group> = FxHashMap::default();
+        for ((device, role, stack), held) in &self.held {
+            all.entry((*device, *role)).or_default().add(*stack, *held);
+        }
+        let holder = |((device, role), mut group): (_, Group)| {
+            group.roles = classifier.roles_at(group.stack, level);
+            group.of_cache = level == Level::Tensor;
+            classifier.holder(device, None, Some(role), group)
+        };
+        shared_out(all.into_iter().map(holder).collect())
+    }
+
+    /// Adds the memory of a device to a tree of frames, below its roles. The free cache has no frames: it is a node itself.
+    pub fn add_to(&self, tree: &mut Tree, device: DeviceId) {
+        for ((_, role, stack), held) in self.held.iter().filter(|((of, ..), _)| *of == device) {
+            let above = (*role != Role::FreeCache).then(|| role.name().to_string());
+            tree.add(above, *stack, *held);
+        }
+    }
 }
 
-/// Memory that is counted at a stop and whose role is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Counted {
-    stop: usize,
-    device: DeviceId,
-    stack: StackId,
-    held: Held,
-}
-
-/// Finds the bytes by role and stack at places of a trace. A role is known after the end of an allocation
-/// only, so the visitor counts memory, and the observer adds its role.
+/// Finds the bytes by role and stack of each device at its own place of a trace, as a visitor of these places.
 pub struct RolesAt {
-    /// The device of each place, of [`RolesAt::moment`].
-    devices: Vec<DeviceId>,
-    stops: Vec<Until>,
     level: Level,
-    sums: RefCell<Vec<HeldByRole>>,
-    /// By key and time of allocation: an address may be used again.
-    waiting: RefCell<FxHashMap<(Key, u64), Vec<Counted>>>,
+    places: Vec<(DeviceId, Until, LiveRoles)>,
+    /// In the order of the places.
+    pub(super) found: Vec<HeldByRole>,
 }
+
+/// Times of two threads differ by less.
+const SKEW_NS: u64 = 1_000_000_000;
 
 impl RolesAt {
-    pub fn new(stops: Vec<Until>, level: Level) -> RolesAt {
-        let sums = RefCell::new(vec![HeldByRole::default(); stops.len()]);
-        RolesAt { devices: Vec::new(), stops, level, sums, waiting: RefCell::default() }
+    /// The place of a moment on each device. `end`: the state at the end, which has the peaks. Reads the trace once, but for
+    /// peaks at which the first pass saw all allocations.
+    pub fn new(
+        finder: &RoleFinder,
+        (trace, definitions): (&Trace, &Definitions),
+        end: &State,
+        moment: Moment,
+        level: Level,
+    ) -> RolesAt {
+        let places = places(end, moment);
+        let known = |(device, place): &(DeviceId, Until)| {
+            Some((*device, *place, finder.at_peak(*device, *place)?))
+        };
+        match places.iter().map(known).collect::<Option<Vec<_>>>() {
+            Some(places) => RolesAt { level, places, found: Vec::new() },
+            None => RolesAt::followed(finder, (trace, definitions), places, level),
+        }
     }
 
-    /// The place of a moment on each device. `end`: the state at the end, which has the peaks.
-    pub fn moment(end: &State, moment: Moment, level: Level) -> RolesAt {
-        let (devices, stops) = places(end, moment).into_iter().unzip();
-        RolesAt { devices, ..RolesAt::new(stops, level) }
-    }
-
-    fn count(&self, stop: usize, state: &State) {
-        let (mut sums, mut waiting) = (self.sums.borrow_mut(), self.waiting.borrow_mut());
-        each_piece(state, self.level, &mut |piece| match piece.allocation {
-            Some((key, live)) => {
-                let Piece { device, stack, held, .. } = piece;
-                let counted = Counted { stop, device, stack, held };
-                waiting.entry((key, live.time_ns)).or_default().push(counted);
-            }
-            None => {
-                let role = without_allocation(piece.what);
-                sums[stop].add(piece.device, role, piece.stack, piece.held);
+    /// From a pass that follows all allocations to their ends.
+    pub(super) fn followed(
+        finder: &RoleFinder,
+        (trace, definitions): (&Trace, &Definitions),
+        places: Vec<(DeviceId, Until)>,
+        level: Level,
+    ) -> RolesAt {
+        let mut places: Vec<(DeviceId, Until, LiveRoles)> = places
+            .into_iter()
+            .map(|(device, place)| (device, place, LiveRoles::default()))
+            .collect();
+        finder.follow(trace, definitions, &mut |of| {
+            let is_on = |device| [device, DeviceId::UNKNOWN].contains(&of.live.device);
+            let may_live = |place: Until| match place {
+                Until::End => of.freed.is_none(),
+                Until::Offset(offset) => {
+                    of.made_offset <= offset && of.freed.is_none_or(|at| at.offset > offset)
+                }
+                Until::Time(time_ns) => {
+                    of.live.time_ns <= time_ns
+                        && of.freed.is_none_or(|at| at.time_ns.saturating_add(SKEW_NS) > time_ns)
+                }
+            };
+            for (_, _, roles) in
+                places.iter_mut().filter(|(device, place, _)| is_on(*device) && may_live(*place))
+            {
+                roles.add(of);
             }
         });
+        RolesAt { level, places, found: Vec::new() }
     }
 
-    /// The role of an allocation is known.
-    pub fn found(&self, of: &Allocation) {
-        let found = self.waiting.borrow_mut().remove(&(of.key, of.live.time_ns));
-        for Counted { stop, device, stack, held } in found.into_iter().flatten() {
-            self.sums.borrow_mut()[stop].add(device, of.role, stack, held);
-        }
+    /// In a state that all devices have at their places.
+    pub fn in_state(mut self, state: &State) -> HeldByRole {
+        (0..self.places.len()).for_each(|stop| self.visit(stop, state));
+        self.of_devices()
     }
 
-    /// The sums of each device at its own place, after [`RolesAt::moment`].
-    pub fn of_devices(mut self) -> HeldByRole {
-        let devices = std::mem::take(&mut self.devices);
-        let mut all = HeldByRole::default();
-        for (device, mut here) in devices.into_iter().zip(self.finish()) {
-            here.retain(|of| of == device);
-            all.held.extend(here.held);
-        }
-        all
-    }
-
-    /// The sums, in the order of the places.
-    pub fn finish(self) -> Vec<HeldByRole> {
-        let mut sums = self.sums.into_inner();
-        // Segments at the level of the driver: their blocks have different roles.
-        for counted in self.waiting.into_inner().into_values().flatten() {
-            let Counted { stop, device, stack, held } = counted;
-            sums[stop].add(device, Role::Unknown, stack, held);
-        }
-        sums
+    pub fn of_devices(self) -> HeldByRole {
+        HeldByRole { held: self.found.into_iter().flat_map(|found| found.held).collect() }
     }
 }
 
-impl Visitor for &RolesAt {
+impl Visitor for RolesAt {
     fn stops(&self) -> Vec<Until> {
-        self.stops.clone()
+        self.places.iter().map(|(_, place, _)| *place).collect()
     }
 
     fn visit(&mut self, stop: usize, state: &State) {
-        self.count(stop, state);
+        let (device, _, roles) = &self.places[stop];
+        self.found.resize_with(self.places.len(), HeldByRole::default);
+        let found = &mut self.found[stop];
+        each_piece(state, self.level, &mut |piece| {
+            if piece.device == *device {
+                found.add(piece.device, roles.of_piece(&piece), piece.stack, piece.held);
+            }
+        });
     }
 }

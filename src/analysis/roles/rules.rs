@@ -2,9 +2,8 @@
 //! has the reasons.
 
 use super::Role;
-use super::learned::{Learned, Site};
-use super::life::{End, KEPT, Life};
-use super::stack_class::{Phase, StackClass};
+use super::class::{Phase, StackClass};
+use super::life::{End, KEPT, Learned, Life, Site};
 
 /// In a backward pass that the end of the trace interrupts, memory that is older than this many of its
 /// allocations counts as a gradient: what one node passes to the next is freed sooner.
@@ -25,7 +24,7 @@ pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
         StackClass::Backward => backward(life, site, learned),
         StackClass::Optimizer | StackClass::OptimizerState => optimizer(life, site, learned),
         StackClass::Outside | StackClass::Constructor => outside(life, site, learned),
-        StackClass::Unknown => Role::Unknown,
+        StackClass::Unknown | StackClass::Compiled => Role::Unknown,
     }
 }
 

@@ -10,9 +10,10 @@ use serde_json::Value;
 use vramtrace_format::{DeviceId, Kind, Mark, Space, Stamped};
 
 use super::*;
+use crate::analysis::holdings::places;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Observer, Until};
-use crate::symbols::{FREE_CACHE, Symbols};
+use crate::symbols::Symbols;
 use crate::testing::TraceBuilder;
 use crate::trace::{Definitions, Trace};
 
@@ -52,12 +53,12 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
     let symbols = Symbols::of_all(&definitions, trace.header());
     let mut marks = Truths { definitions: &definitions, found: Vec::new() };
     trace.replay(&definitions, &mut marks);
-    let stops: Vec<Until> = marks.found.iter().map(|(_, offset)| Until::Offset(*offset)).collect();
+    let stop = |(_, offset): &(String, u64)| (DeviceId(0), Until::Offset(*offset));
+    let stops = marks.found.iter().map(stop).collect();
     let finder = RoleFinder::new(&trace, &definitions, &symbols);
-    let at = RolesAt::new(stops, Level::Tensor);
-    let mut found = |of: &Allocation| at.found(of);
-    finder.visit(&trace, &definitions, &mut [&mut &at], &mut found);
-    let held = at.finish();
+    let mut at = RolesAt::followed(&finder, (&trace, &definitions), stops, Level::Tensor);
+    trace.visit(&definitions, &mut [&mut at]);
+    let held = at.found;
     let moments = truth.as_array().unwrap();
     assert_eq!(moments.len(), held.len());
     let score = |(moment, (held, (marked, _))): (&Value, (&HeldByRole, &(String, u64)))| {
@@ -165,36 +166,6 @@ fn without_pytorch_only_memory_of_libraries_has_a_role() {
     assert_ne!(with[0], leak);
 }
 
-/// At the peak of a recorded program: bytes in blocks, and those whose stack as a whole has the role that they have.
-fn by_stack(name: &str) -> (u64, u64) {
-    let (_file, trace) = open(name);
-    let (definitions, _) = trace.definitions();
-    let symbols = Symbols::of_all(&definitions, trace.header());
-    let finder = RoleFinder::new(&trace, &definitions, &symbols);
-    let mut marks = Truths { definitions: &definitions, found: Vec::new() };
-    let end = trace.replay(&definitions, &mut marks).state;
-    let at = RolesAt::moment(&end, Moment::Peak, Level::Tensor);
-    finder.visit(&trace, &definitions, &mut [&mut &at], &mut |of: &Allocation| at.found(of));
-    let roles = RolesByStack::new(&finder, &trace, &definitions);
-    let (mut all, mut right) = (0, 0);
-    for ((_, role, stack), held) in at.of_devices().held {
-        if stack != FREE_CACHE && roles.of(true, stack) != Role::Unknown {
-            all += held.bytes;
-            right += held.bytes * u64::from(roles.of(true, stack) == role);
-        }
-    }
-    (all, right)
-}
-
-#[test]
-fn a_stack_as_a_whole_has_the_role_of_most_of_its_bytes() {
-    for name in ["gpt2", "accum", "gen"] {
-        let (all, right) = by_stack(name);
-        assert!(all > 100 << 20, "{name}: {all}");
-        assert!(right as f64 >= 0.9 * all as f64, "{name}: {right} of {all}");
-    }
-}
-
 /// The roles at the peaks, in a pass that follows all allocations to their ends, and from what the first pass kept.
 fn assert_same_at_peaks(trace: &Trace) -> usize {
     let (definitions, _) = trace.definitions();
@@ -202,18 +173,15 @@ fn assert_same_at_peaks(trace: &Trace) -> usize {
     let finder = RoleFinder::new(trace, &definitions, &symbols);
     let end = trace.replay(&definitions, &mut ()).state;
     let level = Level::of(&end);
-    let at = RolesAt::moment(&end, Moment::Peak, level);
-    finder.visit(trace, &definitions, &mut [&mut &at], &mut |of: &Allocation| at.found(of));
-    let mut peaks = RolesAtPeaks::new(&finder, &end, level).unwrap();
-    trace.visit(&definitions, &mut [&mut peaks]);
-    assert_eq!(peaks.found, at.of_devices(), "{}", trace.path().display());
-    peaks
-        .found
-        .held
-        .keys()
-        .map(|(_, role, _)| *role)
-        .collect::<std::collections::BTreeSet<_>>()
-        .len()
+    let places = places(&end, Moment::Peak);
+    let known = |(device, place): &(DeviceId, Until)| finder.at_peak(*device, *place).is_some();
+    assert!(places.iter().all(known));
+    let mut at = RolesAt::followed(&finder, (trace, &definitions), places, level);
+    let mut peaks = RolesAt::new(&finder, (trace, &definitions), &end, Moment::Peak, level);
+    trace.visit(&definitions, &mut [&mut at, &mut peaks]);
+    let (at, peaks) = (at.of_devices(), peaks.of_devices());
+    assert_eq!(peaks, at, "{}", trace.path().display());
+    peaks.held.keys().map(|(_, role, _)| *role).collect::<std::collections::BTreeSet<_>>().len()
 }
 
 #[test]

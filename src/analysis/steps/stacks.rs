@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::{FxHashMap, FxHasher};
 use vramtrace_format::StackId;
 
-use crate::analysis::roles::{FrameMark, Role, RolePhase, StackClass, StackClasses, mark};
+use crate::analysis::roles::{Role, RolePhase, StackClass, StackClasses, mark};
 use crate::symbols::{Frame, Language, Symbols};
 use crate::trace::Definitions;
 
@@ -48,9 +48,8 @@ impl Signs {
         for stack in definitions.stacks().ids() {
             let frames = symbols.indexes(stack).iter().map(|index| &kinds[*index as usize]);
             let sign = sign(classes.get(stack), frames.clone());
-            signs.graphs |= frames
-                .clone()
-                .any(|frame| frame.mark == FrameMark::Class(StackClass::Is(Role::GraphMemory)));
+            signs.graphs |=
+                frames.clone().any(|frame| frame.mark == StackClass::Is(Role::GraphMemory));
             signs.search |= frames.clone().any(|frame| frame.searches);
             signs.by.insert(stack, sign);
         }
@@ -65,7 +64,7 @@ impl Signs {
 /// What one frame says.
 #[derive(Clone, Debug)]
 struct FrameKind {
-    mark: FrameMark,
+    mark: StackClass,
     /// One of several parts of a step of an optimizer.
     part: Option<usize>,
     /// A step of a gradient scaler.
@@ -88,11 +87,7 @@ impl FrameKind {
         let mut hasher = FxHasher::default();
         (file, &*frame.function, frame.line).hash(&mut hasher);
         FrameKind {
-            mark: if part.is_some() {
-                FrameMark::Class(StackClass::Optimizer)
-            } else {
-                mark(frame)
-            },
+            mark: if part.is_some() { StackClass::Optimizer } else { mark(frame) },
             part,
             closure: python && is_closure(&frame.function),
             scaler: python && is_scaler(file) && STEPS_OF_SCALERS.contains(&name),
@@ -103,7 +98,7 @@ impl FrameKind {
     }
 
     fn is_optimizer(&self) -> bool {
-        matches!(self.mark, FrameMark::Class(StackClass::Optimizer | StackClass::OptimizerState))
+        matches!(self.mark, StackClass::Optimizer | StackClass::OptimizerState)
     }
 }
 
@@ -150,7 +145,7 @@ fn sign<'f>(class: StackClass, frames: impl Iterator<Item = &'f FrameKind> + Clo
 /// Whether an optimizer calls the program here, to get the loss.
 fn is_called<'f>(frames: impl Iterator<Item = &'f FrameKind>) -> bool {
     let mut inner = frames.take_while(|frame| !frame.is_optimizer());
-    inner.any(|frame| frame.closure && frame.mark == FrameMark::Class(StackClass::Outside))
+    inner.any(|frame| frame.closure && frame.mark == StackClass::Outside)
 }
 
 /// The frames of the program that call the outermost function of the optimizer.
@@ -161,7 +156,7 @@ fn caller<'f>(frames: impl Iterator<Item = &'f FrameKind> + Clone) -> Caller {
     for part in frames.clone().take(inner).filter_map(|frame| frame.part) {
         part.hash(&mut hasher);
     }
-    for frame in frames.skip(inner).filter(|frame| frame.mark != FrameMark::None) {
+    for frame in frames.skip(inner).filter(|frame| frame.mark != StackClass::Unknown) {
         frame.hash.hash(&mut hasher);
     }
     hasher.finish()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
 use rustc_hash::FxHashSet;
-use vramtrace_reader::analysis::roles::{Role, RoleLearner, RolesNow};
+use vramtrace_reader::analysis::roles::{LiveRoles, Role, RoleLearner};
 use vramtrace_reader::analysis::{Level, each_piece};
 use vramtrace_reader::replay::{BlockAt, Key, SegmentAt, State};
 use vramtrace_reader::units::size;
@@ -68,7 +68,7 @@ impl Inside {
 
 /// Roles and segments in a state. `learner` has followed the replay to it.
 pub fn of(state: &State, learner: &RoleLearner) -> Inside {
-    let now = RolesNow::new(learner);
+    let now = LiveRoles::now(learner);
     let mut sums = [0u64; Role::ALL.len()];
     // In the order of keys and times.
     let mut named: BTreeMap<(Key, u64), (u64, Role)> = BTreeMap::new();

@@ -7,7 +7,7 @@ use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, and_more, paint};
 use super::options::ReportOptions;
 use super::stack::{called_from, frames, lead, words};
-use crate::analysis::roles::{self, Role};
+use crate::analysis::roles::Role;
 use crate::analysis::{
     GroupBy, Held, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
     pool_hint, sum_of, with_cause,
@@ -264,7 +264,7 @@ pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) ->
 
 fn roles_at_peak(who: &NamedHoldings, classifier: &StackClassifier) -> Vec<Holder> {
     let roles = who.peak_roles.as_ref();
-    roles.map_or_else(Vec::new, |held| roles::holders(classifier, held, who.peak.level))
+    roles.map_or_else(Vec::new, |held| held.holders(classifier, who.peak.level))
 }
 
 /// The tables of holders of one device. Empty if the holders were not computed.

@@ -91,10 +91,5 @@ fn holders(level: &SampledLevel, top: usize) -> String {
     if libraries.len() > 1 {
         more(format!("by library: {}", libraries.join(", ")));
     }
-    if !level.roles.is_empty() {
-        let roles = level.roles.iter().map(|(name, bytes)| format!("{name} {}", size(*bytes)));
-        let roles: Vec<String> = roles.collect();
-        more(format!("by role of the stack: {}", roles.join(", ")));
-    }
     out
 }
