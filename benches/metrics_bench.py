@@ -30,7 +30,7 @@ def status(pid, name):
 def scrape(port):
     began = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     return (time.perf_counter() - began) * 1000, text
 

@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "top", "verify"]),
     ("Explain", &["oom", "leaks", "frag", "whatif", "fits"]),
     ("Limit", &["cap"]),
-    ("Watch", &["metrics", "events"]),
+    ("Watch", &["metrics"]),
     ("Share", &["export", "pack", "import"]),
 ];
 const OTHER: &str = "Other";

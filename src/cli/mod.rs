@@ -11,8 +11,6 @@ mod doctor;
 mod doctor_text;
 mod enable;
 mod env;
-#[cfg(feature = "metrics")]
-mod events;
 mod export;
 mod export_tables;
 mod fits;
@@ -132,9 +130,6 @@ enum Command {
     /// How does Prometheus get the memory of every process and pod?
     #[cfg(feature = "metrics")]
     Metrics(metrics::Args),
-    /// Which processes start, end, leak or fail, as lines for a log?
-    #[cfg(feature = "metrics")]
-    Events(events::Args),
     /// How do I change the limit of a running process?
     Cap(cap::Args),
     /// How do I switch the recording of a running process off and on?
@@ -226,8 +221,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Top(args) => top::run(args),
         #[cfg(feature = "metrics")]
         Command::Metrics(args) => metrics::run(args),
-        #[cfg(feature = "metrics")]
-        Command::Events(args) => events::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Record(args) => record::run(args),
         Command::Tree(args) => tree::run(args),

@@ -11,7 +11,6 @@ use vramtrace_reader::analysis::leaks::{
 };
 use vramtrace_reader::analysis::roles::{LiveRoles, Role, RoleLearner};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
-use vramtrace_reader::report::text::stack::place;
 use vramtrace_reader::trace::{Definitions, Trace};
 
 /// The lines of a device that grow, together.
@@ -40,30 +39,6 @@ fn is_growing(leak: &Leak) -> bool {
     leak.verdict == Verdict::Growing && leak.is_sure() && leak.growth.is_some()
 }
 
-/// A leak as an event names it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FoundLeak {
-    pub device: DeviceId,
-    pub verdict: Verdict,
-    pub bytes: u64,
-    pub bytes_per_s: Option<f64>,
-    pub full_in_s: Option<f64>,
-    /// The line that holds it, with the program's line that called it. `None`: the trace has no frames.
-    pub line: Option<String>,
-}
-
-/// An out-of-memory as the recorder found it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FoundOom {
-    /// Since the start of the trace.
-    pub time_ns: u64,
-    pub device: DeviceId,
-    pub cause: Cause,
-    pub size: u64,
-    pub counted: u64,
-    pub limit: u64,
-}
-
 /// What the trace says, as far as it is read.
 #[derive(Clone, Debug, Default)]
 pub struct TraceFigures {
@@ -71,8 +46,9 @@ pub struct TraceFigures {
     pub roles: BTreeMap<DeviceId, [u64; Role::ALL.len()]>,
     pub growth: BTreeMap<DeviceId, Growth>,
     /// Of a confidence that counts as a leak.
-    pub leaks: Vec<FoundLeak>,
-    pub ooms: Vec<FoundOom>,
+    pub leaks: Vec<(DeviceId, Verdict)>,
+    /// As the recorder found them.
+    pub ooms: Vec<(DeviceId, Cause)>,
     /// Longest time for which growth and leaks have one value, by samples of the recorder. `None`: all events are known.
     pub coarsest_ns: Option<u64>,
 }
@@ -97,15 +73,15 @@ struct Observers {
 }
 
 #[derive(Default)]
-struct PostMortems(Vec<(u64, PostMortem)>);
+struct PostMortems(Vec<PostMortem>);
 
 /// Failures of one process that are kept. Each is a series of refused requests.
 const MOST_FAILURES: usize = 1000;
 
 impl Observer for PostMortems {
-    fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+    fn on_post_mortem(&mut self, _: &Stamped, post_mortem: &PostMortem) {
         if self.0.len() < MOST_FAILURES {
-            self.0.push((at.time_ns, *post_mortem));
+            self.0.push(*post_mortem);
         }
     }
 }
@@ -183,41 +159,22 @@ impl Followed {
         trace.visit(definitions, &mut [&mut rests]);
         let rules = Suppressions::default();
         let found = watched.judge(trace, definitions.clone(), state, rests, &rules, 0);
+        let sure = found.leaks.iter().filter(|leak| leak.is_sure());
         TraceFigures {
             roles: self.observers.roles.as_ref().map(roles).unwrap_or_default(),
             growth: growth_by_device(&found),
-            leaks: leaks(&found),
+            leaks: sure.map(|leak| (leak.device, leak.verdict)).collect(),
             ooms: self.ooms(definitions),
             coarsest_ns: found.sampled.map(|sampled| sampled.coarsest_ns),
         }
     }
 
-    fn ooms(&self, definitions: &Definitions) -> Vec<FoundOom> {
+    fn ooms(&self, definitions: &Definitions) -> Vec<(DeviceId, Cause)> {
         let other = OtherLimit::of(|name| definitions.setting(name));
-        let oom = |(time_ns, found): &(u64, PostMortem)| {
+        let oom = |found: &PostMortem| {
             let free = found.cache.map_or(0, |cache| cache.free());
-            let figures = Figures::of(found, free).with_other_limit(other);
-            FoundOom {
-                time_ns: *time_ns,
-                device: found.device,
-                cause: figures.cause(),
-                size: found.size,
-                counted: found.counted,
-                limit: found.limit,
-            }
+            (found.device, Figures::of(found, free).with_other_limit(other).cause())
         };
         self.observers.failures.0.iter().map(oom).collect()
     }
-}
-
-fn leaks(found: &Leaks) -> Vec<FoundLeak> {
-    let leak = |leak: &Leak| FoundLeak {
-        device: leak.device,
-        verdict: leak.verdict,
-        bytes: leak.bytes,
-        bytes_per_s: leak.rate,
-        full_in_s: leak.exhausted_in_s,
-        line: place(&leak.stack),
-    };
-    found.leaks.iter().filter(|leak| leak.is_sure()).map(leak).collect()
 }

@@ -43,9 +43,7 @@ pub struct LiveProcess {
     pub off_by: Vec<SwitchedBy>,
     /// Path of the trace, as the process sees it; empty if the process records none.
     pub trace: String,
-    /// When it started to use its GPU, CLOCK_REALTIME, ns.
-    pub start_unix_ns: u64,
-    /// The same by CLOCK_MONOTONIC.
+    /// When it started to use its GPU, CLOCK_MONOTONIC, ns.
     pub start_mono_ns: u64,
     /// When the figures were stored, ns since the start.
     pub updated_ns: u64,
@@ -198,7 +196,6 @@ impl LiveProcess {
             state: live.state().ok_or_else(|| page.unknown())?,
             off_by: live.off_by(),
             trace: process.trace,
-            start_unix_ns: process.start_unix_ns,
             start_mono_ns: process.start_mono_ns,
             updated_ns,
             group: live.group(),

@@ -48,7 +48,6 @@ pub(super) fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> Live
         state: LiveState::Recording,
         off_by: Vec::new(),
         trace: format!("/nowhere/{pid}.vtrace"),
-        start_unix_ns: 0,
         start_mono_ns: 0,
         updated_ns: 1,
         group: None,

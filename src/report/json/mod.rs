@@ -2,7 +2,6 @@
 
 pub mod damage;
 pub mod diff;
-pub mod event;
 pub mod fits;
 pub mod frag;
 pub mod holders;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
 use super::{
-    diff, event, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree,
-    verify, whatif,
+    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify,
+    whatif,
 };
 use crate::analysis::Phase;
 
@@ -87,7 +87,6 @@ fn the_schemas_are_those_of_the_code() {
         (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),
         (verify::SCHEMA, schema::<verify::VerifyReport>(verify::SCHEMA)),
         (ps::SCHEMA, schema::<ps::PsReport>(ps::SCHEMA)),
-        (event::SCHEMA, schema::<event::EventFacts>(event::SCHEMA)),
     ] {
         check(name, &schema, &mut wrong);
     }

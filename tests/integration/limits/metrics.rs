@@ -1,16 +1,15 @@
-//! `vramtrace metrics` and `events`: the figures of running processes, in other namespaces too, until they end; bad
+//! `vramtrace metrics`: the figures of running processes, in other namespaces too, until they end; bad
 //! pages, clients and addresses.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use testkit::{InteractiveProgram, Setup, SharedMemory, has, skip_here, vramtrace};
+use serde_json::Value;
+use testkit::{InteractiveProgram, Setup, SharedMemory, skip_here, vramtrace};
 
 const MIB: f64 = 1048576.0;
 
@@ -114,7 +113,6 @@ fn a_process_is_exported_with_its_labels_and_ends_with_it() {
     assert_eq!(process.result("a 1"), 0);
     let (status, text, err) = memory.command(&[], &["metrics"]);
     assert_eq!(status, 0, "{err}");
-    assert!(text.ends_with("# EOF\n"));
     let line = text.lines().find(|line| line.contains(&job)).unwrap();
     for label in ["rank=\"3\"", "executable=\"interactivec", "device=\"GPU-", "pod=\"\""] {
         assert!(line.contains(label), "{label} in {line}");
@@ -356,10 +354,8 @@ fn addresses_and_clients() {
     let port = exporter.port();
     assert!(port.starts_with("127.0.0.1:"), "{port}");
     let err = refused(&port);
-    let number = port.rsplit(':').next().unwrap();
-    assert!(err.contains(&format!("--listen {port}: port {number} is in use")), "{err}");
+    assert!(err.contains(&format!("--listen {port}: Address already in use")), "{err}");
     assert!(refused("nowhere").contains("127.0.0.1:9477"));
-    assert!(refused("unix:/no/such/directory/socket").contains("/no/such/directory/socket"));
 
     let status = |request: &str| exporter.ask(request).chars().skip(9).take(3).collect::<String>();
     let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n";
@@ -368,10 +364,6 @@ fn addresses_and_clients() {
     assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "405");
     assert_eq!(status(&format!("{get}{}", "x".repeat(100_000))), "431");
     assert_eq!(status("\u{16}\u{3}\u{1}"), "400");
-    let accept = "Accept: application/openmetrics-text;version=1.0.0\r\n\r\n";
-    assert!(exporter.ask(&format!("{get}{accept}")).ends_with("# EOF\n"));
-    let head = exporter.ask("HEAD /metrics HTTP/1.1\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
     // Clients that send nothing take all places, for 10 s at most; others are told to come again.
     let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&port).unwrap()).collect();
     eventually(|| status(&format!("{get}\r\n")), |status| status == "503");
@@ -379,27 +371,6 @@ fn addresses_and_clients() {
     eventually(|| status(&format!("{get}\r\n")), |status| status == "200");
     assert!(began.elapsed() < Duration::from_secs(20));
     drop(silent);
-
-    let socket = memory.0.join("metrics.sock");
-    let listen = format!("unix:{}", socket.display());
-    let ask = || {
-        let mut stream = UnixStream::connect(&socket).unwrap();
-        stream.write_all(format!("{get}\r\n").as_bytes()).unwrap();
-        std::io::read_to_string(stream).unwrap()
-    };
-    let local = Exporter::start(&memory, &listen, &[]);
-    assert!(ask().starts_with("HTTP/1.1 200"));
-    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // Somebody listens there: it stays his.
-    assert!(refused(&listen).contains("in use"));
-    drop(local);
-    // What a killed exporter left is taken over; a file is not.
-    let _again = Exporter::start(&memory, &listen, &[]);
-    assert!(ask().starts_with("HTTP/1.1 200"));
-    let file = memory.0.join("notes");
-    std::fs::write(&file, "mine").unwrap();
-    assert!(refused(&format!("unix:{}", file.display())).contains("notes"));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
 }
 
 #[test]
@@ -439,67 +410,22 @@ fn nvml_gives_untraced_memory_and_idle_holders() {
 }
 
 #[test]
-fn events_follow_a_process_to_its_end() {
-    let (memory, job) = (SharedMemory::new(), job("events"));
-    let mut follow =
-        command(&memory, &["events", "--follow", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
-    let follow = Exporter { child: follow, address: String::new() };
-    let (send, events) = std::sync::mpsc::channel::<Value>();
-    let wanted = job.clone();
-    let reader = std::thread::spawn(move || {
-        for line in lines {
-            let event: Value = serde_json::from_str(&line.unwrap()).unwrap();
-            if event["job"] == *wanted && send.send(event).is_err() {
-                return;
-            }
-        }
-    });
-    // The first look is over.
-    std::thread::sleep(Duration::from_secs(1));
-    let next = |kind: &str| {
-        let event = events.recv_timeout(Duration::from_secs(30)).unwrap();
-        has(&event, json!({ "schema": "vramtrace.event/1", "event": kind }));
-        event
+fn an_out_of_memory_that_ends_its_process_is_counted() {
+    let memory = SharedMemory::new();
+    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let failures = || {
+        let text = exporter.scrape();
+        let name = "vramtrace_node_out_of_memory_total{cause=\"cap\"} ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().parse::<f64>().unwrap()
     };
-    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "0");
+    let before = failures();
+    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", job("ends"));
     let mut process = InteractiveProgram::start(setup);
-    let started = next("process_started");
-    has(&started, json!({ "pid": process.pid(), "rank": "0" }));
     assert_eq!(process.result("a 100"), 0);
+    eventually(|| exporter.scrape(), |text| text.contains("vramtrace_trace_age_seconds{"));
+    // It ends out of memory, since the last request was refused.
     assert_eq!(process.result("a 4000"), 2);
-    let refused = next("refused");
-    has(&refused, json!({ "refusals": 1, "refused_by": "cap" }));
-    // So far, of those that run: the same, in words.
-    let (status, text, err) = memory.command(&[], &["events"]);
-    assert_eq!(status, 0, "{err}");
-    let mine: Vec<&str> = text.lines().filter(|line| line.contains(&job)).collect();
-    assert!(mine.len() == 2 && mine[0].contains("process_started"), "{text}");
-    assert!(mine[1].contains("refused by the cap: 1"), "{text}");
-    // A change is seen between two looks: the refusal shows that the first cap was.
-    let pid = process.pid().to_string();
-    assert_eq!(memory.command(&[], &["cap", "--pid", &pid, "3GiB"]).0, 0);
-    assert_eq!(process.result("c 1"), 0);
-    let changed = next("cap_changed");
-    let gib = |n: u64| Value::from(n << 30);
-    has(&changed, json!({ "cap_before": gib(2), "cap_now": gib(3) }));
-    assert_eq!(changed["hw.gpu.memory.limit"], gib(3));
-    // Its end: out of memory, since the last request was refused.
-    assert_eq!(process.result("a 4000"), 2);
-    next("refused");
     process.end();
-    let mut last = [events.recv_timeout(Duration::from_secs(30)).unwrap(), {
-        events.recv_timeout(Duration::from_secs(30)).unwrap()
-    }];
-    last.sort_by_key(|event| event["event"].to_string());
-    has(
-        &last[0],
-        json!({
-            "event": "out_of_memory", "cause": "cap", "severity": "error",
-            "requested": 4000u64 << 20
-        }),
-    );
-    assert_eq!(last[1]["event"], "process_ended");
-    drop(follow);
-    reader.join().unwrap();
+    eventually(failures, |now| *now > before);
 }
