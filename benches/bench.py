@@ -232,71 +232,10 @@ def reading():
     print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
 
 
-def nvml():
-    """A reading of NVML: on a task, as the recorder makes it, and on a kept thread. And the lag of a cap."""
-    program = compiled("nvml", "benches/nvml.c")
-    print("| us, lowest of 3 medians | a query | on a kept thread | a call that reads | lag of a cap |\n|---|---|---|---|---|")
-    for name, how in {"NVML of the simulated driver": {}, "slow: its lists take 5 ms": {"VRAMTRACE_SIM_NVML": "slow"}}.items():
-        best = {}
-        for words, preload in ([], False), (["cap"], True):
-            way = {name: env(preload=preload, VRAMTRACE_OUT="off", VRAMTRACE_CAP="20GiB", **how)}
-            for (what,), of in lowest(program, way, *words).items():
-                best[what] = min(of[name], best.get(what, 1e18))
-        print(f"| {name} | " + " | ".join(f"{best[what]:,.1f}" for what in ("query", "thread", "reading", "lag")) + " |")
-
-
-def loop_mount(kind):
-    """A file system of this kind in a file of its own, or None."""
-    image, place = work / f"{kind}.img", work / kind
-    image.touch()
-    os.truncate(image, 4 << 30)
-    place.mkdir()
-    for command in (["mkfs." + kind, "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
-        try:
-            done = subprocess.run(command, capture_output=True).returncode == 0
-        except FileNotFoundError:
-            done = False
-        if not done:
-            print(f"bench: cannot mount {kind}: {' '.join(command)} failed", file=sys.stderr)
-            return None
-    atexit.register(subprocess.run, ["umount", str(place)])
-    return place
-
-
-def filesystems():
-    """An event, by the file system of the trace. Needs root, and mkfs of each. /dev/shm without room: of 64 KiB."""
-    program = compiled("endings", "tests/programs/endings.c")
-    count = 500_000
-    no_room = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', "sh"]
-    ways = {"bare": (None, []), "trace off": (None, [])}
-    for kind in ("ext4", "xfs", "btrfs"):
-        place = loop_mount(kind)
-        if place:
-            ways[kind] = (place, [])
-    if "btrfs" in ways:
-        ways["btrfs, /dev/shm without room"] = (ways["btrfs"][0], no_room)
-    best = {}
-    for _ in range(7):  # alternate, so that other load affects all alike
-        for way, (place, prefix) in ways.items():
-            out = "off" if place is None else str(place / "t.vtrace")
-            environment = env(preload=way != "bare", VRAMTRACE_OUT=out, VRAMTRACE_MAX="unlimited")
-            settings = [f"{name}={value}" for name, value in environment.items()]
-            start = time.perf_counter()
-            subprocess.run([*prefix, "env", *settings, str(program), "churn", str(count)], env=clean, check=True, capture_output=True)
-            best[way] = min(best.get(way, 1e9), (time.perf_counter() - start) * 1e9 / count / 2)
-            if place is not None:
-                (place / "t.vtrace").unlink()
-    print("| file system of the trace | ns an event, without the driver's | of ext4 |\n|---|---|---|")
-    for way in list(ways)[1:]:
-        cost = best[way] - best["bare"]
-        print(f"| {way} | {cost:.0f} | {cost / (best['ext4'] - best['bare']):.2f} |" if "ext4" in best else f"| {way} | {cost:.0f} | |")
-
-
-parts = {"pairs": pairs, "limits": limits, "live": live, "refusals": refusals, "nvml": nvml, "reading": reading, "parquet": parquet, "filesystems": filesystems}
-BY_NAME_ONLY = {"filesystems"}  # needs root
+parts = {"pairs": pairs, "limits": limits, "live": live, "refusals": refusals, "reading": reading, "parquet": parquet}
 for part in sys.argv[1:]:
     if part not in parts:
         print(f"bench: unknown part '{part}': must be one of {', '.join(parts)}", file=sys.stderr)
         sys.exit(2)
-for part in sys.argv[1:] or [part for part in parts if part not in BY_NAME_ONLY]:
+for part in sys.argv[1:] or parts:
     parts[part]()

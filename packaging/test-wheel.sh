@@ -122,4 +122,3 @@ fi
 
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 package_tests "$where/venv" "$repository"
-"$repository/benches/bench-startup.py" --venv venv --pairs 200

@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # Measures the overhead of the recorder on the simulated driver, with and without it in alternating runs.
 #
-#   scripts/bench.sh [PART]...      default: all parts but filesystems
+#   scripts/bench.sh [PART]...      default: all parts
 #
 # pairs      an allocation and its free, on 1 and more threads
 # limits     the same under a cap, alone in a group, and in a group of 8 processes
 # live       the delay until a cap that `vramtrace cap --pid` sets takes effect
 # refusals   a refused request, and the post-mortem of an out-of-memory
-# nvml       a reading of NVML, and the lag of a cap
-# filesystems  an event, by the file system of the trace: mounts ext4, XFS and btrfs, as root
 # reading    bytes per event, and the speed of `vramtrace report` and `leaks`
 # parquet    rows a second on one core, and bytes a row, of `vramtrace export --format parquet`
 #

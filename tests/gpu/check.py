@@ -24,7 +24,6 @@ from pathlib import Path
 
 import aimdo
 import cost
-import demo
 import fits
 import forward
 import graphs
@@ -301,7 +300,6 @@ PARTS = {
     "truth": (truth.section, []),
     "whatif": (whatif.section, GPT2),
     "streams": (streams.section, TORCH),
-    "demo": (demo.section, GPT2),
     "fix": (story.fix, GPT2),
     "story": (story.section, GPT2),
     "marks": (marks.section, TORCH),
@@ -318,10 +316,9 @@ PARTS = {
     "per_tensor": (per_tensor.section, ["jax"]),
     "wheel": (wheel.section, []),
     "fits": (fits.section, MODELS),
-    "fits_fresh": (fits.section_fresh, MODELS),
     "suites": (suites.section, ["pytest"]),
 }
-BY_NAME_ONLY = ("fits", "fits_fresh", "suites")
+BY_NAME_ONLY = ("fits", "suites")
 chosen = sys.argv[2:] or [name for name in PARTS if name not in BY_NAME_ONLY]
 if unknown := [name for name in chosen if name not in PARTS]:
     print(f"gpu-check: unknown part '{unknown[0]}': must be one of {', '.join(PARTS)}", file=sys.stderr)

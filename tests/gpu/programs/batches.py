@@ -7,7 +7,7 @@ request; appends the same line to FILE. Ends with status 3 if PyTorch is out of 
 the batch of each step. Each step is an NVTX range `batch=N`.
 
 The models of DEVELOPMENT were used to write `vramtrace fits`. UNSEEN measured how often its intervals hold; the part
-for fragmentation was then set on its reserved peaks. FRESH measures those: no constant was set on it.
+for fragmentation was then set on its reserved peaks.
 
 BATCHES_FRACTION=0.25      the part of the card that PyTorch may take (default: all)
 BATCHES_DEADLINE=SECONDS   the Unix time after which --each starts no further process
@@ -186,58 +186,6 @@ def swin(t):
     return t.SwinForImageClassification(t.SwinConfig(num_labels=1000))
 
 
-def bloom(t):
-    return t.BloomForCausalLM(t.BloomConfig(vocab_size=WORDS * 4, hidden_size=768, n_layer=8, n_head=12))
-
-
-def phi(t):
-    config = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=12)
-    return t.PhiForCausalLM(t.PhiConfig(vocab_size=WORDS * 4, **config))
-
-
-def gemma(t):
-    config = dict(hidden_size=640, intermediate_size=2560, num_hidden_layers=8, num_attention_heads=8, head_dim=80)
-    return t.GemmaForCausalLM(t.GemmaConfig(vocab_size=48000, num_key_value_heads=1, **config))
-
-
-def mistral(t):
-    config = dict(hidden_size=768, intermediate_size=2304, num_hidden_layers=10, num_attention_heads=12)
-    return t.MistralForCausalLM(t.MistralConfig(vocab_size=32000, num_key_value_heads=4, **config))
-
-
-def stablelm(t):
-    config = dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=10, num_attention_heads=12)
-    return t.StableLmForCausalLM(t.StableLmConfig(vocab_size=WORDS * 4, num_key_value_heads=12, **config))
-
-
-def gpt_neo(t):
-    config = dict(hidden_size=768, num_layers=8, num_heads=12, attention_types=[[["global", "local"], 4]])
-    return t.GPTNeoForCausalLM(t.GPTNeoConfig(vocab_size=WORDS * 4, **config))
-
-
-def gptj(t):
-    return t.GPTJForCausalLM(t.GPTJConfig(vocab_size=WORDS * 4, n_embd=768, n_layer=8, n_head=12, rotary_dim=32))
-
-
-def albert(t):
-    config = dict(hidden_size=768, num_attention_heads=12, intermediate_size=3072)
-    return t.AlbertForMaskedLM(t.AlbertConfig(**config))
-
-
-def bart(t):
-    config = dict(d_model=768, encoder_layers=4, decoder_layers=4, encoder_ffn_dim=3072, decoder_ffn_dim=3072)
-    heads = dict(encoder_attention_heads=12, decoder_attention_heads=12)
-    return t.BartForConditionalGeneration(t.BartConfig(vocab_size=WORDS * 4, **config, **heads))
-
-
-def beit(t):
-    return t.BeitForImageClassification(t.BeitConfig(num_labels=1000))
-
-
-def deit(t):
-    return t.DeiTForImageClassification(t.DeiTConfig(num_labels=1000))
-
-
 def of_transformers(make):
     import transformers
 
@@ -283,29 +231,8 @@ UNSEEN = {
     "unet": (unet, (4, 6, 9, 12, 16, 20, 24)),
     "perceptron": (perceptron, (8, 12, 18, 24, 32, 40, 48)),
 }
-FRESH = {
-    "bloom": (lambda: language(bloom, 384), (3, 5, 7, 9, 12, 15, 18)),
-    "phi": (lambda: language(phi, 320), (4, 6, 9, 12, 15, 18, 22)),
-    "gemma": (lambda: language(gemma, 320), (3, 5, 7, 9, 11, 14, 17)),
-    "mistral-autocast": (lambda: language(mistral, 448, autocast=torch.bfloat16), (3, 5, 7, 10, 13, 16, 20)),
-    "stablelm-checkpointed": (lambda: language(stablelm, 384, checkpointed=True), (4, 6, 9, 12, 16, 20, 24)),
-    "gpt-neo": (lambda: language(gpt_neo, 320), (4, 6, 9, 12, 15, 18, 21)),
-    "gptj": (lambda: language(gptj, 320), (4, 6, 9, 12, 15, 18, 21)),
-    "electra": (lambda: language(lambda t: t.ElectraForMaskedLM(t.ElectraConfig()), 320), (4, 6, 9, 14, 19, 24, 32)),
-    "albert-autocast": (lambda: language(albert, 256, autocast=torch.bfloat16), (6, 9, 14, 20, 26, 32, 40)),
-    "bart": (lambda: language(bart, 320), (4, 6, 9, 12, 16, 20, 24)),
-    "beit": (lambda: images(of_transformers(beit), 224, optimizer=adamw), (8, 12, 18, 24, 32, 40, 48)),
-    "deit-autocast": (
-        lambda: images(of_transformers(deit), 224, optimizer=adamw, autocast=torch.bfloat16),
-        (8, 12, 18, 24, 32, 40, 48),
-    ),
-    "resnext": (lambda: images(torchvision("resnext50_32x4d"), 224), (12, 18, 27, 36, 48, 60, 72)),
-    "regnet": (lambda: images(torchvision("regnet_y_1_6gf"), 224), (12, 18, 27, 36, 48, 60, 72)),
-    "shufflenet": (lambda: images(torchvision("shufflenet_v2_x1_0"), 224), (24, 36, 54, 72, 96, 120, 144)),
-    "resnet18-autocast": (lambda: images(torchvision("resnet18"), 224, autocast=torch.float16), (24, 36, 54, 72, 96, 120, 144)),
-}
-SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "fresh": FRESH}
-MODELS = {**DEVELOPMENT, **UNSEEN, **FRESH}
+SETS = {"development": DEVELOPMENT, "unseen": UNSEEN}
+MODELS = {**DEVELOPMENT, **UNSEEN}
 
 
 def main(name, batches, file):
