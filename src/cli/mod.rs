@@ -42,7 +42,6 @@ mod run_names;
 mod run_records;
 mod run_summary;
 mod select;
-mod steps;
 #[cfg(feature = "top")]
 mod top;
 mod tree;

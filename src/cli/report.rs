@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::fits::marked_traces;
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
+use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{
     Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
@@ -14,7 +15,6 @@ use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, several, size};
 
 use super::select::{DeviceArgs, ProcessArgs, Selected};
-use super::steps::StepParts;
 use super::{caveats, moment, page};
 use crate::console::{self, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
@@ -26,7 +26,7 @@ Examples:
   vramtrace report vramtrace-20260101-120000/ --rank 3
   vramtrace report train.vtrace --full                 all that is known
   vramtrace report train.vtrace --at peak              what was live when most was
-  vramtrace report --by step                           peak, rest and growth of each training step
+  vramtrace report --by step                           peak and rest of each training step
   vramtrace report --by phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --html -o run.html                  one page to look at, without a network
@@ -269,7 +269,7 @@ fn head(found: &Selected) -> String {
 
 /// The parts of a run, for --by.
 enum Parts {
-    Steps(Box<StepParts>),
+    Steps(Steps),
     Phases(Vec<Phase>),
 }
 
@@ -277,13 +277,13 @@ impl Parts {
     fn of(by: By, process: &Process, trace: &Trace) -> Option<Parts> {
         Some(match by {
             By::Phase => Parts::Phases(phases_of(process, trace)),
-            By::Step => Parts::Steps(Box::new(StepParts::of(process, trace)?)),
+            By::Step => Parts::Steps(process.steps.clone()?),
         })
     }
 
     fn text(&self, process: &Process, full: bool) -> String {
         match self {
-            Parts::Steps(steps) => steps.text(process, full),
+            Parts::Steps(steps) => text::steps::table(steps, full),
             Parts::Phases(phases) => {
                 let (before, until_ns) = (process.phases_before(), process.state.history_from_ns);
                 let top = if full { usize::MAX } else { 12 };
@@ -294,7 +294,7 @@ impl Parts {
 
     fn add_to(&self, process: &Process, facts: &mut serde_json::Value) -> Result<(), Failure> {
         match self {
-            Parts::Steps(steps) => facts["steps"] = steps.facts(process)?,
+            Parts::Steps(steps) => facts["steps"] = serde_json::to_value(steps.facts())?,
             Parts::Phases(phases) => {
                 facts["phases"] = serde_json::to_value(phases)?;
                 let before = json::phases::before(process.phases_before());

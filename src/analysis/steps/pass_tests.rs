@@ -4,10 +4,8 @@
 
 use vramtrace_format::DeviceId;
 
-use super::cycles::cycles;
-use super::figures;
-use super::groups::groups;
-use super::pass::{Gradients, Pass, PassKind};
+use super::iterations::{cycles, groups, iterations};
+use super::passes::{Gradients, Pass, PassKind};
 use super::step::{NoSteps, Place, StepState, Steps};
 
 fn passes(text: &str) -> Vec<Pass> {
@@ -36,7 +34,7 @@ fn passes(text: &str) -> Vec<Pass> {
         if kind == PassKind::Optimizer {
             pass.callers.push(letter as u64);
         }
-        pass.figures(DeviceId(0)).peak = at;
+        pass.devices.of(DeviceId(0)).peak = at;
         passes.push(pass);
     }
     passes
@@ -52,7 +50,7 @@ fn steps(text: &str) -> Steps {
         true => Err(NoSteps::NoBackward),
         false => cycles(&groups, &sets, false),
     };
-    figures::steps(&passes, &groups, cycles)
+    iterations(&passes, &groups, cycles)
 }
 
 /// Iterations, without the one that the trace ends in; the backward passes of each.
@@ -159,7 +157,7 @@ fn evaluation_is_apart() {
     let steps = steps("fff FBA FBA ffff FBA FBA fff");
     assert_eq!(steps.whole(), 4);
     let apart: Vec<(usize, usize)> =
-        steps.apart.iter().map(|apart| (apart.after, apart.passes)).collect();
+        steps.apart.iter().map(|apart| (apart.after, apart.forward_passes)).collect();
     assert_eq!(apart, [(0, 3), (2, 4), (4, 3)]);
     assert_eq!(steps.steps()[2].begin.offset, 130);
     // A teacher before each pass, and rollouts before several.

@@ -3,16 +3,28 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::Serialize;
 use vramtrace_format::DeviceId;
 
+use super::StepObserver;
 use crate::analysis::StepMoment;
+use crate::facts;
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, Trace};
 use crate::units::several;
 
-/// The place of an event in the trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The place of an event in the trace. As JSON its seconds since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "f64")]
 pub struct Place {
     pub offset: u64,
     pub time_ns: u64,
+}
+
+impl From<Place> for f64 {
+    fn from(place: Place) -> f64 {
+        place.time_ns as f64 / 1e9
+    }
 }
 
 /// The iterations of a process.
@@ -24,25 +36,40 @@ pub struct Steps {
     pub apart: Vec<Apart>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Step {
+    /// From 1: the number of `--at step:N`.
     pub number: usize,
+    /// `skipped`: the optimizer did not run; `unfinished`: the trace ends in it.
+    pub state: StepState,
+    #[serde(rename = "begin_s")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub begin: Place,
     /// The last event before the next iteration, or before the forward passes that stand apart.
+    #[serde(rename = "end_s")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub end: Place,
     /// Up to the begin of the next iteration, if that follows at once; else to its end.
+    #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub duration_ns: u64,
-    /// Backward passes: micro-batches, or the parts of a cycle with several optimizers.
-    pub backward_passes: usize,
-    /// Updates of the weights: 2 in the cycle of two optimizers.
-    pub updates: usize,
-    pub state: StepState,
     /// The moment when most was allocated on all devices together.
+    #[serde(rename = "peak_s")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub peak: Place,
+    /// Micro-batches; in a cycle of several optimizers, their backward passes together.
+    pub backward_passes: usize,
+    /// Steps of optimizers: 2 in the cycle of two.
+    pub updates: usize,
+    #[serde(serialize_with = "facts::devices")]
+    #[cfg_attr(test, schemars(with = "Vec<facts::OfDevice<InStep>>"))]
     pub devices: BTreeMap<DeviceId, InStep>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum StepState {
     Whole,
     /// Its optimizer did not run, as after an overflow of half precision.
@@ -51,25 +78,47 @@ pub enum StepState {
     Unfinished,
 }
 
-/// The memory of one device in an iteration, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The memory of one device in an iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InStep {
+    /// Allocated, as in `holders`.
     pub peak_bytes: u64,
     /// Allocated at its end.
     pub left_bytes: u64,
-    /// The largest request.
-    pub largest_request: u64,
+    pub largest_request_bytes: u64,
 }
 
 /// Forward passes in a row that no backward pass followed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Apart {
     /// The number of iterations before it.
     pub after: usize,
-    pub passes: usize,
+    pub forward_passes: usize,
+    #[serde(rename = "begin_s")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub begin: Place,
+    #[serde(rename = "end_s")]
+    #[cfg_attr(test, schemars(with = "f64"))]
     pub end: Place,
+    #[serde(serialize_with = "facts::devices")]
+    #[cfg_attr(test, schemars(with = "Vec<facts::OfDevice<InStep>>"))]
     pub devices: BTreeMap<DeviceId, InStep>,
+}
+
+/// The key `steps` of `report --by step --json`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StepsFacts<'s> {
+    /// Iterations, without one that the trace ends in. Null: they cannot be told.
+    pub count: Option<usize>,
+    /// `no-backward`: the program has none. Any other: they cannot be told from micro-batches. Null: they are known.
+    pub unknown: Option<&'static str>,
+    pub why: Option<String>,
+    pub steps: &'s [Step],
+    /// Forward passes without backward, between the iterations.
+    pub apart: &'s [Apart],
 }
 
 /// Why a trace has no iterations.
@@ -143,6 +192,25 @@ impl fmt::Display for NoSteps {
 }
 
 impl Steps {
+    /// Reads the trace once.
+    pub fn of(trace: &Trace, definitions: &Definitions) -> Steps {
+        let symbols = Symbols::of_all(definitions, trace.header());
+        let mut observer = StepObserver::new(definitions, &symbols);
+        trace.replay(definitions, &mut observer);
+        observer.finish()
+    }
+
+    pub fn facts(&self) -> StepsFacts<'_> {
+        let unknown = self.found.as_ref().err();
+        StepsFacts {
+            count: unknown.is_none().then(|| self.whole()),
+            unknown: unknown.map(|why| why.name()),
+            why: unknown.map(NoSteps::to_string),
+            steps: self.steps(),
+            apart: &self.apart,
+        }
+    }
+
     pub fn steps(&self) -> &[Step] {
         self.found.as_deref().unwrap_or_default()
     }

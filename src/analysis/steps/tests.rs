@@ -119,7 +119,7 @@ fn micro_batches_and_updates_are_counted_inside_an_iteration() {
 #[test]
 fn evaluation_and_rollouts_stand_between_the_iterations() {
     let apart = |name: &str| -> Vec<(usize, usize)> {
-        recorded(name).apart.iter().map(|apart| (apart.after, apart.passes)).collect()
+        recorded(name).apart.iter().map(|apart| (apart.after, apart.forward_passes)).collect()
     };
     assert_eq!(apart("evaluation"), [(4, 3), (8, 3), (12, 3)]);
     let rollouts = apart("rollouts");

@@ -14,7 +14,6 @@ pub mod ranks;
 pub mod run;
 #[cfg(test)]
 mod schemas;
-pub mod steps;
 mod torch;
 pub mod tree;
 pub mod verify;

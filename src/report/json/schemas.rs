@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
 use super::{
-    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, steps, tree, verify,
-    whatif,
+    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, tree, verify, whatif,
 };
 use crate::analysis::Phase;
+use crate::analysis::steps::StepsFacts;
 
 /// A document with the key that [`super::damage::WithDamage`] adds.
 #[derive(JsonSchema)]
@@ -61,7 +61,7 @@ fn the_schemas_are_those_of_the_code() {
         report["$defs"][name] = definition.clone();
     }
     // `--by step` adds `steps` to each process.
-    let steps = schema::<Option<steps::StepsFacts>>("steps");
+    let steps = schema::<Option<StepsFacts>>("steps");
     report["$defs"]["ProcessFacts"]["properties"]["steps"] =
         json!({ "$ref": "#/$defs/StepsFacts" });
     for (name, definition) in steps["$defs"].as_object().unwrap() {

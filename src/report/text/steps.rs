@@ -1,36 +1,24 @@
 //! The text of `vramtrace report --by step`.
 
-use vramtrace_format::{DeviceId, StackId};
+use std::collections::BTreeMap;
+
+use vramtrace_format::DeviceId;
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
-use super::stack::place;
-use crate::analysis::StackClassifier;
-use crate::analysis::steps::{Apart, InStep, Step, StepGrowth, StepState, Steps};
+use crate::analysis::steps::{Apart, InStep, Step, StepState, Steps};
 use crate::report::wording::gpu_name;
-use crate::units::{clean, count, seconds, several, shorten, size};
+use crate::units::{count, seconds, several, size};
 
-/// The iterations of a process and what is known of them.
-#[derive(Debug)]
-pub struct NamedSteps<'s> {
-    pub steps: &'s Steps,
-    /// Of each iteration, in their order.
-    pub growth: &'s [StepGrowth],
-}
-
-/// The most characters of the name of a batch.
-const WIDTH: usize = 32;
 /// Lists of more rows are cut down, without --full.
 const MOST_ROWS: usize = 40;
 /// The rows that are kept: at the begin, with the highest peaks, at the end.
 const KEPT: [usize; 3] = [8, 16, 8];
-/// Peaks that differ by less than one part in this many are equal.
+/// Figures that differ by less than one part in this many are equal.
 const EQUAL: u64 = 200;
-/// Growth of less than one part in this many of what is left is not shown: batches differ in length.
-const LITTLE: u64 = 10_000;
 
 /// A table of the iterations for each device. `full`: all of them.
-pub fn table(named: &NamedSteps, classifier: &StackClassifier, full: bool) -> String {
-    let steps = match &named.steps.found {
+pub fn table(all: &Steps, full: bool) -> String {
+    let steps = match &all.found {
         Ok(steps) => steps,
         Err(why) => return format!("\n{}\n  {why}\n", paint(BOLD, "by step")),
     };
@@ -41,15 +29,14 @@ pub fn table(named: &NamedSteps, classifier: &StackClassifier, full: bool) -> St
     let mut out = String::new();
     for device in devices {
         let name = format!("{} by step", gpu_name(device));
-        out.push_str(&format!("\n{}  {}\n", paint(BOLD, &name), counted(named.steps)));
-        let mut table = Table::new(2, "llrrrrl");
-        let batch = if named.growth.iter().any(|of| of.batch.is_some()) { "batch" } else { "" };
-        table.head(&["step", batch, "peak allocated", "left", "time", "grew", ""]);
-        let rows = rows(named, device);
+        out.push_str(&format!("\n{}  {}\n", paint(BOLD, &name), counted(all)));
+        let mut table = Table::new(2, "llrrr");
+        table.head(&["step", "", "peak allocated", "left", "time"]);
+        let rows = rows(all, device);
         let kept = if full { (0..rows.len()).collect() } else { kept(&rows) };
         let hidden = rows.len() - kept.len();
         for index in kept {
-            table.cells(cells(&rows[index], classifier).into_iter());
+            table.cells(cells(&rows[index]).into_iter());
         }
         out.push_str(&table.render());
         if hidden > 0 {
@@ -86,69 +73,44 @@ fn counted(steps: &Steps) -> String {
 }
 
 /// One row: iterations in a row that do the same, or forward passes apart from them.
-#[derive(Clone, Debug, PartialEq)]
-enum Row<'s> {
-    Steps { first: &'s Step, last: &'s Step, memory: InStep, growth: &'s StepGrowth, of: DeviceId },
-    Apart(&'s Apart, InStep),
+struct Row<'s> {
+    of: Of<'s>,
+    memory: InStep,
 }
 
-fn rows<'s>(named: &NamedSteps<'s>, device: DeviceId) -> Vec<Row<'s>> {
+enum Of<'s> {
+    /// The first and the last of them.
+    Steps(&'s Step, &'s Step),
+    Apart(&'s Apart),
+}
+
+fn rows(all: &Steps, device: DeviceId) -> Vec<Row<'_>> {
     let mut rows: Vec<Row> = Vec::new();
-    let mut apart = named.steps.apart.iter().peekable();
-    let memory = |devices: &std::collections::BTreeMap<DeviceId, InStep>| {
-        devices.get(&device).copied().unwrap_or_default()
-    };
-    for (index, (step, growth)) in named.steps.steps().iter().zip(named.growth).enumerate() {
+    let mut apart = all.apart.iter().peekable();
+    let memory =
+        |devices: &BTreeMap<DeviceId, InStep>| devices.get(&device).copied().unwrap_or_default();
+    let row = |apart| Row { of: Of::Apart(apart), memory: memory(&apart.devices) };
+    for (index, step) in all.steps().iter().enumerate() {
         while let Some(of) = apart.next_if(|of| of.after <= index) {
-            rows.push(Row::Apart(of, memory(&of.devices)));
+            rows.push(row(of));
         }
-        let row = Row::Steps {
-            first: step,
-            last: step,
-            memory: memory(&step.devices),
-            growth,
-            of: device,
-        };
+        let memory = memory(&step.devices);
         match rows.last_mut() {
-            Some(before) if same(before, &row) => extend(before, step),
-            _ => rows.push(row),
+            Some(Row { of: Of::Steps(_, last), memory: before })
+                if [last.state, step.state] == [StepState::Whole; 2] && same(*before, memory) =>
+            {
+                *last = step;
+            }
+            _ => rows.push(Row { of: Of::Steps(step, step), memory }),
         }
     }
-    rows.extend(apart.map(|of| Row::Apart(of, memory(&of.devices))));
+    rows.extend(apart.map(row));
     rows
 }
 
-fn extend<'s>(row: &mut Row<'s>, step: &'s Step) {
-    if let Row::Steps { last, .. } = row {
-        *last = step;
-    }
-}
-
-/// Whether two rows may be one: whole iterations with the same figures, and nothing that grew.
-fn same(one: &Row, other: &Row) -> bool {
-    let (
-        Row::Steps { last, memory, growth, of, .. },
-        Row::Steps { first: step, memory: next, growth: next_growth, .. },
-    ) = (one, other)
-    else {
-        return false;
-    };
+fn same(one: InStep, other: InStep) -> bool {
     let equal = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / EQUAL;
-    let still = |growth, memory| grown(growth, *of, memory).is_none();
-    last.state == StepState::Whole
-        && step.state == StepState::Whole
-        && equal(memory.peak_bytes, next.peak_bytes)
-        && equal(memory.left_bytes, next.left_bytes)
-        && still(growth, memory)
-        && still(next_growth, next)
-        && growth.batch.is_none()
-        && next_growth.batch.is_none()
-}
-
-/// The stack that grew most on a device, and by how many bytes.
-fn grown(growth: &StepGrowth, device: DeviceId, memory: &InStep) -> Option<(StackId, u64)> {
-    let (_, stack, bytes) = growth.grown.iter().find(|(of, ..)| *of == device)?;
-    (*bytes > memory.left_bytes / LITTLE).then_some((*stack, *bytes))
+    equal(one.peak_bytes, other.peak_bytes) && equal(one.left_bytes, other.left_bytes)
 }
 
 /// The rows of a long list that are shown: indexes in ascending order.
@@ -157,9 +119,7 @@ fn kept(rows: &[Row]) -> Vec<usize> {
         return (0..rows.len()).collect();
     }
     let [begin, highest, end] = KEPT;
-    let peak = |index: &usize| match &rows[*index] {
-        Row::Steps { memory, .. } | Row::Apart(_, memory) => memory.peak_bytes,
-    };
+    let peak = |index: &usize| rows[*index].memory.peak_bytes;
     let mut by_peak: Vec<usize> = (begin..rows.len() - end).collect();
     by_peak.sort_by_key(|index| std::cmp::Reverse(peak(index)));
     by_peak.truncate(highest);
@@ -168,56 +128,35 @@ fn kept(rows: &[Row]) -> Vec<usize> {
     by_peak
 }
 
-fn passes(number: usize) -> String {
-    match number {
-        1 => "1 forward pass".to_string(),
-        number => format!("{} forward passes", count(number as u64)),
-    }
-}
-
-fn cells(row: &Row, classifier: &StackClassifier) -> [(String, anstyle::Style); 7] {
-    let (first, last, memory, growth, device) = match row {
-        Row::Steps { first, last, memory, growth, of } => (first, last, memory, growth, of),
-        Row::Apart(apart, memory) => {
+fn cells(row: &Row) -> [(String, anstyle::Style); 5] {
+    let peak = size(row.memory.peak_bytes);
+    let left = size(row.memory.left_bytes);
+    let (first, last) = match row.of {
+        Of::Steps(first, last) => (first, last),
+        Of::Apart(apart) => {
+            let passes = match apart.forward_passes {
+                1 => "1 forward pass".to_string(),
+                number => format!("{} forward passes", count(number as u64)),
+            };
             let time = apart.end.time_ns.saturating_sub(apart.begin.time_ns);
-            return [
-                ("apart".to_string(), DIM),
-                (passes(apart.passes), DIM),
-                (size(memory.peak_bytes), DIM),
-                (size(memory.left_bytes), DIM),
-                (seconds(time), DIM),
-                (String::new(), PLAIN),
-                (String::new(), PLAIN),
-            ];
+            return ["apart".to_string(), passes, peak, left, seconds(time)].map(|of| (of, DIM));
         }
     };
     let number = match (first.number, last.number) {
         (first, last) if first == last => count(first as u64),
         (first, last) => format!("{} to {}", count(first as u64), count(last as u64)),
     };
-    let state = match first.state {
-        StepState::Whole => String::new(),
-        StepState::Skipped => "skipped".to_string(),
-        StepState::Unfinished => "unfinished".to_string(),
-    };
-    let batch = growth.batch.as_deref().map(|name| shorten(&clean(name), WIDTH).to_string());
-    let batch = [batch, Some(state).filter(|state| !state.is_empty())];
-    let batch = batch.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    let grown = grown(growth, *device, memory);
-    let line = grown.and_then(|(stack, _)| place(&classifier.named(stack)));
-    let grown = grown.map_or(String::new(), |(_, bytes)| format!("+{}", size(bytes)));
     // A failure frees what the iteration held: that is not what it would leave.
-    let left = match first.state {
-        StepState::Unfinished => "-".to_string(),
-        StepState::Whole | StepState::Skipped => size(memory.left_bytes),
+    let (state, left) = match first.state {
+        StepState::Whole => ("", left),
+        StepState::Skipped => ("skipped", left),
+        StepState::Unfinished => ("unfinished", "-".to_string()),
     };
     [
         (number, BOLD),
-        (batch, if first.state == StepState::Whole { PLAIN } else { WARN }),
-        (size(memory.peak_bytes), BOLD),
+        (state.to_string(), WARN),
+        (peak, BOLD),
         (left, PLAIN),
         (seconds(first.duration_ns), DIM),
-        (grown, PLAIN),
-        (line.unwrap_or_default(), DIM),
     ]
 }

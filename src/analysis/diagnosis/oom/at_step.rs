@@ -27,7 +27,7 @@ impl AtStep {
         let earlier = steps.steps().iter().take(number - 1);
         let largest = || {
             let devices = earlier.clone().filter_map(|step| step.devices.get(&oom.device));
-            devices.map(|memory| memory.largest_request)
+            devices.map(|memory| memory.largest_request_bytes)
         };
         let (earlier_low_bytes, earlier_high_bytes) = (largest().min(), largest().max());
         let differs = earlier_high_bytes.is_some_and(|most| oom.size > most);

@@ -1,17 +1,78 @@
-//! Makes a list of passes from the events of a trace.
+//! Makes a list of passes, parts of a run in which one thing allocates, from the events of a trace.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, StackId, Stamped, ThreadId};
 
-use super::groups::groups;
-use super::pass::{Gradients, Pass, PassKind};
-use super::stacks::{Sign, Signs};
+use super::iterations::{cycles, groups, iterations};
+use super::stacks::{Caller, Sign, Signs};
 use super::step::{NoSteps, Place, Steps};
-use super::{cycles, figures};
 use crate::replay::cache::CacheOomAt;
-use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Slots};
+use crate::replay::{AllocCause, ByDevice, DeviceState, FreeCause, Key, Live, Observer, Slots};
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, Trace};
+use crate::trace::Definitions;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PassKind {
+    #[default]
+    Forward,
+    Backward,
+    Optimizer,
+    Scaler,
+}
+
+/// The gradients that a backward pass left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gradients {
+    /// Their sizes, in ascending order, each with its number.
+    pub sizes: Vec<(u64, u32)>,
+    /// There are several, and as many allocations of these sizes are older than the first pass.
+    pub of_weights: bool,
+}
+
+/// A pass, with all that follows up to the next one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Pass {
+    pub kind: PassKind,
+    pub begin: Place,
+    /// The last event before the next pass.
+    pub end: Place,
+    /// Of a forward pass: a backward pass freed memory of it.
+    pub feeds: bool,
+    /// Of a forward pass: an optimizer called it.
+    pub in_optimizer: bool,
+    /// Of an optimizer: its callers, without repetitions.
+    pub callers: Vec<Caller>,
+    /// Of a backward pass: the sizes of the gradients that it left, as an index.
+    pub gradients: Option<usize>,
+    /// At least half of the gradients were freed outside of backward before the next pass.
+    pub frees_gradients: bool,
+    /// They were freed before older memory was, as at the end of a run.
+    pub frees_first: bool,
+    /// PyTorch gave up on a request in it: the bytes of this pass that were live then, and all that it had
+    /// allocated.
+    pub failed: Option<(u64, u64)>,
+    pub peak: (u64, Place),
+    pub settled: Option<Place>,
+    pub devices: ByDevice<Figures>,
+}
+
+/// Bytes of one device in a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub peak: u64,
+    pub left: u64,
+    /// Allocated before memory was freed that is older than the iteration: at the end of a run all is freed.
+    pub settled: Option<u64>,
+    /// Of PyTorch's cache, and of the driver.
+    pub largest_block: u64,
+    pub largest_of_driver: u64,
+}
+
+impl Pass {
+    pub(super) fn new(kind: PassKind, begin: Place) -> Pass {
+        Pass { kind, begin, end: begin, peak: (0, begin), ..Pass::default() }
+    }
+}
 
 /// The most different sets of gradients that are told apart.
 const MOST_SETS: usize = 64;
@@ -28,7 +89,7 @@ pub struct StepObserver {
     /// The sizes of allocations that were older than the first pass when the first backward pass ended, each with
     /// its number.
     older: Option<FxHashMap<u64, u32>>,
-    allocated: Vec<(DeviceId, u64)>,
+    allocated: ByDevice<u64>,
     /// Threads that run more than backward passes.
     program: FxHashSet<ThreadId>,
     /// Threads of the engine that runs backward passes. What hooks do there belongs to these passes.
@@ -92,9 +153,9 @@ impl StepObserver {
             () if self.sampled => Err(NoSteps::Sampled),
             () if self.signs.graphs => Err(NoSteps::Graphs),
             () if self.signs.search => Err(NoSteps::Closure),
-            () => cycles::cycles(&groups, &self.sets, self.parts),
+            () => cycles(&groups, &self.sets, self.parts),
         };
-        figures::steps(&self.passes, &groups, whole)
+        iterations(&self.passes, &groups, whole)
     }
 
     /// Whether an optimizer runs more than once: its state may also be loaded.
@@ -162,7 +223,7 @@ impl StepObserver {
     fn begin(&mut self, at: &Stamped, kind: PassKind) {
         let mut pass = Pass::new(kind, place(at));
         for (device, bytes) in &self.allocated {
-            let figures = pass.figures(*device);
+            let figures = pass.devices.of(*device);
             (figures.peak, figures.left) = (*bytes, *bytes);
         }
         pass.peak.0 = self.sum();
@@ -180,7 +241,7 @@ impl StepObserver {
     }
 
     fn sum(&self) -> u64 {
-        self.allocated.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
+        self.allocated.values().copied().fold(0, u64::saturating_add)
     }
 
     fn allocated(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause, block: bool) {
@@ -201,7 +262,7 @@ impl StepObserver {
             self.live.insert(live, born);
             return;
         };
-        let figures = current.figures(live.device);
+        let figures = current.devices.of(live.device);
         let largest =
             if block { &mut figures.largest_block } else { &mut figures.largest_of_driver };
         *largest = live.size.max(*largest);
@@ -263,7 +324,7 @@ impl StepObserver {
         let pass = &mut self.passes[last];
         if pass.settled.is_none() {
             pass.settled = Some(pass.end);
-            for (_, figures) in &mut pass.devices {
+            for figures in pass.devices.values_mut() {
                 figures.settled = Some(figures.left);
             }
         }
@@ -376,24 +437,21 @@ impl Observer for StepObserver {
         let in_pass = self.in_pass;
         let Some(pass) = self.passes.last_mut() else { return };
         pass.failed = Some(in_pass);
-        let figures = pass.figures(device);
+        let figures = pass.devices.of(device);
         figures.largest_block = figures.largest_block.max(oom.size);
         pass.end = place(at);
     }
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         let bytes = state.allocated_bytes();
-        match self.allocated.iter_mut().find(|(of, _)| *of == device) {
-            Some((_, known)) => *known = bytes,
-            None => self.allocated.push((device, bytes)),
-        }
+        *self.allocated.of(device) = bytes;
         let sum = self.sum();
         let Some(pass) = self.passes.last_mut() else { return };
         pass.end = place(at);
         if sum > pass.peak.0 {
             pass.peak = (sum, place(at));
         }
-        let figures = pass.figures(device);
+        let figures = pass.devices.of(device);
         figures.peak = figures.peak.max(bytes);
         figures.left = bytes;
     }
@@ -402,16 +460,6 @@ impl Observer for StepObserver {
         self.missing = true;
         self.live.clear();
         self.backward = Backward::default();
-        self.allocated.clear();
-    }
-}
-
-impl Steps {
-    /// Reads the trace once.
-    pub fn of(trace: &Trace, definitions: &Definitions) -> Steps {
-        let symbols = Symbols::of_all(definitions, trace.header());
-        let mut observer = StepObserver::new(definitions, &symbols);
-        trace.replay(definitions, &mut observer);
-        observer.finish()
+        self.allocated = ByDevice::default();
     }
 }
