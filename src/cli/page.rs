@@ -58,16 +58,6 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     Ok(DONE)
 }
 
-/// Writes the page of one trace into a new file, and prints nothing.
-#[cfg(feature = "top")]
-pub fn write_one(trace: &Path, path: &Path) -> Result<(), crate::error::Failure> {
-    let output = Output::new(path, false)?;
-    let traces = vec![vramtrace_reader::trace::Trace::open(trace)?];
-    let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
-    let mut page = [PageRun { label: shown(trace), names: vec![shown(trace)], processes, traces }];
-    output.write(|out| write(&mut page, None, out))
-}
-
 /// Reads the traces of a run to their end.
 fn read(label: String, selected: Selected) -> PageRun {
     let all = selected.traces.len();

@@ -134,6 +134,12 @@ impl Followed {
         Some(true)
     }
 
+    /// The trace as far as it is read.
+    #[cfg(feature = "top")]
+    pub fn now(&self) -> (&Header, &Definitions, &State) {
+        (&self.header, self.replay.definitions(), self.replay.state())
+    }
+
     /// What is held in memory for it: [`GrowingReplay::entries`].
     pub fn entries(&self) -> usize {
         self.replay.entries()

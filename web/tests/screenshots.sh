@@ -26,7 +26,7 @@ for rank in 0 1; do
 done
 $simulated python3 web/tests/screenshots_train.py 60 90 >"$live/other.log" 2>&1 &
 started="$started $!"
-tmux -L vramtrace-picture new-session -d -s top -x 120 -y 14 "$simulated target/debug/vramtrace top --interval 0.3"
+tmux -L vramtrace-picture new-session -d -s top -x 120 -y 11 "$simulated target/debug/vramtrace top --interval 0.3"
 sleep 30
 tmux -L vramtrace-picture capture-pane -e -p -t top >"$live/top.txt"
 # `vramtrace top` of the recorded run, at its end (the test top::recorded writes the picture).

@@ -1,7 +1,7 @@
 //! What `top` sees at one moment: live pages, NVML's cards, the users of processes, and how fast their lines grow.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,15 +61,9 @@ impl Sources {
         let cards = move || Some(read().map_err(|error| clean(&error.to_string())));
         let traces: Arc<Mutex<BTreeMap<u32, PathBuf>>> = Arc::default();
         let wanted = traces.clone();
-        let mut known: BTreeMap<u32, History> = BTreeMap::new();
-        let verdicts = move || {
-            let wanted = wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            known.retain(|pid, _| wanted.contains_key(pid));
-            let verdict = |(pid, trace): (u32, PathBuf)| {
-                Some((pid, known.entry(pid).or_default().verdict(&trace)?))
-            };
-            wanted.into_iter().filter_map(verdict).collect()
-        };
+        let mut judged = Judged::default();
+        let verdicts =
+            move || judged.read(wanted.lock().unwrap_or_else(PoisonError::into_inner).clone());
         Sources {
             cards: Background::start(None, interval, cards),
             traces,
@@ -102,22 +96,28 @@ impl Sources {
     }
 }
 
-/// The history of a growing trace. Each reading goes on where the last one ended.
+/// The traces that are judged. Each reading goes on where the last one ended.
 #[derive(Default)]
-pub(super) struct History {
-    followed: Followed,
-    verdict: Option<Verdict>,
+pub(super) struct Judged {
+    followed: BTreeMap<u32, Followed>,
+    verdicts: BTreeMap<u32, Verdict>,
 }
 
-impl History {
-    /// `None`: not known yet.
-    pub fn verdict(&mut self, path: &Path) -> Option<Verdict> {
-        match self.followed.read([path.to_path_buf()], user(), |_| true) {
-            Some(true) => self.verdict = Some(together(&self.followed.figures.growth)),
-            Some(false) => {}
-            None => self.verdict = Some(None),
+impl Judged {
+    /// The verdicts on these traces that are known by now.
+    pub(super) fn read(&mut self, traces: BTreeMap<u32, PathBuf>) -> BTreeMap<u32, Verdict> {
+        self.followed.retain(|pid, _| traces.contains_key(pid));
+        self.verdicts.retain(|pid, _| traces.contains_key(pid));
+        for (pid, trace) in traces {
+            let followed = self.followed.entry(pid).or_default();
+            let verdict = match followed.read([trace], user(), |_| true) {
+                Some(true) => together(&followed.figures.growth),
+                Some(false) => continue,
+                None => None,
+            };
+            self.verdicts.insert(pid, verdict);
         }
-        self.verdict
+        self.verdicts.clone()
     }
 }
 

@@ -1,15 +1,9 @@
 //! `vramtrace top`: the recorded processes and the lines that grow, live. Reads live pages and growing traces; it
 //! neither attaches to the programs nor sends them anything.
 
-mod columns;
 mod draw;
-mod growth;
-mod inside;
-mod keys;
 mod look;
-mod once;
 mod opened;
-mod orders;
 #[cfg(test)]
 mod recorded;
 mod row;
@@ -22,21 +16,21 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use self::growth::{LineReader, Lines};
 use self::look::{Look, Sources};
-use self::orders::Orders;
-use self::state::{State, View};
+use self::opened::LineReader;
+use self::state::State;
+use super::cap;
 use crate::console::{message, print_text};
 use crate::error::{DONE, Failure, Outcome};
 use crate::live_processes;
+use vramtrace_reader::units::clean;
 
 #[derive(clap::Args)]
 #[command(
     long_about = "Show live what the processes of your cards hold: each card with its use over time, \
         each recorded process with the figures of `vramtrace ps`, its rate and the time until its cap \
         or card is full where `vramtrace leaks` says GROWING, the other processes by NVML, and, for \
-        the process that is opened, which lines hold its memory, what it is for, and how full its \
-        segments are.\n\n\
+        the process that is opened, which lines hold its memory and what it is for.\n\n\
         Without a terminal it prints the state once.",
     after_help = "\
 Columns, as in `vramtrace ps`:
@@ -48,11 +42,8 @@ Columns, as in `vramtrace ps`:
 
 Keys:
   up, down    choose a process          Enter   open it: its lines with their callers
-  s           sort by another column    Esc     back
-  /           filter by text            d       what changed since it was opened
-  c           set the cap; asks first   o       write its page, vramtrace-PID.html
-  p           pause                     ?       all keys
-  q           quit
+  /           filter by text            Esc     back
+  c           set the cap; asks first   q       quit
 
 Examples:
   vramtrace top
@@ -83,15 +74,12 @@ pub fn run(args: Args) -> Outcome {
         let (look, problems) = answered(&sources);
         state.update(&look);
         live_processes::lines(&problems).iter().for_each(message);
-        print_text(&once::text(&state))?;
+        print_text(&draw::text(&state))?;
         return Ok(DONE);
     }
     let mut terminal = ratatui::try_init()?;
-    let mut orders = Orders::default();
-    let result = live(&mut terminal, &mut state, &sources, &mut orders, args.interval);
+    let result = live(&mut terminal, &mut state, &sources, args.interval);
     ratatui::try_restore()?;
-    // A page that was begun is written.
-    orders.finish().iter().for_each(message);
     result.map(|()| DONE)
 }
 
@@ -114,9 +102,6 @@ fn answered(sources: &Sources) -> (Look, Vec<live_processes::PageProblem>) {
     }
 }
 
-/// How long a process is chosen before its trace is read for the lower half of the screen.
-const CHOSEN: Duration = Duration::from_millis(300);
-
 /// The longest pause between two looks while NVML or a verdict is outstanding.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -125,37 +110,19 @@ fn live(
     terminal: &mut ratatui::DefaultTerminal,
     state: &mut State,
     sources: &Sources,
-    orders: &mut Orders,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let mut growth: Option<LineReader> = None;
+    let mut reader: Option<LineReader> = None;
     let mut look = sources.look().0;
     state.update(&look);
     let mut looked = Instant::now();
-    let mut chosen = (None, Instant::now());
     while !state.is_left {
-        if chosen.0 != state.chosen {
-            chosen = (state.chosen, Instant::now());
+        if reader.as_ref().map(|reader| reader.pid) != state.opened {
+            let trace = state.opened.and_then(|pid| Some((pid, state.trace_of(pid)?)));
+            reader = trace.map(|(pid, trace)| LineReader::of(pid, trace));
         }
-        // The user opened another process, or chose one where it is shown below the list.
-        let wanted = match state.view {
-            View::Process(pid) => Some(pid),
-            View::List if !draw::has_panel(state, terminal.size()?.height) => None,
-            View::List => state.chosen,
-        };
-        let waits = state.view == View::List && chosen.1.elapsed() < CHOSEN;
-        if growth.as_ref().map(|growth| growth.pid) != wanted {
-            state.show(wanted);
-            growth = None;
-            if !waits {
-                growth = wanted.and_then(|pid| Some(LineReader::of(pid, state.trace_of(pid)?)));
-            }
-        }
-        // A process that is opened during a pause is read, too.
-        if let Some(growth) = &growth
-            && (!state.is_paused || state.lines == Lines::Reading)
-        {
-            state.set_lines(growth.latest());
+        if let Some(reader) = &reader {
+            state.set_lines(reader.latest());
         }
         terminal.draw(|frame| draw::draw(frame, state))?;
         // What has not answered yet is asked again soon.
@@ -174,18 +141,16 @@ fn live(
             }
             has_event = event::poll(Duration::ZERO)?;
         }
-        if let Some(order) = state.order.take() {
-            state.message = Some(orders.begin(order));
-        }
-        if let Some(result) = orders.result() {
-            state.message = Some(result);
+        if let Some((pid, limit)) = state.order.take() {
+            state.message = Some(match cap::set_everywhere(pid, limit) {
+                Ok(lines) => clean(&lines.trim_end().replace('\n', "; ")),
+                Err(failure) => clean(&failure.message),
+            });
         }
         if looked.elapsed() >= interval {
             looked = Instant::now();
-            if !state.is_paused {
-                look = sources.look().0;
-                state.update(&look);
-            }
+            look = sources.look().0;
+            state.update(&look);
         }
     }
     Ok(())

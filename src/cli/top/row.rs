@@ -1,58 +1,33 @@
-//! Cards and processes as `top` shows them.
+//! Cards and processes as `top` shows them, and the columns of the list, by the words of `vramtrace ps`.
 
 use std::collections::VecDeque;
 
 use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveSite};
-use vramtrace_reader::units::{clean, gib, size};
+use vramtrace_reader::report::wording::age;
+use vramtrace_reader::units::{clean, count, gib, size};
 
 use super::look::{Look, Verdict};
 use crate::driver::nvml::cards::CardFacts;
 use crate::live_processes::kernel_driver;
 use crate::live_processes::process::{LiveProcess, refused};
 
-/// How many past values of bytes in use are kept.
-pub const HISTORY: usize = 240;
-
-pub fn push(history: &mut VecDeque<u64>, value: u64) {
-    history.push_back(value);
-    if history.len() > HISTORY {
-        history.pop_front();
-    }
-}
-
 /// A card: what NVML knows of it, and what the recorded processes of this user have of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Card {
-    /// What NVML said last.
+    /// `None`: NVML does not list it.
     pub facts: Option<CardFacts>,
-    /// NVML says so now.
-    pub is_listed: bool,
     /// The card as each recorded process sees it.
     pub devices: Vec<LiveDevice>,
-    /// As of the last process that used it.
-    pub last: LiveDevice,
+    /// Bytes in use at the last looks.
     pub history: VecDeque<u64>,
 }
 
 impl Card {
-    fn listed(&self) -> Option<&CardFacts> {
-        self.facts.as_ref().filter(|_| self.is_listed)
-    }
-
-    /// In use by all processes. `None`: NVML does not say.
-    pub fn used(&self) -> Option<u64> {
-        self.listed().map(|facts| facts.used)
-    }
-
-    pub fn utilization(&self) -> Option<u32> {
-        self.listed()?.utilization
-    }
-
-    /// What its curve shows: all of the use, or else the recorded part.
+    /// In use by all processes; without NVML, by those that are recorded.
     pub fn in_use(&self) -> u64 {
-        self.used().unwrap_or_else(|| self.counted())
+        self.facts.as_ref().map_or_else(|| self.counted(), |facts| facts.used)
     }
 
     fn sum(&self, figure: impl Fn(&LiveDevice) -> u64) -> u64 {
@@ -75,65 +50,22 @@ impl Card {
     }
 
     pub fn name(&self) -> String {
-        match (&self.facts, self.last.ordinal) {
+        match (&self.facts, self.devices.first().map(|device| device.ordinal)) {
             (Some(facts), _) => format!("GPU {}", facts.index),
-            (None, u8::MAX) => "GPU ?".into(),
-            (None, ordinal) => format!("GPU {ordinal}"),
+            (None, None | Some(u8::MAX)) => "GPU ?".into(),
+            (None, Some(ordinal)) => format!("GPU {ordinal}"),
         }
     }
 
     /// 0: not known.
     pub fn bytes(&self) -> u64 {
-        let by_nvml = self.facts.as_ref().map(|facts| facts.total);
-        by_nvml.filter(|total| *total > 0).unwrap_or(self.last.total_bytes)
+        let by_processes = || self.devices.iter().map(|device| device.total_bytes).max();
+        let by_nvml = self.facts.as_ref().map(|facts| facts.total).filter(|total| *total > 0);
+        by_nvml.or_else(by_processes).unwrap_or(0)
     }
 
     pub fn total(&self) -> String {
         if self.bytes() == 0 { "?".into() } else { gib(self.bytes()) }
-    }
-}
-
-/// What is known of a process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tracing {
-    #[default]
-    Recorded,
-    /// Its cap holds, and nothing is recorded.
-    NotRecorded,
-    /// The recording is switched off.
-    SwitchedOff,
-    /// A process of this user without the recorder.
-    Untraced,
-    /// It calls the kernel driver, and passes libcuda by.
-    PastLibcuda,
-    /// Its live page belongs to another user, or cannot be seen from here.
-    OfOthers,
-}
-
-impl Tracing {
-    /// What stands behind the command.
-    fn note(self) -> &'static str {
-        match self {
-            Tracing::Recorded => "",
-            Tracing::SwitchedOff => " (recording off)",
-            Tracing::NotRecorded => " (not recorded)",
-            Tracing::Untraced => " (not traced)",
-            Tracing::PastLibcuda => " (past libcuda: not recorded)",
-            Tracing::OfOthers => " (of another user)",
-        }
-    }
-
-    /// Why there is no trace.
-    pub fn why_no_trace(self) -> String {
-        match self {
-            Tracing::Recorded | Tracing::NotRecorded => "the process records nothing".into(),
-            Tracing::SwitchedOff => "its recording is off".into(),
-            Tracing::Untraced => {
-                "it runs without the recorder: start it by `vramtrace run` to see its lines".into()
-            }
-            Tracing::PastLibcuda => format!("it {}", kernel_driver::UNRECORDED),
-            Tracing::OfOthers => "it belongs to another user, whose traces are not read".into(),
-        }
     }
 }
 
@@ -143,19 +75,21 @@ pub struct Row {
     pub pid: u32,
     pub user: String,
     /// The command line from the name of the program or script on.
-    pub command: String,
-    pub tracing: Tracing,
+    command: String,
+    /// What stands behind the command where nothing is recorded.
+    note: &'static str,
+    /// Why its lines cannot be shown, if it has no trace.
+    pub why_no_trace: String,
     /// `None`: only NVML lists it.
     pub page: Option<LiveProcess>,
     /// `cuda:0 (GPU 3)`.
-    pub devices: String,
+    devices: String,
     /// What the cap counts; without a page, what NVML lists. `None`: it does not say.
     pub counted: Option<u64>,
     /// `None`: not judged yet.
-    pub verdict: Option<Verdict>,
+    verdict: Option<Verdict>,
     /// Percent, the highest of its cards.
-    pub utilization: Option<u32>,
-    pub history: VecDeque<u64>,
+    utilization: Option<u32>,
 }
 
 impl Row {
@@ -172,12 +106,14 @@ impl Row {
             }
         };
         let devices: Vec<String> = process.devices.iter().map(device).collect();
+        let (note, why) = match process.state {
+            _ if !process.off_by.is_empty() => (" (recording off)", "its recording is off"),
+            LiveState::Loaded | LiveState::Recording => ("", "the process records nothing"),
+            _ => (" (not recorded)", "the process records nothing"),
+        };
         Row {
-            tracing: match process.state {
-                _ if !process.off_by.is_empty() => Tracing::SwitchedOff,
-                LiveState::Loaded | LiveState::Recording => Tracing::Recorded,
-                _ => Tracing::NotRecorded,
-            },
+            note,
+            why_no_trace: why.into(),
             devices: devices.join(","),
             counted: Some(process.sum(|device| device.counted)),
             verdict: match process.trace.is_empty() {
@@ -198,12 +134,22 @@ impl Row {
             on.iter().map(|(card, _)| format!("GPU {}", card.index)).collect();
         let passes_libcuda_by =
             || kernel_driver::is_called_by(pid, &kernel_driver::mapped_files(pid));
+        let (note, why_no_trace) = match look.owners.get(&pid) {
+            Some(owner) if owner.is_mine && passes_libcuda_by() => {
+                (" (past libcuda: not recorded)", format!("it {}", kernel_driver::UNRECORDED))
+            }
+            Some(owner) if owner.is_mine => {
+                let start = "start it by `vramtrace run` to see its lines";
+                (" (not traced)", format!("it runs without the recorder: {start}"))
+            }
+            _ => (
+                " (of another user)",
+                "it belongs to another user, whose traces are not read".into(),
+            ),
+        };
         Row {
-            tracing: match look.owners.get(&pid) {
-                Some(owner) if owner.is_mine && passes_libcuda_by() => Tracing::PastLibcuda,
-                Some(owner) if owner.is_mine => Tracing::Untraced,
-                _ => Tracing::OfOthers,
-            },
+            note,
+            why_no_trace,
             devices: devices.join(","),
             counted: bytes.map(|all| all.into_iter().fold(0, u64::saturating_add)),
             verdict: Some(None),
@@ -226,24 +172,23 @@ impl Row {
         }
     }
 
-    /// A figure of all devices; without a page `None`.
-    pub fn sum(&self, figure: impl Fn(&LiveDevice) -> u64) -> Option<u64> {
-        self.page.as_ref().map(|page| page.sum(figure))
+    pub fn refused(&self) -> u64 {
+        self.page.as_ref().map_or(0, |page| page.sum(refused))
     }
 
-    pub fn refused(&self) -> u64 {
-        self.sum(refused).unwrap_or(0)
+    pub fn is_growing(&self) -> bool {
+        self.verdict.flatten().is_some()
     }
 
     /// The sum of the caps, if each device has one.
-    pub fn cap(&self) -> Option<u64> {
+    fn cap(&self) -> Option<u64> {
         let devices = self.page.iter().flat_map(|page| &page.devices);
         let caps: Option<Vec<u64>> = devices.map(|device| device.cap).collect();
         caps.filter(|caps| !caps.is_empty())
             .map(|caps| caps.into_iter().fold(0, u64::saturating_add))
     }
 
-    pub fn only_warns(&self) -> bool {
+    fn only_warns(&self) -> bool {
         self.page.iter().flat_map(|page| &page.devices).any(|device| device.only_warns)
     }
 
@@ -257,7 +202,7 @@ impl Row {
     }
 
     pub fn full_name(&self) -> String {
-        format!("{}{}", self.command, self.tracing.note())
+        format!("{}{}", self.command, self.note)
     }
 
     /// What the largest call sites hold, by library, largest first: name, bytes, allocations.
@@ -294,6 +239,119 @@ impl Row {
         }
         Ok(words)
     }
+}
+
+/// A column of the list.
+pub struct Column {
+    pub heading: &'static str,
+    /// Its cells stand at the right.
+    pub is_number: bool,
+    /// When room is found for it: 0 always.
+    order: u8,
+    /// Characters, at least and at most.
+    width: [u16; 2],
+    cell: fn(&Row) -> String,
+}
+
+const fn figure(
+    heading: &'static str,
+    order: u8,
+    width: [u16; 2],
+    cell: fn(&Row) -> String,
+) -> Column {
+    Column { heading, is_number: true, order, width, cell }
+}
+
+const fn words(
+    heading: &'static str,
+    order: u8,
+    width: [u16; 2],
+    cell: fn(&Row) -> String,
+) -> Column {
+    Column { heading, is_number: false, order, width, cell }
+}
+
+/// In the order of a line.
+pub const COLUMNS: [Column; 13] = [
+    figure("pid", 0, [7, 7], |row| row.pid.to_string()),
+    words("user", 7, [4, 10], |row| row.user.clone()),
+    figure("rank", 6, [4, 4], |row| row.rank().map_or(String::new(), |rank| rank.to_string())),
+    words("device", 10, [6, 24], |row| row.devices.clone()),
+    figure("util", 8, [5, 5], |row| row.utilization.map_or("-".into(), |part| format!("{part} %"))),
+    figure("live", 9, [10, 10], |row| of_page(row, |page| gib(page.sum(|device| device.live)))),
+    figure("peak", 4, [10, 10], |row| of_page(row, |page| gib(page.sum(|device| device.peak)))),
+    figure("counted", 0, [10, 10], |row| row.counted.map_or("?".into(), gib)),
+    figure("cap", 1, [9, 16], cap),
+    figure("refused", 5, [7, 7], |row| of_page(row, |page| count(page.sum(refused)))),
+    figure("MiB/min", 2, [8, 8], rate),
+    figure("full in", 3, [9, 9], full_in),
+    words("command", 0, [13, 13], Row::full_name),
+];
+
+impl Column {
+    pub fn cell(&self, row: &Row) -> String {
+        (self.cell)(row)
+    }
+
+    fn width(&self, rows: &[&Row]) -> u16 {
+        let [least, most] = self.width;
+        let longest = rows.iter().map(|row| self.cell(row).chars().count()).max().unwrap_or(0);
+        (longest as u16).clamp(least, most)
+    }
+}
+
+fn of_page(row: &Row, figure: impl Fn(&LiveProcess) -> String) -> String {
+    row.page.as_ref().map_or("-".into(), figure)
+}
+
+fn cap(row: &Row) -> String {
+    match (row.cap(), row.only_warns()) {
+        // A narrow list cuts the words behind the command.
+        (None, _) if row.page.is_none() => "untraced".into(),
+        (None, _) => "-".into(),
+        (Some(cap), false) => gib(cap),
+        (Some(cap), true) => format!("{} warns", gib(cap)),
+    }
+}
+
+fn rate(row: &Row) -> String {
+    match row.verdict.map(|verdict| verdict.map(|growth| growth.bytes_per_s * 60.0)) {
+        None => "?".into(),
+        Some(None) => "-".into(),
+        Some(Some(a_minute)) => match a_minute / f64::from(1 << 20) {
+            small if small < 99.95 => format!("{small:.1}"),
+            large => count(large as u64),
+        },
+    }
+}
+
+fn full_in(row: &Row) -> String {
+    match row.verdict.map(|verdict| verdict.map(|growth| growth.full_in_s)) {
+        Some(None) => "-".into(),
+        None | Some(Some(None)) => "?".into(),
+        Some(Some(Some(seconds))) => age((seconds.clamp(0.0, 1e10) * 1e9) as u64),
+    }
+}
+
+/// The columns that fit beside each other, with their widths; the last one has the rest.
+pub fn that_fit(width: u16, rows: &[&Row]) -> Vec<(&'static Column, u16)> {
+    let has_ranks = rows.iter().any(|row| row.rank().is_some());
+    let useful = COLUMNS.iter().filter(|column| has_ranks || column.heading != "rank");
+    let mut all: Vec<(usize, &Column, u16)> =
+        useful.enumerate().map(|(place, column)| (place, column, column.width(rows))).collect();
+    all.sort_by_key(|(_, column, _)| column.order);
+    let mut rest = width.saturating_sub(1);
+    all.retain(|(_, column, width)| {
+        let fits = column.order == 0 || *width < rest;
+        rest = rest.saturating_sub(if fits { width + 1 } else { 0 });
+        fits
+    });
+    all.sort_by_key(|(place, ..)| *place);
+    let last = all.len().saturating_sub(1);
+    let wide = |(n, (_, column, width)): (usize, (usize, _, u16))| {
+        (column, if n == last { width + rest } else { width })
+    };
+    all.into_iter().enumerate().map(wide).collect()
 }
 
 /// Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 3` gives `train.py --lr 3`.

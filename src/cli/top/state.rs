@@ -1,26 +1,20 @@
-//! The state of `top`: what was seen last, and what the user chose.
+//! The state of `top`: what was seen last, what the user chose, and what each key changes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rustc_hash::FxHashMap;
 use vramtrace_format::capspec::Limit;
+use vramtrace_format::policy;
+use vramtrace_reader::units::{clean, size};
 
-use super::columns::Column;
-use super::growth::{Line, Lines, by_name, compare};
-use super::inside::Inside;
 use super::look::Look;
-use super::row::{Card, Row, push};
+use super::opened::{Lines, by_name, compare};
+use super::row::{Card, Row};
 
-/// How many cards are kept that no process uses any more.
-const MOST_CARDS: usize = 256;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
-    #[default]
-    List,
-    Process(u32),
-}
+/// How many past values of bytes in use are kept.
+const HISTORY: usize = 240;
 
 /// What the keys go to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,138 +33,83 @@ pub enum Input {
         limit: Option<Limit>,
         question: String,
     },
-    /// The list of keys is shown.
-    Help,
-}
-
-/// What the user ordered, for the event loop to do.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Order {
-    Cap { pid: u32, limit: Option<Limit> },
-    Page { pid: u32, trace: PathBuf },
 }
 
 #[derive(Debug, Default)]
 pub struct State {
     pub cards: BTreeMap<[u8; 16], Card>,
+    /// The largest first.
     rows: Vec<Row>,
     /// What NVML does not say.
     pub nvml_note: Option<String>,
-    pub view: View,
+    pub chosen: Option<u32>,
+    /// The process that is shown in place of the list.
+    pub opened: Option<u32>,
+    /// Its lines.
     pub lines: Lines,
-    pub inside: Inside,
-    /// Whose lines these are.
-    shown: Option<u32>,
-    /// The lines when the process was opened.
+    /// Bytes of its lines when it was opened.
     first: Option<FxHashMap<String, u64>>,
-    /// Only what changed since then is listed, what grew most first.
-    pub compares: bool,
     /// Lines above the first one that is shown.
     pub scrolled: usize,
-    pub chosen: Option<u32>,
-    pub sort: Column,
     pub filter: String,
     pub input: Input,
-    pub order: Option<Order>,
+    /// The cap that the event loop shall set: pid, limit.
+    pub order: Option<(u32, Option<Limit>)>,
     /// The result of the last order.
     pub message: Option<String>,
-    pub is_paused: bool,
     pub is_left: bool,
 }
 
 impl State {
     /// Replaces all figures by those of a look.
     pub fn update(&mut self, look: &Look) {
-        let mut histories: BTreeMap<u32, VecDeque<u64>> =
-            self.rows.drain(..).map(|row| (row.pid, row.history)).collect();
-        self.rows.extend(look.processes.iter().map(|process| Row::of(process, look)));
         self.nvml_note = match &look.cards {
             Some(Err(why)) => Some(format!("without NVML ({why})")),
             _ => None,
         };
+        self.rows = look.processes.iter().map(|process| Row::of(process, look)).collect();
         match look.has_pids_of_nvml() {
-            true => {
-                self.rows.extend(look.untraced().into_iter().map(|pid| Row::untraced(pid, look)))
-            }
+            true => self.rows.extend(look.untraced().iter().map(|pid| Row::untraced(*pid, look))),
             false => self.nvml_note = Some("NVML lists other pids: a container?".into()),
         }
-        for row in &mut self.rows {
-            row.history = histories.remove(&row.pid).unwrap_or_default();
-            push(&mut row.history, row.counted.unwrap_or(0));
+        self.rows.sort_by(|a, b| b.counted.cmp(&a.counted).then(a.pid.cmp(&b.pid)));
+        let mut before = std::mem::take(&mut self.cards);
+        for device in look.processes.iter().flat_map(|process| &process.devices) {
+            self.cards.entry(device.uuid).or_default().devices.push(*device);
         }
-        self.update_cards(look);
+        for facts in look.cards() {
+            self.cards.entry(facts.uuid).or_default().facts = Some(facts.clone());
+        }
+        for (uuid, card) in &mut self.cards {
+            card.history = before.remove(uuid).map(|card| card.history).unwrap_or_default();
+            // Before NVML has answered the recorded part would stand for the whole.
+            if look.cards.is_some() {
+                card.history.push_back(card.in_use());
+                card.history.drain(..card.history.len().saturating_sub(HISTORY));
+            }
+        }
         self.keep_chosen();
     }
 
-    fn update_cards(&mut self, look: &Look) {
-        for card in self.cards.values_mut() {
-            card.devices.clear();
-            card.is_listed = false;
+    /// What was read of the trace of the opened process.
+    pub fn set_lines(&mut self, mut lines: Lines) {
+        if let Lines::Known { lines, .. } = &mut lines {
+            compare(lines, self.first.get_or_insert_with(|| by_name(lines)));
         }
-        for device in look.processes.iter().flat_map(|process| &process.devices) {
-            let card = self.cards.entry(device.uuid).or_default();
-            card.last = *device;
-            card.devices.push(*device);
-        }
-        for facts in look.cards() {
-            let card = self.cards.entry(facts.uuid).or_default();
-            (card.facts, card.is_listed) = (Some(facts.clone()), true);
-        }
-        // A page may name another card at each look.
-        if self.cards.len() > MOST_CARDS {
-            self.cards.retain(|_, card| !card.devices.is_empty() || card.is_listed);
-        }
-        // Before NVML has answered the recorded part would stand for the whole.
-        if look.cards.is_some() {
-            for card in self.cards.values_mut() {
-                let in_use = card.in_use();
-                push(&mut card.history, in_use);
-            }
-        }
+        self.lines = lines;
     }
 
-    /// What was read of the trace of the process that is shown.
-    pub fn set_lines(&mut self, (mut lines, inside): (Lines, Inside)) {
-        if let Lines::Known(known) = &mut lines {
-            if let View::Process(_) = self.view {
-                compare(known, self.first.get_or_insert_with(|| by_name(known)));
-            } else {
-                compare(known, &by_name(known));
-            }
-        }
-        (self.lines, self.inside) = (lines, inside);
-    }
-
-    /// Opens a process. If its lines were shown before, they are compared with what they are now.
+    /// Opens a process. From now on the lines are those of this process, once they are read.
     pub fn open(&mut self, pid: u32) {
-        (self.view, self.chosen, self.first) = (View::Process(pid), Some(pid), None);
-        (self.compares, self.scrolled) = (false, 0);
-        if self.shown != Some(pid) {
-            self.show(Some(pid));
-        }
+        (self.opened, self.chosen, self.first) = (Some(pid), Some(pid), None);
+        self.scrolled = 0;
+        self.lines = match self.row_of(pid).filter(|row| row.trace().is_none()) {
+            Some(row) => Lines::None(row.why_no_trace.clone()),
+            None => Lines::Reading,
+        };
     }
 
-    /// From now on the lines are those of this process, once they are read.
-    pub fn show(&mut self, pid: Option<u32>) {
-        (self.shown, self.lines, self.inside) = (pid, Lines::Reading, Inside::default());
-        let row = pid.and_then(|pid| self.row_of(pid)).filter(|row| row.trace().is_none());
-        if let Some(why) = row.map(|row| row.tracing.why_no_trace()) {
-            self.lines = Lines::None(why);
-        }
-    }
-
-    /// The lines that are listed: all, or those that changed.
-    pub fn listed_lines(&self) -> Vec<&Line> {
-        let Lines::Known(lines) = &self.lines else { return Vec::new() };
-        let mut listed: Vec<&Line> =
-            lines.iter().filter(|line| !self.compares || line.grew != 0).collect();
-        if self.compares {
-            listed.sort_by(|a, b| b.grew.cmp(&a.grew).then_with(|| a.name.cmp(&b.name)));
-        }
-        listed
-    }
-
-    /// The rows that match the filter, sorted.
+    /// The rows that match the filter.
     pub fn rows(&self) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
         let fits = |row: &&Row| {
@@ -178,21 +117,11 @@ impl State {
             let text = format!("{} {} rank {rank} {}", row.pid, row.full_name(), row.user);
             text.to_lowercase().contains(&wanted)
         };
-        let mut rows: Vec<&Row> = self.rows.iter().filter(fits).collect();
-        rows.sort_by(|a, b| self.sort.compare(a, b));
-        rows
+        self.rows.iter().filter(fits).collect()
     }
 
     pub fn row_of(&self, pid: u32) -> Option<&Row> {
         self.rows.iter().find(|row| row.pid == pid)
-    }
-
-    /// The process that keys act on.
-    pub fn subject(&self) -> Option<&Row> {
-        self.row_of(match self.view {
-            View::Process(pid) => pid,
-            View::List => self.chosen?,
-        })
     }
 
     pub fn trace_of(&self, pid: u32) -> Option<PathBuf> {
@@ -200,10 +129,123 @@ impl State {
     }
 
     /// Chooses the first row if the chosen one is not listed.
-    pub fn keep_chosen(&mut self) {
+    fn keep_chosen(&mut self) {
         let rows = self.rows();
         if !rows.iter().any(|row| Some(row.pid) == self.chosen) {
             self.chosen = rows.first().map(|row| row.pid);
         }
+    }
+
+    pub fn key(&mut self, key: KeyEvent) {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            self.is_left = true;
+            return;
+        }
+        self.message = None;
+        match std::mem::take(&mut self.input) {
+            Input::Keys => self.command(key.code),
+            Input::Filter => match key.code {
+                KeyCode::Enter => {}
+                KeyCode::Esc => self.filter.clear(),
+                key => {
+                    type_key(&mut self.filter, key);
+                    self.input = Input::Filter;
+                }
+            },
+            Input::Cap { pid, mut text } => match key.code {
+                KeyCode::Esc => self.message = Some("the cap stays as it is".into()),
+                KeyCode::Enter => self.ask(pid, text.trim()),
+                key => {
+                    type_key(&mut text, key);
+                    self.input = Input::Cap { pid, text };
+                }
+            },
+            Input::Sure { pid, limit, .. } => match key.code {
+                KeyCode::Char('y' | 'Y') => self.order = Some((pid, limit)),
+                _ => self.message = Some("the cap stays as it is".into()),
+            },
+        }
+        self.keep_chosen();
+    }
+
+    /// Asks whether the process shall get the cap that was typed.
+    fn ask(&mut self, pid: u32, text: &str) {
+        match self.question(pid, text) {
+            Ok((limit, question)) => self.input = Input::Sure { pid, limit, question },
+            Err(why) => self.message = Some(why),
+        }
+    }
+
+    /// The limit that was typed, and the question; or why there is none.
+    fn question(&self, pid: u32, text: &str) -> Result<(Option<Limit>, String), String> {
+        let wrong = |why| clean(&format!("cap `{text}`: {why}; or `none`"));
+        let limit = match text {
+            "none" => None,
+            text => Some(policy::soft(text).map_err(wrong)?),
+        };
+        let row = self.row_of(pid).ok_or_else(|| format!("pid {pid} has ended"))?;
+        let follows = limit.map_or(Ok(String::new()), |limit| row.consequence(limit))?;
+        let what = match limit {
+            None => format!("remove the cap of pid {pid}"),
+            Some(Limit::Bytes(bytes)) => format!("cap pid {pid} at {}", size(bytes)),
+            Some(Limit::Share(_)) => format!("cap pid {pid} at {}", clean(text)),
+        };
+        Ok((limit, format!("{what}{follows}? y/n")))
+    }
+
+    fn command(&mut self, key: KeyCode) {
+        match key {
+            KeyCode::Char('q') => self.is_left = true,
+            KeyCode::Char('/') => (self.input, self.opened) = (Input::Filter, None),
+            KeyCode::Char('c') => self.begin_cap(),
+            KeyCode::Up => self.step(-1),
+            KeyCode::Down => self.step(1),
+            KeyCode::PageUp => self.step(-10),
+            KeyCode::PageDown => self.step(10),
+            KeyCode::Enter => {
+                if let (None, Some(pid)) = (self.opened, self.chosen) {
+                    self.open(pid);
+                }
+            }
+            KeyCode::Esc if self.opened.is_some() => self.opened = None,
+            KeyCode::Esc => self.filter.clear(),
+            _ => {}
+        }
+    }
+
+    fn begin_cap(&mut self) {
+        let subject = self.opened.or(self.chosen).and_then(|pid| self.row_of(pid));
+        match subject.map(|row| (row.pid, row.page.is_some())) {
+            Some((pid, true)) => self.input = Input::Cap { pid, text: String::new() },
+            Some((pid, false)) => {
+                self.message =
+                    Some(format!("pid {pid} runs without your recorder: it has no cap to change"));
+            }
+            None => {}
+        }
+    }
+
+    fn step(&mut self, by: isize) {
+        if self.opened.is_some() {
+            let lines = match &self.lines {
+                Lines::Known { lines, .. } => lines.len(),
+                _ => 0,
+            };
+            let last = lines.saturating_sub(1);
+            self.scrolled = self.scrolled.saturating_add_signed(by).min(last);
+            return;
+        }
+        let rows = self.rows();
+        let at = rows.iter().position(|row| Some(row.pid) == self.chosen).unwrap_or(0);
+        let next = at.saturating_add_signed(by).min(rows.len().saturating_sub(1));
+        self.chosen = rows.get(next).map(|row| row.pid);
+    }
+}
+
+fn type_key(text: &mut String, key: KeyCode) {
+    match key {
+        KeyCode::Backspace => drop(text.pop()),
+        KeyCode::Char(c) if !c.is_control() => text.push(c),
+        _ => {}
     }
 }

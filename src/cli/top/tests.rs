@@ -10,16 +10,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveOwner};
-use vramtrace_reader::analysis::roles::Role;
 
-pub(super) use self::opened::at;
-use super::draw::draw;
-use super::growth::{Line, Lines};
-use super::inside::{Block, Inside};
+use super::draw::{draw, text};
 use super::look::{Look, Owner};
-use super::once;
+use super::opened::Line;
 use super::row::script;
-use super::state::{Input, Order, State, View};
+use super::state::{Input, State};
 use crate::live_processes::process::{LiveProcess, ProcessKey};
 
 const GIB: u64 = 1 << 30;
@@ -137,7 +133,7 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
                 "train_lla",
                 "hpl",
                 "without NVML (no library",
-                "q quit Enter open s sort / filter c cap o page ? keys",
+                "q quit up, down choose Enter open / filter c cap",
             ],
         );
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()), "{lines:?}");
@@ -145,15 +141,13 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
         let curve = lines.iter().find(|line| line.contains('▁') || line.contains('▂')).unwrap();
         assert!(curve.chars().count() >= 31, "{curve}");
     }
-    // What a width has no room for stands in a line of its own, for the chosen process.
-    has(&screen(&state, 60), &["pid user counted cap MiB/min command", "4712: device cuda:0 live"]);
+    has(&screen(&state, 60), &["pid user counted cap MiB/min command"]);
     has(&screen(&state, 80), &["pid user peak counted cap MiB/min full in command"]);
     has(
         &screen(&state, 200),
         &[
-            "pid user device util live peak counted cap refused MiB/min full in use over time \
-             command",
-            "4711 ann cuda:0 - 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB 0 - -",
+            "pid user device util live peak counted cap refused MiB/min full in command",
+            "4711 ann cuda:0 - 12.00 GiB 13.00 GiB 12.00 GiB 16.00 GiB 0 - - train_llama.py",
         ],
     );
 }
@@ -166,7 +160,7 @@ fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
     state.update(&look(vec![process(1, "a", vec![unknown])]));
     has(&screen(&state, 80), &["GPU 0 8.00 GiB of ?"]);
     assert!(!screen(&state, 80).iter().any(|line| line.contains('%')));
-    let text = once::text(&state);
+    let text = text(&state);
     assert!(text.lines().any(|line| line.contains("8.00 GiB") && line.contains("?")), "{text}");
     // There is no share of an unknown size.
     press(&mut state, &"c50%".chars().map(KeyCode::Char).collect::<Vec<_>>());
@@ -192,39 +186,29 @@ fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
 }
 
 #[test]
-fn keys_choose_sort_filter_pause_and_open() {
+fn keys_choose_filter_and_open() {
     let mut state = state();
     assert_eq!(state.chosen, Some(4712), "the largest");
     press(&mut state, &[KeyCode::Down]);
     assert_eq!(state.chosen, Some(4711));
     press(&mut state, &[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
     assert_eq!(state.chosen, Some(99), "the last stays");
-    press(&mut state, &[KeyCode::Home]);
+    press(&mut state, &[KeyCode::PageUp]);
     assert_eq!(state.chosen, Some(4712));
-    press(&mut state, &[KeyCode::Char('s'); 4]);
-    has(&screen(&state, 80), &["sorted by pid"]);
-    let order: Vec<u32> = state.rows().iter().map(|row| row.pid).collect();
-    assert_eq!(order, [99, 4711, 4712]);
     press(&mut state, &"/llama".chars().map(KeyCode::Char).collect::<Vec<_>>());
     has(&screen(&state, 80), &["filter: llama", "/llama Enter keeps it"]);
     press(&mut state, &[KeyCode::Enter]);
     assert_eq!((state.rows().len(), state.chosen), (1, Some(4711)));
-    press(&mut state, &[KeyCode::Char('p')]);
-    has(&screen(&state, 60), &["PAUSED"]);
-    press(&mut state, &[KeyCode::Char('?')]);
-    has(&screen(&state, 80), &["keys; any key closes", "c set the cap of the process"]);
-    press(&mut state, &[KeyCode::Char('q')]);
-    assert!(!state.is_left, "it closed the list of keys");
     press(&mut state, &[KeyCode::Enter]);
-    assert_eq!(state.view, View::Process(4711));
+    assert_eq!(state.opened, Some(4711));
     press(&mut state, &[KeyCode::Esc, KeyCode::Esc]);
-    assert_eq!((state.view, state.filter.as_str()), (View::List, ""));
+    assert_eq!((state.opened, state.filter.as_str()), (None, ""));
     press(&mut state, &[KeyCode::Char('q')]);
     assert!(state.is_left);
 }
 
 fn line(name: &str, bytes: u64) -> Line {
-    Line { name: name.into(), bytes, count: 2, grew: 0 }
+    Line { name: name.into(), bytes, grew: 0 }
 }
 
 #[test]
@@ -251,10 +235,10 @@ fn a_cap_is_asked_for_and_confirmed() {
     has(&screen(&state, 80), &["cap pid 4712 at 24.00 GiB? y/n"]);
     press(&mut state, &[KeyCode::Char('y')]);
     let limit = Some(Limit::Bytes(24 * GIB));
-    assert_eq!(state.order.take(), Some(Order::Cap { pid: 4712, limit }));
+    assert_eq!(state.order.take(), Some((4712, limit)));
     typed(&mut state, "cnone");
     press(&mut state, &[KeyCode::Char('y')]);
-    assert_eq!(state.order.take(), Some(Order::Cap { pid: 4712, limit: None }));
+    assert_eq!(state.order.take(), Some((4712, None)));
     typed(&mut state, "c25%");
     has(&screen(&state, 200), &["cap pid 4712 at 25%? y/n"]);
     press(&mut state, &[KeyCode::Esc]);
@@ -269,9 +253,6 @@ fn a_cap_is_asked_for_and_confirmed() {
     has(&screen(&state, 80), &["cap `6GB or so`"]);
     press(&mut state, &[KeyCode::Char('c'), KeyCode::Char('6'), KeyCode::Esc]);
     assert_eq!((&state.input, &state.order), (&Input::Keys, &None));
-    press(&mut state, &[KeyCode::Char('o')]);
-    let trace = "/nowhere/4712.vtrace".into();
-    assert_eq!(state.order.take(), Some(Order::Page { pid: 4712, trace }));
 }
 
 #[test]
@@ -282,29 +263,6 @@ fn many_cards_have_a_line_each_and_leave_room_for_the_processes() {
     let lines = screen(&state, 80);
     has(&lines, &["GPU 0 1.00 GiB", "GPU 7 1.00 GiB", "> 100", "107 ann"]);
     assert!(!lines.iter().any(|line| line.starts_with('▁')), "{lines:?}");
-}
-
-#[test]
-fn a_tall_terminal_shows_the_chosen_process_below_the_list() {
-    let mut state = state();
-    state.show(Some(4712));
-    state.set_lines((
-        Lines::Known((1..=30).map(|n| line(&format!("train.py:{n}"), n * MIB)).collect()),
-        Inside {
-            roles: vec![(Role::Weights, GIB)],
-            allocations: vec![Block { at: 0, bytes: 20 * GIB, role: Role::Weights }],
-            ..Inside::default()
-        },
-    ));
-    assert!(!screen(&state, 200).iter().any(|line| line.contains("train.py:30")));
-    let lines = drawn(&state, 200, 50);
-    has(&lines, &["> 4712", "pid 4712, ann", "30.00 MiB 2 train.py:30", "weights 1.00 GiB"]);
-    // All of it is used: the map reaches the last lines and the right edge.
-    assert!(lines[48].chars().count() > 190 && lines.len() == 50, "{}", lines.join("\n"));
-    state.open(4712);
-    let lines = drawn(&state, 200, 50);
-    assert!(lines[48].chars().count() > 190, "{}", lines.join("\n"));
-    has(&lines, &["held since opened count line", "train.py:1"]);
 }
 
 #[test]
@@ -324,7 +282,7 @@ fn programs_are_named_by_their_script() {
 
 #[test]
 fn without_a_terminal_it_is_a_table() {
-    let text = anstream::adapter::strip_str(&once::text(&state())).to_string();
+    let text = anstream::adapter::strip_str(&text(&state())).to_string();
     let lines: Vec<String> = text.lines().map(String::from).collect();
     has(
         &lines,

@@ -1,17 +1,15 @@
-//! An opened process: its lines, roles and map.
+//! An opened process: its lines and roles.
 
 use ratatui::crossterm::event::KeyCode;
-use testkit::trace_builder::{TraceBuilder, cached};
+use testkit::trace_builder::cached;
 use vramtrace_format::{HEADER_BYTES, Kind, LiveSite, SLOT};
-use vramtrace_reader::analysis::roles::{Role, RoleLearner};
-use vramtrace_reader::replay::{State as ReplayState, Until};
-use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::analysis::roles::Role;
 
-use super::super::growth::{GrowingTrace, Lines, by_name, lines};
-use super::super::inside::{self, Block, Inside, Segment};
-use super::super::state::{State, View};
+use super::super::opened::{Lines, by_name, lines};
+use super::super::state::State;
 use super::{GIB, MIB, has, line, look, press, screen, state, three};
+use crate::live_processes::followed::Followed;
+use crate::live_processes::process::user;
 
 #[test]
 fn an_opened_process_shows_what_grows_and_what_falls() {
@@ -20,7 +18,7 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
     has(&screen(&state, 80), &["reading its trace"]);
     let known = |lines: &[(&str, u64)]| {
         let lines = lines.iter().map(|(name, bytes)| line(name, *bytes)).collect();
-        (Lines::Known(lines), Inside::default())
+        Lines::Known { lines, roles: vec![(Role::Activations, 2 * GIB), (Role::Weights, GIB)] }
     };
     state.set_lines(known(&[
         ("gpu.py:35 < train.py:41", GIB),
@@ -40,19 +38,16 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
                 "data.py:12",
                 "0 B -1.00 GiB",
                 "eval.py:7",
-                "q quit Esc back d compare c cap o page p pause ? keys",
+                "activations 2.00 GiB weights 1.00 GiB",
+                "q quit up, down scroll Esc back / filter c cap",
             ],
         );
     }
     has(
         &screen(&state, 80),
-        &["held since opened count line", "3.00 GiB +2.00 GiB 2 gpu.py:35 < train.py:41"],
+        &["held since opened line", "3.00 GiB +2.00 GiB gpu.py:35 < train.py:41"],
     );
-    press(&mut state, &[KeyCode::Char('d')]);
-    let lines = screen(&state, 80);
-    has(&lines, &["only what changed", "+2.00 GiB", "-1.00 GiB"]);
-    assert!(!lines.iter().any(|line| line.contains("data.py")), "{lines:?}");
-    press(&mut state, &[KeyCode::Char('d'), KeyCode::Down]);
+    press(&mut state, &[KeyCode::Down]);
     let lines = screen(&state, 80);
     has(&lines, &["data.py:12", "eval.py:7"]);
     assert!(!lines.iter().any(|line| line.contains("train.py:41")), "scrolled: {lines:?}");
@@ -61,22 +56,17 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
     state.open(4711);
     state.set_lines(known(&[("gpu.py:35 < train.py:41", 3 * GIB), ("data.py:12", GIB)]));
     assert!(!screen(&state, 80).iter().any(|line| line.contains('+')), "{state:?}");
-    state.view = View::Process(1);
+    state.opened = Some(1);
     has(&screen(&state, 80), &["pid 1 has ended"]);
     state.update(&look(Vec::new()));
-    state.view = View::List;
+    state.opened = None;
     has(&screen(&state, 60), &["no recorded process of this user is running"]);
 }
 
-/// The lines and the rest at a moment of a trace.
-pub fn at(trace: &Trace, until: Until) -> (Lines, Inside) {
-    let definitions = trace.definitions().0;
-    let all = Symbols::of_all(&definitions, trace.header());
-    let mut learner = RoleLearner::new(&definitions, &all);
-    let mut state = ReplayState::default();
-    let mut there = (vec![until], |_: usize, at: &ReplayState| state = at.clone());
-    trace.visit_observed(&definitions, &mut [&mut there], &mut learner.observer());
-    (lines(&definitions, trace.header(), &state), inside::of(&state, &learner))
+/// The lines and roles of a trace as far as it is written.
+pub(in super::super) fn read(followed: &mut Followed, path: &std::path::Path) -> Lines {
+    while followed.read([path.into()], user(), |_| true).is_some_and(|whole| !whole) {}
+    lines(followed.now(), &followed.figures)
 }
 
 #[test]
@@ -91,108 +81,41 @@ fn readings_of_a_growing_trace_go_on_where_the_last_ended() {
     let slots = (whole.len() - HEADER_BYTES) / SLOT;
     assert!(slots >= 4, "{slots}");
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut growing = GrowingTrace::default();
-    let mut read = Vec::new();
+    let mut growing = Followed::with_roles();
+    let mut events = Vec::new();
     for slots in 2..=slots {
         std::fs::write(file.path(), &whole[..HEADER_BYTES + slots * SLOT]).unwrap();
-        let (Lines::Known(now), inside) = growing.read(file.path()).unwrap() else {
-            panic!("the trace has stacks");
-        };
-        let trace = Trace::open(file.path()).unwrap();
-        let (Lines::Known(afresh), inside_afresh) = at(&trace, Until::End) else {
+        let now = read(&mut growing, file.path());
+        let afresh = read(&mut Followed::with_roles(), file.path());
+        let (
+            Lines::Known { lines: now, roles },
+            Lines::Known { lines: afresh, roles: roles_afresh },
+        ) = (now, afresh)
+        else {
             panic!("the trace has stacks");
         };
         assert_eq!(by_name(&now), by_name(&afresh), "{slots}");
-        assert_eq!(inside.roles, inside_afresh.roles);
-        read.push(growing.events());
+        assert_eq!(roles, roles_afresh);
+        events.push(growing.now().2.events);
     }
-    assert!(read.is_sorted_by(|a, b| a < b), "each window was read once: {read:?}");
+    assert!(events.is_sorted_by(|a, b| a < b), "each window was read once: {events:?}");
     // What was read is no longer there: it begins anew.
     std::fs::write(file.path(), cached().bytes()).unwrap();
-    growing.read(file.path()).unwrap();
-    assert!(growing.events() < 100, "{}", growing.events());
+    read(&mut growing, file.path());
+    assert!(growing.now().2.events < 100, "{}", growing.now().2.events);
 }
 
 #[test]
-fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
-    let mut builder = TraceBuilder::new();
-    let second = 1_000_000_000;
-    builder.alloc_by(second, Kind::Device, 1 << 40, 20 * MIB, 1);
-    builder.alloc_by(second, Kind::Device, 2 << 40, 32 * MIB, 2);
-    builder.alloc_by(second, Kind::Block, 1 << 40, 5 * MIB, 3);
-    builder.alloc_by(second, Kind::Block, (1 << 40) + 10 * MIB, 10 * MIB, 4);
+fn what_is_free_in_a_cache_is_a_role_and_no_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let mut read = at(&trace, Until::End).1;
-    assert_eq!(read.roles, [(Role::Unknown, 47 * MIB), (Role::FreeCache, 5 * MIB)]);
-    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
-    let blocks = vec![block(0, 5), block(10, 10)];
-    let segment = Segment { address: 1 << 40, bytes: 20 * MIB, asleep: 0, blocks };
-    assert_eq!(read.segments, [segment]);
-    // Of a program that trains.
-    read.segments[0].blocks[0].role = Role::Weights;
-    read.roles = vec![(Role::Activations, 10 * MIB), (Role::Weights, 5 * MIB)];
-    let mut state = state();
-    state.open(4711);
-    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
-    state.inside = read;
-    for width in [60, 80, 120] {
-        let lines = screen(&state, width);
-        has(
-            &lines,
-            &[
-                "█ activations 10.00 MiB █ weights 5.00 MiB",
-                "3.00 GiB",
-                "train.py:41 step",
-                "segments",
-                "0x10000000000 20.00 MiB ██",
-            ],
-        );
-        let row = lines.iter().find(|line| line.contains("0x10000000000")).unwrap();
-        let full = row.chars().filter(|sign| *sign == '█').count();
-        let empty = row.chars().filter(|sign| *sign == '·').count();
-        assert!(full.abs_diff(3 * empty) <= 4 && row.ends_with("75 %"), "{row}");
-    }
-    // What has no memory says so; before anything is read there is no map.
-    state.cards.clear();
-    state.inside.segments[0].asleep = MIB;
-    has(&screen(&state, 80), &["asleep"]);
-    state.inside = Inside::default();
-    assert!(!screen(&state, 80).iter().any(|line| line.contains("segments")));
-}
-
-#[test]
-fn without_segments_the_map_is_of_allocations_by_address() {
-    let mut builder = TraceBuilder::new();
-    builder.alloc_by(1, Kind::Device, 2 << 40, 20 * MIB, 2);
-    builder.alloc_by(2, Kind::Device, 1 << 40, 40 * MIB, 1);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let mut read = at(&trace, Until::End).1;
-    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
-    assert_eq!(read.allocations, [block(0, 40), block(40, 20)]);
-    read.allocations[0].role = Role::Weights;
-    read.roles = vec![(Role::Weights, 40 * MIB)];
-    let mut state = state();
-    state.open(4711);
-    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
-    state.inside = read;
-    for width in [60, 80, 140] {
-        let lines = screen(&state, width);
-        let from =
-            lines.iter().position(|line| line.starts_with("allocations by address")).unwrap();
-        let rows: Vec<&String> =
-            lines[from + 1..].iter().filter(|line| line.contains('█')).collect();
-        // All of it is there: full rows, the last as far as there is something.
-        let cells = |row: &str| row.chars().filter(|sign| *sign == '█').count();
-        assert!(
-            rows.len() > 3 && rows.iter().all(|row| cells(row) > usize::from(width) / 2),
-            "{rows:?}"
-        );
-        assert!(rows[0].trim_start().starts_with("0 B"), "{rows:?}");
-    }
+    cached().write(file.path());
+    let Lines::Known { lines, roles } = read(&mut Followed::with_roles(), file.path()) else {
+        panic!("the trace has stacks");
+    };
+    let free = roles.iter().find(|(role, _)| *role == Role::FreeCache).unwrap().1;
+    let sum = |all: &[(Role, u64)]| all.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    assert!(free > 0 && roles.is_sorted_by_key(|(_, bytes)| std::cmp::Reverse(*bytes)));
+    assert_eq!(lines.iter().map(|line| line.bytes).sum::<u64>(), sum(&roles) - free, "{lines:?}");
 }
 
 #[test]

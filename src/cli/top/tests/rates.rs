@@ -1,12 +1,11 @@
 //! Rates of growing processes.
 
-use ratatui::crossterm::event::KeyCode;
 use testkit::trace_builder::TraceBuilder;
 use vramtrace_format::Kind;
 
-use super::super::look::History;
+use super::super::look::{Judged, Verdict};
 use super::super::state::State;
-use super::{MIB, has, look, press, screen, three};
+use super::{MIB, has, look, screen, three};
 use crate::live_processes::followed::Growth;
 
 #[test]
@@ -26,10 +25,8 @@ fn a_rate_stands_only_where_a_line_grows() {
             "99 ann 1.50 GiB 0.50 GiB 1.00 GiB ? ? hpl",
         ],
     );
-    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s')]);
-    assert_eq!(state.rows()[0].pid, 4711, "sorted by rate");
     state.open(4711);
-    has(&screen(&state, 80), &["GROWING 120 MiB/min, full in 116.7 min"]);
+    has(&screen(&state, 80), &["MiB/min 120 full in 116.7 min"]);
 }
 
 #[test]
@@ -37,15 +34,16 @@ fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
     let second = 1_000_000_000;
     let mut builder = TraceBuilder::new();
     builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
-    let mut history = History::default();
+    let mut judged = Judged::default();
     let file = tempfile::NamedTempFile::new().unwrap();
+    let of = |judged: &mut Judged| -> Verdict { judged.read([(1, file.path().into())].into())[&1] };
     let mut rates = Vec::new();
     for n in 0..300u64 {
         let at = second + n * second / 10;
         builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
         if n % 100 == 99 {
             builder.write(file.path());
-            rates.push(history.verdict(file.path()).unwrap());
+            rates.push(of(&mut judged));
         }
     }
     for rate in rates {
@@ -57,5 +55,5 @@ fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
     builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
     builder.alloc_by(30 * second, Kind::Device, 1 << 51, MIB, 2);
     builder.write(file.path());
-    assert_eq!(History::default().verdict(file.path()), Some(None));
+    assert_eq!(of(&mut Judged::default()), None);
 }

@@ -2,8 +2,8 @@
 
 use ratatui::crossterm::event::KeyCode;
 
+use super::super::draw::text;
 use super::super::look::{CardsAnswer, Owner};
-use super::super::once;
 use super::super::state::State;
 use super::{GIB, has, look, press, screen, three};
 use crate::driver::nvml::cards::{CardFacts, CardProcess};
@@ -49,7 +49,7 @@ fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
             "(not visible from here)",
         ],
     );
-    let text = once::text(&state);
+    let text = text(&state);
     assert!(text.contains("serve.py --port 80 (of another user)"), "{text}");
     // A process of this user, without the recorder.
     seen.owners.insert(5000, owner("ann", true));
@@ -58,12 +58,10 @@ fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
     state.chosen = Some(5000);
     press(&mut state, &[KeyCode::Char('c')]);
     has(&screen(&state, 80), &["pid 5000 runs without your recorder"]);
-    press(&mut state, &[KeyCode::Char('o')]);
-    has(&screen(&state, 80), &["pid 5000 has no trace"]);
     press(&mut state, &[KeyCode::Enter]);
     has(
         &screen(&state, 80),
-        &["by NVML 9.00 GiB, util 0 %", "it runs without the recorder: start it by"],
+        &["util 0 % counted 9.00 GiB cap untraced", "it runs without the recorder: start it by"],
     );
     assert_eq!(state.order, None);
 }
