@@ -4,7 +4,7 @@
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams]
-#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [per_tensor] [wheel] [fits] [suites]
+#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [wheel] [fits] [suites]
 #   default: all but fits (10 minutes) and suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py);
 #   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py)
 #

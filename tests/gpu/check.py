@@ -32,7 +32,6 @@ import limits
 import llama
 import marks
 import oom
-import per_tensor
 import roles
 import sampled
 import sleep
@@ -313,7 +312,6 @@ PARTS = {
     "sleep": (sleep.section, TORCH),
     "roles": (roles.section, []),
     "forward": (forward.section, TORCH),
-    "per_tensor": (per_tensor.section, ["jax"]),
     "wheel": (wheel.section, []),
     "fits": (fits.section, MODELS),
     "suites": (suites.section, ["pytest"]),

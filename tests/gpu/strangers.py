@@ -2,14 +2,11 @@
 
 xgboost, tinygrad   the same result without and with the preload; the share of NVML's figure that has a name; of XGBoost
                     how far one line of Python is divided by the functions below it
-suites              RMM's and pycuda's own tests: VRAMTRACE_RMM_TESTS and VRAMTRACE_PYCUDA_TESTS name their directories
 NV backend          tinygrad past libcuda: `run` says that it is not recorded
 tools               a program under compute-sanitizer, ncu and nsys, without and with the preload
 
 What is not installed, or does not run without the recorder, is SKIP. 90 s at most.
 """
-import os
-import re
 import shutil
 import subprocess
 import sys
@@ -56,28 +53,6 @@ def divided(check, trace):
     of_python = sum(holder["bytes"] for holder in holders if lead(holder)["language"] == "python")
     share = of_python / max(total, 1)
     print(f"\nof XGBoost {share:.0%} stands at lines of Python: " + ("ok" if share < 0.5 else check.fail("one line holds most")))
-
-
-def suite(check, name, module, variable):
-    """Tests of a library, without and with the preload: the same number passes."""
-    folder = os.environ.get(variable)
-    missing = check.have(module, "pytest")
-    if missing or not folder or not os.path.isdir(folder):
-        print(f"| {name} | SKIP {'no ' + str(missing) if missing else variable + ' names no directory'} | |")
-        return
-    counts = []
-    for trace in (None, check.TRACES / f"stranger-{name}/"):
-        env = check.environment(f"{trace}/" if trace else None)
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", folder]
-        try:
-            ended = check.run(f"stranger-{name}-{'ours' if trace else 'bare'}", command, env, timeout=EACH_S * 2)
-        except subprocess.TimeoutExpired:
-            print(f"| {name} | {check.fail('longer than the limit') if trace else f'SKIP longer than {EACH_S * 2} s without the recorder'} | |")
-            return
-        counts.append(sorted(re.findall(r"(\d+) (passed|failed|errors?|skipped)", ended.stdout.splitlines()[-1] if ended.stdout else "")))
-    bare, ours = counts
-    verdict = "same" if bare == ours and bare else check.fail(f"bare {bare}, recorded {ours}")
-    print(f"| {name} | {verdict} | {bare} |", flush=True)
 
 
 def nv_backend(check):
@@ -142,9 +117,6 @@ def section(check):
     trace = traces.get("xgboost")
     if trace:
         divided(check, trace)
-    print("\n| tests | result | |\n|---|---|---|")
-    suite(check, "rmm", "rmm", "VRAMTRACE_RMM_TESTS")
-    suite(check, "pycuda", "pycuda", "VRAMTRACE_PYCUDA_TESTS")
     print()
     for part in (tools, nv_backend):
         if time.time() - began > ALL_S:
