@@ -118,10 +118,10 @@ impl Followed {
         if self.header.uuid != trace.header().uuid {
             self.begin(trace.header());
         }
-        let whole = self.replay.read_some(&trace, AT_ONCE, &mut self.observers);
+        let whole = self.replay.read(&trace, AT_ONCE, &mut self.observers);
         let whole = whole.or_else(|| {
             self.begin(trace.header());
-            self.replay.read_some(&trace, AT_ONCE, &mut self.observers)
+            self.replay.read(&trace, AT_ONCE, &mut self.observers)
         });
         if whole != Some(true) {
             return Some(false);

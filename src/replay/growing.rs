@@ -36,16 +36,10 @@ impl GrowingReplay {
         &self.definitions
     }
 
-    /// Applies the events since the last reading. `trace` was opened for this reading. False: nothing was read,
-    /// because the next events were erased meanwhile from a bounded trace, or the trace was cut. Then only a new
-    /// replay is right.
-    pub fn read(&mut self, trace: &Trace, follower: &mut impl Follower) -> bool {
-        self.read_some(trace, usize::MAX, follower).is_some()
-    }
-
-    /// As [`GrowingReplay::read`], of so many events at most. Returns whether it read all that there are. `None`:
-    /// nothing was read, and only a new replay is right.
-    pub fn read_some(
+    /// Applies the events since the last reading, so many at most. `trace` was opened for this reading. Returns whether
+    /// all that there are were read. `None`: nothing was read, because the next events were erased meanwhile from a
+    /// bounded trace, or the trace was cut. Then only a new replay is right.
+    pub fn read(
         &mut self,
         trace: &Trace,
         most: usize,
@@ -165,7 +159,7 @@ mod tests {
             let (mut growing, mut counts) = (GrowingReplay::default(), Counts::default());
             let mut before = 0;
             loop {
-                let read = growing.read_some(&trace, step, &mut counts);
+                let read = growing.read(&trace, step, &mut counts);
                 assert_eq!(read, Some(counts.events - before < step as u64));
                 // One window of definitions.
                 assert_eq!(growing.entries(), growing.state().entries() + (SLOT >> 10));

@@ -10,7 +10,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier};
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::roles::{RoleLearner, RolesNow};
+use vramtrace_reader::analysis::roles::{LiveRoles, RoleLearner};
 use vramtrace_reader::analysis::{Moment, Process};
 use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::symbols::Symbols;
@@ -45,7 +45,7 @@ fn at(trace: &Trace, until: Until) -> Lines {
     let mut state = ReplayState::default();
     let mut there = (vec![until], |_: usize, at: &ReplayState| state = at.clone());
     trace.visit_observed(&definitions, &mut [&mut there], &mut learner.observer());
-    let roles = RolesNow::new(&learner).sums(&state).into_iter().collect();
+    let roles = LiveRoles::now(&learner).sums(&state).into_iter().collect();
     lines((trace.header(), &definitions, &state), &TraceFigures { roles, ..Default::default() })
 }
 
