@@ -18,4 +18,5 @@ pub mod verify;
 pub use diagnosis::{frag, leaks, oom, whatif};
 pub use memory::*;
 pub use process::{Collect, Ending, NamedHoldings, Process, RolesOf, Wanted, read_all};
-pub use runs::{Bound, MergedLeak, diff, merge_leaks, outliers, ranks};
+pub use runs::ranks::{MergedLeak, merge_leaks, outliers};
+pub use runs::{diff, ranks};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
+use vramtrace_reader::analysis::diff::{DeviceUse, Difference, Usage, compare};
 use vramtrace_reader::analysis::{Level, Moment, RolesOf};
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::{DiffReport, SCHEMA};
@@ -202,11 +202,11 @@ fn usage(selected: Selected, at: Option<Moment>, option: &str) -> Result<Usage, 
         };
         let moment = (at.unwrap_or(peak), level);
         let (who, roles) = held_at((process, trace), moment, has_roles, |_| true);
-        places.extend(PlaceUse::of(process, &who, roles.as_ref(), without_rank));
+        places.extend(DeviceUse::of(process, &who, roles.as_ref(), without_rank));
         without_rank += u32::from(process.header.rank.is_none());
     }
     caveats::warn_damage(&read.traces);
-    Ok(Usage { has_driver_memory: true, places })
+    Ok(Usage { places })
 }
 
 fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome {

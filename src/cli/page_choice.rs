@@ -1,10 +1,8 @@
 //! Which processes of a large run a page shows: it has every block of each, so all of a thousand would take minutes, and a
 //! browser could not open it.
 
-use std::time::Duration;
-
+use vramtrace_reader::analysis::outliers;
 use vramtrace_reader::analysis::ranks::{self, ProcessFigures};
-use vramtrace_reader::analysis::{Bound, outliers};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
@@ -19,8 +17,6 @@ const MOST: u64 = 96 << 20;
 /// How many of each kind are looked for: processes that failed, and that stand out.
 const FAILED: usize = 4;
 const ODD: usize = 4;
-/// How long the summaries are read.
-const WITHIN: Duration = Duration::from_secs(5);
 
 /// The processes that are shown: those that failed first, that stand out, with the highest, the lowest and a middle peak,
 /// then others from all parts of the run. A line on stderr says so.
@@ -29,7 +25,7 @@ pub fn of_large(selected: Selected) -> Selected {
     if selected.traces.len() <= FEW || bytes <= SHORT_RUN {
         return selected;
     }
-    let ranks = ranks::read_within(&selected.traces, &Bound::within(WITHIN), &|_, _| {});
+    let ranks = ranks::read_within(&selected.traces, MOST, &|_, _| {});
     let sizes: Vec<u64> = selected.traces.iter().map(Trace::len).collect();
     let kept = chosen(&ranks, &sizes);
     message(format_args!(
@@ -88,7 +84,7 @@ mod tests {
                 }
                 let path = place.path().join(format!("{n}.vtrace"));
                 t.write(&path);
-                ProcessFigures::read(&Trace::open(&path).unwrap())
+                ranks::read(&[Trace::open(&path).unwrap()], &|_, _| {}).remove(0)
             })
             .collect();
         let kept = chosen(&ranks, &[1 << 20; 40]);

@@ -1,10 +1,9 @@
 //! `vramtrace run --json FILE`: appends a line for each process of the run and one for the job.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use vramtrace_format::cgroup;
-use vramtrace_reader::analysis::Bound;
 use vramtrace_reader::analysis::leaks::UnusedRule;
 use vramtrace_reader::files::{self, append};
 use vramtrace_reader::report::json::damage::WithDamage;
@@ -17,8 +16,8 @@ use crate::error::Failure;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
 
-/// How long the traces are read for the lines. A batch system kills a job soon after its end.
-const WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of traces that are read in full for the lines. A batch system kills a job soon after its end.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// The file of --json.
 pub struct RecordsFile {
@@ -114,7 +113,7 @@ pub fn append(
         max_peak_bytes: checks.max_peak_bytes,
         unused_suppressions: checks.unused_suppressions,
     };
-    let RunRecords { processes, job } = read(traces, judged, &Bound::within(WITHIN), facts);
+    let RunRecords { processes, job } = read(traces, judged, MOST_BYTES, facts);
     let mut lines = String::new();
     for process in &processes {
         lines.push_str(&json_line(&RunRecord::Process(process))?);

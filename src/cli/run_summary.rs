@@ -1,12 +1,11 @@
 //! The summary that `vramtrace run` prints on stderr at the end: traces, peak, refusals, verdict.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::parallel::Progress;
 use vramtrace_reader::analysis::ranks::{self, Card, ProcessEnd, ProcessFigures, Source};
-use vramtrace_reader::analysis::{Bound, Collect, Moment, Process, moments_for, read_all};
+use vramtrace_reader::analysis::{Collect, Moment, Process, moments_for, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
@@ -24,8 +23,6 @@ use crate::launch::output::from_here;
 /// Of a larger trace, and of several that are larger together, the processes' summaries are read, and one process in full.
 const LONG: u64 = 256 << 20;
 const LARGE_RUN: u64 = 512 << 20;
-/// How long such a run is read.
-const WITHIN: Duration = Duration::from_secs(5);
 /// How many devices a line names; the rest are counted.
 const NAMED: usize = 8;
 
@@ -81,10 +78,9 @@ pub fn print(ended: &RunResult) {
 type Read = (Vec<ProcessFigures>, Vec<Process>, Vec<Trace>);
 
 /// Of a large run the figures of its processes, and the process in full on which the verdict is: the first that failed, else
-/// the one with the highest peak. Bounded in time: what is not read is not known.
+/// the one with the highest peak. What is not read is not known.
 fn of_large(mut traces: Vec<Trace>) -> Read {
-    let bound = Bound::within(WITHIN);
-    let ranks = ranks::read_within(&traces, &bound, &|_, _| {});
+    let ranks = ranks::read_within(&traces, LONG, &|_, _| {});
     caveats::warn_damage(&traces);
     let unread = ranks.iter().filter(|rank| rank.source == Source::Totals).count();
     if unread > 0 {
@@ -97,11 +93,7 @@ fn of_large(mut traces: Vec<Trace>) -> Read {
     let first = ranks::failed(&ranks).first().map(|failed| failed.index);
     let highest = || (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
     let shown = first.or_else(highest).map(|index| traces.swap_remove(index));
-    let shown: Vec<Trace> = shown.into_iter().collect();
-    let shown = match bound.for_other_work().allows(shown.iter().map(Trace::len).sum()) {
-        true => shown,
-        false => Vec::new(),
-    };
+    let shown: Vec<Trace> = shown.into_iter().filter(|trace| trace.len() <= LONG).collect();
     let processes = read_all(&shown, Moment::End, verdict::collect(&shown), &|_, _| {});
     (ranks, processes, shown)
 }

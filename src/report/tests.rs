@@ -12,7 +12,7 @@ use super::text::layout::WIDTH;
 use super::text::{ReportOptions, details, overview, overview_hints};
 use crate::analysis::leaks::Suppressions;
 use crate::analysis::oom;
-use crate::analysis::ranks::ProcessFigures;
+use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
 use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
@@ -33,7 +33,7 @@ fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
 fn rank_of(builder: &TraceBuilder) -> ProcessFigures {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
-    let rank = ProcessFigures::read(&Trace::open(file.path()).unwrap());
+    let rank = ranks::read(&[Trace::open(file.path()).unwrap()], &|_, _| {}).remove(0);
     ProcessFigures { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..rank }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use testkit::{Program, Scratch, Setup, vramtrace};
-use vramtrace_reader::analysis::ranks::{ProcessFigures, Source};
+use vramtrace_reader::analysis::ranks::{self, ProcessFigures, Source};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::Trace;
 
@@ -16,7 +16,8 @@ fn plain(text: &str) -> String {
 #[track_caller]
 fn both_ways(traces: &[std::path::PathBuf]) -> usize {
     let opened: Vec<Trace> = traces.iter().map(|path| Trace::open(path).unwrap()).collect();
-    let summed: Vec<ProcessFigures> = opened.iter().map(ProcessFigures::read).collect();
+    let alone = |trace: &Trace| ranks::read(std::slice::from_ref(trace), &|_, _| {}).remove(0);
+    let summed: Vec<ProcessFigures> = opened.iter().map(alone).collect();
     let replayed: Vec<ProcessFigures> = opened.iter().map(ProcessFigures::replayed).collect();
     for (summed, replayed) in summed.iter().zip(&replayed) {
         for (id, device) in &summed.devices {

@@ -41,20 +41,16 @@ fn indexes<S: Serializer>(users: &[(usize, DeviceId)], to: S) -> Result<S::Ok, S
     to.collect_seq(users.iter().map(|(process, _)| process))
 }
 
-/// What identifies a card. A card without a UUID counts as another one in each process.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum CardKey {
-    Uuid([u8; 16]),
-    OfProcess(usize, DeviceId),
-}
+/// What identifies a card: its UUID. One without counts as another one in each process.
+type CardKey = (Option<[u8; 16]>, Option<(usize, DeviceId)>);
 
 fn by_card(ranks: &[ProcessFigures]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
     let mut all: BTreeMap<CardKey, Vec<(usize, DeviceId)>> = BTreeMap::new();
     for (index, rank) in ranks.iter().enumerate() {
         for (id, device) in &rank.devices {
             let uuid = device.info.as_ref().map(|info| info.uuid).filter(|uuid| *uuid != [0; 16]);
-            let key = uuid.map_or(CardKey::OfProcess(index, *id), CardKey::Uuid);
-            all.entry(key).or_default().push((index, *id));
+            let of_process = uuid.is_none().then_some((index, *id));
+            all.entry((uuid, of_process)).or_default().push((index, *id));
         }
     }
     all

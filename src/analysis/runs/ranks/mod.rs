@@ -6,13 +6,12 @@
 //! lists, unless the run's traces are larger than [`SHORT_RUN`].
 
 mod cards;
-mod failed;
 mod held;
-mod imbalance;
 mod merged;
 mod reading;
 #[cfg(test)]
 mod tests;
+mod unlike;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,11 +29,10 @@ use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, DeviceInfo, DeviceSummary, EndSummary, Trace, process_name};
 
 pub use cards::{Card, cards};
-pub use failed::{Failed, ProcessEnd, failed};
 pub use held::holdings as held_at;
-pub use imbalance::{Imbalance, imbalance};
-pub use merged::{HeldByProcess, MergedHolder, holders_of, key, merge};
+pub use merged::{HeldByProcess, MergedHolder, MergedLeak, holders_of, merge, merge_leaks};
 pub use reading::{read, read_within};
+pub use unlike::{Failed, Imbalance, ProcessEnd, failed, imbalance, outliers};
 
 /// One process of a run.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +68,13 @@ pub enum Source {
     Summary,
     /// The last totals that the recorder wrote: holders are not known, nor whether the run ended out of memory.
     Totals,
+}
+
+/// What the figures of a process lack that its events tell: some figures, or the smaller holders alone.
+#[derive(Clone, Copy, Debug)]
+struct Lack {
+    events: bool,
+    holders: bool,
 }
 
 /// The figures of a process on one device.
@@ -219,11 +224,6 @@ impl ProcessFigures {
         }
     }
 
-    /// From the summary where it has all figures, else from the events.
-    pub fn read(trace: &Trace) -> ProcessFigures {
-        ProcessFigures::read_with(trace, None, true, &mut |_, _| {})
-    }
-
     /// From the events, also where the trace has a summary.
     pub fn replayed(trace: &Trace) -> ProcessFigures {
         ProcessFigures::replayed_with(trace, None, &mut (), &mut |_, _| {}).0
@@ -244,39 +244,15 @@ impl ProcessFigures {
         (figures.name_holders(&process.definitions), process.state)
     }
 
-    /// `moments`: as in [`Collect::moments`]. `all_holders`: the largest ones of a summary do not suffice.
-    fn read_with(
-        trace: &Trace,
-        moments: Option<usize>,
-        all_holders: bool,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> ProcessFigures {
+    /// Without a replay, and what only a replay would say.
+    fn short(trace: &Trace) -> (ProcessFigures, Lack) {
         let (definitions, broken) = trace.definitions();
-        let wanted = |summary: &EndSummary| {
-            is_enough(summary) && !(all_holders && may_lack_holders(summary))
+        let Some(summary) = trace.summary().filter(|_| broken.is_empty()) else {
+            let lack = Lack { events: true, holders: true };
+            return (ProcessFigures::of_totals(trace, &definitions), lack);
         };
-        let summary = match moments {
-            None if broken.is_empty() => trace.summary(),
-            _ => None,
-        };
-        match summary {
-            Some(summary) if wanted(&summary) => {
-                ProcessFigures::of_summary(trace, &definitions, &summary)
-            }
-            _ => ProcessFigures::replayed_with(trace, moments, &mut (), progress).0,
-        }
-    }
-
-    /// Without a replay. The second value: whether a replay would say more.
-    fn read_short(trace: &Trace) -> (ProcessFigures, bool) {
-        let (definitions, broken) = trace.definitions();
-        match trace.summary().filter(|_| broken.is_empty()) {
-            Some(summary) => {
-                let more = !is_enough(&summary);
-                (ProcessFigures::of_summary(trace, &definitions, &summary), more)
-            }
-            None => (ProcessFigures::of_totals(trace, &definitions), true),
-        }
+        let lack = Lack { events: !is_enough(&summary), holders: may_lack_holders(&summary) };
+        (ProcessFigures::of_summary(trace, &definitions, &summary), lack)
     }
 
     fn of_summary(
@@ -292,11 +268,9 @@ impl ProcessFigures {
                 ..DeviceFigures::of_counters(*id, &of.counters, definitions)
             };
             for (kind, at_peak, live) in of.kinds.iter().copied() {
-                let both = [(&mut device.peak_by_kind, at_peak), (&mut device.live_by_kind, live)];
-                for (kinds, bytes) in both {
-                    if let Some(slot) = kinds.get_mut(usize::from(kind)) {
-                        *slot = bytes;
-                    }
+                if usize::from(kind) < Kind::ALL.len() {
+                    device.peak_by_kind[usize::from(kind)] = at_peak;
+                    device.live_by_kind[usize::from(kind)] = live;
                 }
             }
             (*id, device)

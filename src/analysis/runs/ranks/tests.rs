@@ -13,6 +13,10 @@ fn read<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace) -> R) -> R {
     look(&Trace::open(file.path()).unwrap())
 }
 
+fn alone(trace: &Trace) -> ProcessFigures {
+    super::read(std::slice::from_ref(trace), &|_, _| {}).remove(0)
+}
+
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
     let replayed = read(t, ProcessFigures::replayed);
@@ -95,7 +99,7 @@ fn a_summary_says_what_a_replay_says() {
     sum_up(&mut t, 4 * SECOND);
     t.event(5 * SECOND, Event::Ended);
     read(&t, |trace| {
-        let (summed, replayed) = (ProcessFigures::read(trace), ProcessFigures::replayed(trace));
+        let (summed, replayed) = (alone(trace), ProcessFigures::replayed(trace));
         assert_eq!((summed.source, replayed.source), (Source::Summary, Source::Events));
         assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
         assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
@@ -126,7 +130,7 @@ fn only_a_whole_summary_at_the_end_counts() {
         let mut t = program();
         change(&mut t);
         read(&t, |trace| {
-            let rank = ProcessFigures::read(trace);
+            let rank = alone(trace);
             same(&rank, &ProcessFigures::replayed(trace));
             rank.source == Source::Summary
         })

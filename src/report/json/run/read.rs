@@ -1,15 +1,12 @@
-//! Reads the traces of a run in bounded time, for its lines.
+//! Reads the traces of a run, of a large one a part, for its lines.
 
 use super::job::{self, Ended, JobRecord};
 use super::process::{self, ProcessRecord};
 use crate::analysis::leaks::{Leaks, Suppressions};
 use crate::analysis::ranks::{ProcessFigures, failed, read_within};
-use crate::analysis::{Bound, Collect, Moment, Process, RolesOf, Wanted, parallel};
+use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, parallel};
 use crate::trace::Trace;
 
-/// Of a run with more bytes of traces only those processes are read in full that failed, and the one with the highest
-/// peak: the others have their summaries.
-const SHORT_RUN: u64 = 512 << 20;
 /// Most processes of a longer run that are read in full.
 const MOST_FAILED: usize = 8;
 
@@ -29,20 +26,23 @@ pub struct Judged<'l> {
     pub least: Option<u64>,
 }
 
-/// `bound`: what takes longer is left out, and the lines say so.
-pub fn read(traces: &[Trace], judged: Judged, bound: &Bound, ended: Ended) -> RunRecords {
-    let ranks = read_within(traces, bound, &|_, _| {});
-    let mut chosen = chosen(traces, &ranks);
-    // What failed comes first: there may be no time for all.
+/// Of a run with more than `most_bytes` of traces only those processes are read in full that failed, and the one with the
+/// highest peak, up to so many bytes: the others have their summaries, and the lines say so.
+pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: Ended) -> RunRecords {
+    let ranks = read_within(traces, most_bytes, &|_, _| {});
+    let mut chosen = chosen(traces, &ranks, most_bytes);
+    // What failed comes first.
     chosen.sort_by_key(|index| (ranks[*index].end(), *index));
-    let bound = bound.for_other_work();
-    let of_chosen: Vec<&Trace> = chosen.iter().map(|index| &traces[*index]).collect();
-    let in_full = parallel::each(&of_chosen, &|_, _| {}, |_, trace, _| {
-        bound.allows(trace.len()).then(|| bound.measure(trace.len(), || in_full(trace, judged)))
+    let mut sum = 0u64;
+    chosen.retain(|index| {
+        sum = sum.saturating_add(traces[*index].len());
+        sum <= most_bytes
     });
+    let of_chosen: Vec<&Trace> = chosen.iter().map(|index| &traces[*index]).collect();
+    let in_full = parallel::each(&of_chosen, &|_, _| {}, |_, trace, _| in_full(trace, judged));
     let mut processes: Vec<Option<ProcessRecord>> = traces.iter().map(|_| None).collect();
     for (index, record) in chosen.into_iter().zip(in_full) {
-        processes[index] = record;
+        processes[index] = Some(record);
     }
     let processes: Vec<ProcessRecord> = processes
         .into_iter()
@@ -62,8 +62,8 @@ pub fn read(traces: &[Trace], judged: Judged, bound: &Bound, ended: Ended) -> Ru
 }
 
 /// The processes to be read in full.
-fn chosen(traces: &[Trace], ranks: &[ProcessFigures]) -> Vec<usize> {
-    if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= SHORT_RUN {
+fn chosen(traces: &[Trace], ranks: &[ProcessFigures], most_bytes: u64) -> Vec<usize> {
+    if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= most_bytes {
         return (0..traces.len()).collect();
     }
     let mut chosen: Vec<usize> =

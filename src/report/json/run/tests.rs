@@ -1,11 +1,8 @@
 //! Lines without a replay: what is left out is null, and said.
 
-use std::time::Duration;
-
 use vramtrace_format::{Counters, Event, HeldBytes, Kind, RefusedBy};
 
 use super::*;
-use crate::analysis::Bound;
 use crate::testing::{SECOND, TraceBuilder};
 use crate::trace::Trace;
 
@@ -40,7 +37,7 @@ fn run() -> [TraceBuilder; 2] {
     [whole, killed]
 }
 
-fn lines(bound: &Bound) -> RunRecords {
+fn lines(most_bytes: u64) -> RunRecords {
     let place = tempfile::tempdir().unwrap();
     let opened = |(number, builder): (usize, TraceBuilder)| {
         let path = place.path().join(format!("{number}.vtrace"));
@@ -48,12 +45,12 @@ fn lines(bound: &Bound) -> RunRecords {
         Trace::open(&path).unwrap()
     };
     let traces: Vec<Trace> = run().into_iter().enumerate().map(opened).collect();
-    read(&traces, Judged::default(), bound, Ended::default())
+    read(&traces, Judged::default(), most_bytes, Ended::default())
 }
 
 #[test]
-fn without_time_the_figures_are_those_of_summary_and_totals() {
-    let RunRecords { processes, job } = lines(&Bound::within(Duration::ZERO));
+fn without_a_replay_the_figures_are_those_of_summary_and_totals() {
+    let RunRecords { processes, job } = lines(0);
     let sources: Vec<&str> = processes.iter().map(|process| process.source).collect();
     assert_eq!(sources, ["summary", "totals"]);
     let ended: Vec<&str> = processes.iter().map(|process| process.ended).collect();
@@ -83,12 +80,8 @@ fn without_time_the_figures_are_those_of_summary_and_totals() {
 }
 
 #[test]
-fn with_time_every_figure_is_there() {
-    every_figure_is_there(lines(&Bound::none()));
-    every_figure_is_there(lines(&Bound::within(Duration::from_secs(600))));
-}
-
-fn every_figure_is_there(RunRecords { processes, job }: RunRecords) {
+fn with_replays_every_figure_is_there() {
+    let RunRecords { processes, job } = lines(u64::MAX);
     assert!(processes.iter().all(|process| process.source == "events"));
     assert_eq!((job.processes_in_full, job.leaks), (2, Some(0)));
     assert_eq!(job.cards[0].peak_bytes, Some(400 * MIB));

@@ -1,4 +1,8 @@
-//! The differences of two usages.
+//! Compares two runs, or two moments of one run: the changes by role, by library and by line.
+//!
+//! The input is a [`Usage`] of each: the bytes of its devices at one moment, by lines with the names of
+//! file and function. These names are the same in other runs, so a saved usage serves as a baseline.
+//! Memory in use is compared; the free part of a framework's segments is listed separately.
 //!
 //! Lines with the same file, function and number are compared. The others are compared by function, where it has lines
 //! on both sides: an edit of the file changes the numbers of its lines, which is no growth.
@@ -6,9 +10,154 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+use vramtrace_format::DeviceId;
 
-use super::usage::{LineName, LineUse, PlaceUse, Usage};
+use crate::analysis::roles::{HeldByRole, Role};
+use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier};
+use crate::symbols::{Frame, base_name};
+
+/// The usage of all processes and devices of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub places: Vec<DeviceUse>,
+}
+
+/// The usage of one device by one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceUse {
+    pub rank: Option<u32>,
+    /// Index of a process without a rank, in the order in which these began.
+    pub process: u32,
+    pub device: Option<u8>,
+    /// The peak of driver memory in the run.
+    pub peak_bytes: u64,
+    /// The moment of all figures below, since the start of the trace.
+    pub at_seconds: f64,
+    /// Held memory without the free part of a framework's cache.
+    pub in_use_bytes: u64,
+    pub free_in_cache_bytes: u64,
+    /// Bytes by role. Empty where no blocks of a cache were recorded.
+    pub roles: BTreeMap<String, u64>,
+    /// Largest first. Their sum is `in_use_bytes`.
+    pub lines: Vec<LineUse>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LineUse {
+    #[serde(flatten)]
+    pub name: LineName,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// The names that identify a line in any run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LineName {
+    pub library: String,
+    /// The last part of the path. Empty: not known.
+    pub file: String,
+    pub line: Option<u32>,
+    pub function: String,
+    /// The program's line that called it, `train.py:41 main`. Empty: none.
+    pub called_from: String,
+    /// What the driver took the memory for: `graphs`, `modules`. Empty: it was allocated.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub driver_memory: String,
+}
+
+impl LineName {
+    /// `modeling.py:212 forward, called from train.py:41 main`.
+    pub fn words(&self) -> String {
+        let place = match (self.file.as_str(), self.line) {
+            ("", _) => String::new(),
+            (file, Some(line)) => format!("{file}:{line} "),
+            (file, None) => format!("{file} "),
+        };
+        let caller = match self.called_from.as_str() {
+            "" => String::new(),
+            caller => format!(", called from {caller}"),
+        };
+        let kind = match self.driver_memory.as_str() {
+            "" => String::new(),
+            kind => format!("{}: ", kind.replace('_', " ")),
+        };
+        format!("{kind}{place}{}{caller}", self.function)
+    }
+
+    /// The same name without line numbers.
+    fn without_lines(&self) -> LineName {
+        let caller = self.called_from.split_once(' ').map_or("", |(_, function)| function);
+        LineName { line: None, called_from: caller.to_string(), ..self.clone() }
+    }
+}
+
+impl DeviceUse {
+    /// The usage of each device of a process, from the holdings `who.live`. `process_index`: see
+    /// [`DeviceUse::process`].
+    pub fn of(
+        process: &Process,
+        who: &NamedHoldings,
+        roles: Option<&HeldByRole>,
+        process_index: u32,
+    ) -> Vec<DeviceUse> {
+        let classifier = StackClassifier::new(&who.symbols, &process.header);
+        let holders = classifier.holders(&who.live, GroupBy::Line);
+        let place = |(device, at_ns): (&DeviceId, &u64)| {
+            let here = || holders.iter().filter(|holder| holder.device == *device);
+            let bytes = |holder: &Holder| (!holder.stack.is_free_cache()).then_some(holder.bytes);
+            let in_use = here().filter_map(bytes).fold(0, u64::saturating_add);
+            let all = here().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+            let peak = process.state.devices.get(device).map_or(0, |state| state.peak.bytes);
+            let of_roles = roles.into_iter().flat_map(|roles| roles.of_device(*device));
+            let of_roles = of_roles.filter(|(role, _)| *role != Role::FreeCache);
+            DeviceUse {
+                rank: process.header.rank,
+                process: process_index,
+                device: (*device != DeviceId::UNKNOWN).then_some(device.0),
+                peak_bytes: peak,
+                at_seconds: *at_ns as f64 / 1e9,
+                in_use_bytes: in_use,
+                free_in_cache_bytes: all - in_use,
+                roles: of_roles.map(|(role, held)| (role.name().to_string(), held.bytes)).collect(),
+                lines: here().filter(|holder| !holder.stack.is_free_cache()).map(line).collect(),
+            }
+        };
+        who.live.at_ns.iter().map(place).filter(|place| place.in_use_bytes > 0).collect()
+    }
+
+    /// `rank 3, GPU 0`.
+    pub fn name(&self) -> String {
+        let device = self.device.map_or("unknown device".into(), |device| format!("GPU {device}"));
+        match (self.rank, self.process) {
+            (Some(rank), _) => format!("rank {rank}, {device}"),
+            (None, 0) => device,
+            (None, index) => format!("process {}, {device}", index + 1),
+        }
+    }
+}
+
+fn line(holder: &Holder) -> LineUse {
+    let words = |frame: &Frame| match frame.place() {
+        Some(place) => format!("{place} {}", frame.function),
+        None => frame.function.to_string(),
+    };
+    let Holder { stack, library, driver_memory, bytes, count, .. } = holder;
+    let file = stack.lead().map(|frame| base_name(&frame.file).to_string());
+    let name = LineName {
+        library: library.clone().unwrap_or_default(),
+        file: file.unwrap_or_default(),
+        line: stack.lead().and_then(|frame| frame.line),
+        function: match stack.function() {
+            Some(name) => name.into_owned(),
+            None => stack.why_no_frames().unwrap_or_default().to_string(),
+        },
+        called_from: stack.caller().map(words).unwrap_or_default(),
+        driver_memory: driver_memory.map(|cause| cause.name().to_string()).unwrap_or_default(),
+    };
+    LineUse { name, bytes: *bytes, count: *count }
+}
 
 /// Bytes before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,14 +193,6 @@ impl Change {
     fn add(&mut self, other: Change) {
         self.before = self.before.saturating_add(other.before);
         self.after = self.after.saturating_add(other.after);
-    }
-
-    fn add_before(&mut self, bytes: u64) {
-        self.add(Change { before: bytes, after: 0 });
-    }
-
-    fn add_after(&mut self, bytes: u64) {
-        self.add(Change { before: 0, after: bytes });
     }
 
     /// Growth divided by the bytes before; 0.05 is 5 % more.
@@ -124,14 +265,11 @@ impl Difference {
 
 /// The changes of each device. A device that only one usage has is compared with an empty one.
 pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
-    if before.has_driver_memory != after.has_driver_memory {
-        return compare(&before.without_driver_memory(), &after.without_driver_memory());
-    }
-    let same = |one: &PlaceUse, other: &PlaceUse| {
+    let same = |one: &DeviceUse, other: &DeviceUse| {
         let process = one.rank.is_some() || one.process == other.process;
         one.rank == other.rank && process && one.device == other.device
     };
-    let none = PlaceUse::default();
+    let none = DeviceUse::default();
     let mut all: Vec<Difference> = after
         .places
         .iter()
@@ -148,28 +286,18 @@ pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
     all
 }
 
-fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
+fn difference(before: &DeviceUse, after: &DeviceUse, name: String) -> Difference {
     let change =
-        |figure: fn(&PlaceUse) -> u64| Change { before: figure(before), after: figure(after) };
-    let mut libraries: BTreeMap<String, Change> = BTreeMap::new();
-    for line in &before.lines {
-        libraries.entry(line.name.library.clone()).or_default().add_before(line.bytes);
-    }
-    for line in &after.lines {
-        libraries.entry(line.name.library.clone()).or_default().add_after(line.bytes);
-    }
-    let mut roles: BTreeMap<String, Change> = BTreeMap::new();
-    for (role, bytes) in &before.roles {
-        roles.entry(role.clone()).or_default().before = *bytes;
-    }
-    for (role, bytes) in &after.roles {
-        roles.entry(role.clone()).or_default().after = *bytes;
-    }
+        |figure: fn(&DeviceUse) -> u64| Change { before: figure(before), after: figure(after) };
     let sorted = |all: BTreeMap<String, Change>| {
         let mut all: Vec<(String, Change)> = all.into_iter().collect();
         all.sort_by_key(|(_, change)| Reverse(change.bytes().unsigned_abs()));
         all
     };
+    let role = |(role, bytes): (&String, &u64)| (role.clone(), *bytes);
+    let library = |line: &LineUse| (line.name.library.clone(), line.bytes);
+    let roles = changes(before.roles.iter().map(role), after.roles.iter().map(role));
+    let libraries = changes(before.lines.iter().map(library), after.lines.iter().map(library));
     Difference {
         name,
         peak: change(|place| place.peak_bytes),
@@ -181,15 +309,25 @@ fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
     }
 }
 
+/// The change of each name.
+fn changes<N: Ord>(
+    before: impl Iterator<Item = (N, u64)>,
+    after: impl Iterator<Item = (N, u64)>,
+) -> BTreeMap<N, Change> {
+    let mut all: BTreeMap<N, Change> = BTreeMap::new();
+    for (name, bytes) in before {
+        all.entry(name).or_default().add(Change { before: bytes, after: 0 });
+    }
+    for (name, bytes) in after {
+        all.entry(name).or_default().add(Change { before: 0, after: bytes });
+    }
+    all
+}
+
 /// The change of each line, largest first. Lines of one side alone are compared by function.
 fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
-    let mut exact: BTreeMap<LineName, Change> = BTreeMap::new();
-    for line in before {
-        exact.entry(line.name.clone()).or_default().add_before(line.bytes);
-    }
-    for line in after {
-        exact.entry(line.name.clone()).or_default().add_after(line.bytes);
-    }
+    let named = |line: &LineUse| (line.name.clone(), line.bytes);
+    let exact = changes(before.iter().map(named), after.iter().map(named));
     // On one side alone: by function, which may have lines on both sides.
     let mut moved: BTreeMap<LineName, Vec<LineChange>> = BTreeMap::new();
     let mut all = Vec::new();
@@ -236,14 +374,14 @@ mod tests {
         };
         let lines: Vec<LineUse> = lines.iter().map(line).collect();
         let in_use_bytes = lines.iter().map(|line| line.bytes).sum();
-        let place = PlaceUse {
+        let place = DeviceUse {
             device: Some(0),
             peak_bytes: in_use_bytes,
             in_use_bytes,
             lines,
-            ..PlaceUse::default()
+            ..DeviceUse::default()
         };
-        Usage { has_driver_memory: true, places: vec![place] }
+        Usage { places: vec![place] }
     }
 
     #[test]
@@ -287,26 +425,15 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_without_what_the_driver_took_is_compared_without_it() {
-        let of = |driver_memory: &str, bytes| LineUse {
-            name: LineName { driver_memory: driver_memory.into(), ..LineName::default() },
-            bytes,
-            count: 1,
-        };
-        let mut now = usage(&[("forward", 10, 1000)]);
-        now.places[0].lines.extend([of("graphs", 300), of("modules", 20)]);
-        now.places[0].in_use_bytes += 320;
-        now.places[0].roles = [("graph memory", 350), ("context and modules", 20), ("input", 950)]
-            .map(|(role, bytes)| (role.to_string(), bytes))
-            .into();
-        let old = Usage { has_driver_memory: false, ..usage(&[("forward", 10, 1000)]) };
-        let all = compare(&old, &now);
-        assert_eq!(all[0].in_use, Change { before: 1000, after: 1000 });
-        assert_eq!(all[0].lines.len(), 1);
-        let graphs = |(role, _): &&(String, Change)| role == "graph memory";
-        assert_eq!(all[0].roles.iter().find(graphs).unwrap().1.after, 50);
-        // Of one version: each kind is a line of its own.
-        let all = compare(&usage(&[("forward", 10, 1000)]), &now);
+    fn each_kind_of_what_the_driver_took_is_a_line() {
+        let before = usage(&[("forward", 10, 1000)]);
+        let mut now = before.clone();
+        for (kind, bytes) in [("graphs", 300), ("modules", 20)] {
+            let name = LineName { driver_memory: kind.into(), ..LineName::default() };
+            now.places[0].lines.push(LineUse { name, bytes, count: 1 });
+            now.places[0].in_use_bytes += bytes;
+        }
+        let all = compare(&before, &now);
         assert_eq!(all[0].in_use.bytes(), 320);
         assert_eq!(all[0].grew_most().unwrap().name.words(), "graphs: ");
     }

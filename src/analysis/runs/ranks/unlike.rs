@@ -1,12 +1,129 @@
-//! Outliers among the processes of a run: those whose peak, refusals or end differ from the others'.
+//! How the processes of a run differ: which failed first, as the others often fail after it; how far the peaks are apart; and
+//! outliers, whose peak, refusals or end are not like the others'.
 //!
 //! A peak is an outlier if its modified z-score, `0.6745 * |peak - median| / MAD`, is above 3.5
 //! (Iglewicz and Hoaglin). MAD is the median of the distances from the median. A smooth ramp has no
 //! outlier, nor have processes that all differ. The MAD of equal peaks is 0; therefore a distance
 //! below 64 MiB or a tenth of the median never counts.
 
-use super::ranks::{DeviceFigures, ProcessFigures};
+use serde::Serialize;
+
+use super::{DeviceFigures, ProcessFigures};
+use crate::facts;
 use crate::units::size;
+
+/// How a process ended. A worse end is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProcessEnd {
+    OutOfMemory,
+    /// Killed, crashed or left by _exit.
+    CutOff,
+    Running,
+    InOrder,
+    /// An imported trace does not say it.
+    Unknown,
+}
+
+impl ProcessEnd {
+    /// The name in JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProcessEnd::OutOfMemory => "out_of_memory",
+            ProcessEnd::CutOff => "cut_off",
+            ProcessEnd::Running => "running",
+            ProcessEnd::InOrder => "in_order",
+            ProcessEnd::Unknown => "unknown",
+        }
+    }
+
+    pub fn words(self) -> &'static str {
+        match self {
+            ProcessEnd::OutOfMemory => "out of memory",
+            ProcessEnd::CutOff => "cut off",
+            ProcessEnd::Running => "running",
+            ProcessEnd::InOrder => "in order",
+            ProcessEnd::Unknown => "",
+        }
+    }
+}
+
+/// A process that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Failed {
+    pub end: ProcessEnd,
+    /// The failed request; of a process that was cut off, its last event. ns since 1970.
+    pub unix_ns: u64,
+    /// Its index.
+    pub index: usize,
+}
+
+impl ProcessFigures {
+    pub fn end(&self) -> ProcessEnd {
+        match (self.failed_ns, self.ended_in_order, self.running) {
+            (Some(_), _, _) => ProcessEnd::OutOfMemory,
+            (None, true, _) => ProcessEnd::InOrder,
+            (None, false, true) => ProcessEnd::Running,
+            (None, false, false) if self.header.pid == 0 => ProcessEnd::Unknown,
+            (None, false, false) => ProcessEnd::CutOff,
+        }
+    }
+}
+
+/// The processes that failed. The first is the cause: the first that was out of memory, or else the
+/// first that was cut off. The others are in order of time. A process without GPU memory is no
+/// failure of memory.
+pub fn failed(ranks: &[ProcessFigures]) -> Vec<Failed> {
+    let of = |(index, process): (usize, &ProcessFigures)| {
+        let end = process.end();
+        let at_ns = process.failed_ns.unwrap_or(process.last_ns);
+        let unix_ns = process.header.start_unix_ns.saturating_add(at_ns);
+        let has_failed = end <= ProcessEnd::CutOff && !process.devices.is_empty();
+        has_failed.then_some(Failed { end, unix_ns, index })
+    };
+    let mut all: Vec<Failed> = ranks.iter().enumerate().filter_map(of).collect();
+    all.sort_unstable();
+    if let [_, others @ ..] = &mut all[..] {
+        others.sort_unstable_by_key(|one| (one.unix_ns, one.index));
+    }
+    all
+}
+
+/// The spread of the peaks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Imbalance {
+    pub lowest_peak_bytes: u64,
+    pub median_peak_bytes: u64,
+    pub highest_peak_bytes: u64,
+    /// Indices in `processes`.
+    pub lowest: usize,
+    pub highest: usize,
+    /// 1 where all are equal.
+    #[serde(serialize_with = "facts::thousandths")]
+    pub highest_over_mean: f64,
+}
+
+/// `None`: fewer than two processes used GPU memory.
+pub fn imbalance(ranks: &[ProcessFigures]) -> Option<Imbalance> {
+    let used = ranks.iter().enumerate().filter(|(_, rank)| !rank.devices.is_empty());
+    let peaks: Vec<(usize, u64)> = used.map(|(index, rank)| (index, rank.peak_bytes())).collect();
+    if peaks.len() < 2 {
+        return None;
+    }
+    // Of equal peaks the first process.
+    let (lowest, lowest_peak_bytes) = *peaks.iter().min_by_key(|(_, peak)| *peak)?;
+    let (highest, highest_peak_bytes) = *peaks.iter().rev().max_by_key(|(_, peak)| *peak)?;
+    let sum: u128 = peaks.iter().map(|(_, peak)| u128::from(*peak)).sum();
+    let mean = sum as f64 / peaks.len() as f64;
+    Some(Imbalance {
+        lowest_peak_bytes,
+        median_peak_bytes: median(peaks.iter().map(|(_, peak)| *peak).collect()),
+        highest_peak_bytes,
+        lowest,
+        highest,
+        highest_over_mean: if mean > 0.0 { highest_peak_bytes as f64 / mean } else { 1.0 },
+    })
+}
 
 /// The modified z-score above which a peak is an outlier.
 const SCORE: f64 = 3.5;
@@ -79,7 +196,7 @@ impl Spread {
 }
 
 /// The median; of an even number of figures the upper one of the two in the middle. 0 of none.
-pub(super) fn median(mut figures: Vec<u64>) -> u64 {
+fn median(mut figures: Vec<u64>) -> u64 {
     figures.sort_unstable();
     figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
