@@ -1,6 +1,5 @@
 //! The files that switch the recording off on a whole host, and when they count.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The file of the host. It exists: no process of the host records.
@@ -14,24 +13,14 @@ pub fn of_user(runtime: &Path) -> PathBuf {
 }
 
 /// Why a file of this name does not switch the recording off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSwitch {
     /// It is a link, a directory, or something else that is no regular file.
+    #[error("it is not a regular file")]
     NotRegular,
     /// It belongs to the user with this id, who is neither root nor the user of the process.
+    #[error("it belongs to user {0}: it must belong to root or to the user of the process")]
     Owner(u32),
-}
-
-impl fmt::Display for NoSwitch {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            NoSwitch::NotRegular => write!(f, "it is not a regular file"),
-            NoSwitch::Owner(user) => write!(
-                f,
-                "it belongs to user {user}: it must belong to root or to the user of the process"
-            ),
-        }
-    }
 }
 
 /// Whether an existing file with this mode and owner, by `lstat`, switches the recording of `user`'s processes off.

@@ -1,55 +1,32 @@
 //! The cause of an out-of-memory. The recorder's summary and `vramtrace oom` use the same rules.
 
 use crate::record::values::{OomEvidence, PostMortem, Refused, RefusedBy};
+use crate::scalar::numbered_enum;
 
-/// The cause of an out-of-memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The framework's cache had enough free bytes, alone or with the bytes left below the limit, but not in one
-    /// contiguous range.
-    Fragmentation,
-    /// The request did not fit under the cap, even if the cache freed everything it could.
-    Cap,
-    /// The cap cannot be parsed: every request is refused.
-    BadCap,
-    /// The request did not fit in the GPU's memory.
-    Card,
-    /// The GPU had enough free memory; MPS limits the process (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
-    Mps,
-    /// The GPU had enough free memory; the device memory cgroup limits the process (`dmem.max`).
-    Cgroup,
-    /// PyTorch's own limit, for example a memory fraction: no driver call was refused.
-    Torch,
-    /// The trace has no refused driver call, and may lack calls.
-    Unknown,
+numbered_enum! {
+    /// The cause of an out-of-memory.
+    pub enum Cause {
+        /// The framework's cache had enough free bytes, alone or with the bytes left below the limit, but not in one
+        /// contiguous range.
+        Fragmentation = 0 => "fragmentation",
+        /// The request did not fit under the cap, even if the cache freed everything it could.
+        Cap = 1 => "cap",
+        /// The cap cannot be parsed: every request is refused.
+        BadCap = 2 => "bad_cap",
+        /// The request did not fit in the GPU's memory.
+        Card = 3 => "card",
+        /// The GPU had enough free memory; MPS limits the process (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
+        Mps = 4 => "mps",
+        /// The GPU had enough free memory; the device memory cgroup limits the process (`dmem.max`).
+        Cgroup = 5 => "cgroup",
+        /// PyTorch's own limit, for example a memory fraction: no driver call was refused.
+        Torch = 6 => "torch",
+        /// The trace has no refused driver call, and may lack calls.
+        Unknown = 7 => "unknown",
+    }
 }
 
 impl Cause {
-    pub const ALL: [Cause; 8] = [
-        Cause::Fragmentation,
-        Cause::Cap,
-        Cause::BadCap,
-        Cause::Card,
-        Cause::Mps,
-        Cause::Cgroup,
-        Cause::Torch,
-        Cause::Unknown,
-    ];
-
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Fragmentation => "fragmentation",
-            Cause::Cap => "cap",
-            Cause::BadCap => "bad_cap",
-            Cause::Card => "card",
-            Cause::Mps => "mps",
-            Cause::Cgroup => "cgroup",
-            Cause::Torch => "torch",
-            Cause::Unknown => "unknown",
-        }
-    }
-
     /// The first words of a message about the cause.
     pub fn words(self) -> &'static str {
         match self {

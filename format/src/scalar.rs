@@ -10,11 +10,6 @@ pub(crate) trait Scalar: Copy {
 
     /// Decodes the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a value of a newer writer.
     fn from_bits(bits: u64) -> Option<Self>;
-
-    /// For tests: maps all bits to a value, and reaches every value.
-    fn any(bits: u64) -> Option<Self> {
-        Self::from_bits(bits)
-    }
 }
 
 macro_rules! numbers {
@@ -133,10 +128,6 @@ macro_rules! numbered_enum {
 
             fn from_bits(bits: u64) -> Option<$name> {
                 $name::from_u8(bits as u8)$( .or(Some($name::$unknown)) )?
-            }
-
-            fn any(bits: u64) -> Option<$name> {
-                $name::ALL.get(bits as usize % $name::COUNT).copied()
             }
         }
     };

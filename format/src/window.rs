@@ -5,6 +5,7 @@
 
 use crate::header::HEADER_BYTES;
 use crate::record::word::Check;
+use crate::scalar::numbered_enum;
 
 /// Length of a slot, in bytes.
 pub const SLOT: usize = 256 << 10;
@@ -21,14 +22,14 @@ pub const fn slot_offset(slot: u64) -> u64 {
     HEADER_BYTES as u64 + slot * SLOT as u64
 }
 
-/// The kind of records that a window holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum WindowKind {
-    /// Erased when the file reaches its limit.
-    Events = 1,
-    /// Never erased.
-    Definitions = 2,
+numbered_enum! {
+    /// The kind of records that a window holds.
+    pub enum WindowKind {
+        /// Erased when the file reaches its limit.
+        Events = 1,
+        /// Never erased.
+        Definitions = 2,
+    }
 }
 
 /// The header of a window, without the magic and the count of published bytes. It is fixed when the window begins.
@@ -72,11 +73,7 @@ impl WindowHeader {
         if fixed[5] != window_check(fixed) {
             return None;
         }
-        let kind = match fixed[0] as u8 {
-            1 => WindowKind::Events,
-            2 => WindowKind::Definitions,
-            _ => return None,
-        };
+        let kind = WindowKind::from_u8(fixed[0] as u8)?;
         let slots = (fixed[0] >> 16) as u16;
         (slots > 0).then_some(WindowHeader {
             kind,

@@ -318,11 +318,8 @@ impl<'m> GroupPage<'m> {
     pub fn devices(&self) -> impl Iterator<Item = (usize, GroupDevice)> {
         self.known().map(move |device| {
             let word = |at| self.device_word(device, at).load(SeqCst);
-            let mut uuid = [0; 16];
-            uuid[..8].copy_from_slice(&word(3).to_le_bytes());
-            uuid[8..].copy_from_slice(&word(4).to_le_bytes());
             let found = GroupDevice {
-                uuid,
+                uuid: uuid::from_words([word(3), word(4)]),
                 ordinal: word(5).saturating_sub(1) as u8,
                 total_bytes: word(2),
                 limit: self.limit(device),

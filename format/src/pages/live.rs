@@ -28,6 +28,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::record::wire::word_of;
+use crate::scalar::numbered_enum;
 use crate::shown::cut;
 use crate::uuid;
 
@@ -100,16 +101,16 @@ pub struct LiveDevice {
     pub paused: u64,
 }
 
-/// The state of the recorder in a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum LiveState {
-    /// The recorder is loaded; the program has not allocated GPU memory yet.
-    Loaded = 0,
-    Recording = 1,
-    /// Nothing is recorded (off, or stopped); the cap is still enforced.
-    NotRecording = 2,
-    Ended = 3,
+numbered_enum! {
+    /// The state of the recorder in a process.
+    pub enum LiveState {
+        /// The recorder is loaded; the program has not allocated GPU memory yet.
+        Loaded = 0,
+        Recording = 1,
+        /// Nothing is recorded (off, or stopped); the cap is still enforced.
+        NotRecording = 2,
+        Ended = 3,
+    }
 }
 
 /// An attached live page. The traced process writes it; others read it and may order another cap.
@@ -171,9 +172,7 @@ impl<'m> LivePage<'m> {
     }
 
     pub fn state(&self) -> Option<LiveState> {
-        use LiveState::*;
-        let state = (self.get(2) >> 32) as u32;
-        [Loaded, Recording, NotRecording, Ended].into_iter().find(|s| *s as u32 == state)
+        u8::try_from(self.get(2) >> 32).ok().and_then(LiveState::from_u8)
     }
 
     /// Stores the figures of at most 16 devices, as of `now_ns` (since start). False: another thread is updating the

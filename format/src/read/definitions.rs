@@ -8,7 +8,7 @@ use super::found::Window;
 use super::scan::{Findings, Raw, Scan};
 use crate::record::code;
 use crate::record::definition::Definition;
-use crate::record::word::{MAX_WORDS, SMALL_MASK};
+use crate::record::word::SMALL_MASK;
 
 /// A long definition of which not all parts were read yet.
 #[derive(Clone, Debug, Default)]
@@ -120,10 +120,7 @@ impl Iterator for Definitions<'_> {
                     None => continue,
                 }
             }
-            let mut words = [0; MAX_WORDS];
-            let len = raw.body.len() / 8;
-            words.iter_mut().zip(raw.words()).for_each(|(word, from)| *word = from);
-            match Definition::decode(raw.kind, raw.small, &words[..len]) {
+            match raw.definition() {
                 Some(definition) => return Some(definition),
                 None => self.findings.unknown += 1,
             }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::damage::{Damage, DamageKind};
 use super::found::Window;
 use super::scan::{Findings, Scan};
+use super::tail::header_words;
 use crate::header::HEADER_BYTES;
 use crate::record::code;
 use crate::window::{
@@ -94,7 +95,7 @@ enum Slot {
 }
 
 fn classify_slot(bytes: &[u8], slot: u64, tag: u64) -> Slot {
-    let Some((magic, fixed)) = header_words(bytes, slot) else {
+    let Some((magic, fixed)) = header_words(&bytes[slot_offset(slot) as usize..]) else {
         // A truncated header of zeros is an empty slot, not damage.
         let rest = &bytes[slot_offset(slot) as usize..];
         let empty = rest.iter().all(|byte| *byte == 0);
@@ -115,21 +116,9 @@ fn classify_slot(bytes: &[u8], slot: u64, tag: u64) -> Slot {
     }
 }
 
-/// Magic and words 1 to 6 of the window header at a slot. `None`: the file ends before them.
-fn header_words(bytes: &[u8], slot: u64) -> Option<(u64, [u64; 6])> {
-    let at = slot_offset(slot) as usize;
-    let bytes = bytes.get(at..at + WINDOW_HEADER)?;
-    let mut words = [0; 7];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
-    }
-    let [magic, fixed @ ..] = words;
-    Some((magic, fixed))
-}
-
 /// The file tag in a valid window header at this slot, whatever its magic.
 pub(super) fn any_window(bytes: &[u8], slot: u64) -> Option<u64> {
-    let (_, fixed) = header_words(bytes, slot)?;
+    let (_, fixed) = header_words(bytes.get(slot_offset(slot) as usize..)?)?;
     let header = WindowHeader::from_words(&fixed)?;
     (u64::from(header.slot) == slot).then_some(header.file)
 }

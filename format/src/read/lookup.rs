@@ -50,8 +50,7 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
                         return pending.definition(&raw);
                     }
                 } else if pending.parts == 0 {
-                    let body: Vec<u64> = raw.words().collect();
-                    return Definition::decode(raw.kind, raw.small, &body);
+                    return raw.definition();
                 }
             }
             from = 0;

@@ -4,6 +4,7 @@
 use super::damage::{Damage, DamageKind};
 use super::found::Window;
 use crate::record::code;
+use crate::record::definition::Definition;
 use crate::record::word::{CHECK_MASK, Check, Head, SMALL_BITS, SMALL_MASK};
 use crate::window::{LINE, WINDOW_HEADER};
 
@@ -26,6 +27,11 @@ impl<'a> Raw<'a> {
     /// The words of the body.
     pub(super) fn words(&self) -> impl Iterator<Item = u64> + use<'a> {
         self.body.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
+    }
+
+    /// The definition, if it is one that is not in parts.
+    pub(super) fn definition(&self) -> Option<Definition> {
+        Definition::decode(self.kind, self.small, &self.words().collect::<Vec<u64>>())
     }
 }
 

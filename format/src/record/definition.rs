@@ -170,7 +170,7 @@ impl Definition {
     /// Decodes a definition from its code, the small field of word 1 and the words after it, which may have any values.
     /// `None`: unknown or invalid.
     pub(crate) fn decode(code: u8, small: u64, words: &[u64]) -> Option<Definition> {
-        Definition::get(code, &mut Get::<false>::new(small, words))
+        Definition::get(code, &mut Get::new(small, words))
     }
 
     /// The `minor` of a [`Definition::Code`] that is a native function.

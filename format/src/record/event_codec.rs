@@ -94,7 +94,7 @@ pub(crate) fn decode<R>(
             for (word, bytes) in words.iter_mut().zip(body.chunks_exact(8)) {
                 *word = bytes.try_into().map_or(0, u64::from_le_bytes);
             }
-            return Event::get(kind, &mut Get::<false>::new(small, &words[..len])).map(found);
+            return Event::get(kind, &mut Get::new(small, &words[..len])).map(found);
         }
     };
     let key = small << 9;

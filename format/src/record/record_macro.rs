@@ -46,10 +46,7 @@ macro_rules! records {
 
             /// Decodes the long form. `None`: a kind or a value of a newer writer, or one that ends too early.
             #[allow(unused_variables)]
-            pub(super) fn get<const ANY: bool>(
-                code: u8,
-                from: &mut $crate::record::wire::Get<ANY>,
-            ) -> Option<$enum> {
+            pub(super) fn get(code: u8, from: &mut $crate::record::wire::Get) -> Option<$enum> {
                 match code {
                     $( $code => {
                         $( $( let $field = from.$place()?; )* )?
@@ -58,14 +55,6 @@ macro_rules! records {
                     } )*
                     _ => None,
                 }
-            }
-
-            /// One of this kind for tests and fuzzers, with fields derived from the numbers: the first stands for the small
-            /// fields. `None`: there is no such kind.
-            pub fn any(code: u8, mut numbers: impl Iterator<Item = u64>) -> Option<$enum> {
-                let small = numbers.next().unwrap_or(0) & $crate::record::word::SMALL_MASK;
-                let words: Vec<u64> = numbers.take($crate::record::wire::EVENT_WORDS).collect();
-                $enum::get::<true>(code, &mut $crate::record::wire::Get::new(small, &words))
             }
         }
     };

@@ -45,13 +45,13 @@ impl Fields for BlockChange {
         to.word(&bytes);
     }
 
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<BlockChange> {
+    fn get(from: &mut Get) -> Option<BlockChange> {
         let (what, bytes): (u8, u64) = (from.small()?, from.word()?);
         match what {
             1 => Some(BlockChange::Requested(bytes)),
             2 => Some(BlockChange::Pending),
             3 => Some(BlockChange::Reusable),
-            _ => ANY.then_some(BlockChange::Requested(bytes)),
+            _ => None,
         }
     }
 }
@@ -178,10 +178,6 @@ impl Scalar for Option<RefusedBy> {
             None => Some(None),
             Some(by) => RefusedBy::from_bits(by).map(Some),
         }
-    }
-
-    fn any(bits: u64) -> Option<Option<RefusedBy>> {
-        Option::<RefusedBy>::from_bits(bits % 6)
     }
 }
 

@@ -19,12 +19,10 @@
 //! | `uuid` | the next two words |
 //! | `list` | behind all words of a definition, with its length ([`List`]) |
 
-use std::borrow::Cow;
 use std::fmt::Debug;
 
 use super::sealed::Record;
 use super::word::whole_ticks;
-use crate::sampling::random;
 use crate::scalar::Scalar;
 use crate::uuid;
 
@@ -36,7 +34,7 @@ pub(super) trait Fields: Sized {
     fn put(&self, to: &mut Put);
 
     /// `None`: the record is too short, or has a value of a newer writer.
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Self>;
+    fn get(from: &mut Get) -> Option<Self>;
 }
 
 /// Writes fields.
@@ -137,10 +135,7 @@ impl<'a> Put<'a> {
 }
 
 /// Reads fields. The words may have any number and values; words after the last field are ignored.
-///
-/// `ANY`: for tests and fuzzers. All words then are a record: each field has a value of its type, and words that are not
-/// there are 0.
-pub(super) struct Get<'a, const ANY: bool> {
+pub(super) struct Get<'a> {
     small: u64,
     words: &'a [u64],
     /// The word whose high half was read last.
@@ -151,33 +146,29 @@ pub(super) struct Get<'a, const ANY: bool> {
 
 /// Decodes a value from the low bits of a word.
 #[inline(always)]
-fn narrow<T: Scalar, const ANY: bool>(bits: u64) -> Option<T> {
-    let bits = bits & (u64::MAX >> (64 - T::BITS));
-    if ANY { T::any(bits) } else { T::from_bits(bits) }
+fn narrow<T: Scalar>(bits: u64) -> Option<T> {
+    T::from_bits(bits & (u64::MAX >> (64 - T::BITS)))
 }
 
-impl<'a, const ANY: bool> Get<'a, ANY> {
+impl<'a> Get<'a> {
     #[inline(always)]
-    pub(super) fn new(small: u64, words: &'a [u64]) -> Get<'a, ANY> {
+    pub(super) fn new(small: u64, words: &'a [u64]) -> Get<'a> {
         Get { small, words, low: 0, packed: None }
     }
 
     #[inline(always)]
-    pub(super) fn next(&mut self) -> Option<u64> {
-        match self.words.split_first() {
-            Some((first, rest)) => {
-                self.words = rest;
-                Some(*first)
-            }
-            None => ANY.then_some(0),
-        }
+    fn next(&mut self) -> Option<u64> {
+        let (first, rest) = self.words.split_first()?;
+        self.words = rest;
+        Some(*first)
     }
 
-    /// The next words, as many as that. `None`: there are fewer.
-    pub(super) fn take(&mut self, count: usize) -> Option<&'a [u64]> {
-        let (taken, rest) = self.words.split_at_checked(count)?;
+    /// The length and the words of a list. `unit`: how many of its elements are in a word.
+    fn take(&mut self, unit: usize) -> Option<(usize, &'a [u64])> {
+        let length = usize::try_from(self.next()?).ok()?;
+        let (taken, rest) = self.words.split_at_checked(length.div_ceil(unit))?;
         self.words = rest;
-        Some(taken)
+        Some((length, taken))
     }
 
     fn is_at_end(&self) -> bool {
@@ -188,23 +179,23 @@ impl<'a, const ANY: bool> Get<'a, ANY> {
     pub(super) fn small<T: Scalar>(&mut self) -> Option<T> {
         let bits = self.small;
         self.small >>= T::BITS;
-        narrow::<T, ANY>(bits)
+        narrow(bits)
     }
 
     #[inline(always)]
     pub(super) fn word<T: Scalar>(&mut self) -> Option<T> {
-        narrow::<T, ANY>(self.next()?)
+        narrow(self.next()?)
     }
 
     #[inline(always)]
     pub(super) fn high<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next()?;
-        narrow::<T, ANY>(self.low >> 32)
+        narrow(self.low >> 32)
     }
 
     #[inline(always)]
     pub(super) fn low<T: Scalar>(&mut self) -> Option<T> {
-        narrow::<T, ANY>(self.low)
+        narrow(self.low)
     }
 
     #[inline(always)]
@@ -216,18 +207,18 @@ impl<'a, const ANY: bool> Get<'a, ANY> {
 
     #[inline(always)]
     pub(super) fn ticks(&mut self) -> Option<u64> {
-        self.next().map(|ns| if ANY { whole_ticks(ns) } else { ns })
+        self.next()
     }
 
     #[inline(always)]
     pub(super) fn word_added<T: Scalar>(&mut self) -> Option<T> {
-        narrow::<T, ANY>(self.next().unwrap_or(0))
+        narrow(self.next().unwrap_or(0))
     }
 
     #[inline(always)]
     pub(super) fn high_added<T: Scalar>(&mut self) -> Option<T> {
         self.low = self.next().unwrap_or(0);
-        narrow::<T, ANY>(self.low >> 32)
+        narrow(self.low >> 32)
     }
 
     #[inline(always)]
@@ -248,7 +239,7 @@ impl<'a, const ANY: bool> Get<'a, ANY> {
     pub(super) fn packed<T: Scalar>(&mut self) -> Option<T> {
         let bits = self.packed.or_else(|| self.next())?;
         self.packed = Some(bits >> T::BITS);
-        narrow::<T, ANY>(bits)
+        narrow(bits)
     }
 
     pub(super) fn uuid(&mut self) -> Option<[u8; 16]> {
@@ -274,30 +265,9 @@ pub(super) trait List: Debug + Sync {
     fn word(&self, index: usize) -> u64;
 
     /// `None`: the words end before it.
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Self>
+    fn get(from: &mut Get) -> Option<Self>
     where
         Self: Sized;
-}
-
-/// The length and the words of a list. `unit`: how many of its elements are in a word.
-fn take<'a, const ANY: bool>(
-    from: &mut Get<'a, ANY>,
-    unit: usize,
-) -> Option<(usize, Cow<'a, [u64]>)> {
-    let length = from.next()?;
-    if ANY {
-        // Some are longer than a record.
-        let most = if length % 8 == 7 { 4096 } else { 32 };
-        let (length, mut state) = (length as usize / 512 % most * 2, length);
-        let word = |_| {
-            let (next, word) = random(state);
-            state = next;
-            word
-        };
-        return Some((length, (0..length.div_ceil(unit)).map(word).collect()));
-    }
-    let length = usize::try_from(length).ok()?;
-    Some((length, Cow::Borrowed(from.take(length.div_ceil(unit))?)))
 }
 
 /// The 8 bytes from `8 * index` on, as a word; zeros where there are none.
@@ -322,8 +292,8 @@ impl List for Vec<u8> {
         word_of(self, index)
     }
 
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Vec<u8>> {
-        let (length, words) = take(from, 8)?;
+    fn get(from: &mut Get) -> Option<Vec<u8>> {
+        let (length, words) = from.take(8)?;
         let mut bytes = Vec::with_capacity(length.next_multiple_of(8));
         words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         bytes.truncate(length);
@@ -345,7 +315,7 @@ impl List for String {
     }
 
     /// Invalid UTF-8 is replaced with U+FFFD.
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<String> {
+    fn get(from: &mut Get) -> Option<String> {
         let text = String::from_utf8(Vec::get(from)?);
         Some(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
@@ -369,9 +339,8 @@ impl<T: Element> List for Vec<T> {
         self[index / T::WORDS].word(index % T::WORDS)
     }
 
-    fn get<const ANY: bool>(from: &mut Get<ANY>) -> Option<Vec<T>> {
-        let elements = take(from, 1)?.1;
-        let elements = elements.chunks_exact(T::WORDS);
+    fn get(from: &mut Get) -> Option<Vec<T>> {
+        let elements = from.take(1)?.1.chunks_exact(T::WORDS);
         elements.remainder().is_empty().then(|| elements.map(T::of).collect())
     }
 }
@@ -406,9 +375,7 @@ macro_rules! fields {
             }
 
             #[inline(always)]
-            fn get<const ANY: bool>(
-                from: &mut $crate::record::wire::Get<ANY>,
-            ) -> Option<$name> {
+            fn get(from: &mut $crate::record::wire::Get) -> Option<$name> {
                 $( let $field = from.$place()?; )*
                 Some($name { $($field),* })
             }

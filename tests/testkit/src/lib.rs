@@ -44,4 +44,4 @@ pub use scratch::Scratch;
 pub use setup::Setup;
 pub use shared_memory::{SharedMemory, SharedSegment};
 pub use skip::{skip, skip_here};
-pub use trace_bytes::{make_newer, trace_bytes};
+pub use trace_bytes::{make_newer, put_tail, trace_bytes};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vramtrace_format::{TraceReader, slot_offset, tail, word};
+use vramtrace_format::{SLOT, TraceReader, slot_offset, tail, word};
 
 /// The bytes of a trace. If it has a tail file (its program runs, or was killed), the tail's windows are at
 /// their offsets in the trace.
@@ -11,13 +11,25 @@ pub fn trace_bytes(trace: &Path) -> Vec<u8> {
     let tag = TraceReader::new(&bytes).map_or(0, |reader| reader.header().file_tag());
     let name = tail::name(trace.file_name().unwrap().as_encoded_bytes(), tag);
     let tail = trace.with_file_name(String::from_utf8(name).unwrap());
-    let Ok(tail) = std::fs::read(tail) else { return bytes };
-    for window in tail::windows(&tail, tag) {
-        let at = slot_offset(window.header.slot.into()) as usize;
-        bytes.resize(bytes.len().max(at + window.bytes.len()), 0);
-        bytes[at..at + window.bytes.len()].copy_from_slice(window.bytes);
+    if let Ok(tail) = std::fs::read(tail) {
+        put_tail(&mut bytes, &tail, tag);
     }
     bytes
+}
+
+/// Puts the windows of a tail that are of the trace with this tag to their places in the trace.
+pub fn put_tail(bytes: &mut Vec<u8>, tail: &[u8], tag: u64) {
+    let mut from = tail::TAIL_START;
+    while let Some(slot) = tail.get(from..from + SLOT) {
+        let header = tail::header_at(slot).filter(|header| header.file == tag);
+        let length = header.map_or(SLOT, |header| header.bytes());
+        if let (Some(header), Some(window)) = (header, tail.get(from..from + length)) {
+            let at = slot_offset(header.slot.into()) as usize;
+            bytes.resize(bytes.len().max(at + length), 0);
+            bytes[at..at + length].copy_from_slice(window);
+        }
+        from += length;
+    }
 }
 
 /// Changes events of these kinds to an unknown kind, as a newer recorder would write. Returns their number.

@@ -86,16 +86,12 @@ fn tail_only(place: Option<TailPlace>) -> impl FnOnce(&mut TraceWriter) {
 
 /// A trace as a reader sees it: the windows of its tail at their places, where it has one.
 fn bytes_of(trace: &Path) -> Vec<u8> {
-    use vramtrace_format::{Header, tail};
+    use vramtrace_format::Header;
     let mut bytes = std::fs::read(trace).unwrap();
     let Some(tail) = tail_of(trace) else { return bytes };
     let tag = TraceReader::new(&bytes).map_or(0, |reader| Header::file_tag(reader.header()));
     let tail = std::fs::read(tail).unwrap();
-    for window in tail::windows(&tail, tag) {
-        let at = vramtrace_format::slot_offset(window.header.slot.into()) as usize;
-        bytes.resize(bytes.len().max(at + window.bytes.len()), 0);
-        bytes[at..at + window.bytes.len()].copy_from_slice(window.bytes);
-    }
+    testkit::put_tail(&mut bytes, &tail, tag);
     bytes
 }
 
