@@ -3,7 +3,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, HashSet};
-use std::fs;
+use std::fs::{self, DirEntry, FileType};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -65,7 +65,7 @@ pub struct LoadedTraces {
 pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
     let mut loaded = LoadedTraces { traces: Vec::new(), warnings: Vec::new(), chosen: None };
     if paths.is_empty() {
-        load_newest(Path::new("."), &mut loaded)?;
+        load_newest(&mut loaded)?;
     }
     for path in paths {
         if path.is_dir() {
@@ -129,96 +129,64 @@ fn open(path: &Path) -> Result<Trace, TraceError> {
     Trace::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
 }
 
+/// Loads the newest run in a directory; the empty path is the working directory.
 fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let room = MOST_TRACES.saturating_sub(loaded.traces.len());
-    let files = traces_in(path, room)
-        .map_err(|source| TraceError::Directory { path: path.to_path_buf(), source })?;
-    if files.all == 0 {
+    let (files, all) = traces_in(path, room).map_err(|source| unreadable(path, source))?;
+    if all == 0 {
         return Err(TraceError::NoneInDirectory(path.to_path_buf()));
     }
-    let before = loaded.traces.len();
-    let mut broken = Vec::new();
+    let (mut traces, mut broken) = (Vec::new(), Vec::new());
     let beside = Beside::at(path);
-    for file in &files.first {
+    for file in &files {
         match Trace::open_beside(file, &beside) {
-            Ok(trace) => loaded.traces.push(trace),
+            Ok(trace) => traces.push(trace),
             Err(source) => {
                 broken.push(TraceError::Open { path: file.clone(), source }.to_string());
             }
         }
     }
-    if loaded.traces.len() == before && !broken.is_empty() {
+    if traces.is_empty() && !broken.is_empty() {
         let first = broken.swap_remove(0);
         return Err(TraceError::NoneReadable { path: path.to_path_buf(), first });
     }
     loaded.warnings.extend(some(broken, "cannot be read"));
-    loaded.warnings.extend(files.left_out(path));
-    let of_directory = loaded.traces.split_off(before);
-    let (newest, others) = newest_run(of_directory, last_written_ns);
-    if !others.is_empty() {
-        loaded.warnings.push(other_runs(path, &newest, &others));
+    let directory = or_here(path).display();
+    if all > files.len() as u64 {
+        loaded.warnings.push(format!(
+            "{directory}: {} of {} traces are read, the first by name; give files, or a directory with fewer",
+            count(files.len() as u64),
+            count(all)
+        ));
+    }
+    let (newest, earlier) = newest_run(traces, last_written_ns);
+    if earlier > 0 {
+        let first = newest.iter().min_by_key(|trace| trace.header().start_unix_ns);
+        loaded.warnings.push(format!(
+            "{directory}: traces of {} runs; this is the newest ({}); name the files of another to read it",
+            earlier + 1,
+            first.map_or(path, |trace| trace.path()).display(),
+        ));
     }
     loaded.traces.extend(newest);
     Ok(())
 }
 
-/// Says which of several runs of a directory is shown.
-fn other_runs(directory: &Path, newest: &[Trace], others: &[Vec<Trace>]) -> String {
-    const NAMED: usize = 3;
-    let of_run = |traces: &[Trace]| {
-        let first = traces.iter().min_by_key(|trace| trace.header().start_unix_ns);
-        let name = first.map_or_else(String::new, |trace| trace.path().display().to_string());
-        match traces.len() {
-            1 => name,
-            several => format!("{name} and {} more", several - 1),
-        }
-    };
-    let mut earlier: Vec<String> = others.iter().rev().take(NAMED).map(|run| of_run(run)).collect();
-    if others.len() > NAMED {
-        earlier.push(format!("{} more runs", others.len() - NAMED));
-    }
-    format!(
-        "{}: traces of {} runs; this is the newest ({}). Earlier: {}; name the files of a run to read it",
-        directory.display(),
-        others.len() + 1,
-        of_run(newest),
-        earlier.join(", "),
-    )
+fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// Trace files directly in a directory.
-struct TracesIn {
-    /// The first by name.
-    first: Vec<PathBuf>,
-    /// How many there are.
-    all: u64,
+fn unreadable(path: &Path, source: std::io::Error) -> TraceError {
+    TraceError::Directory { path: or_here(path).to_path_buf(), source }
 }
 
-impl TracesIn {
-    fn left_out(&self, directory: &Path) -> Option<String> {
-        (self.all > self.first.len() as u64).then(|| {
-            format!(
-                "{}: {} of {} traces are read, the first by name; give files, or a directory with \
-                 fewer",
-                directory.display(),
-                count(self.first.len() as u64),
-                count(self.all)
-            )
-        })
-    }
-}
-
-/// The trace files directly in a directory, the first `most` by name. Other entries take no memory.
-fn traces_in(path: &Path, most: usize) -> std::io::Result<TracesIn> {
+/// The trace files directly in a directory, the first `most` by name, and how many there are. Other entries take no memory.
+fn traces_in(path: &Path, most: usize) -> std::io::Result<(Vec<PathBuf>, u64)> {
     let mut first = BinaryHeap::new();
     let mut all = 0;
     for entry in Directory::at(path)?.entries()? {
         let file = path.join(entry.file_name());
-        let is_file = || match entry.file_type() {
-            Ok(kind) if kind.is_symlink() => file.is_file(),
-            kind => kind.is_ok_and(|kind| kind.is_file()),
-        };
-        if !(is_trace(&file) || has_compressed_name(&file)) || !is_file() {
+        if !(is_trace(&file) || has_compressed_name(&file)) || !is(&entry, FileType::is_file) {
             continue;
         }
         all += 1;
@@ -227,7 +195,17 @@ fn traces_in(path: &Path, most: usize) -> std::io::Result<TracesIn> {
             first.pop();
         }
     }
-    Ok(TracesIn { first: first.into_sorted_vec(), all })
+    Ok((first.into_sorted_vec(), all))
+}
+
+/// Whether an entry is of this type, or a link to such.
+fn is(entry: &DirEntry, wanted: impl Fn(&FileType) -> bool) -> bool {
+    match entry.file_type() {
+        Ok(kind) if kind.is_symlink() => {
+            fs::metadata(entry.path()).is_ok_and(|to| wanted(&to.file_type()))
+        }
+        kind => kind.is_ok_and(|kind| wanted(&kind)),
+    }
 }
 
 /// Whether the path has the name of a trace: `NAME.vtrace`, or `NAME.vtrace.2` from older recorders.
@@ -246,96 +224,38 @@ fn has_compressed_name(path: &Path) -> bool {
         && path.file_stem().is_some_and(|stem| is_trace(Path::new(stem)))
 }
 
-/// Loads the newest run: that of a subdirectory with any name, or of the files in the directory itself.
-fn load_newest(here: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
-    let unreadable = |source| TraceError::Directory { path: here.to_path_buf(), source };
-    let mut newest: Option<(u64, PathBuf)> = None;
+/// Loads the newest run: that of a subdirectory with any name, or of the files in the working directory itself.
+fn load_newest(loaded: &mut LoadedTraces) -> Result<(), TraceError> {
+    let here = Path::new("");
+    let directory = Directory::at(here).map_err(|source| unreadable(here, source))?;
+    let entries = directory.entries().map_err(|source| unreadable(here, source))?;
+    let visible = |entry: &DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+    let directories = entries.filter(|entry| visible(entry) && is(entry, FileType::is_dir));
+    let directories = directories.map(|entry| PathBuf::from(entry.file_name()));
     let mut looks = MOST_LOOKS;
-    let directory = Directory::at(here).map_err(unreadable)?;
-    for entry in directory.entries().map_err(unreadable)? {
-        let path = relative(here, &here.join(entry.file_name()));
-        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        let is_directory = || match entry.file_type() {
-            Ok(kind) if kind.is_symlink() => path.is_dir(),
-            kind => kind.is_ok_and(|kind| kind.is_dir()),
-        };
-        if looks > 0
-            && !hidden
-            && is_directory()
-            && let Some(start) = newest_start(&path, &mut looks)
-            && newest.as_ref().is_none_or(|(best, _)| start > *best)
-        {
-            newest = Some((start, path));
-        }
-    }
+    let starts = [here.to_path_buf()].into_iter().chain(directories).filter_map(|directory| {
+        let files = traces_in(&directory, looks).ok()?.0;
+        looks -= files.len();
+        let start = files.iter().filter_map(|path| Trace::started_unix_ns(path)).max()?;
+        Some((start, directory))
+    });
+    let newest = starts.max_by_key(|(start, _)| *start);
     if looks == 0 {
         loaded.warnings.push(format!(
             "more than {} files of runs are here: the run that was chosen may not be the newest; name one",
             count(MOST_LOOKS as u64)
         ));
     }
-    let lone = lone_run(here).map_err(unreadable)?;
-    let lone_start = lone.first().map(|trace| trace.header().start_unix_ns);
-    match newest {
-        Some((start, directory)) if lone_start.is_none_or(|lone| start >= lone) => {
-            load_directory(&directory, loaded)?;
-            loaded.chosen = Some(directory);
-            Ok(())
-        }
-        _ if lone.is_empty() => {
-            let full = fs::canonicalize(here).unwrap_or_else(|_| here.to_path_buf());
-            Err(TraceError::NoneHere(full))
-        }
-        _ => {
-            loaded.chosen = Some(lone[0].path().to_path_buf());
-            loaded.traces = lone;
-            Ok(())
-        }
-    }
-}
-
-/// A path without a leading `./`, for messages.
-fn relative(here: &Path, path: &Path) -> PathBuf {
-    match here == Path::new(".") {
-        true => path.strip_prefix(here).unwrap_or(path).to_path_buf(),
-        false => path.to_path_buf(),
-    }
-}
-
-fn newest_start(directory: &Path, looks: &mut usize) -> Option<u64> {
-    let files = traces_in(directory, *looks).ok()?.first;
-    *looks -= files.len();
-    files.iter().filter_map(|path| Trace::started_unix_ns(path)).max()
-}
-
-/// The newest trace in the directory itself, and the other traces of the same run: those of its parent, of
-/// a sibling or of another rank that were still written when it began.
-fn lone_run(here: &Path) -> std::io::Result<Vec<Trace>> {
-    let beside = Beside::at(here);
-    let mut traces: Vec<Trace> = traces_in(here, MOST_TRACES)?
-        .first
-        .iter()
-        .filter_map(|path| Trace::open_beside(&relative(here, path), &beside).ok())
-        .collect();
-    traces.sort_by_key(|trace| std::cmp::Reverse(trace.header().start_unix_ns));
-    let Some(newest) = traces.first() else { return Ok(traces) };
-    let of_newest = newest.header().clone();
-    let mut run_of = std::collections::HashSet::from([of_newest.pid]);
-    traces.retain(|trace| {
-        let header = trace.header();
-        let related = header.uuid == of_newest.uuid
-            || header.pid == of_newest.parent_pid
-            || header.parent_pid == of_newest.parent_pid
-            || run_of.contains(&header.parent_pid)
-            || (header.world_size.is_some() && header.world_size == of_newest.world_size);
-        let together = last_written_ns(trace.path()) >= of_newest.start_unix_ns;
-        let belongs = related && together;
-        if belongs {
-            run_of.insert(header.pid);
-        }
-        belongs
-    });
-    Ok(traces)
+    let Some((_, directory)) = newest else {
+        return Err(TraceError::NoneHere(fs::canonicalize(".").unwrap_or_else(|_| ".".into())));
+    };
+    load_directory(&directory, loaded)?;
+    let last = || loaded.traces.iter().max_by_key(|trace| trace.header().start_unix_ns);
+    loaded.chosen = match directory == here {
+        true => last().map(|trace| trace.path().to_path_buf()),
+        false => Some(directory),
+    };
+    Ok(())
 }
 
 fn last_written_ns(path: &Path) -> u64 {
@@ -360,11 +280,9 @@ mod tests {
         }
         std::fs::create_dir(place.path().join("0.vtrace")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", place.path().join("1.vtrace")).unwrap();
-        let found = traces_in(place.path(), 2).unwrap();
-        let names: Vec<_> = found.first.iter().map(|path| path.file_name().unwrap()).collect();
-        assert_eq!((names, found.all), (vec!["a.vtrace".as_ref(), "b.vtrace".as_ref()], 5));
-        assert!(found.left_out(place.path()).unwrap().contains(": 2 of 5 traces are read"));
-        assert_eq!(traces_in(place.path(), 5).unwrap().left_out(place.path()), None);
+        let (first, all) = traces_in(place.path(), 2).unwrap();
+        let names: Vec<_> = first.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!((names, all), (vec!["a.vtrace".as_ref(), "b.vtrace".as_ref()], 5));
     }
 
     #[test]

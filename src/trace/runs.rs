@@ -51,9 +51,9 @@ impl Launch {
 pub(super) fn newest_run(
     traces: Vec<Trace>,
     last_written_ns: impl Fn(&Path) -> u64,
-) -> (Vec<Trace>, Vec<Vec<Trace>>) {
+) -> (Vec<Trace>, usize) {
     if traces.iter().all(|trace| trace.header().run.is_none()) {
-        return (traces, Vec::new());
+        return (traces, 0);
     }
     let mut launches: Vec<Launch> = Vec::new();
     for trace in traces {
@@ -75,7 +75,7 @@ pub(super) fn newest_run(
     }
     runs.sort_by_key(|run| run.first_ns);
     let newest = runs.pop().map_or(Vec::new(), |run| run.traces);
-    (newest, runs.into_iter().map(|run| run.traces).collect())
+    (newest, runs.len())
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
         let (newest, others) = newest_run(traces, |path| last[path]);
         let mut pids: Vec<usize> = newest.iter().map(|trace| trace.header().pid as usize).collect();
         pids.sort_unstable();
-        (pids, others.len())
+        (pids, others)
     }
 
     #[test]
