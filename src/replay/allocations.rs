@@ -97,9 +97,6 @@ impl<O: Observer> Apply<'_, O> {
             self.count_block(key, live, how);
             return;
         }
-        if how == AllocCause::Allocated {
-            self.state.cache.refusals.served(self.at.thread);
-        }
         self.device(live.device).change_live(key, live, true);
         self.observer.on_alloc(self.at, key, live, how);
         self.memory_added(key, live);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{BlockChange, DeviceId, Event, Kind, RefusedBy, Space, StackId};
+use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId};
 
 use super::state::Inconsistencies;
 use super::*;
@@ -193,9 +193,7 @@ fn the_frameworks_own_totals_are_compared() {
 }
 
 #[test]
-fn refusals_that_the_framework_absorbed_and_those_that_it_did_not() {
-    let refused =
-        |t: &mut TraceBuilder, at| t.refused(at, Kind::Device, 20 * MIB, RefusedBy::Cap, 64 * MIB);
+fn requests_that_the_framework_gave_up() {
     let oom = Event::CacheOom {
         device: GPU,
         size: 12 * MIB,
@@ -204,25 +202,11 @@ fn refusals_that_the_framework_absorbed_and_those_that_it_did_not() {
         stack: StackId(0),
     };
     let mut t = TraceBuilder::new();
-    t.alloc(SECOND, Kind::Device, A, 20 * MIB);
-    t.alloc(SECOND, Kind::Block, A, MIB);
-    // Absorbed: it freed, asked again, and made its block.
-    refused(&mut t, 2 * SECOND);
-    t.free(2 * SECOND, Space::Block, A);
-    t.free(2 * SECOND, Space::Device, A);
-    t.alloc(2 * SECOND, Kind::Device, B, 20 * MIB);
-    t.alloc(2 * SECOND, Kind::Block, B, 12 * MIB);
-    assert_eq!(sums(&read(&t).state).refusals_recovered, 1);
-    // Somebody else's: the next block comes out of memory that was there.
-    refused(&mut t, 3 * SECOND);
-    t.alloc(3 * SECOND, Kind::Block, B + 12 * MIB, MIB);
-    assert_eq!(sums(&read(&t).state).refusals_recovered, 1);
-    // Fatal, twice asked.
-    refused(&mut t, 4 * SECOND);
-    refused(&mut t, 4 * SECOND);
+    t.alloc(SECOND, Kind::Device, B, 20 * MIB);
+    t.alloc(SECOND, Kind::Block, B, 12 * MIB);
     t.event(4 * SECOND, oom);
     let state = read(&t).state;
-    assert_eq!((sums(&state).refusals_recovered, sums(&state).ooms), (1, 1));
+    assert_eq!(sums(&state).ooms, 1);
     assert!(sums(&state).ended_in_oom());
     assert_eq!(sums(&state).last_oom.unwrap().size, 12 * MIB);
     // The program caught it.

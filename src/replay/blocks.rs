@@ -15,10 +15,6 @@ impl<O: Observer> Apply<'_, O> {
         state.cache.begin(&state.live, &state.space);
         state.cache.pending.remove(&key.number);
         let placed = state.cache.place(key.number, live.size, live.device, &state.space);
-        let absorbed = match how {
-            AllocCause::Checkpoint => 0,
-            _ => state.cache.refusals.block_made(self.at.thread, live.device),
-        };
         let device = state.devices.of(live.device);
         let grown = placed.grown;
         let sums = &mut device.cache;
@@ -27,7 +23,6 @@ impl<O: Observer> Apply<'_, O> {
         sums.paused = sums.paused.saturating_add(placed.paused);
         sums.reserve(grown.into());
         sums.pause_reserved(placed.grown_paused.into());
-        sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
         sums.went_on |= how != AllocCause::Checkpoint;
         if grown > 0 {
             device.move_peak(self.at.time_ns, self.at.offset);
@@ -83,19 +78,16 @@ impl<O: Observer> Apply<'_, O> {
     }
 
     /// Ends the blocks that begin in `[start, end)`.
-    pub(super) fn end_blocks(&mut self, start: u64, end: u64, how: FreeCause) -> Vec<(Key, Live)> {
+    pub(super) fn end_blocks(&mut self, start: u64, end: u64, how: FreeCause) {
         let inside = |(address, _): &(u64, &Live)| (start..end).contains(address);
         let mut blocks: Vec<u64> = self.state.live.blocks().filter(inside).map(|b| b.0).collect();
         blocks.sort_unstable();
         if self.state.live_is_known() {
             self.state.inconsistencies.blocks_without_memory += blocks.len() as u64;
         }
-        let mut ended = Vec::new();
-        for key in blocks.into_iter().map(Key::block) {
-            ended.extend(self.state.live.get(key).map(|live| (key, *live)));
-            self.end(key, how);
+        for address in blocks {
+            self.end(Key::block(address), how);
         }
-        ended
     }
 
     pub(super) fn apply_changes(&mut self, changes: impl IntoIterator<Item = Change>) {
@@ -179,7 +171,6 @@ impl<O: Observer> Apply<'_, O> {
 
     /// The framework could not serve a request.
     pub(super) fn cache_gave_up(&mut self, device: DeviceId, oom: CacheOomAt) {
-        self.state.cache.refusals.gave_up(self.at.thread);
         let sums = &mut self.device(device).cache;
         sums.ooms = sums.ooms.saturating_add(1);
         sums.last_oom = Some(oom);

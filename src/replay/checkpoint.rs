@@ -87,7 +87,6 @@ impl<O: Observer> Apply<'_, O> {
             }
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
-                self.aside.unsure_peaks.clear();
                 // Of samples the framework's last figure is what is known.
                 for device in self.state.devices.values_mut() {
                     device.cache.resume_reported();

@@ -6,23 +6,13 @@
 //! holds for blocks above memory of a reservation that was freed: they are paused. Elsewhere blocks end
 //! with their memory.
 
-use std::collections::VecDeque;
-
 pub use vramtrace_format::address_space::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub(super) use vramtrace_format::address_space::{Freed, Owner};
 use vramtrace_format::{DeviceId, SiteId, StackId};
 
 use super::Apply;
-use super::live::{Key, Live, LiveSet};
-use super::observer::{AllocCause, FreeCause, Observer};
-
-/// The number of freed reservations that are kept: the driver may still refuse the free, shortly after its
-/// record.
-const FREED_KEPT: usize = 16;
-
-/// The latest freed reservations, with the blocks that ended with them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FreedReservations(VecDeque<(Freed, Vec<(Key, Live)>)>);
+use super::live::{Key, LiveSet};
+use super::observer::{FreeCause, Observer};
 
 /// The stack that created a physical object, and its device.
 fn maker(live: &LiveSet, object: u64) -> Owner {
@@ -42,51 +32,28 @@ impl<O: Observer> Apply<'_, O> {
         &mut self,
         (address, size): (u64, u64),
         (site, stack): (SiteId, StackId),
-        restored: bool,
     ) {
-        if restored {
-            let same = |(freed, _): &(Freed, _)| freed.reservation.address == address;
-            if let Some(index) = self.aside.freed_reservations.0.iter().rposition(same)
-                && let Some((freed, blocks)) = self.aside.freed_reservations.0.remove(index)
-            {
-                self.state.space.restore(&freed);
-                for piece in &freed.asleep {
-                    self.state.cache.put_asleep(piece, address);
-                    self.observer.on_sleep(self.at, piece, StackId(0));
-                }
-                for (key, live) in blocks {
-                    let sums = &mut self.device(live.device).cache;
-                    sums.frees = sums.frees.saturating_sub(1);
-                    self.begin(key, live, AllocCause::FreeFailed);
-                }
-                return;
-            }
-        }
         for stale in self.state.space.reserve(address, size, site, stack) {
-            let _ = self.end_reservation(&stale);
+            self.end_reservation(&stale);
         }
         self.state.cache.ranges.reserved(address, address.saturating_add(size));
     }
 
     pub(super) fn free_addresses(&mut self, address: u64) {
-        let Some(freed) = self.state.space.free(address) else { return };
-        let blocks = self.end_reservation(&freed);
-        if self.aside.freed_reservations.0.len() == FREED_KEPT {
-            self.aside.freed_reservations.0.pop_front();
+        if let Some(freed) = self.state.space.free(address) {
+            self.end_reservation(&freed);
         }
-        self.aside.freed_reservations.0.push_back((freed, blocks));
     }
 
-    /// Ends the blocks in a reservation that was freed. Returns them.
-    fn end_reservation(&mut self, freed: &Freed) -> Vec<(Key, Live)> {
+    /// Ends the blocks in a reservation that was freed.
+    fn end_reservation(&mut self, freed: &Freed) {
         let (start, end) = (freed.reservation.address, freed.reservation.end());
         for piece in &freed.asleep {
             self.observer.on_sleep_end(self.at, piece);
         }
-        let ended = self.end_blocks(start, end, FreeCause::WithMemory);
+        self.end_blocks(start, end, FreeCause::WithMemory);
         let changes = self.state.cache.ranges.remove_in(start, end, &self.state.live);
         self.apply_changes(changes);
-        ended
     }
 
     pub(super) fn map(&mut self, mapping: Mapping, by: StackId) {

@@ -13,7 +13,7 @@
 //!
 //! * [`LiveSet::blocks`]: live blocks, by address; [`LiveSet::iter`] leaves them out;
 //! * [`DeviceState::cache`], a [`CacheSums`]: allocated, reserved, their peaks, out-of-memory,
-//!   refusals after which the cache served the request; up to date at every event;
+//!   up to date at every event;
 //! * [`State::segments`]: each segment with its blocks and holes, computed on request;
 //! * [`State::cache`]: blocks outside of known memory, and blocks whose memory is not known yet;
 //! * [`State::space`]: mapped, reserved and unmapped address ranges (`mapping.rs`);
@@ -79,7 +79,6 @@ use vramtrace_format::{
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
-use mapping::FreedReservations;
 use state::OFF_SPANS_KEPT;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -96,15 +95,11 @@ pub struct Replay {
 #[derive(Clone, Debug, Default)]
 struct Aside {
     freed: RecentlyFreed,
-    freed_reservations: FreedReservations,
     /// Pools and graphs with an event since the current checkpoint began: newer than its records.
     read_back_pools: FxHashSet<PoolId>,
     read_back_graphs: FxHashSet<DeviceId>,
     /// The current checkpoint has listed memory that the driver holds for itself.
     driver_own_listed: bool,
-    /// Highest live bytes since events are missing. They may include memory whose free is missing, so
-    /// they count only if no checkpoint follows.
-    unsure_peaks: Vec<(DeviceId, Peak)>,
     /// The recorder could not erase old events: only checkpoints and totals follow, and each checkpoint
     /// replaces the state.
     checkpoints_only: bool,
@@ -156,12 +151,6 @@ impl Replay {
                 device.warned = device.warned.max(counters.warned);
             }
         }
-        for (id, peak) in std::mem::take(&mut self.aside.unsure_peaks) {
-            let device = self.state.devices.of(id);
-            if peak.bytes > device.peak.bytes {
-                device.peak = peak;
-            }
-        }
     }
 
     /// Applies one event. `definitions` must contain all ids that it refers to.
@@ -181,7 +170,6 @@ impl Aside {
         self.gap_by_switch = false;
         state.certainty = Certainty::Lost;
         state.events_at_gap = state.events;
-        self.unsure_peaks.clear();
     }
 }
 
@@ -240,8 +228,8 @@ impl<O: Observer> Apply<'_, O> {
                 self.map(Mapping::new(address, size, offset, object), stack);
             }
             Event::Unmap { address, size, stack } => self.unmap(address, size, stack),
-            Event::AddressReserve { address, size, site, stack, restored } => {
-                self.reserve_addresses((address, size), (site, stack), restored);
+            Event::AddressReserve { address, size, site, stack, .. } => {
+                self.reserve_addresses((address, size), (site, stack));
             }
             Event::AddressFree { address, .. } => self.free_addresses(address),
             Event::PoolState { pool, reserved, used } => {
@@ -395,18 +383,10 @@ impl<O: Observer> Apply<'_, O> {
     fn notify_device_change(&mut self, id: DeviceId) {
         let lost = self.state.certainty == Certainty::Lost;
         let device = self.state.devices.of(id);
+        // Memory whose free is missing may be among what is live.
         if !lost {
             device.note_peak(self.at.time_ns, self.at.offset);
             device.cache.note_peaks(self.at.time_ns, self.at.offset);
-        } else if device.live_bytes > device.peak.bytes {
-            let sure = device.peak;
-            device.note_peak(self.at.time_ns, self.at.offset);
-            let unsure = std::mem::replace(&mut device.peak, sure);
-            match self.aside.unsure_peaks.iter_mut().find(|(device, _)| *device == id) {
-                Some((_, peak)) if peak.bytes >= unsure.bytes => {}
-                Some((_, peak)) => *peak = unsure,
-                None => self.aside.unsure_peaks.push((id, unsure)),
-            }
         }
         self.observer.on_device_change(self.at, id, device);
     }
@@ -423,9 +403,6 @@ impl<O: Observer> Apply<'_, O> {
                 add(&mut sums.refused_by_cap, 1)
             }
             RefusedBy::Warned => add(&mut sums.warned, 1),
-        }
-        if is_out_of_memory(&refused) {
-            self.state.cache.refusals.refused(self.at.thread, device);
         }
         self.state.keep_refusal(RefusalAt {
             time_ns: self.at.time_ns,

@@ -113,22 +113,6 @@ fn a_freed_reservation_ends_its_blocks_and_its_address_revives_none() {
 }
 
 #[test]
-fn a_refused_free_of_a_reservation_gives_all_back() {
-    let mut t = region();
-    unmap(&mut t, A, 20 * MIB, 1);
-    let before = read(&t);
-    t.event(SECOND, Event::AddressFree { address: A, size: 20 * MIB });
-    let (site, stack) = (SiteId(0), StackId(9));
-    let (address, size) = (A, 20 * MIB);
-    t.event(SECOND, Event::AddressReserve { address, size, site, stack, restored: true });
-    let after = read(&t);
-    let (a, b) = (cache(&before), cache(&after));
-    assert_eq!((a.allocated, a.paused, a.blocks), (b.allocated, b.paused, b.blocks));
-    assert_eq!((a.reserved, a.reserved_paused), (b.reserved, b.reserved_paused));
-    assert_eq!(after.space.asleep().count(), 1);
-}
-
-#[test]
 fn a_refused_unmap_is_as_if_it_had_not_been() {
     let mut t = region();
     unmap(&mut t, A, 20 * MIB, 1);

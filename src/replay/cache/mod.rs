@@ -11,7 +11,6 @@
 
 mod by_start;
 mod ranges;
-mod refusals;
 mod segments;
 mod sums;
 
@@ -28,7 +27,6 @@ use super::live::{Key, Live, LiveSet};
 use super::mapping::{AddressSpace, Asleep, Mapping};
 pub(super) use ranges::Change;
 use ranges::{Range, Ranges};
-pub(super) use refusals::Refusals;
 
 /// The effect of placing a block. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +52,6 @@ pub struct CacheState {
     outside: BTreeMap<u64, u64>,
     /// Freed blocks that wait for other streams; known in imported traces only.
     pub pending: FxHashMap<u64, Live>,
-    pub(super) refusals: Refusals,
 }
 
 impl CacheState {

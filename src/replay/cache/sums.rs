@@ -71,8 +71,6 @@ pub struct CacheSums {
     pub last_oom: Option<CacheOomAt>,
     /// A block was made after the last of them.
     pub went_on: bool,
-    /// Refused driver calls that the framework absorbed: it freed cached memory and tried again.
-    pub refusals_recovered: u64,
 }
 
 impl CacheSums {

@@ -117,8 +117,6 @@ pub struct DeviceFacts {
     pub frees: u64,
     /// How often PyTorch raised its out-of-memory error.
     pub oom_raised: u64,
-    /// Refusals that PyTorch absorbed: it emptied its cache and asked again.
-    pub refusals_recovered: u64,
     /// Requests that passed a cap which only warns.
     pub would_have_refused: u64,
     pub context_bytes: u64,
@@ -276,7 +274,6 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
         allocations: figures.allocations,
         frees: figures.frees,
         oom_raised: device.cache.ooms,
-        refusals_recovered: device.cache.refusals_recovered,
         would_have_refused: device.warned,
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.parts.contexts),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),

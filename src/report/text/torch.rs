@@ -4,7 +4,7 @@ use vramtrace_format::DeviceId;
 
 use super::layout::{PLAIN, Table, WARN, paint, room};
 use crate::analysis::Process;
-use crate::replay::{CacheSums, DeviceState};
+use crate::replay::DeviceState;
 use crate::report::segments::SegmentCounts;
 use crate::units::{gib, seconds, several, size};
 
@@ -61,8 +61,9 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
             format!("fragmentation {:.0} %: highest reserved, never in tensors", part * 100.0),
         );
     }
-    if cache.refusals_recovered > 0 || cache.ooms > 0 {
-        say(if cache.ooms > 0 { WARN } else { PLAIN }, refusals(cache));
+    if cache.ooms > 0 {
+        let after = if cache.ended_in_oom() { "" } else { ", and the run went on" };
+        say(WARN, format!("torch.OutOfMemoryError raised {}{after}", several(cache.ooms, "time")));
     }
     if cache.reserved_paused > 0 {
         let text = format!(
@@ -82,22 +83,6 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         say(WARN, format!("PyTorch's own totals differed from these {times}"));
     }
     out
-}
-
-/// How often PyTorch absorbed a refusal, and how often it raised an error.
-fn refusals(cache: &CacheSums) -> String {
-    let absorbed = match cache.refusals_recovered {
-        0 => String::new(),
-        n => format!("{} absorbed by PyTorch: it emptied its cache", several(n, "refusal")),
-    };
-    let raised = match cache.ooms {
-        0 => String::new(),
-        n => {
-            let after = if cache.ended_in_oom() { "" } else { ", and the run went on" };
-            format!("torch.OutOfMemoryError raised {}{after}", several(n, "time"))
-        }
-    };
-    [absorbed, raised].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 /// A curve as bars of eight heights; a space for 0. `most`: the value of the highest bar.
