@@ -17,8 +17,6 @@ pub struct Conf {
     pub roundup_power2_divisions: [u32; 16],
     /// The part of the card's memory that torch may reserve, above 0 and up to 1.
     pub per_process_memory_fraction: Option<f64>,
-    /// backend:cudaMallocAsync: the driver's memory pool is the allocator, and the other settings do not count.
-    pub driver_pool: bool,
 }
 
 impl Default for Conf {
@@ -31,7 +29,6 @@ impl Default for Conf {
             large_segment_size: 20 * MIB,
             roundup_power2_divisions: [0; 16],
             per_process_memory_fraction: None,
-            driver_pool: false,
         }
     }
 }
@@ -93,11 +90,8 @@ impl Conf {
                 }
                 "roundup_power2_divisions" => conf.roundup_power2_divisions = divisions(value)?,
                 "backend" if value == "native" => {}
-                "backend" if value == "cudaMallocAsync" => conf.driver_pool = true,
                 "backend" => {
-                    return Err(ConfError(format!(
-                        "backend:{value} is no allocator of PyTorch: give native or cudaMallocAsync"
-                    )));
+                    return Err(ConfError(format!("backend:{value} has no cache of PyTorch's")));
                 }
                 _ if NO_PLACEMENT.contains(&key) => {}
                 _ => {
@@ -228,7 +222,7 @@ mod tests {
             ("max_split_size_mb", "KEY:VALUE"),
             ("garbage_collection_threshold:1.5", "above 0"),
             ("roundup_power2_divisions:3", "power of two"),
-            ("backend:cudamallocasync", "give native or cudaMallocAsync"),
+            ("backend:cudaMallocAsync", "no cache of PyTorch's"),
             ("max_split:10", "known are"),
             ("large_segment_size_mb:64,max_split_size_mb:32", "less than the large segment"),
         ] {

@@ -5,8 +5,7 @@
 //! * [`rounding`] turns a requested size into a block size and a segment size.
 //! * [`Cache`] has the segments and blocks, and decides as the allocator of torch 2.11 does.
 //! * [`first_with`] names the version of PyTorch that knows a setting first.
-//! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures; for the backend
-//!   `cudaMallocAsync` through a model of the driver's pool, with an interval.
+//! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures.
 //!
 //! Rules, with the names of torch's own settings. "Small" requests are those of 1 MiB or less; they
 //! come from segments of 2 MiB, others below 10 MiB from segments of `large_segment_size_mb` (20),
@@ -25,7 +24,6 @@
 
 mod cache;
 mod conf;
-mod driver_pool;
 mod log;
 mod replay;
 pub mod rounding;

@@ -1,14 +1,11 @@
 //! Replays a log through the cache under one setting and one capacity. Sizes are bytes.
 
 use super::rounding::OWN_SEGMENT_STEP;
-use super::{BlockId, Cache, Conf, Log, ReplayFailure, ReplayOutcome, Request, driver_pool};
+use super::{BlockId, Cache, Conf, Log, ReplayFailure, ReplayOutcome, Request};
 
 /// Replays a log. `capacity`: bytes of the card or the cap, for the cache and the memory outside of it;
 /// `None`: no limit.
 pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
-    if conf.driver_pool {
-        return driver_pool::replay(log, capacity);
-    }
     let mut cache = Cache::new(conf.clone(), capacity);
     // By slot.
     let mut blocks: Vec<BlockId> = cache.adopt(log.start());
@@ -52,9 +49,6 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
 pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option<u64> {
     if !free.fits() {
         return None;
-    }
-    if conf.driver_pool {
-        return Some(free.peak_total);
     }
     let pages = |bytes: u64| bytes.div_ceil(OWN_SEGMENT_STEP);
     let served = |pages: u64| replay(log, conf, Some(pages * OWN_SEGMENT_STEP)).fits();

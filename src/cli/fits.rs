@@ -263,13 +263,9 @@ fn card(text: &str) -> Result<Card, Failure> {
 fn confs(given: &[String], recordings: &[Recording]) -> Result<Vec<(String, Conf)>, Failure> {
     let parse = |name: &str| {
         let name = if name.trim().is_empty() { "default" } else { name };
-        let wrong = |why: String| Failure::new(format!("--conf \"{name}\": {why}"));
-        let conf = Conf::parse(name).map_err(|error| wrong(error.to_string()))?;
-        match conf.driver_pool {
-            true => Err(wrong(
-                "fits has no interval for the driver's pool; `vramtrace whatif` gives its least and most".into(),
-            )),
-            false => Ok((name.to_string(), conf)),
+        match Conf::parse(name) {
+            Ok(conf) => Ok((name.to_string(), conf)),
+            Err(error) => Err(Failure::new(format!("--conf \"{name}\": {error}"))),
         }
     };
     match given {

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::free::FreeList;
-
 /// A block, while it is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub(super) u32);
@@ -42,8 +40,16 @@ pub(super) struct Pool {
     pub small: bool,
     /// Of the program's own making; 0 is the default.
     pub private: u16,
-    pub free: FreeList,
+    /// Size, address, block: in the order of the best fit.
+    pub free: BTreeSet<(u64, u64, BlockId)>,
     pub unmapped: BTreeSet<(u64, BlockId)>,
+}
+
+impl Pool {
+    /// Free blocks of this size or more, the best fit first.
+    pub(super) fn fitting(&self, size: u64) -> impl Iterator<Item = BlockId> {
+        self.free.range((size, 0, BlockId(0))..).map(|(_, _, block)| *block)
+    }
 }
 
 /// All blocks of all pools.
@@ -86,11 +92,9 @@ impl Blocks {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];
         match block.mapped {
-            true => pool.free.insert(block.size, block.address, id),
-            false => {
-                pool.unmapped.insert((block.address, id));
-            }
-        }
+            true => pool.free.insert((block.size, block.address, id)),
+            false => pool.unmapped.insert((block.address, id)),
+        };
     }
 
     /// Removes a block from that list.
@@ -98,11 +102,9 @@ impl Blocks {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];
         match block.mapped {
-            true => pool.free.remove(block.size, block.address, id),
-            false => {
-                pool.unmapped.remove(&(block.address, id));
-            }
-        }
+            true => pool.free.remove(&(block.size, block.address, id)),
+            false => pool.unmapped.remove(&(block.address, id)),
+        };
     }
 
     pub(super) fn is_whole_segment(&self, block: BlockId) -> bool {

@@ -4,7 +4,6 @@ mod addresses;
 mod adopt;
 mod blocks;
 mod expandable;
-mod free;
 mod segments;
 #[cfg(test)]
 mod tests;
@@ -36,9 +35,6 @@ const FIRST_ADDRESS: u64 = 1 << 51;
 pub struct ReplayOutcome {
     #[serde(rename = "peak_reserved_bytes")]
     pub peak_reserved: u64,
-    /// Only of backend:cudaMallocAsync: the least that the driver's pool reserves; `peak_reserved_bytes` is then the most.
-    #[serde(rename = "least_reserved_bytes")]
-    pub least_reserved: Option<u64>,
     #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: u64,
     /// Calls of cudaMalloc, or mappings of pages with expandable segments.
@@ -46,11 +42,9 @@ pub struct ReplayOutcome {
     pub driver_frees: u64,
     /// Times that the cache was emptied to serve a request.
     pub retries: u64,
-    /// Highest sum of the reserved bytes and the bytes outside of the cache; for the driver's pool the most and the least.
+    /// Highest sum of the reserved bytes and the bytes outside of the cache.
     #[serde(skip)]
     pub peak_total: u64,
-    #[serde(skip)]
-    pub least_total: Option<u64>,
     /// Highest sum of the allocated bytes and the bytes outside of the cache: no setting needs less.
     #[serde(skip)]
     pub peak_needed: u64,
@@ -86,8 +80,6 @@ pub struct Cache {
     room: Limits,
     blocks: Blocks,
     pool_of: FxHashMap<(u16, u32, bool), u32>,
-    /// The answer that was given last.
-    last_pool: Option<((u16, u32, bool), u32)>,
     /// Private pools that no graph uses any more.
     ended: FxHashSet<u16>,
     /// Searches for a free block in the default pool for large ones: the clock of garbage collection.
@@ -106,7 +98,6 @@ impl Cache {
             conf,
             blocks: Blocks::default(),
             pool_of: FxHashMap::default(),
-            last_pool: None,
             ended: FxHashSet::default(),
             searches: 0,
             addresses: Addresses::default(),
@@ -179,32 +170,24 @@ impl Cache {
     }
 
     fn pool(&mut self, private: u16, stream: u32, small: bool) -> u32 {
-        let key = (private, stream, small);
-        if let Some((last, pool)) = self.last_pool
-            && last == key
-        {
-            return pool;
-        }
         let pools = &mut self.blocks.pools;
-        let pool = *self.pool_of.entry(key).or_insert_with(|| {
+        *self.pool_of.entry((private, stream, small)).or_insert_with(|| {
             pools.push(Pool { small, private, ..Pool::default() });
             (pools.len() - 1) as u32
-        });
-        self.last_pool = Some((key, pool));
-        pool
+        })
     }
 
     /// A free block that serves `size`, taken out of its list.
     fn find_free(&mut self, pool: u32, size: u64) -> Option<BlockId> {
-        let Pool { free, small, private, .. } = &self.blocks.pools[pool as usize];
-        if self.collects_garbage() && !small && *private == 0 {
+        let from = &self.blocks.pools[pool as usize];
+        if self.collects_garbage() && !from.small && from.private == 0 {
             self.searches += 1;
         }
-        let mut found = free.first(size)?;
+        let mut found = from.fitting(size).next()?;
         if self.blocks.at(found).expandable {
             found = match self.conf.expandable_segments {
-                true => self.fullest(found, free.from(size)),
-                false => free.from(size).find(|block| !self.blocks.at(*block).expandable)?,
+                true => self.fullest(found, from.fitting(size)),
+                false => from.fitting(size).find(|block| !self.blocks.at(*block).expandable)?,
             };
         }
         let available = self.blocks.at(found).size;

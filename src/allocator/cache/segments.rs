@@ -97,7 +97,8 @@ impl Cache {
             if private != 0 && !self.ended.contains(&private) {
                 continue;
             }
-            let free: Vec<BlockId> = self.blocks.pools[pool].free.all().collect();
+            let free: Vec<BlockId> =
+                self.blocks.pools[pool].free.iter().map(|(_, _, block)| *block).collect();
             for block in free {
                 if self.blocks.at(block).expandable {
                     self.unmap(block);
@@ -115,8 +116,8 @@ impl Cache {
     /// Releases oversize free blocks of the stream until `size` could be had from the driver.
     pub(super) fn release_oversize(&mut self, pool: u32, size: u64) -> bool {
         let key = size.max(self.conf.max_split_size);
-        let free = &self.blocks.pools[pool as usize].free;
-        if let Some(block) = free.first(key)
+        let fitting = self.blocks.pools[pool as usize].fitting(key).next();
+        if let Some(block) = fitting
             && !self.blocks.at(block).expandable
         {
             self.release_segment(block);
@@ -124,12 +125,11 @@ impl Cache {
         }
         let mut released = 0;
         while released < key {
-            let mut oversize =
-                self.blocks.pools[pool as usize].free.down(self.conf.max_split_size, key);
-            let Some(block) = oversize.find(|block| self.is_releasable(*block)) else {
-                return false;
-            };
-            drop(oversize);
+            let free = &self.blocks.pools[pool as usize].free;
+            let least = self.conf.max_split_size;
+            let mut oversize = free.range((least, 0, BlockId(0))..(key, 0, BlockId(0))).rev();
+            let block = oversize.find(|(_, _, block)| self.is_releasable(*block));
+            let Some((_, _, block)) = block.copied() else { return false };
             released += self.blocks.at(block).size;
             self.release_segment(block);
         }
@@ -154,7 +154,7 @@ impl Cache {
         while reclaimed < target {
             let large = self.blocks.pools.iter().filter(|pool| !pool.small && pool.private == 0);
             let aged: Vec<(BlockId, u64)> = large
-                .flat_map(|pool| pool.free.all())
+                .flat_map(|pool| pool.free.iter().map(|(_, _, block)| *block))
                 .filter(|block| self.is_releasable(*block))
                 .map(|block| (block, self.searches - self.blocks.at(block).freed_at))
                 .collect();

@@ -14,8 +14,12 @@ impl Cache {
     pub(super) fn check(&self) {
         let (mut reserved, mut allocated) = (0, 0);
         let mut spans: Vec<(u64, u64)> = Vec::new();
-        let free: Vec<HashSet<BlockId>> =
-            self.blocks.pools.iter().map(|pool| pool.free.all().collect()).collect();
+        let free: Vec<HashSet<BlockId>> = self
+            .blocks
+            .pools
+            .iter()
+            .map(|pool| pool.free.iter().map(|entry| entry.2).collect())
+            .collect();
         for (id, block) in self.blocks.iter() {
             spans.push((block.address, block.size));
             if block.mapped {

@@ -1,7 +1,6 @@
 //! The text of `vramtrace whatif`.
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
-use crate::allocator::ReplayOutcome;
 use crate::analysis::whatif::{AtCapacity, NoFit, Origin, Prediction};
 use crate::report::shell::quoted;
 use crate::units::{clean, count, gib, limit, seconds, several, size};
@@ -99,7 +98,7 @@ fn table(prediction: &Prediction) -> String {
         let style = if setting.in_force { BOLD } else { PLAIN };
         let first = [
             (format!("{}{mark}", clean(&setting.name)), style),
-            (reserved(free), style),
+            (gib(free.peak_reserved), style),
             (format!("{} %", 100 * unused / free.peak_reserved.max(1)), style),
             (count(free.driver_allocations), style),
             (setting.smallest.map_or("?".into(), gib), style),
@@ -107,14 +106,6 @@ fn table(prediction: &Prediction) -> String {
         table.cells(first.into_iter().chain(setting.at.iter().map(verdict)));
     }
     table.render()
-}
-
-/// Bytes at the peak, or the interval that holds them.
-fn reserved(free: &ReplayOutcome) -> String {
-    match free.least_reserved {
-        Some(least) => format!("{} to {}", gib(least), gib(free.peak_reserved)),
-        None => gib(free.peak_reserved),
-    }
 }
 
 /// Whether a replay fitted, as a cell of the table.

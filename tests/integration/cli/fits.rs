@@ -146,7 +146,7 @@ fn what_cannot_be_answered_is_an_error_that_says_what_would_be_right() {
         (both(&["--in-use", "much"]), "--in-use much"),
         (both(&["--batch", "0"]), "--batch 0"),
         (both(&["--conf", "max_split:1"]), "--conf \"max_split:1\""),
-        (both(&["--conf", "backend:cudaMallocAsync"]), "no interval for the driver's pool"),
+        (both(&["--conf", "backend:cudaMallocAsync"]), "no cache of PyTorch's"),
         (both(&["--device", "3"]), "PyTorch took no memory of device 3"),
         (both(&["--at", "length=9"]), "only the batch differs between these runs"),
         (both(&["--length", "9"]), "--length: the answer is about the batch of these runs"),

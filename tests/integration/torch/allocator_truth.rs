@@ -127,15 +127,3 @@ fn requests_of_streams_and_under_limits_take_what_was_measured() {
         assert_eq!(found, (fits, reserved, retries), "{mode} under {setting} in {limit} MiB");
     }
 }
-
-/// Measured under backend:cudaMallocAsync, in thousandths of a GiB.
-#[test]
-fn the_interval_of_the_drivers_pool_holds_what_was_measured() {
-    let conf = Conf::parse("backend:cudaMallocAsync").unwrap();
-    for (mode, measured) in [("churn", 1688), ("turns", 1969)] {
-        let outcome = replay(&recorded(&format!("cache_{mode}.csv.gz")), &conf, None);
-        let least = thousandths(outcome.least_reserved.unwrap());
-        let most = thousandths(outcome.peak_reserved);
-        assert!((least..=most).contains(&measured), "{mode}: {least} to {most}, not {measured}");
-    }
-}

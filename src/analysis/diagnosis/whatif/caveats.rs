@@ -85,13 +85,6 @@ pub(super) fn caveats(recorded: &Recorded, settings: &[Setting]) -> Vec<String> 
             several(recorded.emptied, "time")
         ));
     }
-    if settings.iter().any(|setting| setting.conf.driver_pool) {
-        caveats.push(
-            "backend:cudaMallocAsync takes memory from the driver's pool, which places blocks by rules of its own: \
-             an interval, and no proposal"
-                .into(),
-        );
-    }
     let idle_garbage = |setting: &Setting| {
         setting.conf.garbage_collection_threshold > 0.0
             && setting.conf.per_process_memory_fraction.is_none()

@@ -33,13 +33,6 @@ impl Recorded {
         {
             return Some(format!("PyTorch {torch} does not know {key}; {first} does"));
         }
-        if conf.driver_pool && (found.shared_by_torch || !found.shared_by.is_empty()) {
-            return Some(
-                "the run shares tensors with other processes, and memory of the driver's pool cannot be \
-                 shared by cuIpcGetMemHandle"
-                    .into(),
-            );
-        }
         if !conf.expandable_segments || self.in_force.is_expandable() {
             return None;
         }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use vramtrace_format::torch_conf::CONF_VARIABLES;
+use vramtrace_format::torch_conf::Bypass;
 use vramtrace_format::{DeviceId, Kind, Refused, Stamped};
 
 use super::recorded::{Recorded, RecordedOoms, Streams, outside};
-use crate::allocator::{Conf, Log};
+use crate::allocator::Log;
 use crate::replay::{
     AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, OUT_OF_MEMORY, Observer, Until,
 };
@@ -15,8 +15,8 @@ use crate::trace::{Definitions, Site, Trace};
 
 /// Whether the run's tensors are allocations of the driver's pool.
 pub(super) fn is_in_force(definitions: &Definitions) -> bool {
-    let set = CONF_VARIABLES.iter().find_map(|name| definitions.setting(name));
-    Conf::parse(set.unwrap_or_default()).is_ok_and(|conf| conf.driver_pool)
+    let bypass = Bypass::of(|name| definitions.setting(name));
+    matches!(bypass, Some(Bypass::Backend("cudaMallocAsync")))
 }
 
 /// The requests of each device with such allocations. Reads the trace once.

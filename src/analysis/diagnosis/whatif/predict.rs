@@ -98,8 +98,7 @@ pub struct AtCapacity {
     /// `asked`, `cap` or `card`.
     pub origin: &'static str,
     pub fits: bool,
-    /// It fits by less than what uses by other streams may need, which the trace does not show; or it lies between the least
-    /// and the most of backend:cudaMallocAsync.
+    /// It fits by less than what uses by other streams may need, which the trace does not show.
     pub too_close: bool,
     pub peak_reserved_bytes: u64,
     pub retries: u64,
@@ -117,7 +116,7 @@ impl AtCapacity {
             capacity_bytes: bytes,
             origin: origin.name(),
             fits: outcome.fits(),
-            too_close: !outcome.fits() && outcome.least_total.is_some_and(|least| least <= bytes),
+            too_close: false,
             peak_reserved_bytes: outcome.peak_reserved,
             retries: outcome.retries,
             spare_bytes: outcome.fits().then(|| bytes.saturating_sub(outcome.peak_total)),
@@ -172,14 +171,13 @@ pub struct FailedRequest {
 }
 
 impl Prediction {
-    /// The best setting with an exact prediction, if it is clearly better than the one in force: it fits in more capacities, or
+    /// The best setting, if it is clearly better than the one in force: it fits in more capacities, or
     /// reserves at least 1.5 % less. `None`: no setting helps.
     pub fn advice(&self) -> Option<&Setting> {
         if self.no_fit().is_some() {
             return None;
         }
-        let usable = |it: &&Setting| it.forbidden.is_none() && !it.conf.driver_pool;
-        let best = self.settings.iter().find(usable)?;
+        let best = self.settings.iter().find(|setting| setting.forbidden.is_none())?;
         let Some(now) = self.settings.iter().find(|setting| setting.in_force) else {
             return Some(best);
         };
@@ -197,7 +195,7 @@ impl Prediction {
         }
         let capacity = *self.capacities.iter().min_by_key(|capacity| capacity.bytes)?;
         let index = self.capacities.iter().position(|other| *other == capacity)?;
-        if usable().any(|setting| setting.at[index].fits || setting.at[index].too_close) {
+        if usable().any(|setting| setting.at[index].fits) {
             return None;
         }
         let least = usable().filter_map(|setting| Some((setting.smallest?, &setting.name))).min();
@@ -263,7 +261,7 @@ pub fn predict(
     let now = settings.iter().find(|setting| setting.in_force);
     let unseen = now.map_or(0, |now| recorded.unseen(now.free.peak_reserved));
     for at in settings.iter_mut().flat_map(|setting| &mut setting.at) {
-        at.too_close |= at.spare_bytes.is_some_and(|spare| spare < unseen);
+        at.too_close = at.spare_bytes.is_some_and(|spare| spare < unseen);
     }
     let last = recorded.out_of_memory.last;
     Prediction {

@@ -74,14 +74,14 @@ pub struct Source {
 pub struct InForce {
     /// The variable and its text. `None`: the trace has none: it was not set, or not recorded.
     pub set: Option<(&'static str, String)>,
-    /// `None`: the text is invalid, or the backend is the driver's pool, which is no setting of PyTorch's cache.
+    /// `None`: the text is invalid, or names another backend than PyTorch's cache.
     pub conf: Option<Conf>,
 }
 
 impl InForce {
     pub fn of(definitions: &Definitions) -> InForce {
         let set = CONF_VARIABLES.iter().find_map(|name| Some((*name, definitions.setting(name)?)));
-        let conf = Conf::parse(set.map_or("", |(_, text)| text)).ok().filter(|it| !it.driver_pool);
+        let conf = Conf::parse(set.map_or("", |(_, text)| text)).ok();
         InForce { set: set.map(|(name, text)| (name, text.to_string())), conf }
     }
 

@@ -380,34 +380,3 @@ fn where_pytorchs_allocator_is_bypassed_no_setting_counts() {
     set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", "backend:native,max_split_size_mb:64");
     assert_eq!(forbidden(&t).0, [""; 0]);
 }
-
-#[test]
-fn the_drivers_pool_is_an_interval_and_no_proposal() {
-    let mut t = TraceBuilder::new();
-    filled(&mut t, 1000, 1, 20);
-    filled(&mut t, 2000, 2, 20);
-    t.free(3000, Space::Block, SEGMENT);
-    t.free(3001, Space::Block, SEGMENT * 2);
-    filled(&mut t, 4000, 3, 40);
-    let recorded = recorded(&t);
-    let confs = ["backend:cudaMallocAsync", "default"];
-    let capacities = [63 * MIB, 70 * MIB, 96 * MIB];
-    let prediction = predicted(&recorded, &confs, &capacities);
-    let pool = prediction.settings.iter().find(|it| it.name == confs[0]).unwrap();
-    let verdicts: Vec<(bool, bool)> = pool.at.iter().map(|at| (at.fits, at.too_close)).collect();
-    // The pool may join the two blocks of 20 MiB for the one of 40, or grow: from 64 MiB to 96.
-    assert_eq!(verdicts, [(false, false), (false, true), (true, false)]);
-    assert_eq!(prediction.advice().map(|it| &*it.name), None, "only the other one is exact");
-    assert_eq!(pool.smallest, Some(96 * MIB));
-}
-
-#[test]
-fn the_drivers_pool_shares_with_no_other_process() {
-    let mut t = TraceBuilder::new();
-    filled(&mut t, 1000, 1, 20);
-    t.event(2000, Event::Shared { address: SEGMENT, site: SiteId(0), stack: StackId(0) });
-    let recorded = recorded(&t);
-    let conf = Conf::parse("backend:cudaMallocAsync").unwrap();
-    let why = recorded.forbids("backend:cudaMallocAsync", &conf).unwrap();
-    assert!(why.contains("cannot be shared"), "{why}");
-}
