@@ -31,7 +31,6 @@ mod oom;
 mod output;
 mod pack;
 mod page;
-mod page_choice;
 mod ps;
 mod reading;
 mod record;

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use vramtrace_reader::analysis::{Moment, read_all};
-use vramtrace_reader::report::html::{COLLECT, PageRun, Redaction, write};
+use vramtrace_reader::analysis::{Moment, ranks, read_all};
+use vramtrace_reader::report::html::{COLLECT, PageRun, write};
+use vramtrace_reader::report::json::run::worth_reading;
 use vramtrace_reader::units::{count, size};
 
+use super::caveats;
 use super::output::Output;
 use super::select::{ProcessArgs, Selected, paths};
-use super::{caveats, page_choice};
 use crate::console::message;
 use crate::error::{DONE, Outcome};
 
@@ -24,33 +25,19 @@ pub struct PageArgs {
     #[arg(long, requires = "html")]
     force: bool,
     /// Compare with another run, the one before: a trace, a run's directory, or a PyTorch snapshot;
-    /// without --html the text ends with what changed, as `vramtrace diff` prints it
-    #[arg(long, value_name = "TRACE", conflicts_with_all = ["json", "by", "ordinal"])]
+    /// the text ends with what changed, as `vramtrace diff` prints it
+    #[arg(long, value_name = "TRACE", conflicts_with_all = ["html", "json", "by", "ordinal"])]
     pub against: Vec<PathBuf>,
-    /// Without directories, command lines and host names
-    #[arg(long, requires = "html")]
-    redact: bool,
 }
 
 /// Writes the page. With `hints` it names the file and its size on stderr.
 pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from("vramtrace.html"));
     let output = Output::new(&path, args.force)?;
-    let mut runs = vec![read(label(&processes.traces), processes.open()?)];
-    if !args.against.is_empty() {
-        let other = ProcessArgs::of(args.against.clone());
-        runs.push(read(label(&args.against), other.open()?));
-    }
-    for run in &runs {
-        output.refuse_inputs(paths(&run.traces))?;
-    }
-    let processes = runs.iter().flat_map(|run| &run.processes);
-    let hosts = processes.map(|process| process.header.host.clone()).collect();
-    let redaction = args.redact.then_some(Redaction { hosts });
-    output.write(|out| write(&mut runs, redaction.as_ref(), out))?;
-    for run in &runs {
-        caveats::warn_damage(&run.traces);
-    }
+    let mut run = read(label(&processes.traces), processes.open()?);
+    output.refuse_inputs(paths(&run.traces))?;
+    output.write(|out| write(&mut run, out))?;
+    caveats::warn_damage(&run.traces);
     if hints && !output.is_stdout() {
         let bytes = path.metadata().map_or(0, |meta| meta.len());
         message(format_args!("{}: {}; open it in a browser", output.shown(), size(bytes)));
@@ -61,7 +48,7 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
 /// Reads the traces of a run to their end.
 fn read(label: String, selected: Selected) -> PageRun {
     let all = selected.traces.len();
-    let Selected { traces, names, chosen } = page_choice::of_large(selected);
+    let Selected { traces, names, chosen } = of_many(selected);
     let few = traces.len();
     let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
     let chosen = chosen.as_deref().map(shown);
@@ -70,6 +57,35 @@ fn read(label: String, selected: Selected) -> PageRun {
         label.push_str(&format!(" ({few} of {} processes)", count(all as u64)));
     }
     PageRun { label, names, processes, traces }
+}
+
+/// A run with more processes has those that are worth their reading alone: the page has every block of each, and a
+/// browser could not open all of a thousand.
+const MANY: usize = 16;
+/// The bytes of their traces up to which all are shown nevertheless.
+const SHORT_RUN: u64 = 512 << 20;
+
+/// The processes that are shown. A line on stderr says if these are not all.
+fn of_many(selected: Selected) -> Selected {
+    let Selected { traces, names, chosen } = selected;
+    let all = traces.len();
+    if all <= MANY {
+        return Selected { traces, names, chosen };
+    }
+    let ranks = ranks::read_within(&traces, SHORT_RUN, &|_, _| {});
+    let kept = worth_reading(&traces, &ranks, SHORT_RUN);
+    let both = traces.into_iter().zip(names).enumerate();
+    let both = both.filter(|(index, _)| kept.binary_search(index).is_ok());
+    let (traces, names) = both.map(|(_, both)| both).unzip();
+    if kept.len() < all {
+        message(format_args!(
+            "the page shows {} of {} processes: those that failed, and the one with the highest peak; --rank N shows \
+             another one",
+            kept.len(),
+            count(all as u64),
+        ));
+    }
+    Selected { traces, names, chosen }
 }
 
 /// The name of a run in output.

@@ -31,7 +31,6 @@ Examples:
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --html -o run.html                  one page to look at, without a network
   vramtrace report B/ --against A/                     and what changed since A
-  vramtrace report --html B/ --against A/ -o diff.html two runs on one page
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
     #[command(flatten)]

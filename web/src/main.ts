@@ -14,7 +14,6 @@ import { Store, TABS, type Tab } from "./state.ts";
 import { AdviceView } from "./view/advice.ts";
 import { Allocations } from "./view/allocations.ts";
 import { BlocksView } from "./view/blocks.ts";
-import { Diff } from "./view/diff.ts";
 import { FactsView } from "./view/facts.ts";
 import { drawHeader, titleOf } from "./view/header.ts";
 import { Largest } from "./view/largest.ts";
@@ -29,20 +28,19 @@ import { Who } from "./view/who.ts";
 
 const TITLES: Record<Tab, string> = {
   who: "Who", blocks: "Blocks", map: "Map", allocations: "Allocations", advice: "Advice",
-  ranks: "Ranks", diff: "Diff", facts: "Facts",
+  ranks: "Ranks", facts: "Facts",
 };
 
 function loader(facts: Facts): (index: number) => Promise<Model[]> {
   const known = new Map<number, Promise<Model[]>>();
-  const places = facts.runs.flatMap((run) => run.processes.map((page, n) => ({ page, facts: run.report.processes[n] })));
   return (index) => {
     const there = known.get(index);
     if (there) return there;
     const made = loadStream(index).then((stream) => {
-      const { page, facts } = places[index];
-      const listed = facts.devices.map((device) => device.ordinal ?? 255);
+      const [page, of] = [facts.processes[index], facts.report.processes[index]];
+      const listed = of.devices.map((device) => device.ordinal ?? 255);
       const devices = listed.length ? listed : [...new Set(page.owners.map((owner) => owner[2]))];
-      return (devices.length ? devices : [0]).map((device) => new Model(stream, page, facts, device));
+      return (devices.length ? devices : [0]).map((device) => new Model(stream, page, of, device));
     });
     known.set(index, made);
     return made;
@@ -82,7 +80,6 @@ class App {
       ["allocations", () => new Allocations(page)],
       ["advice", () => new AdviceView(page)],
       ["ranks", () => new Ranks(page)],
-      ["diff", () => new Diff(page)],
       ["facts", () => new FactsView(page)],
     ]);
   }
@@ -91,8 +88,6 @@ class App {
     this.applyTheme();
     if (!location.hash.includes("p=")) this.store.state.process = this.strip.first();
     await this.choose();
-    // Who gives two runs asks what differs.
-    if (this.facts.runs.length > 1 && !location.hash.includes("tab=")) this.store.state.tab = "diff";
     fill(
       root,
       this.header,
@@ -116,22 +111,18 @@ class App {
 
   /** Loads what is selected. False: something else was selected meanwhile. */
   private choose(): Promise<boolean> {
-    const { process } = this.page;
-    return this.latest.take(this.page.load(this.page.index(0, process)), (models) => this.chosen(process, models));
+    return this.latest.take(this.page.load(this.page.process), (models) => this.chosen(models));
   }
 
-  private chosen(process: number, models: Model[]): void {
+  private chosen(models: Model[]): void {
     const { state } = this.store;
-    const { runs } = this.facts;
     this.models = models;
-    this.page.devices = models.length;
-    this.page.shownProcess = process;
     // A device that ran out of memory comes first.
     const failed = (model: Model) => Number(model.failure !== null);
     const highest = [...this.models].sort((a, b) => failed(b) - failed(a) || b.top(b.peak) - a.top(a.peak))[0];
     this.page.model = this.models.find((model) => model.device === state.device) ?? highest;
     this.restack();
-    document.title = titleOf(this.page.model, runs[0].label);
+    document.title = titleOf(this.page.model, this.facts.label);
   }
 
   private restack(): void {
@@ -207,7 +198,7 @@ class App {
 
   private tab(): void {
     const { state } = this.store;
-    const many = this.facts.runs[0].processes.length > 1 || this.models.length > 1;
+    const many = this.facts.processes.length > 1 || this.models.length > 1;
     fill(
       this.tabs,
       ...TABS.filter((tab) => tab !== "ranks" || many).map((tab) => {

@@ -3,8 +3,8 @@
 import type { By } from "./model/groups.ts";
 
 export type Tab =
-  | "who" | "blocks" | "map" | "allocations" | "advice" | "ranks" | "diff" | "facts";
-export const TABS: Tab[] = ["who", "blocks", "map", "allocations", "advice", "ranks", "diff", "facts"];
+  | "who" | "blocks" | "map" | "allocations" | "advice" | "ranks" | "facts";
+export const TABS: Tab[] = ["who", "blocks", "map", "allocations", "advice", "ranks", "facts"];
 
 export type FilterBy = "library" | "holder" | "role";
 /** What a row of the table stands for. */

@@ -51,7 +51,7 @@ test("one colour has one meaning: bars and table follow the stacking, the flame 
     for (const [name, colour] of await groups(tab)) assert.ok((flame[colour] ?? 0) < 200, `${name}'s colour is in the flame graph`);
     const own = await tab.evaluate(() => getComputedStyle(document.documentElement).getPropertyValue("--own").trim());
     assert.ok(flame[own] > 2000, "the program's frames are accented");
-    assert.equal(await tab.evaluate(() => window.vramtrace.facts.runs[0].processes[0].frames.filter(([, , , , shown]) => shown === 2).length > 3), true);
+    assert.equal(await tab.evaluate(() => window.vramtrace.facts.processes[0].frames.filter(([, , , , shown]) => shown === 2).length > 3), true);
   });
 });
 

@@ -1,28 +1,38 @@
-//! Writes the page: the built program of `web/` with the data in it.
+//! Writes the page: the built program of `web/` with the data in it. The data is the document of `vramtrace report --json`,
+//! with that of `fits`, and for each process what only the page has.
 
 use std::io::{self, Write};
 
+use anstream::adapter::strip_str;
 use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
+use vramtrace_format::RefusedBy;
 
-use super::facts::{Prediction, ProcessPage, process_page, whatif};
-use super::fits::{PageFits, fits};
-use super::redact::Redaction;
+use super::recorded::{OwnerKind, Recorded};
 use super::second_pass::{self, SecondPass};
-use crate::analysis::Process;
-use crate::report::json;
+use super::tables::{Tables, tables};
+use crate::analysis::fits::{Answer, Question, answer, marked_recordings};
+use crate::analysis::leaks::{Leak, Suppressions};
+use crate::analysis::oom::{Advice, Oom, PostMortem, UsedSum, advice};
+use crate::analysis::roles::Role;
+use crate::analysis::{Places, Process};
+use crate::report::json::frag::FragFacts;
+use crate::report::oom::fits_in_words;
+use crate::report::shell::quoted;
+use crate::report::{json, text};
+use crate::symbols::Symbols;
 use crate::trace::Trace;
+use crate::units::size;
 
 /// The built page: `web/` is its source, `scripts/web.sh` builds it.
 const PAGE: &str = include_str!("../../../assets/page.html");
 /// The mark that the data replaces. The build checks that the page has it once.
 const PLACE: &str = "<!--data-->";
 
-/// One run on the page: its processes, read to their end, with their traces and names in the same
-/// order.
+/// The run on the page: its processes, read to their end, with their traces and names in the same order.
 pub struct PageRun {
     pub label: String,
     pub names: Vec<String>,
@@ -31,93 +41,111 @@ pub struct PageRun {
     pub traces: Vec<Trace>,
 }
 
-impl PageRun {
-    fn inputs(&self) -> impl Iterator<Item = (&Process, &Trace)> {
-        self.processes.iter().zip(&self.traces)
-    }
-}
-
 #[derive(Serialize)]
-struct Facts {
+struct Facts<'r> {
     schema: &'static str,
     version: &'static str,
-    redacted: bool,
-    runs: Vec<RunFacts>,
-}
-
-#[derive(Serialize)]
-struct RunFacts {
-    label: String,
+    label: &'r str,
     report: json::process::ProcessesReport,
     processes: Vec<ProcessPage>,
-    /// Which batch fits.
     fits: Option<PageFits>,
 }
 
-const SCHEMA: &str = "vramtrace.page/1";
+const SCHEMA: &str = "vramtrace.page/2";
 
-/// The most entries of each list in the facts of a device.
+/// Which batch fits, where marks name two batches or lengths.
+#[derive(Serialize)]
+struct PageFits {
+    /// The answer in one line.
+    line: String,
+    #[serde(flatten)]
+    answer: Answer,
+}
+
+/// What only the page has of a process, beside its stream of columns.
+#[derive(Serialize)]
+struct ProcessPage {
+    name: String,
+    /// The format that the trace was imported from. `None`: it was recorded.
+    imported_from: Option<String>,
+    has_times: bool,
+    has_stacks: bool,
+    /// The name of the program.
+    program: String,
+    /// How it ended without a failure. `None`: with one, or the trace does not tell.
+    ended: Option<String>,
+    /// Why the run ended out of memory, as `vramtrace report` prints it; empty if it did not.
+    verdict: String,
+    /// The failures with which the run ended.
+    failures: Vec<Failure>,
+    #[serde(flatten)]
+    tables: Tables,
+    /// The number and the name of each kind of allocation.
+    kinds: Vec<(u8, &'static str)>,
+    /// The names of roles, in the order in which the page stacks them.
+    roles: Vec<&'static str>,
+    #[serde(flatten)]
+    recorded: Recorded,
+    /// At the last out-of-memory of each device, or at its peak.
+    frag: Vec<FragFacts>,
+    /// The first [`LEAKS`].
+    leaks: Vec<Leak>,
+    /// Why symbols could not be read.
+    problems: Vec<String>,
+}
+
+/// One failure, at its moment, with the keys of `vramtrace oom --json`.
+#[derive(Serialize)]
+struct Failure {
+    #[serde(flatten)]
+    oom: Oom,
+    #[serde(flatten)]
+    sum: UsedSum,
+    /// NVML had a figure: the sum is what nvidia-smi shows, and managed memory.
+    in_nvidia_smi: bool,
+    /// PyTorch's cache had memory.
+    has_cache: bool,
+    /// `None`: the page has no event of it.
+    ordinal: Option<u64>,
+    could_have_bytes: Option<u64>,
+    /// What to try, the most promising first.
+    tries: Vec<Try>,
+}
+
+/// One thing to try.
+#[derive(Serialize)]
+struct Try {
+    text: String,
+    /// A line to copy. `None`: it is no line.
+    copy: Option<String>,
+}
+
+/// The most entries of each list in the facts of a device, and the most leaks of a process.
 const TOP: usize = 10;
+const LEAKS: usize = 50;
 
-/// Writes one page with these runs. The page shows the first and compares it with the second.
-pub fn write(
-    runs: &mut [PageRun],
-    redaction: Option<&Redaction>,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+/// Writes the page of a run.
+pub fn write(run: &mut PageRun, out: &mut dyn Write) -> io::Result<()> {
     let (head, tail) = PAGE
         .split_once(PLACE)
         .ok_or_else(|| io::Error::other("the built-in page lacks <!--data-->"))?;
     out.write_all(head.as_bytes())?;
-    // What-if replays the requests of a trace under other settings, and so does the search for the batch that fits. That
-    // takes as long as the columns, so both are computed in parallel.
-    let (passes, predictions, fitting) = std::thread::scope(|scope| {
-        let all: Vec<(&Process, &Trace)> = runs.iter().flat_map(|run| run.inputs()).collect();
-        let inputs = all.clone();
-        let by_run: Vec<&[Trace]> = runs.iter().map(|run| &run.traces[..]).collect();
-        let predictions = scope.spawn(move || {
-            let predictions = inputs.iter().map(|(process, trace)| whatif(process, trace));
-            (predictions.collect(), by_run.into_iter().map(fits).collect())
-        });
-        let mut passes: Vec<SecondPass> = Vec::new();
-        for (index, (process, trace)) in all.into_iter().enumerate() {
-            let id = format!("stream-{index}");
-            passes.push(section(out, &id, |out| second_pass::run(process, trace, out))?);
-        }
-        let (predictions, fitting): (Vec<Prediction>, Vec<Option<PageFits>>) =
-            predictions.join().map_err(|_| io::Error::other("an analysis failed"))?;
-        io::Result::Ok((passes, predictions, fitting))
-    })?;
-    let mut found = passes.into_iter().zip(predictions);
-    let mut pages: Vec<ProcessPage> = Vec::new();
-    for run in &mut *runs {
-        let inputs =
-            run.names.iter().zip(run.processes.iter_mut().zip(&run.traces)).zip(&mut found);
-        for ((name, (process, trace)), (pass, prediction)) in inputs {
-            pages.push(process_page(name, process, trace, pass, prediction));
-        }
+    let mut pages = Vec::new();
+    let inputs = run.names.iter().zip(run.processes.iter_mut().zip(&run.traces));
+    for (index, (name, (process, trace))) in inputs.enumerate() {
+        let id = format!("stream-{index}");
+        let pass = section(out, &id, |out| second_pass::run(process, trace, out))?;
+        pages.push(process_page(name, process, trace, pass));
     }
-    let mut pages = pages.into_iter();
     let facts = Facts {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
-        redacted: redaction.is_some(),
-        runs: runs
-            .iter()
-            .zip(fitting)
-            .map(|(run, fits)| RunFacts {
-                fits,
-                label: run.label.clone(),
-                report: json::process::report(&run.processes, TOP),
-                processes: pages.by_ref().take(run.processes.len()).collect(),
-            })
-            .collect(),
+        label: &run.label,
+        report: json::process::report(&run.processes, TOP),
+        processes: pages,
+        fits: fits(&run.traces),
     };
-    let mut document = serde_json::to_value(&facts)?;
-    if let Some(redaction) = redaction {
-        redaction.apply(&mut document);
-    }
-    section(out, "facts", |out| Ok(serde_json::to_writer(out, &document)?))?;
+    section(out, "facts", |out| Ok(serde_json::to_writer(out, &facts)?))?;
     out.write_all(tail.as_bytes())
 }
 
@@ -134,4 +162,86 @@ fn section<T>(
     deflate.finish()?.finish()?;
     writeln!(out, "</script>")?;
     Ok(result)
+}
+
+/// `None`: the marks of these traces name fewer than two, no card is known, or it would take long.
+fn fits(traces: &[Trace]) -> Option<PageFits> {
+    let recordings = marked_recordings(traces);
+    let answer = answer(&recordings, &Question::usual(&recordings)).ok()?;
+    Some(PageFits { line: text::fits::headline(&answer)?, answer })
+}
+
+/// Assembles the facts, and fills [`Process::fatal`].
+fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPass) -> ProcessPage {
+    let SecondPass { recorded, mut fatal, frag, leaks } = pass;
+    for one in &mut fatal {
+        one.find_remedy(trace, &process.definitions);
+    }
+    process.fatal = fatal;
+    let no_leak = leaks.as_ref().is_some_and(|found| found.leaks.is_empty());
+    let mut leaks = json::leaks::report(leaks.as_slice(), &Suppressions::default()).leaks;
+    leaks.truncate(LEAKS);
+    let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
+    let symbols = Symbols::of(&process.definitions, &process.header, stacks);
+    ProcessPage {
+        name: name.to_string(),
+        imported_from: process.definitions.imported_from().map(str::to_string),
+        has_times: process.definitions.has_times(),
+        has_stacks: !process.definitions.stacks().is_empty(),
+        program: Places::of(&process.header).program().to_string(),
+        ended: text::verdict::ended(process, no_leak),
+        verdict: strip_str(&text::oom::fatal(process)).to_string(),
+        failures: process.fatal.iter().map(|one| failure(one, &recorded)).collect(),
+        tables: tables(&recorded.owners, &symbols, &process.header),
+        kinds: OwnerKind::all(),
+        roles: Role::ALL.map(Role::name).into(),
+        recorded,
+        frag: frag.into_iter().map(|one| json::frag::facts(one, trace.header())).collect(),
+        leaks,
+        problems: symbols.problems().to_vec(),
+    }
+}
+
+fn failure(one: &PostMortem, recorded: &Recorded) -> Failure {
+    let sum = UsedSum::of(&one.device, &one.oom, Vec::new());
+    Failure {
+        in_nvidia_smi: sum.knows_process,
+        has_cache: one.device.cache.reserved > 0,
+        ordinal: recorded.fatal.get(&one.oom.offset).copied(),
+        could_have_bytes: could_have(one),
+        tries: advice(one).iter().map(attempt).collect(),
+        oom: one.oom.clone(),
+        sum,
+    }
+}
+
+/// The cap; or what the process had and what was left. `None`: not known.
+fn could_have(one: &PostMortem) -> Option<u64> {
+    let refused = one.oom.refusal?.refused;
+    let left = match refused.by {
+        RefusedBy::Cap => return Some(refused.limit),
+        RefusedBy::Group => refused.limit.saturating_sub(refused.counted),
+        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => {
+            Some(refused.driver_free).filter(|free| *free > 0)?
+        }
+    };
+    Some(one.ours().saturating_add(left))
+}
+
+fn attempt(advice: &Advice) -> Try {
+    match advice {
+        // The line stands for itself, and the text says what comes of it.
+        Advice::Setting { conf, spare, origin } => Try {
+            text: format!(
+                "replayed up to the failed request, it fits {}, {} to spare",
+                fits_in_words(*origin),
+                size(*spare)
+            ),
+            copy: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
+        },
+        Advice::EmptyCache { .. } => {
+            Try { text: text::oom::advice(advice), copy: Some("torch.cuda.empty_cache()".into()) }
+        }
+        _ => Try { text: text::oom::advice(advice), copy: None },
+    }
 }

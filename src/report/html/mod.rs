@@ -14,15 +14,11 @@
 
 mod columns;
 mod document;
-mod facts;
-mod failures;
-mod fits;
 mod lumped;
 mod phases;
 mod recorded;
 mod recorder;
 mod records;
-mod redact;
 mod second_pass;
 mod sleeping;
 mod steps;
@@ -30,10 +26,8 @@ mod sums;
 mod tables;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 pub use document::{PageRun, write};
-pub use redact::Redaction;
 pub use second_pass::COLLECT;
 
 /// The number of allocations of one process from which small ones are summed up.

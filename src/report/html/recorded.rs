@@ -57,7 +57,7 @@ impl OwnerKind {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PageMark {
     pub ordinal: u64,
-    /// `refusal`, `oom`, `flush`, `emptied`, `sleep`, `warned`.
+    /// `refusal`, `oom`, `warned`.
     pub what: &'static str,
     pub device: u8,
     pub bytes: u64,
@@ -70,20 +70,22 @@ pub(super) struct PageMark {
 pub(super) const MOST_MARKS: usize = 20_000;
 
 /// The results.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Recorded {
+    #[serde(skip)]
     pub owners: IndexSet<Owner, FxBuildHasher>,
     pub phases: PagePhases,
+    /// The steps of a training.
     pub steps: Vec<PageStep>,
     pub marks: Vec<PageMark>,
+    /// There were more marks than the page holds.
     pub more_marks: bool,
     /// First and last ordinal between which events are missing.
     pub gaps: Vec<(u64, u64)>,
     /// The ordinal of each device's peak, as replayed.
-    pub peaks: BTreeMap<DeviceId, u64>,
-    /// The ordinal of each device's last out-of-memory failure of PyTorch's cache.
-    pub ooms: BTreeMap<DeviceId, u64>,
+    pub peaks: BTreeMap<u8, u64>,
     /// The ordinals of the failures with which the run ended, by offset in the trace.
+    #[serde(skip)]
     pub fatal: BTreeMap<u64, u64>,
     /// The last ordinal.
     pub last: u64,
@@ -91,6 +93,8 @@ pub(super) struct Recorded {
     pub blocks: u64,
     /// Records of driver allocations.
     pub memory: u64,
-    /// The number of allocations that are not listed one by one.
+    /// Allocations of fewer bytes are not listed one by one; 0: all are.
+    pub lumped_below: u64,
+    /// The number of these allocations.
     pub lumped: u64,
 }

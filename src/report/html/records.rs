@@ -30,8 +30,6 @@ pub(super) struct Open {
     pub continues: bool,
     /// The owner that made it.
     pub maker: u32,
-    /// It was unmapped and may come back.
-    pub slept: bool,
 }
 
 impl Open {

@@ -31,8 +31,6 @@ const SEGMENT: u64 = 2 << 20;
 
 pub(super) struct SecondPass {
     pub recorded: Recorded,
-    /// Allocations of fewer bytes are not listed one by one.
-    pub lumped_below: u64,
     /// With their remedies not yet found.
     pub fatal: Vec<PostMortem>,
     /// At the last out-of-memory of each device, or at its peak.
@@ -72,7 +70,7 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
         let rules = Suppressions::default();
         watched.judge(trace, definitions.clone(), end, rests, &rules, 0)
     });
-    Ok(SecondPass { recorded, lumped_below, fatal: post_mortems.finish(), frag, leaks })
+    Ok(SecondPass { recorded, fatal: post_mortems.finish(), frag, leaks })
 }
 
 /// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.

@@ -105,16 +105,10 @@ pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Heade
     tables
 }
 
-/// The function's name as reports show it for a holder.
-pub(super) fn display_name(frame: &Frame) -> String {
-    autograd::holder_name(&frame.function).into_owned()
-}
-
 /// `train.py:41 main`.
-pub(super) fn place_and_function(frame: &Frame) -> String {
-    format!("{} {}", frame.place().unwrap_or_default(), display_name(frame))
-        .trim_start()
-        .to_string()
+fn place_and_function(frame: &Frame) -> String {
+    let function = autograd::holder_name(&frame.function);
+    format!("{} {function}", frame.place().unwrap_or_default()).trim_start().to_string()
 }
 
 /// How the page shows a frame.

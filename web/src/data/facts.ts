@@ -4,12 +4,11 @@
 import type { Document as Fits } from "./generated/fits.ts";
 import type { Document as Frag } from "./generated/frag.ts";
 import type { Document as Leaks } from "./generated/leaks.ts";
+import type { Explained, ListedOom } from "./generated/oom.ts";
 import type { Document as Report } from "./generated/report.ts";
-import type { Document as Whatif } from "./generated/whatif.ts";
 
 export type ProcessFacts = Report["processes"][number];
 export type FragFacts = Frag["devices"][number];
-export type WhatifFacts = Whatif["devices"][number];
 export type LeakFacts = Leaks["leaks"][number];
 export type StackFacts = Pick<LeakFacts, "frames" | "lead" | "caller">;
 /** Which batch, or which length, fits on the recorded card. */
@@ -18,11 +17,6 @@ export type FitsFacts = Fits & { line: string };
 /** How a frame is shown: always, on demand, always as the program's own. */
 export enum Shown {
   Always, OnDemand, Own,
-}
-
-export interface Paragraph {
-  label: string;
-  lines: string[];
 }
 
 export interface HolderName {
@@ -35,37 +29,21 @@ export interface HolderName {
   why?: string;
 }
 
-/** Memory in use at a failure: the parts add up. */
-export interface Used {
-  bytes: number;
-  tensors: number;
-  cache: number;
-  context: number;
-  rest: number;
-  in_nvidia_smi: boolean;
-}
-
 /** A failure with which the run ended. */
-export interface Failure {
-  device: number;
+export interface Failure extends Pick<ListedOom, "device" | "at_s" | "level" | "size_bytes" | "refused_by">, Pick<Explained, "used" | "used_bytes"> {
   ordinal: number | null;
-  at_s: number;
-  of_torch: boolean;
-  asked_bytes: number;
-  line: string;
-  caller: string;
-  limit: string;
-  limit_bytes: number | null;
-  /** The process's own cap refused it. */
-  of_cap: boolean;
-  used: Used;
+  /** The cap; else what the process could have had. */
+  could_have_bytes: number | null;
+  /** NVML had a figure. */
+  in_nvidia_smi: boolean;
+  has_cache: boolean;
   /** The most promising first. */
   tries: { text: string; copy: string | null }[];
 }
 
 export interface Mark {
   ordinal: number;
-  what: "refusal" | "oom" | "flush" | "emptied" | "sleep" | "warned";
+  what: "refusal" | "oom" | "warned";
   device: number;
   bytes: number;
   by?: string;
@@ -79,7 +57,8 @@ export interface ProcessPage {
   program: string;
   /** How it ended without a failure; null: with one, or the trace does not tell. */
   ended: string | null;
-  verdict: Paragraph[];
+  /** Why it ended out of memory, as `vramtrace report` prints it; or nothing. */
+  verdict: string;
   failures: Failure[];
   /** Node of the innermost frame, kind, device, holder, library and 1. */
   owners: [number, number, number, number, number][];
@@ -102,33 +81,24 @@ export interface ProcessPage {
   marks: Mark[];
   more_marks: boolean;
   gaps: [number, number][];
-  peaks: [number, number][];
-  ooms: [number, number][];
+  /** By device. */
+  peaks: Record<string, number>;
   last: number;
   blocks: number;
   memory: number;
   lumped_below: number;
   lumped: number;
-  advice: {
-    frag: FragFacts[];
-    whatif: Whatif | null;
-    no_whatif: string | null;
-    leaks: Leaks | null;
-  };
+  frag: FragFacts[];
+  leaks: LeakFacts[];
   problems: string[];
-}
-
-export interface RunFacts {
-  label: string;
-  /** Where marks name two batches or lengths. */
-  fits: FitsFacts | null;
-  report: Report;
-  processes: ProcessPage[];
 }
 
 export interface Facts {
   schema: string;
   version: string;
-  redacted: boolean;
-  runs: RunFacts[];
+  label: string;
+  /** Where marks name two batches or lengths. */
+  fits: FitsFacts | null;
+  report: Report;
+  processes: ProcessPage[];
 }

@@ -262,15 +262,13 @@ export class Model {
   readonly peak: number;
 
   private highest(): number {
-    const recorded = this.page.peaks.find(([device]) => device === this.device);
-    if (recorded) return recorded[1];
     const facts = this.deviceFacts;
-    return facts ? this.at(facts.peak_at_s * 1e9) : this.last;
+    return this.page.peaks[this.device] ?? (facts ? this.at(facts.peak_at_s * 1e9) : this.last);
   }
 
   /** The failure with which the run ended on this device. */
   get failure(): Failure | null {
-    return this.page.failures.find((one) => one.device === this.device) ?? null;
+    return this.page.failures.find((one) => (one.device ?? 255) === this.device) ?? null;
   }
 
   /** Its moment. */

@@ -1,25 +1,11 @@
-// What frag, whatif and leaks say, with the line to export.
+// What to try after an out-of-memory, and what fits, frag and leaks say.
 
 import { copyButton, el, fill, row, table, theme } from "../base/dom.ts";
-import { clean, count, duration, limitOf, percent, seconds, size } from "../base/units.ts";
-import type { FitsFacts, FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
+import { clean, count, duration, percent, seconds, size } from "../base/units.ts";
+import type { FitsFacts, FragFacts, LeakFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 import { lead } from "./verdict.ts";
-
-function shell(conf: string): string {
-  return /^[A-Za-z0-9:,_.-]*$/.test(conf) ? conf : `'${clean(conf)}'`;
-}
-
-type AtCapacity = WhatifFacts["settings"][number]["at_capacity"][number];
-
-/** Where the cache must be emptied on the way, it is full at times: nothing is to spare. */
-function fits(at: AtCapacity): string {
-  if (!at.fits) return "no";
-  if (at.retries > 0) return `yes, ${at.retries === 1 ? "1 retry" : `${count(at.retries)} retries`}`;
-  const spare = at.spare_bytes ?? 0;
-  return `yes: ${size(at.capacity_bytes - spare)} used, ${size(spare)} to spare`;
-}
 
 export class AdviceView implements View {
   readonly node = el("section", { class: "advice", label: "Advice" });
@@ -28,20 +14,17 @@ export class AdviceView implements View {
 
   draw(): void {
     const { model } = this.page;
-    const { advice } = model.page;
+    const { page } = model;
     const here = <T extends { ordinal: number | null }>(all: T[]) => all.filter((one) => (one.ordinal ?? 255) === model.device);
-    const leaks = (advice.leaks?.leaks ?? []).filter((leak) => (leak.device ?? 255) === model.device);
-    const whatif = here(advice.whatif?.devices ?? []);
+    const leaks = page.leaks.filter((leak) => (leak.device ?? 255) === model.device);
     const tries = model.failure?.tries ?? [];
-    const { fits } = this.page.facts.runs[0];
+    const { fits } = this.page.facts;
     fill(
       this.node,
       ...(tries.length ? [el("h3", { text: "What to try" }), el("ol", { class: "tries" }, ...tries.map((one) => this.attempt(one)))] : []),
       ...(fits ? [el("h3", { text: `Which ${clean(fits.varied, 20)} fits` }), this.fitting(fits)] : []),
-      el("h3", { text: "What other settings of PyTorch's allocator would need" }),
-      ...(whatif.length ? whatif.map((one) => this.whatif(one)) : [el("p", { class: "dim", text: clean(advice.no_whatif ?? "There is nothing to replay on this device.") })]),
       el("h3", { text: "Fragmentation of PyTorch's cache" }),
-      ...(here(advice.frag).length ? here(advice.frag).map((one) => this.frag(one)) : [el("p", { class: "dim", text: "No blocks of PyTorch's cache were recorded." })]),
+      ...(here(page.frag).length ? here(page.frag).map((one) => this.frag(one)) : [el("p", { class: "dim", text: "No blocks of PyTorch's cache were recorded." })]),
       el("h3", { text: "Leaks" }),
       leaks.length ? null : el("p", { class: "dim", text: "None was found." }),
       ...leaks.slice(0, 12).map((leak) => this.leak(leak)),
@@ -74,40 +57,6 @@ export class AdviceView implements View {
       table(["setting", "fits", "too close to say", "does not fit"], rows.map((cells) => row(cells, ["text"]))),
       ...recorded.map((text) => el("p", { class: "dim", text })),
       ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
-    );
-  }
-
-  private whatif(facts: WhatifFacts): HTMLElement {
-    const capacities = facts.settings[0]?.at_capacity ?? [];
-    const head = ["setting", ...capacities.map((at) => `fits the ${at.origin}, ${limitOf(at.capacity_bytes)}`), "needs at least", "reserved without a limit"];
-    const rows = facts.settings.map((setting) => [
-      this.setting(setting),
-      ...setting.at_capacity.map((at) => fits(at)),
-      setting.smallest_capacity_bytes === null ? "" : size(setting.smallest_capacity_bytes),
-      size(setting.peak_reserved_bytes),
-    ]);
-    return el(
-      "div",
-      {},
-      el("p", {
-        text:
-          `The run reserved ${size(facts.recorded_peak_reserved_bytes)} at most and allocated ${size(facts.recorded_peak_allocated_bytes)} at most. ` +
-          "A retry empties the cache and asks again: with retries, less than without is needed.",
-      }),
-      table(head, rows.map((cells) => row(cells, ["text"]))),
-      ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
-    );
-  }
-
-  /** With the line that sets it. */
-  private setting(of: WhatifFacts["settings"][number]): HTMLElement {
-    const line = of.conf === "default" ? "unset PYTORCH_CUDA_ALLOC_CONF" : `export PYTORCH_CUDA_ALLOC_CONF=${shell(of.conf)}`;
-    return el(
-      "span",
-      {},
-      el("code", { text: clean(of.conf, 80) }),
-      of.in_force && " (in force)",
-      of.compatible ? !of.in_force && copyButton(line) : el("span", { class: "warning", text: clean(of.reason ?? "unsafe", 120) }),
     );
   }
 

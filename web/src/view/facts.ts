@@ -60,8 +60,8 @@ export class FactsView implements View {
       )))),
       el("p", {
         class: "dim",
-        text: `vramtrace ${this.page.facts.version}${this.page.facts.redacted ? ", redacted" : ""}. ` +
-          "The wheel scrolls, Ctrl + wheel zooms. Keys: + and - zoom, arrows move the pinned moment (Shift: the view), P peak, F failure, 0 whole run, 1 to 8 views, / search, T theme, Esc clears.",
+        text: `vramtrace ${this.page.facts.version}. ` +
+          "The wheel scrolls, Ctrl + wheel zooms. Keys: + and - zoom, arrows move the pinned moment (Shift: the view), P peak, F failure, 0 whole run, 1 to 7 views, / search, T theme, Esc clears.",
       }),
     );
   }

@@ -17,7 +17,7 @@ function programOf(page: ProcessPage, label: string): string {
 /** How the run ended; empty: an imported trace does not tell. */
 export function endOf(facts: ProcessFacts, page: ProcessPage): string {
   if (page.failures.length) {
-    const what = page.failures.some((one) => one.of_torch) ? "torch.OutOfMemoryError" : "out of memory";
+    const what = page.failures.some((one) => one.level === "tensor") ? "torch.OutOfMemoryError" : "out of memory";
     return facts.ended_in_order || page.imported_from !== null ? what : `${what}, and not in order`;
   }
   if (page.imported_from !== null) return "";
@@ -52,7 +52,6 @@ function select(label: string, options: [string, string][], value: string, chang
 
 export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn: () => void): void {
   const { store, facts, model } = page;
-  const run = facts.runs[0];
   const device = model.deviceFacts;
   const end = endOf(model.facts, model.page);
   // Of an imported trace only the number is known.
@@ -62,9 +61,9 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
   const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
   fill(
     into,
-    el("strong", { class: "program", text: clean(programOf(model.page, run.label), 60), title: clean(run.label, 300) }),
-    run.processes.length > 1
-      ? select("Process", run.processes.map((one, n) => [String(n), base(one.name)]), String(store.state.process), (value) =>
+    el("strong", { class: "program", text: clean(programOf(model.page, facts.label), 60), title: clean(facts.label, 300) }),
+    facts.processes.length > 1
+      ? select("Process", facts.processes.map((one, n) => [String(n), base(one.name)]), String(store.state.process), (value) =>
           store.set({ process: Number(value), device: -1, pin: null, view: null, range: null, second: null }))
       : null,
     models.length > 1
@@ -76,9 +75,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
     part("dim date", dateOf(model.facts.started)),
     part("dim ran", model.page.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
     part(model.page.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
-    part("command", command || run.label, run.label),
-    facts.runs.length > 1 ? part("dim", `against ${facts.runs[1].label}`) : null,
-    facts.redacted ? part("dim", "redacted") : null,
+    part("command", command || facts.label, facts.label),
     el("button", { class: "switch", text: "theme", title: "light or dark (T)", on: { click: turn } }),
   );
 }

@@ -14,12 +14,11 @@ export interface Curve {
 
 export interface Chart {
   title: string;
-  /** ns, or steps. */
+  /** Seconds. */
   x: number[];
   curves: Curve[];
   height: number;
   width: number;
-  xName?: string;
   /** Of all charts that are to be compared. */
   highest?: number;
   legend?: boolean;
@@ -28,7 +27,6 @@ export interface Chart {
 export function chart(into: HTMLElement, of: Chart): uPlot {
   const stroke = theme("text");
   const grid = { stroke: theme("grid"), width: 1 };
-  const words = of.xName ?? "s";
   const options: uPlot.Options = {
     width: Math.max(160, of.width),
     height: of.height,
@@ -40,7 +38,7 @@ export function chart(into: HTMLElement, of: Chart): uPlot {
       y: { range: (_u, _low, high) => [0, Math.max(1, of.highest ?? high) * 1.05] },
     },
     axes: [
-      { stroke, grid, values: (_u, at) => at.map((x) => (words === "s" ? `${+x.toPrecision(6)}` : String(x))), size: 30 },
+      { stroke, grid, values: (_u, at) => at.map((x) => `${+x.toPrecision(6)}`), size: 30 },
       {
         stroke, grid, size: 74,
         splits: (_u, _axis, _low, high) => {
@@ -52,7 +50,7 @@ export function chart(into: HTMLElement, of: Chart): uPlot {
       },
     ],
     series: [
-      { label: words === "s" ? "time" : words, value: (_u, x) => (x === null ? "" : words === "s" ? seconds(x * 1e9) : String(x)) },
+      { label: "time", value: (_u, x) => (x === null ? "" : seconds(x * 1e9)) },
       ...of.curves.map((curve) => ({
         label: clean(curve.name, 60),
         stroke: curve.colour,

@@ -4,9 +4,8 @@ import type { Facts } from "../data/facts.ts";
 import type { Stack } from "../model/groups.ts";
 import { LUMPED, SMALL, type Model } from "../model/model.ts";
 import { moment, type Moment } from "../model/moment.ts";
-import { counterpart, Loaded, sameDevice } from "../model/selection.ts";
 import { colour } from "../base/palette.ts";
-import { clean, seconds } from "../base/units.ts";
+import { seconds } from "../base/units.ts";
 import type { FilterBy, Store } from "../state.ts";
 
 /** Is memory of this owner and role wanted? */
@@ -16,10 +15,6 @@ export class Page {
   /** Of the chosen process and device. */
   model!: Model;
   stack!: Stack;
-  /** The process of `model`, and the number of its devices. */
-  shownProcess = 0;
-  devices = 1;
-  /** All processes of all runs that have been read; of one that has not, a function that reads it. */
   private kept: { ordinal: number; model: Model; at: Moment } | null = null;
 
   constructor(
@@ -28,42 +23,11 @@ export class Page {
     readonly load: (index: number) => Promise<Model[]>,
   ) {}
 
-  /** The number of a process of a run, over all runs. */
-  index(run: number, process: number): number {
-    let index = process;
-    for (let n = 0; n < run; n++) index += this.facts.runs[n].processes.length;
-    return index;
-  }
-
-  /** The chosen process of the first run. */
+  /** The chosen process. */
   get process(): number {
-    const most = Math.max(0, this.facts.runs[0].processes.length - 1);
+    const most = Math.max(0, this.facts.processes.length - 1);
     return Math.min(Math.max(this.store.state.process, 0), most);
   }
-
-  private readonly otherRun = new Loaded<Model[]>();
-
-  /** The model of the other run that the shown one is compared with. `null`: it is read, and `ready` is called then.
-   * A text: why there is none. */
-  other(ready: () => void): Model | string | null {
-    const { facts, shownProcess } = this;
-    const process = counterpart(facts, 1, shownProcess);
-    const chosen = clean(facts.runs[0].processes[shownProcess]?.name.split("/").pop() ?? "", 60);
-    if (process === null) return `The other run has no process that belongs to ${chosen}.`;
-    const index = this.index(1, process);
-    this.waiting.add(ready);
-    const models = this.otherRun.get(String(index), () => this.load(index), () => {
-      const all = [...this.waiting];
-      this.waiting.clear();
-      all.forEach((one) => one());
-    });
-    if (!models) return null;
-    this.waiting.delete(ready);
-    const device = sameDevice(this.model.device, this.devices, models);
-    return device ?? `The other run did not use GPU ${this.model.device} in this process.`;
-  }
-
-  private readonly waiting = new Set<() => void>();
 
   /** The pinned moment; where none is, the failure, else the peak. */
   get ordinal(): number {

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import type { Model } from "../model/model.ts";
-import { begins, standing, stepsOf } from "./ranks.ts";
+import { begins, standing } from "./ranks.ts";
 
 test("those that stand out are named with the reason, and only they", () => {
   const plain = (n: number): [string, null] => [`rank ${n}`, null];
@@ -9,31 +8,6 @@ test("those that stand out are named with the reason, and only they", () => {
   expect(standing([plain(0), odd(1), plain(2)])).toBe("rank 1 stands out: refusals");
   expect(standing([odd(0), plain(1), odd(2)])).toBe("rank 0 stands out: refusals; rank 2 stands out: refusals");
   expect(standing([1, 2, 3, 4, 5, 6].map(odd))).toMatch(/rank 4 stands out: refusals; 2 more stand out$/);
-});
-
-test("steps are found in one walk over the ranges, once for each model", () => {
-  const ranges = Array.from({ length: 20_000 }, (_, n) => [n % 2, 2 * n, 2 * n + 1, n % 2]);
-  const model = { page: { phases: { ranges } } } as unknown as Model;
-  let walked = 0;
-  const iterate = Array.prototype[Symbol.iterator];
-  Array.prototype[Symbol.iterator] = function* (this: unknown[]) {
-    for (let n = 0; n < this.length; n++) {
-      walked++;
-      yield this[n];
-    }
-    return undefined;
-  } as typeof iterate;
-  try {
-    expect(stepsOf(model).length).toBe(10_000);
-    const once = walked;
-    // The elements of the list, and of each range.
-    expect(once).toBeLessThan(10 * ranges.length);
-    stepsOf(model);
-    expect(walked - once).toBeLessThan(ranges.length);
-  } finally {
-    Array.prototype[Symbol.iterator] = iterate;
-  }
-  expect(stepsOf(model).slice(0, 2)).toEqual([[0, 1], [4, 5]]);
 });
 
 test("processes that ran hours apart begin at 0 each, those that ran together where they did", () => {

@@ -12,7 +12,7 @@ import type { Page, View } from "./page.ts";
 const POINTS = 300;
 
 /** The highest figure between two moments. */
-export function highest(model: Model, from: number, to: number): number {
+function highest(model: Model, from: number, to: number): number {
   let found = model.top(to);
   for (const steps of [model.sums[0], model.sums[1], model.sums[2]]) {
     // Few of a cache's events change its figure.
@@ -34,27 +34,8 @@ export function begins(started: string[], lasted: number[]): { late: number[]; t
   return { late: together ? late : late.map(() => 0), together };
 }
 
-const steps = new WeakMap<Model, [number, number][]>();
-
-/** First and last ordinals of the ranges that the program repeats most, outermost first: its steps. */
-export function stepsOf(model: Model): [number, number][] {
-  const known = steps.get(model);
-  if (known) return known;
-  const of = new Map<number, [number, number, number][]>();
-  for (const [phase, from, to, depth] of model.page.phases.ranges) {
-    const same = of.get(phase);
-    if (same) same.push([from, to, depth]);
-    else of.set(phase, [[from, to, depth]]);
-  }
-  const repeated = [...of.values()].filter((all) => all.length > 2);
-  repeated.sort((a, b) => a[0][2] - b[0][2] || b.length - a.length);
-  const found = (repeated[0] ?? []).map(([from, to]): [number, number] => [from, to]).sort((a, b) => a[0] - b[0]);
-  steps.set(model, found);
-  return found;
-}
-
 /** The highest figure in each of equal parts of a time. */
-export function curve(model: Model, endNs: number, points = POINTS): (number | null)[] {
+function curve(model: Model, endNs: number, points: number): (number | null)[] {
   const values: (number | null)[] = [];
   let from = 0;
   for (let n = 0; n < points; n++) {
@@ -70,14 +51,14 @@ export function curve(model: Model, endNs: number, points = POINTS): (number | n
   return values;
 }
 
-export function median(values: number[]): number {
+function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 /** Bytes at the peak, by role or by library. */
-export function composition(model: Model, by: "role" | "library"): Map<string, number> {
+function composition(model: Model, by: "role" | "library"): Map<string, number> {
   const at = moment(model, model.peak);
   const sums = new Map<string, number>();
   const add = (name: string, bytes: number) => sums.set(name, (sums.get(name) ?? 0) + bytes);
@@ -113,7 +94,7 @@ export class Ranks implements View {
 
   private async loaded(): Promise<void> {
     this.loading = true;
-    const run = this.page.facts.runs[0];
+    const run = this.page.facts;
     const all: { name: string; model: Model; process: number }[] = [];
     for (let process = 0; process < run.processes.length; process++) {
       const models = await this.page.load(process);
@@ -134,7 +115,7 @@ export class Ranks implements View {
     }
     const { page } = this;
     const all = this.models;
-    const started = all.map((one) => page.facts.runs[0].report.processes[one.process].started);
+    const started = all.map((one) => page.facts.report.processes[one.process].started);
     const { late, together } = begins(started, all.map((one) => one.model.endNs));
     const end = Math.max(...all.map((one, n) => one.model.endNs + late[n]));
     const curves = all.map((one, n) => {
@@ -150,7 +131,7 @@ export class Ranks implements View {
     const by = all.every((one) => usual(one.model) === "role") ? "role" : "library";
     const parts = all.map((one) => composition(one.model, by));
     const names = [...new Set(parts.flatMap((sums) => [...sums.keys()]))];
-    const reports = page.facts.runs[0].report.processes;
+    const reports = page.facts.report.processes;
     const odd = all.map((one) => reports[one.process].odd);
     const grid = el("div", { class: "multiples" });
     const peakName = all.every((one) => one.model.hasProcessFigure) ? "in nvidia-smi at the peak" : "recorded at the peak";

@@ -5,6 +5,7 @@ import { clean, several, size } from "../base/units.ts";
 import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { endOf } from "./header.ts";
 import type { Page, View } from "./page.ts";
+import { printed } from "./verdict.ts";
 
 /** From so many processes on, cells have no names. */
 const MANY = 32;
@@ -27,9 +28,8 @@ export class Strip implements View {
   private readonly cells: Cell[];
 
   constructor(private readonly page: Page) {
-    const run = page.facts.runs[0];
-    this.cells = run.processes.map((one, which) => {
-      const facts = run.report.processes[which];
+    this.cells = page.facts.processes.map((one, which) => {
+      const facts = page.facts.report.processes[which];
       const first = one.failures.reduce((least, { at_s: at }) => Math.min(least, at), Infinity);
       const began = Date.parse(facts.started) / 1e3 || 0;
       const killed = one.imported_from === null && !facts.ended_in_order && !facts.running && one.failures.length === 0;
@@ -64,8 +64,8 @@ export class Strip implements View {
     const words: string[] = [];
     if (first) {
       const [failure] = first.page.failures;
-      const asked = failure.line ? `, asked by ${failure.line}${failure.caller ? `, from ${failure.caller}` : ""}` : "";
-      words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device} of ${first.facts.host}: ${size(failure.asked_bytes)}${asked}, ${failure.limit}`);
+      const [asked] = printed(first.page.verdict)[0].get("LINE") ?? [size(failure.size_bytes)];
+      words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device ?? "?"} of ${first.facts.host}: ${asked}`);
       if (others.length) words.push(`${several(others.length, "other process").replace("processs", "processes")} too`);
     }
     if (killed.length) {

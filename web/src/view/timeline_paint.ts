@@ -13,9 +13,6 @@ export const MARKS: Record<string, [string, string, string]> = {
   oom: ["out of memory", "bad", "▼"],
   refusal: ["refused", "bad", "▽"],
   warned: ["over the cap, given", "text", "▽"],
-  flush: ["segments given back", "text", "△"],
-  emptied: ["cache given back whole", "text", "▲"],
-  sleep: ["fell asleep: unmapped, may come back", "text", "◇"],
 };
 
 /** The opacity of lines where they go up or down. */

@@ -3,10 +3,9 @@
 
 import { copyButton, el, fill } from "../base/dom.ts";
 import { clean, duration, limitOf, percent, seconds, several, size } from "../base/units.ts";
-import type { Failure, LeakFacts, Paragraph, StackFacts } from "../data/facts.ts";
+import type { Failure, LeakFacts, StackFacts } from "../data/facts.ts";
 import { moment, holders, type Moment } from "../model/moment.ts";
 import type { Model } from "../model/model.ts";
-import { compare } from "./diff.ts";
 import type { Page, View } from "./page.ts";
 import { usedBar, type UsedParts } from "./used.ts";
 import { warnings } from "./warnings.ts";
@@ -28,8 +27,7 @@ export function lead(stack: StackFacts): string {
 }
 
 export function growing(model: Model): LeakFacts | undefined {
-  const leaks = model.page.advice.leaks?.leaks ?? [];
-  return leaks.find((leak) => leak.verdict === "growing" && leak.confidence >= 0.5);
+  return model.page.leaks.find((leak) => leak.verdict === "growing" && leak.confidence >= 0.5);
 }
 
 function row(label: string, ...lines: (string | HTMLElement)[]): HTMLElement {
@@ -38,10 +36,26 @@ function row(label: string, ...lines: (string | HTMLElement)[]): HTMLElement {
   return el("div", { class: "verdict-row" }, el("span", { class: "label", text: label }), el("span", {}, ...lines.map(line)));
 }
 
-/** The paragraphs of one failure: the first has no label. */
-function ofFailure(all: Paragraph[], which: number): Paragraph[] {
-  const begins = all.flatMap((part, n) => (part.label === "" ? [n] : []));
-  return all.slice(begins[which] ?? 0, begins[which + 1]);
+/** For each failure the lines that `vramtrace report` prints, by their label; the title has none. An indented line goes
+ * with the label above it. */
+export function printed(text: string): Map<string, string[]>[] {
+  const all: Map<string, string[]>[] = [];
+  let lines: string[] = [];
+  for (const line of text.split("\n").filter((line) => line.trim())) {
+    const [whole, label] = /^(LINE|CAUSE|STEP|FIX|WHAT IF|NEXT)? */.exec(line)!;
+    if (!whole) all.push(new Map());
+    if (label || !whole) all[all.length - 1].set(label ?? "", (lines = []));
+    lines.push(line.slice(whole.length));
+  }
+  return all;
+}
+
+/** The parts of what was in use at a failure. */
+function partsOf({ used, used_bytes: whole, has_cache: cached }: Failure): UsedParts {
+  const sum = (...names: string[]) => used.filter(({ what }) => names.includes(what)).reduce((all, { bytes }) => all + bytes, 0);
+  const tensors = cached ? sum("tensors") : sum("tensors", "library", "rounding");
+  const [cache, context] = [sum("torch_cache"), sum("context")];
+  return { tensors, cache, context, rest: whole - tensors - cache - context };
 }
 
 /** The parts of what is in nvidia-smi at a moment. */
@@ -57,13 +71,11 @@ function partsAt(model: Model, at: Moment): UsedParts {
 export class Verdict implements View {
   readonly node = el("section", { class: "verdict", label: "Verdict" });
 
-  private readonly again = () => this.draw();
-
   constructor(private readonly page: Page) {}
 
   draw(): void {
     const { model } = this.page;
-    fill(this.node, ...this.against(model), ...this.words(model), ...this.odd(), ...warnings(model));
+    fill(this.node, ...this.words(model), ...this.odd(), ...warnings(model));
     const bad = model.failure !== null || growing(model);
     this.node.dataset.tone = bad ? "bad" : "good";
   }
@@ -88,19 +100,18 @@ export class Verdict implements View {
 
   /** What ended the run. */
   private failed(model: Model, failure: Failure): HTMLElement[] {
-    const parts = ofFailure(model.page.verdict, model.page.failures.indexOf(failure));
-    const of = (label: string) => parts.find((part) => part.label === label)?.lines ?? [];
-    const { used } = failure;
-    const known = used.in_nvidia_smi ? "in nvidia-smi" : "recorded";
-    const limit = failure.limit_bytes === null ? "" : ` of ${(failure.of_cap ? limitOf : size)(failure.limit_bytes)}`;
-    const word = failure.of_cap ? `counted by the cap${limit}` : limit ? `${known}${limit} that it could have` : known;
-    const asked = failure.line && `${failure.line}${failure.caller ? `, from ${failure.caller}` : ""}`;
+    const parts = printed(model.page.verdict)[model.page.failures.indexOf(failure)];
+    const of = (label: string) => parts.get(label) ?? [];
+    const known = failure.in_nvidia_smi ? "in nvidia-smi" : "recorded";
+    const [most, capped] = [failure.could_have_bytes, failure.refused_by === "cap"];
+    const limit = most === null ? "" : ` of ${(capped ? limitOf : size)(most)}`;
+    const word = capped ? `counted by the cap${limit}` : limit ? `${known}${limit} that it could have` : known;
     return [
       el("h2", { text: clean(of("").join(" ") || "OUT OF MEMORY", 300) }),
       row("CAUSE", ...of("CAUSE")),
-      ...(asked ? [row("LINE", `${size(failure.asked_bytes)} asked by ${asked}`)] : []),
+      ...(of("LINE").length > 0 ? [row("LINE", ...of("LINE"))] : []),
       ...(of("STEP").length > 0 ? [row("STEP", ...of("STEP"))] : []),
-      row("USED", usedBar({ ...used, limit: failure.limit_bytes, asked: failure.asked_bytes, word })),
+      row("USED", usedBar({ ...partsOf(failure), bytes: failure.used_bytes, limit: most, asked: failure.size_bytes, word })),
       ...this.best(failure),
     ];
   }
@@ -121,31 +132,12 @@ export class Verdict implements View {
     return [made];
   }
 
-  /** What grew from the other run to this. */
-  private against(model: Model): HTMLElement[] {
-    const { page } = this;
-    if (page.facts.runs.length < 2) return [];
-    const other = page.other(this.again);
-    if (other === null || typeof other === "string") return [el("h2", { text: other ?? "Reading the other run." })];
-    const [before, now] = [other, model].map((one) => moment(one, one.allocated.highest(0, one.last)));
-    const difference = now.held - before.held;
-    const grown = compare([other, before], [model, now], "line");
-    const cause = grown.find((line) => Math.sign(line.now - line.before) === Math.sign(difference));
-    const by = (bytes: number) => `${bytes > 0 ? "+" : ""}${size(bytes)}`;
-    const against = clean(page.facts.runs[1].label.split("/").pop() ?? "", 50);
-    const title = difference === 0 ? `As much allocated at most as in ${against}` : `${by(difference)} allocated at most, against ${against}`;
-    return [
-      el("h2", { text: title }),
-      ...(cause ? [row("CAUSE", `${by(cause.now - cause.before)}: ${cause.name}`)] : []),
-    ];
-  }
-
   /** The process that stands out among all of the run. */
   private odd(): HTMLElement[] {
-    const { processes } = this.page.facts.runs[0].report;
+    const { processes } = this.page.facts.report;
     const which = processes.findIndex((process) => process.odd !== null);
     if (which < 0) return [];
-    const name = this.page.facts.runs[0].processes[which].name;
+    const name = this.page.facts.processes[which].name;
     return [row("RANKS", `${name} stands out: ${processes[which].odd}`)];
   }
 

@@ -24,9 +24,6 @@ use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{ByDevice, Key, Live};
 use crate::trace::Definitions;
 
-/// The fewest segments, released one after the other, that are marked as a flush.
-const FLUSH: u64 = 2;
-
 /// Ended records whose role is not yet known, by key and time of allocation, with the ordinals of their
 /// ends. [`RoleFinder`] knows a role only after the end. An allocation has several records if it slept,
 /// changed its owner, or its free was refused.
@@ -34,17 +31,6 @@ type Ended = FxHashMap<(Key, u64), Parts>;
 
 /// The ended records of one allocation, in order, each with the ordinal of its end. Nearly all have one.
 type Parts = ((Open, Option<u64>), Vec<(Open, Option<u64>)>);
-
-/// Memory that was released or unmapped, one piece shortly after the other.
-#[derive(Clone, Copy, Debug, Default)]
-struct Flush {
-    device: u8,
-    pieces: u64,
-    bytes: u64,
-    /// Ordinal and time of the last piece.
-    ordinal: u64,
-    time_ns: u64,
-}
 
 /// Writes one process.
 pub(super) struct Recorder<'d, W: Write> {
@@ -64,10 +50,6 @@ pub(super) struct Recorder<'d, W: Write> {
     known_roles: Vec<Allocation>,
     ended: Ended,
     sums: ByDevice<Sums>,
-    /// Segments that the cache is releasing.
-    flush: Flush,
-    /// Memory that is being unmapped for a sleep.
-    sleep: Flush,
     steps: StepOrdinals<'d>,
     /// Offsets in the trace of the failures with which the run ended.
     fatal: Vec<u64>,
@@ -93,7 +75,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         Recorder {
             definitions,
             records: Records::new(out),
-            found: Recorded::default(),
+            found: Recorded { lumped_below: below, ..Recorded::default() },
             below,
             open: Opened::default(),
             mapped: Mapped::default(),
@@ -104,8 +86,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             known_roles: Vec::new(),
             ended: Ended::default(),
             sums: ByDevice::default(),
-            flush: Flush::default(),
-            sleep: Flush::default(),
             steps,
             fatal,
             offset: None,
@@ -117,7 +97,6 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Writes what is still open at the end of the trace.
     pub(super) fn finish(mut self) -> std::io::Result<(Recorded, W)> {
-        self.end_flushes(None);
         self.roles.end();
         self.take_roles();
         self.close_all(None);
@@ -127,7 +106,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.found.steps = self.steps.finish(self.ordinal);
         self.found.last = self.ordinal;
         for (device, sums) in &self.sums {
-            self.found.peaks.extend(sums.peak.map(|ordinal| (*device, ordinal)));
+            self.found.peaks.extend(sums.peak.map(|ordinal| (device.0, ordinal)));
         }
         (self.found.blocks, self.found.memory) = (self.records.blocks, self.records.memory);
         Ok((self.found, self.records.columns.finish()?))
@@ -143,7 +122,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             let time = (at.time_ns >> 6).max(self.time);
             self.records.columns.push(FrameKind::Ticks, &[time - self.time]);
             self.time = time;
-            self.end_flushes(Some(at.time_ns));
         }
         self.ordinal
     }
@@ -168,7 +146,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             paused: 0,
             continues: false,
             maker: owner,
-            slept: false,
         }
     }
 
@@ -290,41 +267,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
-    /// Marks flushes and sleeps whose last piece is more than [`NEAR`] ns before `now`. `None`: all.
-    fn end_flushes(&mut self, now: Option<u64>) {
-        let is_over = |flush: &Flush| {
-            flush.pieces > 0 && now.is_none_or(|now| now.saturating_sub(flush.time_ns) > NEAR)
-        };
-        if is_over(&self.flush) {
-            self.end_flush();
-        }
-        if is_over(&self.sleep) {
-            let slept = std::mem::take(&mut self.sleep);
-            self.mark_flush("sleep", slept);
-        }
-    }
-
-    /// Marks the flush of segments if it has at least [`FLUSH`] pieces.
-    fn end_flush(&mut self) {
-        let flush = std::mem::take(&mut self.flush);
-        if flush.pieces < FLUSH {
-            return;
-        }
-        let left = self.sums.get(&DeviceId(flush.device));
-        let left = left.map_or(0, |sums| sums.written[Field::Reserved as usize]);
-        // `emptied`: less than a tenth of the released bytes is still reserved.
-        self.mark_flush(if left < flush.bytes / 10 { "emptied" } else { "flush" }, flush);
-    }
-
-    /// Adds a mark at the ordinal of the flush.
-    fn mark_flush(&mut self, what: &'static str, flush: Flush) {
-        let Flush { device, bytes, ordinal, .. } = flush;
-        match self.found.marks.len() < MOST_MARKS {
-            true => self.found.marks.push(PageMark { ordinal, what, device, bytes, by: None }),
-            false => self.found.more_marks = true,
-        }
-    }
-
     /// Writes the sums that changed. `coarse`: small changes are left out.
     fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
         let sums = self.sums.of(device);
@@ -348,24 +290,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             self.records.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
             self.sums.of(device).written[field as usize] = value;
         }
-    }
-}
-
-/// A segment that is released at most this many nanoseconds after the one before belongs to the same
-/// flush.
-const NEAR: u64 = 20_000_000;
-
-impl Flush {
-    fn add(&mut self, device: DeviceId, bytes: u64, ordinal: u64, time_ns: u64) {
-        self.device = device.0;
-        self.pieces += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-        (self.ordinal, self.time_ns) = (ordinal, time_ns);
-    }
-
-    /// Whether the flush has begun on another device.
-    fn is_of_other(&self, device: DeviceId) -> bool {
-        self.pieces > 0 && self.device != device.0
     }
 }
 
@@ -402,12 +326,6 @@ impl<W: Write> Recorder<'_, W> {
             return;
         };
         let end = self.tick(at);
-        if open.segment > 0 && !open.slept {
-            if self.flush.is_of_other(live.device) {
-                self.end_flush();
-            }
-            self.flush.add(live.device, live.share(), end, at.time_ns);
-        }
         self.end(key, open, Some(end));
         if key.space == Space::Block {
             self.mapped.paused.remove(&key.number);

@@ -73,17 +73,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let now = self.tick(at);
         let end = asleep.address.saturating_add(asleep.size);
         let segment = self.unmapped(now, asleep.address, end);
-        if let Some(was) = asleep.was {
-            let key = Key::object(was.object);
-            if let Some(open) = self.open.get_mut(&key) {
-                open.slept = true;
-            }
-        }
         self.put_asleep(now, asleep, segment);
-        if self.sleep.is_of_other(asleep.owner.device) {
-            self.end_flushes(None);
-        }
-        self.sleep.add(asleep.owner.device, asleep.size, now, at.time_ns);
     }
 
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
@@ -123,7 +113,6 @@ impl<W: Write> Observer for Recorder<'_, W> {
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let ordinal = self.tick(at);
-        self.found.ooms.insert(device, ordinal);
         self.fatal_at(oom.offset, ordinal);
         self.mark("oom", device.0, oom.size, None);
     }
@@ -144,7 +133,6 @@ impl<W: Write> Observer for Recorder<'_, W> {
     fn on_history_gap(&mut self, at: &Stamped) {
         // Frees may be among the missing events: nothing is known to be live after the gap.
         let ordinal = self.tick(at);
-        self.end_flushes(None);
         self.close_all(Some(ordinal));
         self.roles.observer().on_history_gap(at);
         self.take_roles();

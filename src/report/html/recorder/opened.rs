@@ -74,7 +74,6 @@ mod tests {
             paused: 0,
             continues: false,
             maker: 0,
-            slept: false,
         }
     }
 

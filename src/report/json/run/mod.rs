@@ -18,7 +18,7 @@ use crate::analysis::leaks::Leak;
 
 pub use job::{CardRecord, Ended, FailureRecord, JobRecord, WorstLeak};
 pub use process::{DeviceRecord, OomRecord, ProcessRecord};
-pub use read::{Judged, RunRecords, read};
+pub use read::{Judged, RunRecords, read, worth_reading};
 
 pub const SCHEMA: &str = "vramtrace.run/2";
 

@@ -7,7 +7,7 @@ use crate::analysis::ranks::{ProcessFigures, failed, read_within};
 use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, parallel};
 use crate::trace::Trace;
 
-/// Most processes of a longer run that are read in full.
+/// Most failed processes of a long run that are worth their reading.
 const MOST_FAILED: usize = 8;
 
 /// The lines of a run.
@@ -30,7 +30,7 @@ pub struct Judged<'l> {
 /// highest peak, up to so many bytes: the others have their summaries, and the lines say so.
 pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: Ended) -> RunRecords {
     let ranks = read_within(traces, most_bytes, &|_, _| {});
-    let mut chosen = chosen(traces, &ranks, most_bytes);
+    let mut chosen = worth_reading(traces, &ranks, most_bytes);
     // What failed comes first.
     chosen.sort_by_key(|index| (ranks[*index].end(), *index));
     let mut sum = 0u64;
@@ -61,8 +61,9 @@ pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: Ended) -> 
     RunRecords { processes, job }
 }
 
-/// The processes to be read in full.
-fn chosen(traces: &[Trace], ranks: &[ProcessFigures], most_bytes: u64) -> Vec<usize> {
+/// Indexes of the processes to be read in full, in order: of a run with more than `most_bytes` of traces those that failed,
+/// and the one with the highest peak. The others have their summaries.
+pub fn worth_reading(traces: &[Trace], ranks: &[ProcessFigures], most_bytes: u64) -> Vec<usize> {
     if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= most_bytes {
         return (0..traces.len()).collect();
     }

@@ -11,7 +11,6 @@ mod wording;
 pub use full::{OomOptions, text};
 pub use list::{none, none_of, others};
 pub(in crate::report) use short::cause;
-pub(in crate::report) use short::limit_in_words;
 pub(super) use short::where_and_limit;
 pub(in crate::report) use short::{fatal, fatal_of};
 pub use swallowed::swallowed;

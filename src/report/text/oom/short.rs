@@ -69,7 +69,7 @@ pub(crate) fn where_and_limit(fatal: &PostMortem) -> String {
 }
 
 /// `under your cap of 14.44 GiB`, `on a full card`.
-pub(crate) fn limit_in_words(fatal: &PostMortem) -> String {
+fn limit_in_words(fatal: &PostMortem) -> String {
     match fatal.oom.refusal.map(|at| at.refused) {
         Some(refused) if refused.by == RefusedBy::Group => {
             format!("under your group's cap of {}", units::limit(refused.limit))
