@@ -170,8 +170,8 @@ test("a click on a step pins what is allocated at most in it, not a plateau of t
     const click = async (number, shift) => {
       const [x, y] = await tab.evaluate((number) => {
         const { timeline, page } = window.vramtrace;
-        const [, from, to] = page.model.page.steps.find(([one]) => one === number);
-        const at = (page.model.time[from] + page.model.time[to]) / 2;
+        const { begin_s: from, end_s: to } = page.model.page.steps.find((one) => one.number === number);
+        const at = ((from + to) / 2) * 1e9;
         const { plot } = timeline.scale;
         return [timeline.scale.x(at), plot.bottom + 6];
       }, number);

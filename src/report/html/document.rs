@@ -18,6 +18,7 @@ use crate::analysis::fits::{Answer, Question, answer, marked_recordings};
 use crate::analysis::leaks::{Leak, Suppressions};
 use crate::analysis::oom::{Advice, Oom, PostMortem, UsedSum, advice};
 use crate::analysis::roles::Role;
+use crate::analysis::steps::{Step, Steps};
 use crate::analysis::{Places, Process};
 use crate::report::json::frag::FragFacts;
 use crate::report::oom::fits_in_words;
@@ -92,6 +93,8 @@ struct ProcessPage {
     leaks: Vec<Leak>,
     /// Why symbols could not be read.
     problems: Vec<String>,
+    /// The iterations of a training, the first [`STEPS`].
+    steps: Vec<Step>,
 }
 
 /// One failure, at its moment, with the keys of `vramtrace oom --json`.
@@ -120,9 +123,10 @@ struct Try {
     copy: Option<String>,
 }
 
-/// The most entries of each list in the facts of a device, and the most leaks of a process.
+/// The most entries of each list in the facts of a device, and the most leaks and steps of a process.
 const TOP: usize = 10;
 const LEAKS: usize = 50;
+const STEPS: usize = 20_000;
 
 /// Writes the page of a run.
 pub fn write(run: &mut PageRun, out: &mut dyn Write) -> io::Result<()> {
@@ -183,6 +187,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
     leaks.truncate(LEAKS);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
+    let steps = process.steps.as_ref().map(Steps::steps).unwrap_or_default();
     ProcessPage {
         name: name.to_string(),
         imported_from: process.definitions.imported_from().map(str::to_string),
@@ -199,6 +204,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
         frag: frag.into_iter().map(|one| json::frag::facts(one, trace.header())).collect(),
         leaks,
         problems: symbols.problems().to_vec(),
+        steps: steps.iter().take(STEPS).cloned().collect(),
     }
 }
 

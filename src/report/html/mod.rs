@@ -21,7 +21,6 @@ mod recorder;
 mod records;
 mod second_pass;
 mod sleeping;
-mod steps;
 mod sums;
 mod tables;
 #[cfg(test)]

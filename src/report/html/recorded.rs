@@ -8,7 +8,6 @@ use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId};
 
 use super::phases::PagePhases;
-use super::steps::PageStep;
 
 /// The owner of a block, of an allocation or of memory that the driver took: its stack, kind and device.
 pub(super) type Owner = (StackId, OwnerKind, DeviceId);
@@ -75,8 +74,6 @@ pub(super) struct Recorded {
     #[serde(skip)]
     pub owners: IndexSet<Owner, FxBuildHasher>,
     pub phases: PagePhases,
-    /// The steps of a training.
-    pub steps: Vec<PageStep>,
     pub marks: Vec<PageMark>,
     /// There were more marks than the page holds.
     pub more_marks: bool,

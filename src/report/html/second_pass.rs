@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use super::LIMIT;
 use super::recorded::Recorded;
 use super::recorder::Recorder;
-use super::steps::StepOrdinals;
 use crate::analysis::Moment;
 use crate::analysis::frag::{Frag, FragAt};
 use crate::analysis::leaks::{Leaks, Suppressions, Watched};
@@ -59,9 +58,8 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     visitors.extend(frags.as_mut().map(|frags| frags as &mut dyn Visitor));
     visitors.extend(rests.as_mut().map(|rests| rests as &mut dyn Visitor));
     let finder = process.role_finder(trace);
-    let steps = StepOrdinals::new(process.steps.as_ref());
     let out = io::BufWriter::new(out);
-    let mut recorder = Recorder::new(definitions, &finder, lumped_below, steps, fatal, out);
+    let mut recorder = Recorder::new(definitions, &finder, lumped_below, fatal, out);
     trace.visit_to_end(definitions, &mut visitors, &mut recorder);
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;

@@ -88,7 +88,6 @@ fn nothing_of_a_trace_is_markup() {
 #[test]
 fn small_blocks_are_lumped_where_there_are_too_many() {
     use super::recorder::Recorder;
-    use super::steps::StepOrdinals;
     use crate::replay::Until;
 
     let mut builder = TraceBuilder::new();
@@ -106,14 +105,7 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     let symbols = Symbols::of_all(&definitions, trace.header());
     let roles = RoleFinder::new(&trace, &definitions, &symbols);
     let read = |below| {
-        let mut recorder = Recorder::new(
-            &definitions,
-            &roles,
-            below,
-            StepOrdinals::default(),
-            Vec::new(),
-            Vec::new(),
-        );
+        let mut recorder = Recorder::new(&definitions, &roles, below, Vec::new(), Vec::new());
         trace.replay_until(&definitions, Until::End, &mut recorder, &mut |_, _| {});
         recorder.finish().unwrap()
     };

@@ -5,7 +5,7 @@ import type { Document as Fits } from "./generated/fits.ts";
 import type { Document as Frag } from "./generated/frag.ts";
 import type { Document as Leaks } from "./generated/leaks.ts";
 import type { Explained, ListedOom } from "./generated/oom.ts";
-import type { Document as Report } from "./generated/report.ts";
+import type { Document as Report, Step as StepFacts } from "./generated/report.ts";
 
 export type ProcessFacts = Report["processes"][number];
 export type FragFacts = Frag["devices"][number];
@@ -76,8 +76,7 @@ export interface ProcessPage {
     more: boolean;
     moments: [string, number][];
   };
-  /** Number, first and last ordinal, and `skipped` or `unfinished` or nothing. */
-  steps: [number, number, number, string][];
+  steps: StepFacts[];
   marks: Mark[];
   more_marks: boolean;
   gaps: [number, number][];

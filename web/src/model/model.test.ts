@@ -55,7 +55,7 @@ test("steps have the first row below the timeline, phases the rows below", () =>
   const model = made();
   const page = {
     ...model.page,
-    steps: [[1, 1, 3, ""], [2, 4, 6, "unfinished"]],
+    steps: [{ number: 1, state: "whole", begin_s: 1e-8, end_s: 3e-8 }, { number: 2, state: "unfinished", begin_s: 4e-8, end_s: 6e-8 }],
     phases: { names: [[0, "forward"]], ranges: [[1, 2, 3, 0]], more: false, moments: [] },
   } as unknown as ProcessPage;
   const { lanes } = new Model(model.stream, page, model.facts, 0);

@@ -66,10 +66,11 @@ export interface Lane {
 }
 
 /** Steps in a row of their own, phases below it; in the order in which they begin. */
-function lanes({ steps, phases }: ProcessPage): Lane[] {
+function lanes({ steps, phases }: ProcessPage, at: (ns: number) => number): Lane[] {
   const below = steps.length > 0 ? 1 : 0;
-  const all = steps.map(([number, from, to, state]) => ({
-    name: `step ${number}${state && `, ${state}`}`, short: `${number}`, from, to, depth: 0,
+  const all = steps.map(({ number, state, begin_s: from, end_s: to }) => ({
+    name: `step ${number}${state === "whole" ? "" : `, ${state}`}`, short: `${number}`,
+    from: at(Math.round(from * 1e9)), to: at(Math.round(to * 1e9)), depth: 0,
   }));
   const marked = phases.ranges.map(([phase, from, to, depth]) => {
     const name = phases.names[phase - 1]?.[1] ?? "?";
@@ -94,11 +95,11 @@ export class Model {
     readonly facts: ProcessFacts,
     readonly device: number,
   ) {
-    this.lanes = lanes(page);
     this.blocks = stream.blocks;
     this.memory = stream.memory;
     this.last = stream.last;
     this.time = stream.time;
+    this.lanes = lanes(page, (ns) => this.at(ns));
     this.owned = Uint8Array.from(page.owners, (owner) => (owner[2] === device ? 1 : 0));
     for (let field = 0; field < FIELDS; field++) this.sums.push(this.steps(field));
     this.changes = this.ordered();

@@ -18,7 +18,6 @@ use super::lumped::Lumped;
 use super::recorded::{MOST_MARKS, Owner, OwnerKind, PageMark, Recorded};
 use super::records::{Open, Records};
 use super::sleeping::Mapped;
-use super::steps::StepOrdinals;
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{ByDevice, Key, Live};
@@ -50,7 +49,6 @@ pub(super) struct Recorder<'d, W: Write> {
     known_roles: Vec<Allocation>,
     ended: Ended,
     sums: ByDevice<Sums>,
-    steps: StepOrdinals<'d>,
     /// Offsets in the trace of the failures with which the run ended.
     fatal: Vec<u64>,
     /// The offset in the trace of the last event that got an ordinal.
@@ -68,7 +66,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         definitions: &'d Definitions,
         roles: &'d RoleFinder,
         below: u64,
-        steps: StepOrdinals<'d>,
         fatal: Vec<u64>,
         out: W,
     ) -> Recorder<'d, W> {
@@ -86,7 +83,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             known_roles: Vec::new(),
             ended: Ended::default(),
             sums: ByDevice::default(),
-            steps,
             fatal,
             offset: None,
             ordinal: 0,
@@ -103,7 +99,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.write_ended();
         std::mem::take(&mut self.lumped).write(&mut self.records);
         self.found.phases.close(self.ordinal);
-        self.found.steps = self.steps.finish(self.ordinal);
         self.found.last = self.ordinal;
         for (device, sums) in &self.sums {
             self.found.peaks.extend(sums.peak.map(|ordinal| (device.0, ordinal)));
@@ -117,7 +112,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         if self.offset != Some(at.offset) {
             self.offset = Some(at.offset);
             self.ordinal += 1;
-            self.steps.tick(at.offset, self.ordinal);
             // Time stamps of different threads may go back slightly.
             let time = (at.time_ns >> 6).max(self.time);
             self.records.columns.push(FrameKind::Ticks, &[time - self.time]);
