@@ -7,7 +7,7 @@ use vramtrace_reader::analysis::diff::{DeviceUse, Difference, Usage, compare};
 use vramtrace_reader::analysis::{Level, Moment, RolesOf};
 use vramtrace_reader::files;
 use vramtrace_reader::report::json::diff::{DiffReport, SCHEMA};
-use vramtrace_reader::report::text::diff::{markdown, percent, signed, text};
+use vramtrace_reader::report::text::diff::{percent, signed, text};
 
 use super::output::Output;
 use super::page::label;
@@ -31,7 +31,7 @@ Examples:
   vramtrace diff after.vtrace --against before.vtrace  the same, as in `report`
   vramtrace diff train.vtrace --at 10 --vs 60          two moments of one run
   vramtrace diff --save base.json train.vtrace         a baseline for runs to come
-  vramtrace diff --baseline base.json --tolerance 3% train.vtrace --format markdown"
+  vramtrace diff --baseline base.json --tolerance 3% train.vtrace"
 )]
 pub struct Args {
     /// BEFORE and AFTER; AFTER alone with --against or --baseline, one with --save or --vs. Traces,
@@ -71,8 +71,6 @@ pub struct Args {
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Format {
     Text,
-    /// Tables for a comment on a change
-    Markdown,
     /// Facts for programs (schema vramtrace.diff/1)
     Json,
 }
@@ -213,15 +211,9 @@ fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome 
     let tolerance = args.tolerance.or(args.baseline.is_some().then_some(TOLERANCE));
     let failures: Vec<String> =
         differences.iter().filter_map(|difference| failure(difference, tolerance?)).collect();
-    let verdict = match (tolerance, failures.first()) {
-        (None, _) => "what changed".to_string(),
-        (Some(part), None) => format!("no device grew by more than {}", percent_of(part)),
-        (Some(_), Some(first)) => first.clone(),
-    };
     let shown = [names[0].as_str(), names[1].as_str()];
     match args.format {
         Format::Text => print_text(&text(differences, shown, args.top))?,
-        Format::Markdown => print(&markdown(differences, shown, &verdict, args.top))?,
         Format::Json => print(&json(&DiffReport {
             schema: SCHEMA,
             before: &names[0],

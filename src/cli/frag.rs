@@ -5,7 +5,7 @@ use vramtrace_reader::analysis::frag::{Frag, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
-use vramtrace_reader::report::text::frag::{FragOptions, text};
+use vramtrace_reader::report::text::frag::text;
 
 use super::select::{DeviceArgs, Input, ProcessArgs, traces};
 use super::{by_device, moment};
@@ -37,16 +37,10 @@ pub struct Args {
     /// How many holders to list of each device
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// How many segments to draw of each device
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    rows: usize,
     /// Print JSON (schema vramtrace.frag/1)
     #[arg(long)]
     json: bool,
 }
-
-/// Width of the output where stdout is not a terminal.
-const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
     let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
@@ -87,10 +81,9 @@ pub fn run(args: Args) -> Outcome {
         print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
-    let width = console::width().unwrap_or(COLUMNS);
-    let shown = FragOptions { at: args.at, top: args.top, rows: args.rows, width };
-    let text =
-        |(input, frag): &(&Input, Frag)| text(&input.name, frag, input.trace.header(), shown);
+    let text = |(input, frag): &(&Input, Frag)| {
+        text(&input.name, frag, input.trace.header(), args.at, args.top)
+    };
     let parts: Vec<String> = all.iter().map(text).collect();
     console::print_text(&parts.join("\n"))?;
     Ok(DONE)

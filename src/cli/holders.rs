@@ -5,8 +5,7 @@ use vramtrace_reader::analysis::{
     GroupBy, Holder, Level, Moment, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
 };
 use vramtrace_reader::report::json::holders::{HoldersReport, SCHEMA, not_known};
-use vramtrace_reader::report::text::holders::{ListingOptions, listing};
-use vramtrace_reader::report::text::merged;
+use vramtrace_reader::report::text::holders::{ListingOptions, listing, merged_table};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
@@ -137,7 +136,7 @@ fn holders_of(all: &[Found]) -> Vec<Vec<Holder>> {
 /// The holders of all processes, merged.
 fn of_run(all: &[Found], how: ListingOptions) -> String {
     let merged = merge(&holders_of(all), how.by);
-    let who: Vec<merged::Named> =
+    let who: Vec<_> =
         all.iter().map(|of| (&of.process.header, of.process.trace.as_path())).collect();
     let bytes = merged.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
     if merged.is_empty() {
@@ -149,7 +148,7 @@ fn of_run(all: &[Found], how: ListingOptions) -> String {
         "{processes} processes, {}{each}: {}\n{}",
         how.when,
         size(bytes),
-        merged::table(&merged, &who, "", how)
+        merged_table(&merged, &who, "", how)
     )
 }
 

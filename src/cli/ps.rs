@@ -7,7 +7,7 @@ use vramtrace_reader::facts;
 use vramtrace_reader::report::json::ps::{
     GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
-use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
+use vramtrace_reader::report::text::layout::{BAD, Table, paint_if};
 use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
 use crate::console::{message, print};
@@ -124,8 +124,8 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
     if processes.is_empty() {
         return "no recorded process of this user is running\n".into();
     }
-    let mut table = Table::new(0, "rlrrrrrl");
-    table.head(&["pid", "device", "live", "peak", "counted", "cap", "refused", "command"]);
+    let titles = ["pid", "device", "live", "peak", "counted", "cap", "refused", "command"];
+    let mut table = Table::titled(0, "rlrrrrrl", &titles);
     for process in processes {
         let note = match process.state {
             _ if !process.off_by.is_empty() => " (recording off)",
@@ -136,9 +136,9 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
             process.group.as_ref().map(|name| format!(" [{}]", clean(name))).unwrap_or_default();
         let command = format!("{}{group}{note}", shorten(&clean(&process.command()), 50));
         if process.devices.is_empty() {
-            let dash = || (String::from("-"), PLAIN);
-            let pid = (process.pid.to_string(), PLAIN);
-            table.styled([pid, dash(), dash(), dash(), dash(), dash(), dash(), (command, PLAIN)]);
+            let dash = || String::from("-");
+            let pid = process.pid.to_string();
+            table.row([pid, dash(), dash(), dash(), dash(), dash(), dash(), command]);
             continue;
         }
         for (n, device) in process.devices.iter().enumerate() {
@@ -153,15 +153,15 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
                 u8::MAX => "?".into(),
                 ordinal => format!("cuda:{ordinal}"),
             };
-            table.styled([
-                (first(process.pid.to_string()), PLAIN),
-                (ordinal, PLAIN),
-                (gib(device.live), PLAIN),
-                (gib(device.peak), PLAIN),
-                (gib(device.counted), PLAIN),
-                (cap, PLAIN),
-                (count(refused), if refused > 0 { BAD } else { PLAIN }),
-                (first(command.clone()), PLAIN),
+            table.row([
+                first(process.pid.to_string()),
+                ordinal,
+                gib(device.live),
+                gib(device.peak),
+                gib(device.counted),
+                cap,
+                paint_if(refused, BAD, count(refused)),
+                first(command.clone()),
             ]);
         }
     }
@@ -169,8 +169,8 @@ fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
     if groups.is_empty() {
         return out;
     }
-    let mut table = Table::new(0, "lrrrl");
-    table.head(&["group", "counted", "cap", "processes", "device"]);
+    let titles = ["group", "counted", "cap", "processes", "device"];
+    let mut table = Table::titled(0, "lrrrl", &titles);
     for group in groups {
         for (_, device) in &group.devices {
             let cap = device.limit.map_or("-".into(), |limit| cap_text(device.counted, limit));

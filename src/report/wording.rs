@@ -1,6 +1,6 @@
 //! Names and formatted figures that several reports use.
 
-use vramtrace_format::{Cause, DeviceId, StopReason, SwitchedBy};
+use vramtrace_format::{DeviceId, StopReason, SwitchedBy};
 
 use crate::replay::{InUse, OffSpan, State, Stop};
 use crate::trace::{Definitions, DeviceInfo};
@@ -47,28 +47,16 @@ pub fn switched_by(by: SwitchedBy) -> &'static str {
 /// How many times without recording are listed.
 const OFF_LISTED: usize = 3;
 
-/// That samples were recorded, how many, and what that means. Empty where all blocks were.
-pub fn sampling_lines(state: &State) -> Vec<String> {
-    let Some(sampling) = state.sampling else { return Vec::new() };
-    let mut lines = vec![match sampling.rate_bytes {
-        0 => "samples of PyTorch's blocks were recorded;".to_string(),
-        rate => format!(
-            "samples of PyTorch's blocks were recorded, one for each {} of blocks on average;",
-            size(rate)
-        ),
-    }];
-    lines
-        .push("  totals are exact, bytes of its lines are estimates ± their standard error".into());
-    if sampling.highest_rate_bytes > sampling.least_rate_bytes {
-        let share = |millionths: u32| f64::from(millionths) / 1e4;
-        lines.push(format!(
-            "  fewer than the one for {} of the start: the recorder took {:.2} % of the time, above {} %",
-            size(sampling.least_rate_bytes),
-            share(sampling.cost_share),
-            share(sampling.bound_share),
-        ));
-    }
-    lines
+/// That samples were recorded, how many, and what that means. `None` where all blocks were.
+pub fn sampling(state: &State) -> Option<String> {
+    let each = match state.sampling?.rate_bytes {
+        0 => String::new(),
+        rate => format!(", one for each {} of blocks on average", size(rate)),
+    };
+    Some(format!(
+        "samples of PyTorch's blocks were recorded{each}: totals are exact, bytes of its lines are estimates ± their \
+         standard error"
+    ))
 }
 
 /// The times in which the recording was switched off, and what that means.
@@ -80,18 +68,15 @@ pub fn off_lines(off: &[OffSpan], running: bool) -> Vec<String> {
             (None, false) => "to the end".to_string(),
         };
         let end = if span.until_end { ", the end" } else { "" };
-        let by = switched_by(span.by);
-        format!("the recording was off from {} {until}{end} ({by})", seconds(span.from_ns))
+        let (from, by) = (seconds(span.from_ns), switched_by(span.by));
+        format!(
+            "the recording was off from {from} {until}{end} ({by}): events of that time are missing; its totals and \
+             refusals are counted, and a cap went on"
+        )
     };
-    let mut lines: Vec<String> = off.iter().take(OFF_LISTED).map(line).collect();
-    if let Some(more) = off.len().checked_sub(OFF_LISTED + 1) {
-        let more = several(more as u64 + 1, "time");
-        lines.push(format!("  and {more} more"));
-    }
-    if !lines.is_empty() {
-        lines.push("  events of that time are missing; its totals and refusals are counted, and a cap went on".into());
-    }
-    lines
+    let more = off.len().saturating_sub(OFF_LISTED) as u64;
+    let more = (more > 0).then(|| format!("it was off {} more", several(more, "time")));
+    off.iter().take(OFF_LISTED).map(line).chain(more).collect()
 }
 
 /// What the headline of a process's memory counts.
@@ -146,16 +131,6 @@ pub fn described(info: Option<&DeviceInfo>, id: DeviceId) -> String {
     }
 }
 
-/// A raw stream handle: by name if it is a predefined one, else in hexadecimal.
-pub fn stream(handle: u64) -> String {
-    match handle {
-        0 => "default".to_string(),
-        1 => "legacy".to_string(),
-        2 => "per-thread".to_string(),
-        handle => format!("{handle:#x}"),
-    }
-}
-
 /// The name of a CUresult that memory functions return, or `CUresult N`.
 pub fn cuda_result(code: i32) -> String {
     let name = match code {
@@ -178,20 +153,6 @@ pub fn cuda_result(code: i32) -> String {
         code => return format!("CUresult {code}"),
     };
     name.to_string()
-}
-
-/// What the driver allocated memory for, in a word or two.
-pub fn cause_words(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Modules => "modules",
-        Cause::LocalMemory => "local memory",
-        Cause::Heap => "heap of kernels",
-        Cause::Streams => "streams",
-        Cause::Graphs => "graphs",
-        Cause::Sharing => "sharing",
-        Cause::Context => "context, later",
-        Cause::Other => "driver's own",
-    }
 }
 
 /// A duration in the unit that suits it: `1.5 ms`, `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.
@@ -224,10 +185,5 @@ mod tests {
         let text = [0, 1_500_000, 9_000_000_000, 750_000_000_000, 11_520_000_000_000].map(age);
         assert_eq!(text, ["0 s", "1.5 ms", "9.0 s", "12.5 min", "3.2 h"]);
         assert_eq!(age(5 * 86_400_000_000_000), "5.0 days");
-    }
-
-    #[test]
-    fn streams_by_name() {
-        assert_eq!([0, 2, 0xabc].map(stream), ["default", "per-thread", "0xabc"]);
     }
 }

@@ -37,7 +37,7 @@ pub enum GroupBy {
 }
 
 /// Memory of one device that stacks with the same line, function, library, frames or role hold.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holder {
     pub bytes: u64,

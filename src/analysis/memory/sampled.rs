@@ -66,9 +66,6 @@ pub struct SampledLevel {
     pub highest_bytes: u64,
     /// At the highest sample, largest first.
     pub holders: Vec<SampledHolder>,
-    /// The same by library.
-    #[serde(skip)]
-    pub libraries: Vec<Holder>,
     /// The stacks that are not told apart, their bytes at the highest sample, and their growth in this time.
     pub other_stacks: u64,
     pub other_bytes: u64,
@@ -106,11 +103,8 @@ impl SampledMoment {
                 let owner = Owner { of_cache, ..Owner::of_memory(device, holder.stack) };
                 holdings.add(owner, Held { bytes: holder.highest, count: 1, ..Held::default() });
             }
-            let by = |by| {
-                let mut holders = classifier.holders(&holdings, by);
-                holders.retain(|holder| holder.bytes > 0);
-                holders
-            };
+            let mut holders = classifier.holders(&holdings, GroupBy::Line);
+            holders.retain(|holder| holder.bytes > 0);
             let line = |holder: Holder| SampledHolder {
                 bytes: holder.bytes,
                 library: holder.library,
@@ -120,8 +114,7 @@ impl SampledMoment {
                 level: if of_framework { "tensor" } else { "driver" },
                 lowest_bytes: figures.lowest,
                 highest_bytes: figures.highest,
-                holders: by(GroupBy::Line).into_iter().map(line).collect(),
-                libraries: by(GroupBy::Library),
+                holders: holders.into_iter().map(line).collect(),
                 other_stacks: figures.other_stacks,
                 other_bytes: figures.other_highest,
                 other_grew_bytes: figures.other_grew,

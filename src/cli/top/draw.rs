@@ -51,8 +51,8 @@ pub fn draw(frame: &mut Frame, state: &State) {
 pub fn text(state: &State) -> String {
     let mut out = String::new();
     if !state.cards.is_empty() {
-        let mut cards = layout::Table::new(0, "lrrrrrr");
-        cards.head(&["card", "in use", "of", "util", "counted", "cap", "refused"]);
+        let titles = ["card", "in use", "of", "util", "counted", "cap", "refused"];
+        let mut cards = layout::Table::titled(0, "lrrrrrr", &titles);
         for card in state.cards.values() {
             let cap = card.caps().map_or("-".into(), gib);
             let used = card.facts.as_ref().map_or("?".into(), |facts| gib(facts.used));
@@ -72,8 +72,8 @@ pub fn text(state: &State) -> String {
         return format!("{out}{NO_PROCESS}\n");
     }
     let sides = COLUMNS.iter().map(|column| if column.is_number { 'r' } else { 'l' });
-    let mut table = layout::Table::new(0, &sides.collect::<String>());
-    table.head(&COLUMNS.each_ref().map(|column| column.heading));
+    let titles = COLUMNS.each_ref().map(|column| column.heading);
+    let mut table = layout::Table::titled(0, &sides.collect::<String>(), &titles);
     for row in rows {
         table.row(COLUMNS.each_ref().map(|column| shorten(&column.cell(row), 60)));
     }

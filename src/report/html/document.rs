@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 
-use anstream::adapter::strip_str;
 use base64::engine::general_purpose::STANDARD;
 use base64::write::EncoderWriter;
 use flate2::Compression;
@@ -195,7 +194,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
         has_stacks: !process.definitions.stacks().is_empty(),
         program: Places::of(&process.header).program().to_string(),
         ended: text::verdict::ended(process, no_leak),
-        verdict: strip_str(&text::oom::fatal(process)).to_string(),
+        verdict: text::oom::of_page(process),
         failures: process.fatal.iter().map(|one| failure(one, &recorded)).collect(),
         tables: tables(&recorded.owners, &symbols, &process.header),
         kinds: OwnerKind::all(),

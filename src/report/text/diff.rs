@@ -1,6 +1,6 @@
-//! The output of `vramtrace diff`: as text and as Markdown.
+//! The text of `vramtrace diff`.
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
+use super::layout::{BAD, BOLD, DIM, Table, line, paint, section};
 use crate::analysis::diff::{Change, Difference, LineChange};
 use crate::units::{clean, count, size};
 
@@ -54,79 +54,32 @@ fn changed_lines(of: &Difference, top: usize) -> (Vec<&LineChange>, Option<Strin
 pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String {
     let mut out = format!("before  {}\nafter   {}\n", clean(names[0]), clean(names[1]));
     for of in differences {
-        out.push_str(&format!("\n{}\n", paint(BOLD, &of.name)));
-        out.push_str(&table(
-            "",
-            sums(of).into_iter().map(|(name, change)| (name, change, String::new())),
-        ));
+        out.push_str(&section(line(0, BOLD, &of.name)));
+        out.push_str(&table("", sums(of).into_iter().map(|(name, by)| (name, by, String::new()))));
         for (title, parts) in [("by role", &of.roles), ("by library", &of.libraries)] {
             let name = |name| if str::is_empty(name) { "?" } else { name };
-            let parts =
-                changed(parts).take(top).map(|(of, change)| (name(of), change, String::new()));
-            out.push_str(&below(table(title, parts)));
+            let parts = changed(parts).take(top).map(|(of, by)| (name(of), by, String::new()));
+            out.push_str(&section(table(title, parts)));
         }
         let (lines, more) = changed_lines(of, top);
         let rows = lines.iter().map(|line| ("", line.bytes, line.name.words()));
-        out.push_str(&below(table("by line", rows)));
-        let more = match lines.is_empty() {
-            true => Some("every line holds what it held".to_string()),
-            false => more,
-        };
-        out.push_str(&more.map_or(String::new(), |more| paint(DIM, &format!("    {more}\n"))));
+        out.push_str(&section(table("by line", rows)));
+        let none = || Some("every line holds what it held".to_string());
+        let more = if lines.is_empty() { none() } else { more };
+        more.iter().for_each(|more| out.push_str(&line(4, DIM, more)));
     }
     out
-}
-
-fn below(table: String) -> String {
-    if table.is_empty() { table } else { format!("\n{table}") }
 }
 
 /// Rows of a name, a change and a text. Empty without rows.
 fn table<'n>(title: &str, rows: impl Iterator<Item = (&'n str, Change, String)>) -> String {
-    let mut rows = rows.peekable();
-    if rows.peek().is_none() {
-        return String::new();
-    }
-    let mut table = Table::new(4, "lrrrrl");
-    table.head(&[title, "before", "after", "change", "", ""]);
+    let mut table = Table::titled(4, "lrrrrl", &[title, "before", "after", "change", "", ""]);
     for (name, change, last) in rows {
         let [before, after, by, part] = figures(change);
-        let style = if change.bytes() > 0 { BAD } else { PLAIN };
-        let cells = [clean(name), before, after, by, part, clean(&last)];
-        let styles = [PLAIN, PLAIN, PLAIN, style, PLAIN, PLAIN];
-        table.cells(cells.into_iter().zip(styles));
+        let by = if change.bytes() > 0 { paint(BAD, &by) } else { by };
+        table.row([clean(name), before, after, by, part, clean(&last)]);
     }
     table.render()
-}
-
-/// The comparison as Markdown, for a comment on a pull request. `verdict`: the title.
-pub fn markdown(differences: &[Difference], names: [&str; 2], verdict: &str, top: usize) -> String {
-    let mut out = format!("### GPU memory: {}\n\n", cell(verdict));
-    out.push_str(&format!("before: `{}`, after: `{}`\n", cell(names[0]), cell(names[1])));
-    for of in differences {
-        out.push_str(&format!("\n**{}**\n\n", cell(&of.name)));
-        out.push_str("| | before | after | change | |\n|---|---:|---:|---:|---:|\n");
-        for (name, change) in sums(of).into_iter().chain(changed(&of.roles)) {
-            out.push_str(&format!("| {} | {} |\n", cell(name), figures(change).join(" | ")));
-        }
-        let (lines, more) = changed_lines(of, top);
-        if !lines.is_empty() {
-            out.push_str("\n| line | library | before | after | change | |\n");
-            out.push_str("|---|---|---:|---:|---:|---:|\n");
-        }
-        for line in lines {
-            let (words, library) = (cell(&line.name.words()), cell(&line.name.library));
-            let figures = figures(line.bytes).join(" | ");
-            out.push_str(&format!("| `{words}` | {library} | {figures} |\n"));
-        }
-        out.push_str(&more.map_or(String::new(), |more| format!("\n{more}\n")));
-    }
-    out
-}
-
-/// Text without the characters that end a cell or a code span.
-fn cell(text: &str) -> String {
-    clean(text).replace('|', "\\|").replace('`', "'")
 }
 
 #[cfg(test)]
@@ -161,15 +114,5 @@ mod tests {
             libraries: Vec::new(),
             lines,
         }
-    }
-
-    #[test]
-    fn markdown_keeps_its_tables_whatever_a_name_is() {
-        let bytes = Change { before: 100, after: 200 };
-        let name = LineName { function: "a|b`c\n".into(), ..LineName::default() };
-        let difference = difference(vec![LineChange { name, bytes }]);
-        let text = markdown(&[difference], ["a", "b"], "grew", 5);
-        assert!(text.contains("| `a\\|b'c?` |  | 100 B | 200 B | +100 B | +100.0 % |"), "{text}");
-        assert!(text.contains("| weights | 100 B | 200 B | +100 B | +100.0 % |"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use vramtrace_format::DeviceId;
 
-use super::layout::{DIM, PLAIN, Table, WARN, paint};
+use super::layout::{DIM, Table, WARN, paint, section};
 use crate::analysis::Process;
 use crate::analysis::engine_use::{EngineUse, SettingOption, engine_use};
 use crate::units::{clean, gib};
@@ -11,26 +11,22 @@ use crate::units::{clean, gib};
 pub(super) fn of_device(process: &Process, id: DeviceId) -> String {
     let Some(found) = engine_use(process, id) else { return String::new() };
     let title = format!("what {} got of the card at the peak", found.engine);
-    let mut table = Table::new(4, "lrl");
-    table.head(&[title.as_str()]);
-    for part in &found.parts {
-        table.row([format!("  {}", part.part), gib(part.bytes), String::new()]);
-    }
-    if found.others_bytes > 0 {
-        table.row(["  others on the card".into(), gib(found.others_bytes), String::new()]);
-    }
-    let unused = found.unused_bytes;
-    let (what, style) = match unused < 0 {
-        true => ("  missing", WARN),
-        false => ("  unused", PLAIN),
+    let mut table = Table::titled(4, "lrd", &[&title]);
+    let mut add = |what: &str, bytes: String, of: String| {
+        table.row([format!("  {what}"), bytes, of]);
     };
-    let of = format!("of {}", gib(found.limit_bytes));
-    table.styled([(what.into(), PLAIN), (gib(unused.unsigned_abs()), style), (of, DIM)]);
-    let mut out = format!("\n{}", table.render());
-    for line in arithmetic(&found) {
-        out.push_str(&format!("      {line}\n"));
+    found.parts.iter().for_each(|part| add(part.part, gib(part.bytes), String::new()));
+    if found.others_bytes > 0 {
+        add("others on the card", gib(found.others_bytes), String::new());
     }
-    out
+    let (unused, of) = (found.unused_bytes, format!("of {}", gib(found.limit_bytes)));
+    let bytes = gib(unused.unsigned_abs());
+    match unused < 0 {
+        true => add("missing", paint(WARN, &bytes), of),
+        false => add("unused", bytes, of),
+    }
+    let arithmetic = arithmetic(&found).into_iter().map(|line| format!("      {line}\n"));
+    section(table.render()) + &arithmetic.collect::<String>()
 }
 
 fn arithmetic(found: &EngineUse) -> Vec<String> {

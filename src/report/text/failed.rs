@@ -1,11 +1,11 @@
 //! What ended a run of several processes, where and why: the head of the overview.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::layout::{BAD, BOLD, DIM, WARN, paint};
-use super::oom;
+use super::layout::{BAD, PLAIN, WARN, paint};
+use super::oom::{self, labelled, next};
 use crate::analysis::Process;
-use crate::analysis::ranks::{DeviceFigures, Failed, ProcessEnd, ProcessFigures};
+use crate::analysis::ranks::{Failed, ProcessEnd, ProcessFigures};
 use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
@@ -37,40 +37,36 @@ pub(super) fn head(
     let rank = &processes[cause.index];
     let headers = processes.iter().map(|process| &process.header);
     let given = shell::of_process(given, &rank.header, &rank.trace, headers);
-    let also = match others {
-        [] => String::new(),
-        _ => format!("{}   {}\n", paint(BOLD, "ALSO"), also(processes, cause, others)),
-    };
-    let name = rank.name();
+    let also = labelled("also", PLAIN, also(processes, cause, others).as_slice());
     if let Some(process) = first.filter(|process| !process.fatal.is_empty()) {
-        return oom::fatal_of(process, &format!(" {name}"), &given, &also);
+        return oom::fatal_of(process, &given, &also);
     }
-    let at_ns = cause.unix_ns.saturating_sub(rank.header.start_unix_ns);
+    let at = seconds(cause.unix_ns.saturating_sub(rank.header.start_unix_ns));
     let (title, how, command) = match cause.end {
-        ProcessEnd::OutOfMemory => (paint(BAD, "OUT OF MEMORY"), "", "oom"),
+        ProcessEnd::OutOfMemory => (paint(BAD, oom::TITLE), "", "oom"),
         _ => (paint(WARN, "CUT OFF"), ": killed, crashed or left by _exit", "report"),
     };
-    let (at, live) = (seconds(at_ns), size(rank.sum(|device: &DeviceFigures| device.live_bytes)));
-    let next = paint(DIM, &format!("NEXT   vramtrace {command}{given}"));
-    format!("\n{title}  {name} at {at}{how}, with {live} live at the end\n{also}{next}\n")
+    let (name, live) = (rank.name(), size(rank.sum(|device| device.live_bytes)));
+    let next = next(command, &given);
+    format!("\n{title}  {name} at {at}{how}, with {live} live at the end\n{also}{next}")
 }
 
-/// `ranks 0, 2 cut off 0.5 to 0.7 s later`, for each kind of end.
-fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> String {
-    let mut ends: Vec<ProcessEnd> = others.iter().map(|one| one.end).collect();
-    ends.sort_unstable();
-    ends.dedup();
-    let one = |end: &ProcessEnd| {
-        let all: Vec<&Failed> = others.iter().filter(|one| one.end == *end).collect();
+/// `ranks 0, 2 cut off 0.5 to 0.7 s later`, for each kind of end. `None`: no other failed.
+fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> Option<String> {
+    let ends: BTreeSet<ProcessEnd> = others.iter().map(|one| one.end).collect();
+    let one = |end: ProcessEnd| {
+        // Sorted by time.
+        let all: Vec<&Failed> = others.iter().filter(|one| one.end == end).collect();
         let who = all.iter().map(|one| &processes[one.index]);
         let who = names::several(who.map(|rank| (&rank.header, rank.trace.as_path())));
-        // Sorted by time.
-        let [first, last] =
-            [all.first(), all.last()].map(|one| one.map_or(String::new(), |one| apart(cause, one)));
-        let times = if first == last { first } else { format!("{first} to {last}") };
+        let times = match [apart(cause, all[0]), apart(cause, all[all.len() - 1])] {
+            [first, last] if first == last => first,
+            [first, last] => format!("{first} to {last}"),
+        };
         format!("{who} {} {times}", end.words())
     };
-    ends.iter().map(one).collect::<Vec<_>>().join("; ")
+    let all: Vec<String> = ends.into_iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// `1.5 s later`.

@@ -1,9 +1,8 @@
 //! The text of `vramtrace fits`.
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, line, paint, section};
 use crate::analysis::fits::{
-    Answer, Interval, Predicted, Question, RecordedRun, SettingAnswer, Verdict, answer, describe,
-    marked_recordings,
+    Answer, Question, RecordedRun, SettingAnswer, Verdict, answer, describe, marked_recordings,
 };
 use crate::trace::Trace;
 use crate::units::{clean, gib, size};
@@ -12,34 +11,33 @@ use crate::units::{clean, gib, size};
 pub fn text(answer: &Answer) -> String {
     let mut out = format!("{}\n", short(answer));
     for recorded in &answer.recorded {
-        out.push_str(&format!("  {}\n", of_recording(recorded)));
+        out.push_str(&line(2, PLAIN, &of_recording(recorded)));
     }
-    if !answer.settings.is_empty() && answer.has_verdict() {
-        out.push('\n');
-        out.push_str(&settings(answer));
+    if answer.has_verdict() {
+        out.push_str(&section(settings(answer)));
     }
     for setting in &answer.settings {
-        if let Some(why) = &setting.forbidden {
-            let text = format!("  unsafe  {}: {}", setting.setting, clean(why));
-            out.push_str(&format!("{}\n", paint(WARN, &text)));
-        }
+        out.push_str(&unsafe_setting(&setting.setting, setting.forbidden.as_deref()));
     }
-    if !answer.predicted.is_empty() {
-        out.push('\n');
-        out.push_str(&predictions(answer));
-    }
+    out.push_str(&section(predictions(answer)));
     out.push('\n');
-    for caveat in &answer.caveats {
-        out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
-        out.push('\n');
-    }
-    out
+    out + &notes(&answer.caveats)
+}
+
+/// Why a setting of the allocator must not be used. Empty without a reason.
+pub(super) fn unsafe_setting(name: &str, why: Option<&str>) -> String {
+    why.map_or(String::new(), |why| line(2, WARN, &format!("unsafe  {name}: {}", clean(why))))
+}
+
+/// What a prediction leaves out.
+pub(super) fn notes(caveats: &[String]) -> String {
+    caveats.iter().map(|caveat| line(2, DIM, &format!("Note: {caveat}."))).collect()
 }
 
 /// The answer in one line.
 pub fn short(answer: &Answer) -> String {
     match headline(answer) {
-        Some(line) => format!("{}\n", paint(BOLD, &line)),
+        Some(text) => line(0, BOLD, &text),
         None => "no card is known: give --card\n".into(),
     }
 }
@@ -104,53 +102,48 @@ fn says(varied: &str, at: &str, setting: &SettingAnswer) -> String {
     }
 }
 
+/// Values between which the answer is not known.
+fn too_close(setting: &SettingAnswer) -> Option<String> {
+    setting.too_close().map(|(from, to)| match from == to {
+        true => from.to_string(),
+        false => format!("{from} to {to}"),
+    })
+}
+
 fn settings(answer: &Answer) -> String {
-    let mut table = Table::new(2, "lrrr");
-    table.head(&["setting", "fits", "too close to say", "does not fit"]);
+    let titles = ["setting", "fits", "too close to say", "does not fit"];
+    let mut table = Table::titled(2, "lrrr", &titles);
     for setting in &answer.settings {
-        let name = match setting.in_force {
-            true => format!("{} (in force)", setting.setting),
-            false => setting.setting.clone(),
-        };
-        let between = match setting.too_close() {
-            None => String::new(),
-            Some((from, to)) if from == to => from.to_string(),
-            Some((from, to)) => format!("{from} to {to}"),
-        };
+        let mark = if setting.in_force { " (in force)" } else { "" };
+        let name = format!("{}{mark}", clean(&setting.setting));
         let fails = setting.fails.map_or_else(|| "-".into(), |fails| fails.to_string());
         let fits = if setting.fits == 0 { "none".into() } else { setting.fits.to_string() };
-        table.row([clean(&name), fits, between, fails]);
+        table.row([name, fits, too_close(setting).unwrap_or_default(), fails]);
     }
     table.render()
 }
 
 fn predictions(answer: &Answer) -> String {
-    let mut table = Table::new(2, "rlrrrl");
-    table.head(&[&answer.varied, "setting", "allocated", "reserved", "interval", "verdict"]);
+    let titles = [&answer.varied, "setting", "allocated", "reserved", "interval", "verdict"];
+    let mut table = Table::titled(2, "rlrrrl", &titles);
     for predicted in &answer.predicted {
-        let (verdict, style) = verdict(predicted);
-        table.styled([
-            (predicted.value.to_string(), PLAIN),
-            (clean(&predicted.setting), PLAIN),
-            (gib(predicted.allocated.expected), PLAIN),
-            (gib(predicted.reserved.expected), PLAIN),
-            (interval(predicted.reserved), PLAIN),
-            (verdict.into(), style),
+        let reserved = predicted.reserved;
+        let verdict = predicted.verdict.map_or(String::new(), |verdict| {
+            let style = match verdict {
+                Verdict::Fits => PLAIN,
+                Verdict::DoesNotFit => BAD,
+                Verdict::TooClose => WARN,
+            };
+            paint(style, verdict.into())
+        });
+        table.row([
+            predicted.value.to_string(),
+            clean(&predicted.setting),
+            gib(predicted.allocated.expected),
+            gib(reserved.expected),
+            format!("{} to {}", size(reserved.low), size(reserved.high)),
+            verdict,
         ]);
     }
     table.render()
-}
-
-fn interval(interval: Interval) -> String {
-    format!("{} to {}", size(interval.low), size(interval.high))
-}
-
-fn verdict(predicted: &Predicted) -> (&'static str, anstyle::Style) {
-    let Some(verdict) = predicted.verdict else { return ("", PLAIN) };
-    let style = match verdict {
-        Verdict::Fits => PLAIN,
-        Verdict::DoesNotFit => BAD,
-        Verdict::TooClose => WARN,
-    };
-    (verdict.into(), style)
 }

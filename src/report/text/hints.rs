@@ -1,6 +1,6 @@
 //! The commands that a report suggests at its end.
 
-use super::layout::{DIM, paint};
+use super::layout::{DIM, line};
 use crate::analysis::fits::{MarkedTrace, marked_batches, suffices};
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::{Process, outliers};
@@ -23,69 +23,68 @@ pub fn overview_hints(
     };
     let headers = processes.iter().map(|process| &process.header);
     let one = shell::of_process(given, &process.header, &process.trace, headers);
-    let mut lines = vec![
-        (format!("vramtrace report{one}"), "one process in full"),
-        (format!("vramtrace holders{given}"), "who held it at the peaks"),
-        timeline(given),
-    ];
-    let fits = fits(marked, fitting);
-    lines.extend(fits.iter().map(|(command, what)| (command.clone(), what.as_str())));
-    aligned(lines)
-}
-
-/// The command that says which batch fits, with the answer. `None`: the marks of these traces name fewer than two.
-fn fits(marked: &[MarkedTrace], fitting: Option<&str>) -> Option<(String, String)> {
-    let paths: String =
-        marked.iter().map(|trace| format!(" {}", shell::path(trace.path))).collect();
-    let answer = fitting.unwrap_or("which batch fits on this card");
-    let command =
-        || (format!("vramtrace fits{paths}"), format!("{answer}; --card 24GiB: on another"));
-    suffices(marked).then(command)
-}
-
-/// The command that exports a timeline, and its description.
-fn timeline(given: &str) -> (String, &'static str) {
-    (format!("vramtrace export{given} --format perfetto -o timeline.pftrace"), "the timeline")
+    let mut hints = Hints::default();
+    hints.add("report", &one, "", "one process in full");
+    hints.add("holders", given, "", "who held it at the peaks");
+    hints.timeline(given);
+    hints.fits(marked, fitting);
+    hints.text()
 }
 
 /// Commands to suggest after a report on processes. `full`: the report was printed with `--full`.
 /// `given`: as in [`overview_hints`]. `fitting`: which batch fits.
 pub fn hints(processes: &[Process], full: bool, given: &str, fitting: Option<&str>) -> String {
-    let mut lines = Vec::new();
+    let mut hints = Hints::default();
     if !full {
         let rest = "kinds, refusals, libraries, the sum to nvidia-smi's figure";
-        lines.push((format!("vramtrace report{given} --full"), rest));
+        hints.add("report", given, " --full", rest);
     }
     if processes.iter().any(|process| process.peak_bytes() > 0) {
-        lines.push((format!("vramtrace report{given} --at peak"), "what was live at the peak"));
+        hints.add("report", given, " --at peak", "what was live at the peak");
     }
     if processes.iter().any(|process| process.who.is_some()) {
-        let holders = format!("vramtrace holders{given} --full");
-        lines.push((holders, "who held it at the peak, with every frame"));
+        hints.add("holders", given, " --full", "who held it at the peak, with every frame");
     }
     if !processes.is_empty() {
-        lines.push(timeline(given));
+        hints.timeline(given);
     }
-    let mut marked = Vec::new();
     if let [process] = processes
         && process.devices().any(|(_, device)| device.cache.peak_allocated.bytes > 0)
     {
         let batches = marked_batches(&process.definitions);
-        marked.push(MarkedTrace { path: &process.trace, batches });
+        hints.fits(&[MarkedTrace { path: &process.trace, batches }], fitting);
     }
-    let fits = fits(&marked, fitting);
-    lines.extend(fits.iter().map(|(command, what)| (command.clone(), what.as_str())));
-    aligned(lines)
+    hints.text()
 }
 
-/// Commands with aligned comments.
-fn aligned(lines: Vec<(String, &str)>) -> String {
-    let widest = lines.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
-    lines
-        .into_iter()
-        .map(|(command, what)| {
-            let room = " ".repeat(widest - command.chars().count());
-            format!("{}\n", paint(DIM, &format!("{command}{room}   # {what}")))
-        })
-        .collect()
+/// Commands, each with what it shows.
+#[derive(Default)]
+struct Hints(Vec<[String; 2]>);
+
+impl Hints {
+    fn add(&mut self, command: &str, given: &str, options: &str, what: &str) {
+        self.0.push([format!("vramtrace {command}{given}{options}"), what.to_string()]);
+    }
+
+    fn timeline(&mut self, given: &str) {
+        self.add("export", given, " --format perfetto -o timeline.pftrace", "the timeline");
+    }
+
+    /// The command that says which batch fits, with the answer; nothing if the marks of these traces name fewer than two.
+    fn fits(&mut self, marked: &[MarkedTrace], fitting: Option<&str>) {
+        if suffices(marked) {
+            let paths = marked.iter().map(|trace| format!(" {}", shell::path(trace.path)));
+            let answer = fitting.unwrap_or("which batch fits on this card");
+            let what = format!("{answer}; --card 24GiB: on another");
+            self.add("fits", &paths.collect::<String>(), "", &what);
+        }
+    }
+
+    /// With aligned comments.
+    fn text(self) -> String {
+        let widest = self.0.iter().map(|[command, _]| command.chars().count()).max().unwrap_or(0);
+        let hint =
+            |[command, what]: &[String; 2]| line(0, DIM, &format!("{command:widest$}   # {what}"));
+        self.0.iter().map(hint).collect()
+    }
 }

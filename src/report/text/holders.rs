@@ -1,20 +1,21 @@
 //! The text of `vramtrace holders`, and the tables of holders in other reports.
 
-use std::borrow::Cow;
+use std::path::Path;
 
 use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
-use super::layout::{BOLD, DIM, PLAIN, Table, WARN, and_more, paint};
+use super::layout::{BOLD, DIM, Table, WARN, and_more, caution, line, paint, percent, section};
 use super::options::ReportOptions;
 use super::stack::{called_from, frames, lead, words};
+use crate::analysis::ranks::MergedHolder;
 use crate::analysis::roles::Role;
 use crate::analysis::{
     GroupBy, Held, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
     pool_hint, sum_of, with_cause,
 };
-use crate::replay::{DeviceState, InUse, Peak};
+use crate::replay::{InUse, Peak};
+use crate::report::names;
 use crate::report::wording::{self, gpu_name, headline};
-use crate::symbols::FREE_CACHE_NAME;
 use crate::trace::is_this_host;
 use crate::units::{clean, count, estimate, seconds, several, size};
 
@@ -39,7 +40,9 @@ pub fn listing(
     let mut out = String::new();
     for (id, at_ns) in &who.live.at_ns {
         let here = on(holders, *id);
-        let Some(first) = here.first() else { continue };
+        if here.is_empty() {
+            continue;
+        }
         let taken = who.live.held.iter().filter(|(of, _)| of.device == *id && of.cause.is_some());
         let mut driver = Held::default();
         taken.for_each(|(_, held)| driver.add(*held));
@@ -56,17 +59,11 @@ pub fn listing(
             0 => String::new(),
             driver => format!(" and {} taken by the driver", size(driver)),
         };
-        let of = match of_device.filter(|of| of.in_nvidia_smi().is_some()) {
-            Some(of) => format!(", of {}", headline(&of)),
-            None => String::new(),
-        };
+        let of = of_device.filter(|of| of.in_nvidia_smi().is_some());
+        let of = of.map_or(String::new(), |of| format!(", of {}", headline(&of)));
         out.push_str(&format!("{}: {bytes} in {what}{by_driver}{of}\n", name(*id, *at_ns, how)));
-        out.push_str(&match first.role {
-            Some(_) => role_table(&here, "", how),
-            None => table(&here, "", how),
-        });
+        out.push_str(&table(&here, "", how));
         out.push_str(&overhead(of_device, allocated));
-        out.push_str(&later(process, *id, driver.bytes));
         out.push('\n');
     }
     // Devices of which the bytes at the peak are known, but not the holders.
@@ -79,11 +76,10 @@ pub fn listing(
     if out.is_empty() {
         out = format!("no GPU memory was held {}\n", how.when);
     }
-    for line in wording::sampling_lines(&process.state) {
-        out.push_str(&paint(DIM, &format!("{line}\n")));
+    if let Some(sampling) = wording::sampling(&process.state) {
+        out.push_str(&line(0, DIM, &sampling));
     }
-    out.push_str(&problems_of(who, &process.header));
-    out
+    out + &problems_of(who, &process.header)
 }
 
 fn on(holders: &[Holder], id: DeviceId) -> Vec<&Holder> {
@@ -93,24 +89,6 @@ fn on(holders: &[Holder], id: DeviceId) -> Vec<&Holder> {
 /// `GPU 0, at the peak (1.500 s)`.
 fn name(id: DeviceId, at_ns: u64, how: ListingOptions) -> String {
     paint(BOLD, &format!("{}, {} ({})", gpu_name(id), how.when, seconds(at_ns)))
-}
-
-/// What the driver has taken since the moment of a list: the peak is that of allocations.
-fn later(process: &Process, id: DeviceId, then: u64) -> String {
-    /// Less than this is not reported, nor is less than was held then.
-    const NOTICEABLE: u64 = 16 << 20;
-    let held = |of: &DeviceState| {
-        of.driver_own.by_cause().iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
-    };
-    let now = process.state.devices.get(&id).map_or(0, held);
-    match now.checked_sub(then) {
-        Some(more) if more >= NOTICEABLE.max(then) => {
-            let at = seconds(process.state.time_ns);
-            let text = format!("    {} more was taken by the driver by {at}: --at end", size(more));
-            format!("{}\n", paint(DIM, &text))
-        }
-        _ => String::new(),
-    }
 }
 
 /// The memory of the process on a device at a moment, if a report has the same moment.
@@ -123,72 +101,6 @@ fn in_use(process: &Process, id: DeviceId, at_ns: u64) -> Option<InUse> {
     }
 }
 
-pub(super) fn share(holder: &Holder) -> String {
-    format!("{:.1} %", holder.share * 100.0)
-}
-
-/// One row per role.
-fn role_table(roles: &[&Holder], title: &str, how: ListingOptions) -> String {
-    let mut table = Table::new(4, "lrrrl");
-    table.head(&[title, "bytes", "share", "count", "the most of it"]);
-    for holder in roles {
-        let role = holder.role.unwrap_or(Role::Unknown);
-        let most = match role {
-            Role::FreeCache => String::new(),
-            _ => lead(&holder.stack, how.full),
-        };
-        table.styled([
-            (role.name().into(), BOLD),
-            (estimate(holder.bytes, holder.error_bytes), PLAIN),
-            (share(holder), PLAIN),
-            (count(holder.count), PLAIN),
-            (most, PLAIN),
-        ]);
-    }
-    table.render()
-}
-
-/// One row per holder, with its caller and notes on lines below it.
-pub(super) fn table(holders: &[&Holder], title: &str, how: ListingOptions) -> String {
-    let mut table = Table::new(4, "rrrll");
-    let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
-    // The title stands above the bytes: in a separate column it would make the lines too long.
-    let title = if title.is_empty() { "bytes" } else { title };
-    table.head(&[title, "share", "count", "library", last]);
-    // No line holds what is free in the cache.
-    let (free, holders): (Vec<&Holder>, Vec<&Holder>) =
-        holders.iter().partition(|holder| holder.stack.is_free_cache());
-    for holder in holders.iter().take(how.top) {
-        table.styled([
-            (estimate(holder.bytes, holder.error_bytes), PLAIN),
-            (share(holder), PLAIN),
-            (count(holder.count), PLAIN),
-            (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
-            (with_cause(holder.driver_memory, lead(&holder.stack, how.full)), BOLD),
-        ]);
-        let noted = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} {what}", size(bytes)));
-        let by = |by| format!("brought back by {}", lead(by, how.full));
-        let notes = [
-            called_from(&holder.stack, how.full),
-            noted(holder.paused_bytes, "more asleep: unmapped, may come back"),
-            noted(holder.unmapped_bytes, "of it mapped nowhere"),
-            holder.brought_back_by.as_ref().map(by),
-        ];
-        let notes = notes.into_iter().flatten().chain(frames(&holder.stack, how.full));
-        notes.for_each(|note| table.under(note));
-    }
-    let mut out = table.render();
-    out.push_str(&and_more("    ", holders.iter().skip(how.top).map(|holder| holder.bytes)));
-    for free in free {
-        out.push_str(&format!(
-            "    free in PyTorch's cache: {} ({})\n",
-            size(free.bytes),
-            share(free)
-        ));
-    }
-    out
-}
-
 /// The bytes that the driver held at a moment beyond the requested ones: page rounding, and reserves
 /// of pools. The peak in a report includes them.
 fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
@@ -197,163 +109,195 @@ fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
     match of_device.and_then(|of| of.live.checked_sub(bytes)) {
         Some(rest) if rest >= NOTICEABLE => {
             let rest = size(rest);
-            let text = format!("    and {rest} more: rounding to whole pages, reserves of pools");
-            format!("{}\n", paint(DIM, &text))
+            line(4, DIM, &format!("and {rest} more: rounding to whole pages, reserves of pools"))
         }
         _ => String::new(),
     }
 }
 
-/// The one or two moments whose holders a report shows, with titles. The first is the more important.
-fn moments<'p>(
-    process: &'p Process,
-    who: &'p NamedHoldings,
-    id: DeviceId,
-    shown: ReportOptions,
-) -> [(Option<&'static str>, &'p Holdings); 2] {
-    let moments = match shown.moment {
-        // The requested moment is the peak itself: one table is enough.
-        Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
-        Moment::AllocatedPeak => {
-            [(Some("held at the peak of blocks"), &who.live), (None, &who.peak)]
-        }
-        Moment::End => {
-            [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
-        }
-        _ => [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)],
-    };
-    match process.fatal.iter().find(|fatal| fatal.oom.device == id) {
-        // The memory at the end, after the failure, is less important.
-        Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],
-        None => moments,
-    }
+/// One row per holder, or per role.
+pub(super) fn table(holders: &[&Holder], title: &str, how: ListingOptions) -> String {
+    let rows: Vec<Row> = holders.iter().map(|holder| (*holder, None)).collect();
+    rows_table(&rows, title, how)
 }
 
-/// The short form of [`of_device`]: the largest holders at one moment, and a line with the roles.
-pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
-    let Some(who) = &process.who else { return String::new() };
-    let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let how = ListingOptions { top: shown.top, ..ListingOptions::default() };
-    let all = moments(process, who, id, shown);
-    // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak of allocations,
-    // except where the driver took so much after it that more is held at the end.
-    let (title, holdings) = match (shown.moment, all) {
-        (Moment::At(_) | Moment::OutOfMemory | Moment::Step(_), [_, then]) => then,
-        (Moment::End, [(_, peak), end @ (Some(_), live)])
-            if process.fatal.is_empty() && live.bytes_on(id) > peak.bytes_on(id) =>
-        {
-            end
-        }
-        (_, [first, _]) => first,
+/// One row for each holder of several processes. `named`: what the name of a process is made from, by its number.
+pub fn merged_table(
+    all: &[MergedHolder],
+    named: &[(&Header, &Path)],
+    title: &str,
+    how: ListingOptions,
+) -> String {
+    let total = all.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add).max(1);
+    let holder = |merged: &MergedHolder| Holder {
+        bytes: merged.bytes,
+        share: merged.bytes as f64 / total as f64,
+        count: merged.count,
+        library: merged.library.clone(),
+        driver_memory: merged.driver_memory,
+        stack: merged.stack.clone(),
+        ..Holder::default()
     };
-    let holders = classifier.holders(holdings, GroupBy::Line);
-    let here = on(&holders, id);
-    let Some(title) = title.filter(|_| !here.is_empty()) else { return String::new() };
-    let part = |of: &&Holder| {
-        let percent = of.share * 100.0;
-        (percent >= 1.0).then(|| format!("{} {percent:.0} %", of.role.unwrap_or(Role::Unknown)))
+    let who = |MergedHolder { processes: of, .. }: &MergedHolder| {
+        let who = match of.len() == named.len() {
+            true => "all".to_string(),
+            false => names::several(of.iter().map(|held| named[held.process])),
+        };
+        let most = of.iter().map(|held| held.bytes).max().filter(|_| of.len() > 1);
+        [who, most.map_or(String::new(), size)]
     };
-    let roles = roles_at_peak(who, &classifier);
-    let parts: Vec<String> = on(&roles, id).iter().filter_map(part).collect();
-    let roles = match parts.is_empty() {
-        true => String::new(),
-        false => format!("    at the peak for: {}\n", parts.join(", ")),
-    };
-    format!("\n{}{roles}", table(&here, title, how))
+    let holders: Vec<Holder> = all.iter().map(holder).collect();
+    let rows = holders.iter().zip(all).map(|(holder, merged)| (holder, Some(who(merged))));
+    rows_table(&rows.collect::<Vec<_>>(), title, how)
 }
 
-fn roles_at_peak(who: &NamedHoldings, classifier: &StackClassifier) -> Vec<Holder> {
-    let roles = who.peak_roles.as_ref();
-    roles.map_or_else(Vec::new, |held| held.holders(classifier, who.peak.level))
-}
+/// A holder; of a run also the processes that have it, and the most bytes of one.
+type Row<'h> = (&'h Holder, Option<[String; 2]>);
 
-/// The tables of holders of one device. Empty if the holders were not computed.
-pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
-    let Some(who) = &process.who else { return String::new() };
-    let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let mut out = String::new();
-    let how = ListingOptions { top: shown.top, ..ListingOptions::default() };
-    let mut libraries: Vec<Vec<Holder>> = Vec::new();
-    for (title, holdings) in moments(process, who, id, shown) {
-        let Some(title) = title else { continue };
-        let all = classifier.holders(holdings, GroupBy::Line);
-        let here = on(&all, id);
-        if !here.is_empty() {
-            out.push_str(&format!("\n{}", table(&here, title, how)));
-            let at_ns = holdings.at_ns.get(&id).copied().unwrap_or(0);
-            let allocated = sum_of(here.iter().filter(|of| of.driver_memory.is_none()).copied());
-            out.push_str(&overhead(in_use(process, id, at_ns), allocated));
-        }
-        let mut of_libraries = classifier.holders(holdings, GroupBy::Library);
-        of_libraries.retain(|holder| holder.device == id);
-        libraries.push(of_libraries);
-    }
-    let roles = roles_at_peak(who, &classifier);
-    let roles = on(&roles, id);
-    if !roles.is_empty() {
-        out.push_str(&format!("\n{}", role_table(&roles, "by role at the peak", how)));
-    }
-    let titles = match process.fatal.iter().any(|fatal| fatal.oom.device == id) {
-        true => ["at the failure", "at the peak"],
-        false => ["at the peak", "live"],
+/// The rows, each with its caller and notes on lines below it. The title stands above the bytes: in a separate column
+/// it would make the lines too long.
+fn rows_table(rows: &[Row], title: &str, how: ListingOptions) -> String {
+    let by_role = rows.iter().any(|(holder, _)| holder.role.is_some());
+    let [held_by, at_most] = match rows.iter().any(|(_, who)| who.is_some()) {
+        true => ["held by", "at most"],
+        false => [""; 2],
     };
-    let two = who.peak.at_ns.contains_key(&id) && libraries.len() > 1;
-    out.push_str(&by_library(&libraries, two.then_some(titles)));
-    out.push_str(&unused_contexts(process, &classifier, id));
-    let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());
-    let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();
-    hints.sort_unstable();
-    hints.dedup();
-    for hint in hints {
-        out.push_str(&format!("    {}\n", paint(WARN, hint)));
+    let titles = [
+        if by_role { title } else { "" },
+        if by_role || title.is_empty() { "bytes" } else { title },
+        "share",
+        if rows.iter().any(|(holder, _)| holder.count > 0) { "count" } else { "" },
+        held_by,
+        at_most,
+        if by_role { "" } else { "library" },
+        if by_role || how.by == GroupBy::Library { "the most of it" } else { "" },
+    ];
+    let mut table = Table::titled(4, if by_role { "Lrrrlrll" } else { "lrrrlrlL" }, &titles);
+    // No line holds what is free in PyTorch's cache.
+    let is_free = |(holder, _): &&Row| holder.stack.is_free_cache() && !by_role;
+    let (free, rows): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_free);
+    for (holder, who) in rows.iter().take(how.top) {
+        let [who, most] = who.clone().unwrap_or_default();
+        let place = match holder.role {
+            Some(Role::FreeCache) => String::new(),
+            _ => with_cause(holder.driver_memory, lead(&holder.stack, how.full)),
+        };
+        let library = clean(holder.library.as_deref().unwrap_or("?"));
+        table.row([
+            holder.role.map_or(String::new(), |role| role.name().into()),
+            estimate(holder.bytes, holder.error_bytes),
+            percent(holder.share),
+            Some(holder.count).filter(|n| *n > 0).map_or(String::new(), count),
+            who,
+            most,
+            if by_role { String::new() } else { library },
+            place,
+        ]);
+        if !by_role {
+            table.under(notes(holder, how.full));
+        }
+    }
+    let mut out = table.render();
+    out.push_str(&and_more(4, rows.iter().skip(how.top).map(|(holder, _)| holder.bytes)));
+    for (holder, _) in free {
+        let (bytes, share) = (size(holder.bytes), percent(holder.share));
+        out.push_str(&format!("    free in PyTorch's cache: {bytes} ({share})\n"));
     }
     out
 }
 
-/// The row of a holder in the table by library. Free memory in PyTorch's cache has a row of its own,
-/// because no library uses it; so has what the driver took at a library's calls.
-fn library_row(holder: &Holder) -> Option<Cow<'_, str>> {
-    match holder.driver_memory {
-        _ if holder.stack.is_free_cache() => Some(FREE_CACHE_NAME.into()),
-        Some(cause) => {
-            let library = holder.library.as_deref().unwrap_or("?");
-            Some(format!("{library}, {} of the driver", cause.words()).into())
-        }
-        None => holder.library.as_deref().map(Cow::from),
-    }
+/// What stands below the row of a holder.
+fn notes(holder: &Holder, full: bool) -> Vec<String> {
+    let noted = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} {what}", size(bytes)));
+    let by = |by| format!("brought back by {}", lead(by, full));
+    let notes = [
+        called_from(&holder.stack, full),
+        noted(holder.paused_bytes, "more asleep: unmapped, may come back"),
+        noted(holder.unmapped_bytes, "of it mapped nowhere"),
+        holder.brought_back_by.as_ref().map(by),
+    ];
+    notes.into_iter().flatten().chain(frames(&holder.stack, full)).collect()
 }
 
-/// Bytes by library. `two`: the titles of the two moments. `None`: there is one moment.
-fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
-    let mut names: Vec<Option<Cow<str>>> = Vec::new();
-    for holder in moments.iter().flatten() {
-        let name = library_row(holder);
-        if !names.contains(&name) {
-            names.push(name);
+/// The moments whose holders a report shows, with titles. The first is the most important.
+fn moments<'p>(
+    process: &'p Process,
+    who: &'p NamedHoldings,
+    id: DeviceId,
+    moment: Moment,
+) -> Vec<(&'static str, &'p Holdings)> {
+    let mut all = match moment {
+        // The requested moment is the peak itself.
+        Moment::Peak => vec![("held at the peak", &who.peak)],
+        Moment::AllocatedPeak => vec![("held at the peak of blocks", &who.live)],
+        Moment::End => vec![("held at the peak", &who.peak), ("held at the end", &who.live)],
+        _ => vec![("held at the peak so far", &who.peak), ("held then", &who.live)],
+    };
+    if let Some(fatal) = process.fatal.iter().find(|fatal| fatal.oom.device == id) {
+        // The memory at the end, after the failure, is less important.
+        all.truncate(1);
+        all.insert(0, ("held at the failure", &fatal.held));
+    }
+    all
+}
+
+/// The tables of holders of one device. Empty if the holders were not computed. Without `shown.full` the largest holders
+/// at one moment, and a line with the roles.
+pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
+    let Some(who) = &process.who else { return String::new() };
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let how = ListingOptions { top: shown.top, ..ListingOptions::default() };
+    let roles = who.peak_roles.as_ref();
+    let roles = roles.map_or_else(Vec::new, |held| held.holders(&classifier, who.peak.level));
+    let roles = on(&roles, id);
+    let mut moments = moments(process, who, id, shown.moment);
+    if !shown.full {
+        // If a time was requested: the holders at that time. Otherwise: at the failure, or at the peak of allocations,
+        // except where the driver took so much after it that more is held at the end.
+        let last = match shown.moment {
+            Moment::At(_) | Moment::OutOfMemory | Moment::Step(_) => true,
+            Moment::End if process.fatal.is_empty() => {
+                who.live.bytes_on(id) > who.peak.bytes_on(id)
+            }
+            _ => false,
+        };
+        moments = vec![moments[if last { moments.len() - 1 } else { 0 }]];
+    }
+    let mut out = String::new();
+    for (title, holdings) in &moments {
+        let all = classifier.holders(holdings, GroupBy::Line);
+        let here = on(&all, id);
+        out.push_str(&section(table(&here, title, how)));
+        if shown.full && !here.is_empty() {
+            let at_ns = holdings.at_ns.get(&id).copied().unwrap_or(0);
+            let allocated = sum_of(here.iter().filter(|of| of.driver_memory.is_none()).copied());
+            out.push_str(&overhead(in_use(process, id, at_ns), allocated));
         }
     }
-    if names.is_empty() {
-        return String::new();
+    if !shown.full {
+        let part = |of: &&&Holder| of.share >= 0.01;
+        let named =
+            |of: &Holder| format!("{} {:.0} %", of.role.unwrap_or(Role::Unknown), of.share * 100.0);
+        let parts: Vec<String> = roles.iter().filter(part).map(|of| named(of)).collect();
+        if !parts.is_empty() && !out.is_empty() {
+            out.push_str(&format!("    at the peak for: {}\n", parts.join(", ")));
+        }
+        return out;
     }
-    let mut table = Table::new(4, "lrrr");
-    match two {
-        Some([first, second]) => table.head(&["by library", first, second, "allocations"]),
-        None => table.head(&["by library", "bytes", "", "allocations"]),
-    }
-    for name in names {
-        let of = |index: usize| {
-            let moment = moments.get(index)?;
-            moment.iter().find(|holder| library_row(holder) == name)
-        };
-        let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
-        table.row([
-            clean(name.as_deref().unwrap_or("? (the stack does not show it)")),
-            bytes(of(0)),
-            if two.is_some() { bytes(of(1)) } else { String::new() },
-            count(of(0).or(of(1)).map_or(0, |holder| holder.count)),
-        ]);
-    }
-    format!("\n{}", table.render())
+    let every = ListingOptions { top: usize::MAX, ..how };
+    out.push_str(&section(table(&roles, "by role at the peak", every)));
+    let (title, holdings) = moments[0];
+    let libraries = classifier.holders(holdings, GroupBy::Library);
+    let libraries = on(&libraries, id);
+    let by_library = ListingOptions { by: GroupBy::Library, ..every };
+    out.push_str(&section(table(&libraries, &format!("by library, {title}"), by_library)));
+    out.push_str(&unused_contexts(process, &classifier, id));
+    let names = libraries.iter().filter_map(|holder| holder.library.as_deref());
+    let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();
+    hints.sort_unstable();
+    hints.dedup();
+    hints.iter().for_each(|hint| out.push_str(&line(4, WARN, hint)));
+    out
 }
 
 /// Warnings about contexts that exist and never held an allocation. Typical causes: worker processes,
@@ -361,55 +305,37 @@ fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
 fn unused_contexts(process: &Process, classifier: &StackClassifier, id: DeviceId) -> String {
     let used = |context: ContextId| process.definitions.sites().any(|site| site.context == context);
     let here = process.state.contexts.iter().filter(|(_, state)| state.device == id);
-    let mut out = String::new();
-    for (context, state) in here.filter(|(context, _)| !used(**context)) {
+    let unused = here.filter(|(context, _)| !used(**context)).map(|(context, state)| {
         let stack = classifier.named(state.stack);
         let by = match (stack.caller().or(stack.lead()), stack.why_no_frames()) {
             (Some(frame), _) => format!(" by {}", words(frame, false)),
             (None, Some(why)) if stack.id != StackId(0) => format!(" ({why})"),
             (None, _) => String::new(),
         };
-        let text = format!(
-            "context {} never held an allocation: made at {}{by}",
-            context.0,
-            seconds(state.created_ns)
-        );
-        out.push_str(&format!("    {}\n", paint(WARN, &text)));
-    }
-    out
+        let (n, at) = (context.0, seconds(state.created_ns));
+        line(4, WARN, &format!("context {n} never held an allocation: made at {at}{by}"))
+    });
+    unused.collect()
 }
 
 /// The files whose symbols could not be read. Printed at the end of a report.
 pub(super) fn problems(process: &Process) -> String {
-    process
-        .who
-        .as_ref()
-        .map(|who| problems_of(who, &process.header))
-        .filter(|text| !text.is_empty())
-        .map_or_else(String::new, |text| format!("\n{text}"))
+    let who = process.who.as_ref();
+    section(who.map_or_else(String::new, |who| problems_of(who, &process.header)))
 }
 
 /// The first of these files, and the number of the others.
 fn problems_of(who: &NamedHoldings, header: &Header) -> String {
     const SHOWN: usize = 5;
     let all = who.symbols.problems();
-    let mut out: String = all
-        .iter()
-        .take(SHOWN)
-        .map(|problem| format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &clean(problem))))
-        .collect();
+    let mut lines: Vec<String> = all.iter().take(SHOWN).map(|problem| clean(problem)).collect();
     if all.len() > SHOWN {
         let rest = several((all.len() - SHOWN) as u64, "more file");
-        out.push_str(&format!(
-            "  {} {}\n",
-            paint(WARN, "!"),
-            paint(DIM, &format!("and {rest} without names"))
-        ));
+        lines.push(format!("and {rest} without names"));
     }
     if !all.is_empty() && !header.host.is_empty() && !is_this_host(header) {
-        let text =
-            format!("recorded on {}: `vramtrace pack` there adds the names", clean(&header.host));
-        out.push_str(&format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &text)));
+        let host = clean(&header.host);
+        lines.push(format!("recorded on {host}: `vramtrace pack` there adds the names"));
     }
-    out
+    lines.iter().map(|text| caution(DIM, text)).collect()
 }

@@ -1,5 +1,5 @@
-//! Tables with aligned columns, and colours. The text always contains the colours. The stream that
-//! prints it removes them if the output is not a terminal.
+//! What every text is made of: styled words, lines, tables with aligned columns. The text always contains the colours. The
+//! stream that prints it removes them if the output is not a terminal.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -24,16 +24,51 @@ pub fn paint(style: Style, text: &str) -> String {
     }
 }
 
+/// The text in a style if the number is not 0.
+pub fn paint_if(number: u64, style: Style, text: String) -> String {
+    if number > 0 { paint(style, &text) } else { text }
+}
+
+/// A line of this style after so many spaces.
+pub fn line(indent: usize, style: Style, text: &str) -> String {
+    format!("{}{}\n", " ".repeat(indent), paint(style, text))
+}
+
+/// A line that says what is wrong or missing: `  ! events are missing`.
+pub fn caution(style: Style, text: &str) -> String {
+    format!("  {} {}\n", paint(WARN, "!"), paint(style, text))
+}
+
+/// A table or other lines after an empty line; empty if there are none.
+pub fn section(lines: String) -> String {
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
 /// `and 3 more, 12.00 MiB together` on a line of what a list leaves out; empty if that is nothing.
-pub fn and_more(indent: &str, rest: impl Iterator<Item = u64> + Clone) -> String {
+pub fn and_more(indent: usize, rest: impl Iterator<Item = u64> + Clone) -> String {
     let bytes = rest.clone().fold(0, u64::saturating_add);
     match rest.count() as u64 {
         0 => String::new(),
-        n => format!(
-            "{indent}{}\n",
-            paint(DIM, &format!("and {} more, {} together", count(n), size(bytes)))
-        ),
+        n => line(indent, DIM, &format!("and {} more, {} together", count(n), size(bytes))),
     }
+}
+
+/// `12.5 %` of a part of 1.
+pub fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+/// A curve as bars of eight heights; a space for 0. `most`: the value of the highest bar.
+pub fn bars(values: &[u64], most: u64) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |value: &u64| match *value {
+        0 => ' ',
+        value => {
+            let eighths = u128::from(value) * 8 / u128::from(most.max(1));
+            BARS[(eighths.clamp(1, 8) - 1) as usize]
+        }
+    };
+    values.iter().map(bar).collect()
 }
 
 /// The most characters in a line of a table; 0: no limit.
@@ -53,6 +88,41 @@ pub fn room(taken: usize) -> usize {
     }
 }
 
+/// Breaks text at spaces into lines of at most `width` characters; a longer word is not broken. A
+/// figure and its unit, a sign and its term, and a line of code and its caller (`a < b`) stay on one
+/// line.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
+    let glued = |last: &str, word: &str| {
+        let figure = word.starts_with(|c: char| c.is_ascii_digit());
+        UNITS.iter().any(|unit| word.starts_with(unit))
+            || (last.starts_with("+ ") && figure)
+            || last == "+"
+            || word == "<"
+            || last.ends_with('<')
+    };
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match words.last_mut() {
+            Some(last) if glued(last, word) => last.push_str(&format!(" {word}")),
+            _ => words.push(word.to_string()),
+        }
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        match lines.last_mut() {
+            Some(last)
+                if last.trim().is_empty()
+                    || last.chars().count() + 1 + word.chars().count() <= width =>
+            {
+                last.push_str(&format!(" {word}"));
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
+}
+
 /// A column of text is not made narrower than this, in characters.
 const LEAST_TEXT: usize = 12;
 /// If the last column has fewer characters than this, it gets a line below the other columns.
@@ -60,110 +130,123 @@ const READABLE: usize = 24;
 /// The additional indent of that line, in characters.
 const BELOW: usize = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Left,
-    Right,
+#[derive(Clone, Copy, Debug)]
+struct Column {
+    /// Figures, aligned at their right ends.
+    right: bool,
+    style: Style,
 }
 
-/// Columns as wide as their widest cell, two spaces apart.
+/// Columns as wide as their widest cell, two spaces apart. A cell that [`paint`] made keeps that style; others have the
+/// style of their column.
 #[derive(Debug)]
 pub struct Table {
     indent: usize,
-    sides: Vec<Side>,
-    rows: Vec<Vec<(String, Style)>>,
+    columns: Vec<Column>,
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// `indent`: spaces before each row. `sides`: `l` (left-aligned text) or `r` (right-aligned
-    /// figures) for each column.
-    pub fn new(indent: usize, sides: &str) -> Table {
-        let side = |c| if c == 'r' { Side::Right } else { Side::Left };
-        Table { indent, sides: sides.chars().map(side).collect(), rows: Vec::new() }
+    /// `indent`: spaces before each row. `columns`: a letter for each: `l` text, `r` figures, aligned right, `L` and `R`
+    /// the same in bold, `d` text and `D` figures that are dimmed.
+    pub fn new(indent: usize, columns: &str) -> Table {
+        let column = |letter| Column {
+            right: matches!(letter, 'r' | 'R' | 'D'),
+            style: match letter {
+                'L' | 'R' => BOLD,
+                'd' | 'D' => DIM,
+                _ => PLAIN,
+            },
+        };
+        let columns = columns.chars().map(column).collect();
+        Table { indent, columns, head: Vec::new(), rows: Vec::new() }
     }
 
-    /// A row of dimmed titles.
-    pub fn head(&mut self, cells: &[&str]) {
-        self.rows.push(cells.iter().map(|cell| (cell.to_string(), DIM)).collect());
+    /// With dimmed titles.
+    pub fn titled(indent: usize, columns: &str, titles: &[&str]) -> Table {
+        let head = titles.iter().map(|title| paint(DIM, title)).collect();
+        Table { head, ..Table::new(indent, columns) }
     }
 
-    /// A row without styles.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.styled(cells.map(|cell| (cell, PLAIN)));
-    }
-
-    /// A row of which each cell has a style.
-    pub fn styled<const N: usize>(&mut self, cells: [(String, Style); N]) {
-        debug_assert!(N <= self.sides.len());
+        debug_assert!(N <= self.columns.len());
         self.rows.push(cells.into());
     }
 
-    /// As [`Table::styled`], for a number of cells that is not known at compile time.
-    pub fn cells(&mut self, cells: impl Iterator<Item = (String, Style)>) {
+    /// As [`Table::row`], for a number of cells that is not known at compile time.
+    pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
         self.rows.push(cells.collect());
     }
 
-    /// A dimmed note in the last column, below a row.
-    pub fn under(&mut self, note: String) {
-        let before = self.sides.iter().skip(1).map(|_| (String::new(), PLAIN));
-        self.rows.push(before.chain([(note, DIM)]).collect());
+    /// Dimmed notes in the last column, below a row.
+    pub fn under(&mut self, notes: impl IntoIterator<Item = String>) {
+        for note in notes {
+            let mut row = vec![String::new(); self.columns.len() - 1];
+            row.push(paint(DIM, &note));
+            self.rows.push(row);
+        }
     }
 
-    /// Characters of the widest cell of a column.
-    fn width(&self, column: usize) -> usize {
-        let cells = self.rows.iter().filter_map(|row| row.get(column));
-        cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
-    }
-
-    /// The table as lines without trailing spaces, each with a newline. A column whose cells are
+    /// The table as lines without trailing spaces, each with a newline. Empty without rows. A column whose cells are
     /// all empty has no width.
     pub fn render(&self) -> String {
         self.render_in(COLUMNS.load(Relaxed))
     }
 
+    fn all_rows(&self) -> impl Iterator<Item = &Vec<String>> {
+        std::iter::once(&self.head).filter(|head| !head.is_empty()).chain(&self.rows)
+    }
+
     /// `most`: the most characters in a line; 0: no limit.
     fn render_in(&self, most: usize) -> String {
-        let mut widths: Vec<usize> =
-            (0..self.sides.len()).map(|column| self.width(column)).collect();
-        let below = if most > 0 { self.fit(&mut widths, most) } else { None };
         let mut out = String::new();
-        for row in &self.rows {
-            let mut line = " ".repeat(self.indent);
+        if self.rows.is_empty() {
+            return out;
+        }
+        let widest = |column: usize| {
+            let cells = self.all_rows().filter_map(|row| row.get(column));
+            cells.map(|cell| unpainted(cell).1.chars().count()).max().unwrap_or(0)
+        };
+        let mut widths: Vec<usize> = (0..self.columns.len()).map(widest).collect();
+        let below = if most > 0 { self.fit(&mut widths, most) } else { None };
+        for row in self.all_rows() {
+            let mut text = " ".repeat(self.indent);
             let mut pending = 0;
-            let mut first = true;
-            for ((text, style), (side, width)) in row.iter().zip(self.sides.iter().zip(&widths)) {
-                if *width == 0 {
-                    continue;
-                }
-                pending += if first { 0 } else { 2 };
-                first = false;
-                let text = &shorten(text, *width);
-                let room = width.saturating_sub(text.chars().count());
-                if *side == Side::Right {
-                    pending += room;
-                }
-                if !text.is_empty() {
-                    line.push_str(&" ".repeat(pending));
-                    line.push_str(&paint(*style, text));
+            for (index, cell) in row.iter().enumerate().filter(|(index, _)| widths[*index] > 0) {
+                let room = widths[index].saturating_sub(unpainted(cell).1.chars().count());
+                let [before, after] = if self.columns[index].right { [room, 0] } else { [0, room] };
+                if !cell.is_empty() {
+                    text.push_str(&" ".repeat(pending + before));
+                    text.push_str(&self.painted(index, cell, widths[index]));
                     pending = 0;
+                } else {
+                    pending += before;
                 }
-                if *side == Side::Left {
-                    pending += room;
-                }
+                pending += after + 2;
             }
-            let last =
-                below.and_then(|column| row.get(column)).filter(|(text, _)| !text.is_empty());
-            if !line.trim_end().is_empty() || last.is_none() {
-                out.push_str(line.trim_end());
+            let last = below.and_then(|index| Some((index, row.get(index)?)));
+            let last = last.filter(|(_, cell)| !cell.is_empty());
+            if !text.trim_end().is_empty() || last.is_none() {
+                out.push_str(text.trim_end());
                 out.push('\n');
             }
-            if let Some((text, style)) = last {
-                let text = shorten(text, most.saturating_sub(self.indent + BELOW));
-                let indent = " ".repeat(self.indent + BELOW);
-                out.push_str(&format!("{indent}{}\n", paint(*style, &text)));
+            if let Some((index, cell)) = last {
+                let indent = self.indent + BELOW;
+                out.push_str(&" ".repeat(indent));
+                out.push_str(&self.painted(index, cell, most.saturating_sub(indent)));
+                out.push('\n');
             }
         }
         out
+    }
+
+    /// A cell in its style, in at most so many characters.
+    fn painted(&self, column: usize, cell: &str, most: usize) -> String {
+        match unpainted(cell) {
+            ("", text) => paint(self.columns[column].style, &shorten(text, most)),
+            (style, text) => format!("{style}{}{RESET}", shorten(text, most)),
+        }
     }
 
     /// Narrows the columns to `most` characters in all. If the last column is text and would have
@@ -173,7 +256,7 @@ impl Table {
         let natural = widths.to_vec();
         self.narrow(widths, most);
         let last = widths.len().checked_sub(1)?;
-        let text = self.sides[last] == Side::Left && natural[last] > READABLE;
+        let text = !self.columns[last].right && natural[last] > READABLE;
         if !text || widths[last] >= READABLE {
             return None;
         }
@@ -191,8 +274,7 @@ impl Table {
             self.indent + widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1)
         };
         while total(widths) > most {
-            let text =
-                |index: &usize| self.sides[*index] == Side::Left && widths[*index] > LEAST_TEXT;
+            let text = |index: &usize| !self.columns[*index].right && widths[*index] > LEAST_TEXT;
             let Some(widest) = (0..widths.len()).filter(text).max_by_key(|index| widths[*index])
             else {
                 return;
@@ -200,6 +282,17 @@ impl Table {
             widths[widest] -= 1;
         }
     }
+}
+
+const RESET: &str = "\u{1b}[0m";
+
+/// The escapes of a text that [`paint`] made, and the text.
+fn unpainted(cell: &str) -> (&str, &str) {
+    let painted = cell.strip_suffix(RESET).and_then(|rest| {
+        let last = rest.rfind('\u{1b}')?;
+        Some(rest.split_at(last + rest[last..].find('m')? + 1))
+    });
+    painted.unwrap_or(("", cell))
 }
 
 #[cfg(test)]
@@ -211,16 +304,16 @@ mod tests {
         let mut table = Table::new(4, "rll");
         let long = "modeling_gpt2.py:212 GPT2Attention._attn called from train.py:41".to_string();
         table.row(["1024.00 MiB".into(), "transformers".into(), long.clone()]);
-        table.row(["1.00 KiB".into(), "x".into(), "y".into()]);
-        let plain = table.render_in(60);
+        table.row(["1.00 KiB".into(), paint(WARN, "x"), "y".into()]);
+        let plain = anstream::adapter::strip_str(&table.render_in(60)).to_string();
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert!(plain.contains("1024.00 MiB") && plain.contains("modeling_gpt2"), "{plain}");
         assert!(table.render_in(0).contains(&long));
-        let mut table = Table::new(4, "lrrrll");
+        let mut table = Table::new(4, "lrrrlL");
         let figures = ["", "1024.00 MiB", "100.0 %", "1,024", "transformers"].map(String::from);
         let [title, bytes, share, count, library] = figures;
         table.row([title, bytes, share, count, library, long]);
-        let plain = table.render_in(60);
+        let plain = anstream::adapter::strip_str(&table.render_in(60)).to_string();
         assert_eq!(plain.lines().count(), 2, "{plain}");
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert!(plain.contains("\n        modeling_gpt2.py:212 GPT2Att"), "{plain}");
@@ -228,14 +321,29 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_empty_ones_vanish() {
-        let mut table = Table::new(2, "lrlr");
-        table.head(&["kind", "live", "", "n"]);
-        table.row(["device", "1.00 GiB", "", "12"].map(String::from));
+        let mut table = Table::titled(2, "lrlr", &["kind", "live", "", "n"]);
+        table.row(["device".into(), paint(BAD, "1.00 GiB"), "".into(), "12".into()]);
         table.row(["vmm", "12.00 GiB", "", ""].map(String::from));
-        let plain = anstream::adapter::strip_str(&table.render()).to_string();
+        let text = table.render();
+        let plain = anstream::adapter::strip_str(&text).to_string();
         assert_eq!(
             plain,
             "  kind         live   n\n  device   1.00 GiB  12\n  vmm     12.00 GiB\n"
         );
+        assert!(text.contains(&paint(BAD, "1.00 GiB")), "{text:?}");
+    }
+
+    #[test]
+    fn bars_are_as_high_as_their_part_of_the_highest() {
+        assert_eq!(bars(&[0, 1, 50, 100], 100), " ▁▄█");
+        assert_eq!(bars(&[u64::MAX], u64::MAX), "█");
+        assert_eq!(bars(&[0], 0), " ");
+    }
+
+    #[test]
+    fn figures_stay_with_their_units() {
+        let text = "13.24 GiB = tensors 11.01 + torch cache 1.51 a.py:1 < b.py:2";
+        let lines = ["13.24 GiB =", "tensors 11.01", "+ torch cache", "1.51", "a.py:1 < b.py:2"];
+        assert_eq!(wrapped(text, 13), lines);
     }
 }

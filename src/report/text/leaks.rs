@@ -1,6 +1,8 @@
 //! The text of `vramtrace leaks`.
 
-use super::layout::{BAD, BOLD, DIM, WARN, and_more, paint};
+use std::collections::BTreeMap;
+
+use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, and_more, bars, caution, line, paint, section};
 use super::stack::{called_from, frames, lead, words};
 use crate::analysis::leaks::{
     KeptGraphsReason, KeptReason, LargerPieces, Leak, Leaks, Pooled, Verdict,
@@ -37,7 +39,7 @@ pub fn one_liner(leak: &Leak) -> String {
 }
 
 /// `, +1.50 MiB/s`; empty where nothing grows.
-fn growth(rate: Option<f64>) -> String {
+pub(super) fn growth(rate: Option<f64>) -> String {
     rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate as u64)))
 }
 
@@ -45,43 +47,29 @@ fn growth(rate: Option<f64>) -> String {
 pub fn details(found: &Leaks, top: usize, full: bool) -> String {
     let mut out = head(found);
     for leak in found.leaks.iter().take(top) {
-        out.push('\n');
-        out.push_str(&leak_section(found, leak, full));
+        out.push_str(&section(leak_section(found, leak, full)));
     }
-    out.push_str(&blank_before(and_more(
-        "  ",
-        found.leaks.iter().skip(top).map(|leak| leak.bytes),
-    )));
+    out.push_str(&section(and_more(2, found.leaks.iter().skip(top).map(|leak| leak.bytes))));
     for of in found.larger_pieces.iter().take(top) {
-        out.push_str(&format!("\n{}", larger_section(of, full)));
+        out.push_str(&section(larger_section(of, full)));
     }
-    out.push_str(&listed("held, and no leak:", &no_leak(found, full)));
-    out
-}
-
-fn blank_before(text: String) -> String {
-    if text.is_empty() { text } else { format!("\n{text}") }
+    out + &listed("held, and no leak:", &no_leak(found, full))
 }
 
 /// Lines below a title; empty without lines.
 fn listed(title: &str, lines: &[String]) -> String {
-    let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
-    match lines.is_empty() {
-        true => lines,
-        false => format!("\n  {}\n{lines}", paint(DIM, title)),
-    }
+    let lines: String = lines.iter().map(|text| line(2, PLAIN, text)).collect();
+    if lines.is_empty() { lines } else { section(line(2, DIM, title) + &lines) }
 }
 
 /// The line that stands for so many stacks, its library, its caller, and `full` all frames of the largest.
 fn by(stack: &NamedStack, lead: &str, library: Option<&str>, stacks: u64, full: bool) -> String {
-    let library = library.map(|name| format!("  ({})", clean(name)));
-    let mut out = format!("    {}{}\n", paint(BOLD, lead), library.unwrap_or_default());
+    let library = library.map(|name| format!("  ({})", clean(name))).unwrap_or_default();
     let more =
         (stacks > 1).then(|| format!("by {} that lead to this line", several(stacks, "stack")));
-    for note in called_from(stack, full).into_iter().chain(more).chain(frames(stack, full)) {
-        out.push_str(&format!("{}\n", paint(DIM, &format!("    {note}"))));
-    }
-    out
+    let notes = called_from(stack, full).into_iter().chain(more).chain(frames(stack, full));
+    let notes = notes.map(|note| line(4, DIM, &note));
+    format!("    {}{library}\n{}", paint(BOLD, lead), notes.collect::<String>())
 }
 
 /// A pool of ever larger pieces: no leak, and what to do.
@@ -115,55 +103,49 @@ fn verdict(all: usize, sure: usize) -> String {
 fn head(found: &Leaks) -> String {
     let sure = found.leaks.iter().filter(|leak| leak.is_sure()).count();
     let name = paint(BOLD, &process_name(found));
-    let mut out = format!("{name}: {}\n", verdict(found.leaks.len(), sure));
-    let watched = found.until_ns.saturating_sub(found.from_ns);
+    let verdict = verdict(found.leaks.len(), sure);
+    let watched = wording::age(found.until_ns.saturating_sub(found.from_ns));
+    let warm = wording::age(found.warm_ns.saturating_sub(found.from_ns));
     let running = if found.running { ", it is still running" } else { "" };
-    let text = format!(
-        "  watched for {}, judged after a warm-up of {}{running}",
-        wording::age(watched),
-        wording::age(found.warm_ns.saturating_sub(found.from_ns)),
-    );
-    out.push_str(&format!("{}\n", paint(DIM, &text)));
-    let mut warn = |text: String| {
-        out.push_str(&format!("  {} {text}\n", paint(WARN, "!")));
-    };
-    wording::off_lines(&found.off, found.running).into_iter().for_each(&mut warn);
-    if found.samples_blocks {
-        warn(
-            "samples of PyTorch's blocks were recorded: bytes of its lines are estimates ±".into(),
-        );
-        warn("  their standard error, numbers of blocks are those of the recorded ones".into());
-    }
-    if let Some(sampled) = &found.sampled {
-        warn(format!(
-            "events up to {} were erased: up to there one value in {}",
-            seconds(sampled.until_ns),
-            wording::resolution(sampled.finest_ns, sampled.coarsest_ns)
-        ));
-    } else if found.beginning_lost {
-        warn(format!(
-            "the file's history begins at {}: what is older counts as there from the beginning",
-            seconds(found.from_ns)
-        ));
-    }
-    if !found.live_is_known {
-        warn("events are missing and no checkpoint follows: this may be wrong".into());
-    }
-    if found.driver_is_unknown {
-        warn(
+    let text = format!("watched for {watched}, judged after a warm-up of {warm}{running}");
+    let off = wording::off_lines(&found.off, found.running);
+    let warnings = off.into_iter().chain(warnings(found));
+    let warnings: String = warnings.map(|text| caution(PLAIN, &text)).collect();
+    format!("{name}: {verdict}\n{}{warnings}", line(2, DIM, &text))
+}
+
+/// What makes the verdict less sure.
+fn warnings(found: &Leaks) -> Vec<String> {
+    let sampled = found.sampled.as_ref().map(|sampled| {
+        let until = seconds(sampled.until_ns);
+        let resolution = wording::resolution(sampled.finest_ns, sampled.coarsest_ns);
+        format!("events up to {until} were erased: up to there one value in {resolution}")
+    });
+    let begins = found.beginning_lost && sampled.is_none();
+    let all = [
+        (
+            found.samples_blocks,
+            "samples of PyTorch's blocks were recorded: bytes of its lines are estimates ± their \
+             standard error, numbers of blocks are those of the recorded ones",
+        ),
+        (sampled.is_some(), sampled.as_deref().unwrap_or_default()),
+        (
+            begins,
+            "the file's history begins late: what is older counts as there from the beginning",
+        ),
+        (!found.live_is_known, "events are missing and no checkpoint follows: this may be wrong"),
+        (
+            found.driver_is_unknown,
             "NVML has no figure of this process: what its executable graphs take cannot be told; \
-             VRAMTRACE_EXCLUSIVE=1 where no other process uses the card"
-                .into(),
-        );
-    }
-    if !found.has_stacks {
-        warn(
+             VRAMTRACE_EXCLUSIVE=1 where no other process uses the card",
+        ),
+        (
+            !found.has_stacks,
             "this trace has no stacks: all allocations of a device are judged as one; record it \
-             with VRAMTRACE_STACKS=native,python"
-                .into(),
-        );
-    }
-    out
+             with VRAMTRACE_STACKS=native,python",
+        ),
+    ];
+    all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_string()).collect()
 }
 
 /// One leak: verdict, bytes, growth, line of code, curve and evidence.
@@ -209,10 +191,9 @@ fn leak_section(found: &Leaks, leak: &Leak, full: bool) -> String {
         _ => lead(&leak.stack, full),
     };
     out.push_str(&by(&leak.stack, &lead, leak.library.as_deref(), leak.stacks, full));
-    let curve = sparkline(&leak.shape, 60);
-    for line in std::iter::once(&curve).chain(&leak.evidence) {
-        out.push_str(&format!("    {line}\n"));
-    }
+    let curve = curve(&leak.shape, 60);
+    let evidence = std::iter::once(&curve).chain(&leak.evidence);
+    evidence.for_each(|text| out.push_str(&line(4, PLAIN, text)));
     out
 }
 
@@ -222,23 +203,16 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     let sure = all.iter().filter(|merged| shown(found, merged).1.is_sure()).count();
     let processes = format!("{} processes", count(found.len() as u64));
     let mut out = format!("{}: {}\n", paint(BOLD, &processes), verdict(all.len(), sure));
-    let mut unsure = |what: &str, is: fn(&Leaks) -> bool| {
-        let those: Vec<&Leaks> = found.iter().filter(|leaks| is(leaks)).collect();
-        if !those.is_empty() {
-            out.push_str(&format!("  {} {}: {what}\n", paint(WARN, "!"), named(those.into_iter())));
-        }
-    };
-    unsure(
-        "the file's history begins late: what is older counts as there from the beginning",
-        |leaks| leaks.beginning_lost && leaks.sampled.is_none(),
-    );
-    unsure("events are missing and no checkpoint follows: this may be wrong", |leaks| {
-        !leaks.live_is_known
-    });
-    unsure("no stacks: all allocations of a device are judged as one", |leaks| !leaks.has_stacks);
+    let mut unsure: BTreeMap<String, Vec<&Leaks>> = BTreeMap::new();
+    for leaks in found {
+        warnings(leaks).into_iter().for_each(|text| unsure.entry(text).or_default().push(leaks));
+    }
+    for (what, those) in unsure {
+        out.push_str(&caution(PLAIN, &format!("{}: {what}", named(those.into_iter()))));
+    }
     for merged in all.iter().take(top) {
         let (leaks, leak) = shown(found, merged);
-        out.push_str(&format!("\n{}", leak_section(leaks, leak, full)));
+        out.push_str(&section(leak_section(leaks, leak, full)));
         let places = &merged.in_processes;
         let who = match places.len() == found.len() {
             true => format!("in all {}", count(found.len() as u64)),
@@ -255,11 +229,9 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
             ),
             _ => who,
         };
-        out.push_str(&format!("    {}\n", paint(BOLD, &text)));
+        out.push_str(&line(4, BOLD, &text));
     }
-    out.push_str(&blank_before(and_more("  ", all.iter().skip(top).map(|leak| leak.bytes))));
-    out.push_str(&listed("held by all of them together, and no leak:", &no_leak_of_run(found)));
-    out
+    out + &section(and_more(2, all.iter().skip(top).map(|leak| leak.bytes)))
 }
 
 /// The leak that represents a merged one, and its process.
@@ -276,30 +248,6 @@ fn named<'f>(found: impl Iterator<Item = &'f Leaks>) -> String {
 /// `   12.00 MiB  steady since warm-up`.
 fn of_bytes(bytes: u64, what: String) -> String {
     format!("{:>12}  {what}", size(bytes))
-}
-
-/// The memory that several processes hold and that is no leak, added up.
-fn no_leak_of_run(found: &[Leaks]) -> Vec<String> {
-    let mut kept: Vec<(KeptReason, u64, u64)> = Vec::new();
-    for one in found.iter().flat_map(|leaks| &leaks.kept) {
-        match kept.iter_mut().find(|(why, _, _)| *why == one.why) {
-            Some((_, bytes, stacks)) => {
-                (*bytes, *stacks) = (bytes.saturating_add(one.bytes), *stacks + one.stacks);
-            }
-            None => kept.push((one.why, one.bytes, one.stacks)),
-        }
-    }
-    let mut pooled: Vec<Pooled> = Vec::new();
-    for one in found.iter().flat_map(|leaks| &leaks.pooled) {
-        match pooled.iter_mut().find(|of| of.library == one.library && of.free == one.free) {
-            Some(sum) => sum.bytes = sum.bytes.saturating_add(one.bytes),
-            None => pooled.push(one.clone()),
-        }
-    }
-    let kept = kept.into_iter().map(|(why, bytes, stacks)| {
-        of_bytes(bytes, format!("{} ({})", kept_words(why), several(stacks, "stack")))
-    });
-    kept.chain(pooled.iter().map(|of| of_bytes(of.bytes, pool_words(of)))).collect()
 }
 
 /// Why held memory is no leak.
@@ -351,33 +299,17 @@ fn no_leak(found: &Leaks, full: bool) -> Vec<String> {
         let by = held.stack.lead().map(|frame| format!(", by {}", words(frame, full)));
         lines.push(of_bytes(held.bytes, format!("{graphs}{}: {why}", by.unwrap_or_default())));
     }
-    for suppressed in &found.suppressed {
-        let (leaks, line) = (several(suppressed.leaks, "leak"), suppressed.line);
-        let words = format!("{leaks} suppressed by line {line} of the file");
-        lines.push(of_bytes(suppressed.bytes, words));
+    for of in &found.suppressed {
+        let leaks = several(of.leaks, "leak");
+        let words = format!("{leaks} suppressed by line {} of the file", of.line);
+        lines.push(of_bytes(of.bytes, words));
     }
     lines
 }
 
-/// `▁▂▃▄▅▆▇█`: a curve of at most `width` characters. Each shows the lowest value of its interval.
-fn sparkline(values: &[u64], width: usize) -> String {
-    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let high = values.iter().copied().max().unwrap_or(0).max(1);
+/// A curve of at most `width` bars. Each shows the lowest value of its interval.
+fn curve(values: &[u64], width: usize) -> String {
     let part = values.len().div_ceil(width).max(1);
     let lowest = values.chunks(part).map(|chunk| chunk.iter().copied().min().unwrap_or(0));
-    lowest.map(|value| STEPS[(u128::from(value) * 7 / u128::from(high)) as usize]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_bars() {
-        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7], 60), "▁▂▃▄▅▆▇█");
-        assert_eq!(sparkline(&[0, 7, 3, 7], 2), "▁▄");
-        assert_eq!(sparkline(&[0; 4], 60), "▁▁▁▁");
-        assert_eq!(sparkline(&[], 60), "");
-        assert_eq!(sparkline(&[u64::MAX], 60), "█");
-    }
+    bars(&lowest.collect::<Vec<_>>(), values.iter().copied().max().unwrap_or(0))
 }

@@ -4,12 +4,14 @@
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
+use super::layout::{
+    BAD, BOLD, DIM, Table, WARN, WIDTH, caution, line, paint, paint_if, room, section, wrapped,
+};
 use super::options::ReportOptions;
-use super::{engine, holders, in_use, oom, phases, sleeps, sum, torch};
+use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
-use crate::analysis::{Level, Moment, Process, largest};
-use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
+use crate::analysis::{Level, Moment, Process};
+use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
 
@@ -22,7 +24,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         let not_reported = process.swallowed.iter().filter_map(named);
         not_reported.for_each(|one| out.push_str(&oom::swallowed("", &one)));
     }
-    out.push_str(&warnings(process));
+    warnings(process).iter().for_each(|text| out.push_str(&caution(WARN, text)));
     let mut any = false;
     for (id, device) in process.devices() {
         any = true;
@@ -30,17 +32,16 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str(&device_head(process, id));
         out.push_str(&figures(process, id, device, shown));
         out.push_str(&torch::of_device(process, id, device));
-        if !shown.full {
-            out.push_str(&holders::in_short(process, id, shown));
-            continue;
+        if shown.full {
+            out.push_str(&kinds(device));
+            out.push_str(&sum::of_device(process, device, shown));
+            out.push_str(&refusals(process, id, device, shown.top));
         }
-        out.push_str(&kinds(device));
-        out.push_str(&sum::of_device(process, device, shown));
-        out.push_str(&refusals(process, id, device, shown.top));
-        out.push_str(&largest_live(process, id, device, shown.top));
         out.push_str(&holders::of_device(process, id, shown));
-        out.push_str(&engine::of_device(process, id));
-        out.push_str(&sleeps::of_device(process, id, shown));
+        if shown.full {
+            out.push_str(&engine::of_device(process, id));
+            out.push_str(&sleeps::of_device(process, id, shown));
+        }
     }
     if !any {
         out.push_str("\n  no GPU memory was used\n");
@@ -48,8 +49,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     if shown.full {
         out.push_str(&host_memory(process));
     }
-    out.push_str(&holders::problems(process));
-    out
+    out + &holders::problems(process)
 }
 
 /// Command, process, start, end, trace file and the recorder's own cost.
@@ -59,30 +59,35 @@ fn head(process: &Process, shown: ReportOptions) -> String {
         true => header.executable.clone(),
         false => header.command.join(" "),
     };
-    let rank = match (header.rank, header.world_size) {
-        (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
-        (Some(rank), None) => format!(", rank {rank}"),
-        (None, _) => String::new(),
-    };
-    let mut out = paint(BOLD, &shorten(&clean(&command), WIDTH));
-    out.push('\n');
     let mut table = Table::new(2, "ll");
-    match process.definitions.imported_from() {
-        Some(form) => table.row(["source".into(), imported(process, &clean(form))]),
+    let mut add = |what: &str, text: String| table.row([what.into(), text]);
+    let ran = wording::age(process.ending.last_ns);
+    match process.definitions.imported_from().map(|form| format!("imported from a {}", clean(form)))
+    {
+        Some(form) if !process.definitions.has_times() => {
+            add("source", format!("{form}, without times"));
+        }
+        Some(form) => {
+            let start = Some(header.start_unix_ns).filter(|start| *start > 0);
+            let of = start.map_or(String::new(), |start| format!(" of {}", date(start)));
+            add("source", format!("{form}{of}, traced for {ran}"));
+        }
         None => {
-            let host = clean(&header.host);
-            table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
-            let ran = wording::age(process.ending.last_ns);
-            let started = format!("{}, traced for {ran}", date(header.start_unix_ns));
-            table.row(["started".into(), started]);
-            table.styled([("ended".into(), PLAIN), ended(process)]);
+            let rank = match (header.rank, header.world_size) {
+                (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
+                (Some(rank), None) => format!(", rank {rank}"),
+                (None, _) => String::new(),
+            };
+            add("process", format!("pid {} on {}{rank}", header.pid, clean(&header.host)));
+            add("started", format!("{}, traced for {ran}", date(header.start_unix_ns)));
+            add("ended", ended(process));
         }
     }
     let events = several(process.ending.events, "event");
     let (path, bytes) = (clean(&process.trace.to_string_lossy()), size(process.trace_bytes));
-    table.row(["trace".into(), format!("{path} ({events}, {bytes})")]);
+    add("trace", format!("{path} ({events}, {bytes})"));
     if let Some(cost) = process.ending.recorder_cost {
-        table.row(["recorder".into(), recorder(&cost, process.ending.last_ns)]);
+        add("recorder", recorder(&cost, process.ending.last_ns));
     }
     if shown.moment != Moment::End {
         let but = match process.curves.is_empty() {
@@ -91,10 +96,9 @@ fn head(process: &Process, shown: ReportOptions) -> String {
         };
         let at = seconds(process.state.time_ns);
         let moment = format!("{at}: all figures below are of this moment{but}");
-        table.styled([("shown".into(), PLAIN), (moment, WARN)]);
+        add("shown", paint(WARN, &moment));
     }
-    out.push_str(&table.render());
-    out
+    line(0, BOLD, &shorten(&clean(&command), WIDTH)) + &table.render()
 }
 
 /// The time and the bytes that the recorder itself used.
@@ -111,68 +115,51 @@ fn recorder(cost: &RecorderCost, ran_ns: u64) -> String {
     format!("{hooks}, {} written, {}", size(cost.written_bytes), several(cost.stacks, "stack"))
 }
 
-fn date(unix_ns: u64) -> impl std::fmt::Display {
+fn date(unix_ns: u64) -> String {
     let time = jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default();
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
-/// The source of an imported trace. `form`: the format that it was imported from.
-fn imported(process: &Process, form: &str) -> String {
-    if !process.definitions.has_times() {
-        return format!("imported from a {form}, without times");
-    }
-    let ran = wording::age(process.ending.last_ns);
-    match process.header.start_unix_ns {
-        0 => format!("imported from a {form}, traced for {ran}"),
-        start => format!("imported from a {form} of {}, traced for {ran}", date(start)),
-    }
-}
-
 /// How the process ended.
-fn ended(process: &Process) -> (String, anstyle::Style) {
+fn ended(process: &Process) -> String {
     let fatal = process.ended_out_of_memory();
     if !fatal.is_empty() {
         let how = if process.ended_in_order() { "" } else { ", and NOT in order" };
         let of_torch = fatal.iter().any(|oom| oom.level == Level::Tensor);
         let what = if of_torch { "torch.OutOfMemoryError" } else { "out of memory" };
-        return (format!("{what}{how}"), BAD);
+        return paint(BAD, &format!("{what}{how}"));
     }
-    match (process.ending.ended_ns, process.running) {
-        (Some(_), _) => ("in order".into(), PLAIN),
-        (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
-        (None, false) if process.ending.off.last().is_some_and(|off| off.until_ns.is_none()) => {
-            let text =
-                "NOT in order: killed, crashed or left by _exit, while the recording was off";
-            (text.into(), WARN)
-        }
-        (None, false) => {
-            let text = "NOT in order: killed, crashed or left by _exit; all up to then is here";
-            (text.into(), WARN)
-        }
+    if process.ending.ended_ns.is_some() {
+        return "in order".into();
     }
+    if process.running {
+        return "not yet: it is running; this is how far its trace goes".into();
+    }
+    let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
+    let so = if off { ", while the recording was off" } else { "; all up to then is here" };
+    paint(WARN, &format!("NOT in order: killed, crashed or left by _exit{so}"))
 }
 
-/// Warnings about gaps in the trace: the figures below them may be incomplete.
-fn warnings(process: &Process) -> String {
+/// Gaps in the trace: the figures below them may be incomplete.
+fn warnings(process: &Process) -> Vec<String> {
     let state = &process.state;
     let mut lines = Vec::new();
     if let Some(stop) = &process.ending.stopped {
-        let reason = wording::stop_text(stop);
-        lines.push(format!("recording stopped at {}: {reason}", seconds(stop.time_ns)));
-        lines.push("  what came later is not in the file; a cap went on".into());
+        let (at, reason) = (seconds(stop.time_ns), wording::stop_text(stop));
+        lines.push(format!("recording stopped at {at}: {reason}; a cap went on"));
     }
-    lines.extend(wording::sampling_lines(state));
+    lines.extend(wording::sampling(state));
     lines.extend(wording::off_lines(&process.ending.off, process.running));
     if state.history_from_ns > 0 && !state.history_after_off {
+        let from = seconds(state.history_from_ns);
         lines.push(format!(
-            "the file's history begins at {}: earlier events were erased to bound its size;",
-            seconds(state.history_from_ns)
+            "the file's history begins at {from}: earlier events were erased to bound its size; peaks and totals of the \
+             device still count from the start"
         ));
-        lines.push("  peaks and totals of the device still count from the start".into());
         if let Some(sampled) = process.erased_time() {
+            let resolution = wording::resolution(sampled.finest_ns, sampled.coarsest_ns);
             lines.push(format!(
-                "  samples of the recorder tell of the time before (leaks, report --at), one value for each {}",
-                wording::resolution(sampled.finest_ns, sampled.coarsest_ns)
+                "samples of the time before (leaks, report --at) have one value for each {resolution}"
             ));
         }
     }
@@ -200,117 +187,145 @@ fn warnings(process: &Process) -> String {
         lines.push(format!("{records} of a newer version skipped"));
     }
     let odd = &state.inconsistencies;
-    for (n, what) in [
-        (odd.replaced, "allocated again while live"),
-        (odd.unknown_frees, "freed though not known"),
-        (odd.unknown_restores, "free refused though not known"),
-        (odd.unknown_sites, "without a known origin"),
-        (odd.blocks_without_memory, "PyTorch's block, live when the memory below it went"),
-    ] {
-        if n > 0 {
-            lines.push(format!("{}: {what}", several(n, "allocation")));
-        }
+    let odd = [odd.replaced, odd.unknown_frees, odd.unknown_restores, odd.unknown_sites];
+    let odd =
+        odd.into_iter().fold(state.inconsistencies.blocks_without_memory, u64::saturating_add);
+    if odd > 0 {
+        let events = several(odd, "event");
+        lines.push(format!("{events} contradict earlier ones: `vramtrace verify` has them"));
     }
     lines.extend(process.definitions.notes().iter().take(5).map(|note| clean(note)));
-    lines.iter().map(|line| format!("  {} {}\n", paint(WARN, "!"), paint(WARN, line))).collect()
+    lines
 }
 
 fn device_head(process: &Process, id: DeviceId) -> String {
-    let name = wording::device_name(id, &process.definitions);
     if id == DeviceId::UNKNOWN {
-        return format!("{}\n", paint(BOLD, &wording::gpu_name(id)));
+        return line(0, BOLD, &wording::gpu_name(id));
     }
-    let mut line = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
-    if let Some(defined) = process.definitions.device(id) {
-        line.push_str(&format!("  {}", gib(defined.total_bytes)));
-        line.push_str(&paint(DIM, &format!("  {}", defined.uuid_text())));
-    }
-    line.push('\n');
-    line
+    let name = wording::device_name(id, &process.definitions);
+    let name = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
+    let defined = process.definitions.device(id).map_or(String::new(), |defined| {
+        let uuid = paint(DIM, &format!("  {}", defined.uuid_text()));
+        format!("  {}{uuid}", gib(defined.total_bytes))
+    });
+    format!("{name}{defined}\n")
 }
 
 /// Caps, peak, live bytes, counts of allocations and of refused requests.
 fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportOptions) -> String {
     let mut table = Table::new(4, "lrl");
-    in_use::add_peak(&mut table, device);
-    for phase in process.phases_at_peak(id, device) {
-        table.row(["  in phase".into(), String::new(), phases::path(&phase)]);
+    let mut add = |what: &str, bytes: String, text: String| table.row([what.into(), bytes, text]);
+    let of = &device.peak.in_use;
+    let at = match (device.peak.time_ns, device.peak.bytes) {
+        (0, 0) => String::new(),
+        (time_ns, _) => format!(", at {}", seconds(time_ns)),
+    };
+    let what = format!("{}{at}", wording::headline_name(of));
+    add("peak", paint(BOLD, &gib(of.headline())), what);
+    if device.peak.bytes > 0 {
+        for part in parts_of_peak(of) {
+            add("", String::new(), paint(DIM, &part));
+        }
+        if of.managed > 0 && of.in_nvidia_smi().is_some() {
+            let what = "besides: nvidia-smi leaves it out, a cap counts it";
+            add("  managed", gib(of.managed), what.into());
+        }
+        if let Some((bytes, at_ns)) = highest_reading(device) {
+            let what = format!("the highest reading of NVML, at {}", seconds(at_ns));
+            add("  highest", gib(bytes), what);
+        }
     }
-    caps(&mut table, device);
+    for phase in process.phases_at_peak(id, device) {
+        add("  in phase", String::new(), phases::path(&phase));
+    }
+    if let Some(cap) = device.cap_bytes {
+        let counts = match device.cap_only_warns {
+            false => format!("{} counted by the cap at the peak", gib(of.counted_by_cap())),
+            true => "only warns: a request that does not fit is reported, and granted".to_string(),
+        };
+        add("cap", limit(cap), counts);
+    }
+    if let Some(cap) = device.group_cap_bytes {
+        add("group's cap", limit(cap), "for all its processes together".into());
+    }
+    if device.cap_only_warns {
+        let warned = paint_if(device.warned, WARN, count(device.warned));
+        add("would refuse", warned, "requests that passed the cap".into());
+    }
+    if let Some(soft) = device.soft_limit {
+        let times = match device.soft_crossings {
+            0 => "never passed".to_string(),
+            n => paint(WARN, &format!("passed {}", several(n, "time"))),
+        };
+        add("soft limit", gib(soft), times);
+    }
     let when = match (shown.moment, process.running) {
         (Moment::End, true) => "live now".to_string(),
         (Moment::End, false) => "live at the end".to_string(),
         _ => format!("live at {}", seconds(process.state.time_ns)),
     };
-    let live = format!(
-        "{}, {} asked for",
-        several(device.live_allocations, "allocation"),
-        gib(device.requested_bytes)
-    );
-    table.row([when, gib(device.live_bytes), live]);
-    let frees = several(device.frees, "free");
-    table.row(["allocations".into(), count(device.allocations), frees]);
+    let live = several(device.live_allocations, "allocation");
+    let live = format!("{live}, {} asked for", gib(device.requested_bytes));
+    add(&when, gib(device.live_bytes), live);
+    add("allocations", count(device.allocations), several(device.frees, "free"));
     let refused = device.refused();
     let by = match refused {
         0 => String::new(),
-        _ => format!(
-            "{} by the cap, {} by the driver",
-            count(device.refused_by_cap),
-            count(device.refused_by_driver)
-        ),
+        _ => {
+            let (cap, driver) = (count(device.refused_by_cap), count(device.refused_by_driver));
+            format!("{cap} by the cap, {driver} by the driver")
+        }
     };
-    let style = if refused > 0 { BAD } else { PLAIN };
-    table.styled([("refused".into(), PLAIN), (count(refused), style), (by, PLAIN)]);
+    add("refused", paint_if(refused, BAD, count(refused)), by);
     table.render()
 }
 
-/// The caps and the soft limit of a device. For a cap that only warns: the number of requests that
-/// passed it.
-fn caps(table: &mut Table, device: &DeviceState) {
-    if let Some(cap) = device.cap_bytes {
-        let counts = match device.cap_only_warns {
-            false => format!(
-                "{} counted by the cap at the peak",
-                gib(device.peak.in_use.counted_by_cap())
-            ),
-            true => "only warns: a request that does not fit is reported, and granted".to_string(),
-        };
-        table.row(["cap".into(), limit(cap), counts]);
+/// The characters of a row before its text.
+const BEFORE: usize = 34;
+
+/// The parts that add up to the headline, without those of 0 B: `= tensors 11.01 + context 0.51 GiB`.
+fn parts_of_peak(of: &InUse) -> Vec<String> {
+    let number = |bytes: u64| bytes.min(i64::MAX as u64) as i64;
+    // The words of `oom`.
+    let allocated = if of.cache.is_some() { "tensors" } else { "allocated" };
+    let managed = if of.in_nvidia_smi().is_none() { of.managed } else { 0 };
+    let mut all = vec![
+        (allocated, number(of.allocated())),
+        ("torch cache", number(of.free_in_cache())),
+        ("other", number(of.beside_cache())),
+        ("context", number(of.contexts)),
+        ("driver", number(of.taken_by_driver())),
+        ("unattributed", of.of_unknown_cause()),
+        ("managed", number(managed)),
+    ];
+    all.retain(|(_, bytes)| *bytes != 0);
+    if all.len() < 2 {
+        return Vec::new();
     }
-    if let Some(cap) = device.group_cap_bytes {
-        table.row(["group's cap".into(), limit(cap), "for all its processes together".into()]);
-    }
-    if device.cap_only_warns {
-        let style = if device.warned > 0 { WARN } else { PLAIN };
-        let (name, what) = ("would refuse".into(), "requests that passed the cap".into());
-        table.styled([(name, PLAIN), (count(device.warned), style), (what, PLAIN)]);
-    }
-    if let Some(soft) = device.soft_limit {
-        let times = match device.soft_crossings {
-            0 => "never passed".to_string(),
-            n => format!("passed {}", several(n, "time")),
-        };
-        let style = if device.soft_crossings > 0 { WARN } else { PLAIN };
-        table.styled([("soft limit".into(), PLAIN), (gib(soft), PLAIN), (times, style)]);
-    }
+    let (total, parts) = sum::on_one_line(&all);
+    let unit = total.rsplit(' ').next().unwrap_or_default();
+    wrapped(&format!("= {parts} {unit}"), room(BEFORE).min(WIDTH - BEFORE))
+}
+
+/// NVML's highest reading and its time, if the memory that was recorded was highest at another moment.
+fn highest_reading(device: &DeviceState) -> Option<(u64, u64)> {
+    /// A lower reading than this above the headline is rounding: nvidia-smi counts whole MiB.
+    const NOTICEABLE: u64 = 2 * MIB;
+    let at = device.peak_sample?;
+    let bytes = at.sample.process_bytes?;
+    let noticeable = bytes > device.peak.in_use.headline().saturating_add(NOTICEABLE);
+    noticeable.then_some((bytes, at.time_ns))
 }
 
 /// One row per kind of allocation that the device has or had.
 fn kinds(device: &DeviceState) -> String {
-    let used: Vec<Kind> = Kind::ALL
-        .into_iter()
-        .filter(|kind| {
-            let sums = device.kind(*kind);
-            sums.allocations > 0 || sums.peak_bytes > 0
-        })
-        .collect();
-    if used.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(4, "lrrrrl");
-    table.head(&["by kind", "live", "highest", "at peak", "allocations", ""]);
-    for kind in used {
+    let titles = ["by kind", "live", "highest", "at peak", "allocations", ""];
+    let mut table = Table::titled(4, "lrrrrd", &titles);
+    for kind in Kind::ALL {
         let sums = device.kind(kind);
+        if sums.allocations == 0 && sums.peak_bytes == 0 {
+            continue;
+        }
         let at_peak = match device.peak.offset {
             Some(_) => gib(device.peak.by_kind[kind as usize]),
             None => "-".into(),
@@ -325,16 +340,10 @@ fn kinds(device: &DeviceState) -> String {
             }
             _ => String::new(),
         };
-        table.styled([
-            (kind.name().into(), PLAIN),
-            (gib(sums.live_bytes), PLAIN),
-            (gib(sums.peak_bytes), PLAIN),
-            (at_peak, PLAIN),
-            (count(sums.allocations), PLAIN),
-            (note, DIM),
-        ]);
+        let (live, highest) = (gib(sums.live_bytes), gib(sums.peak_bytes));
+        table.row([kind.name().into(), live, highest, at_peak, count(sums.allocations), note]);
     }
-    format!("\n{}", table.render())
+    section(table.render())
 }
 
 /// Whether the pages hold more than 32 MiB, and more than a fifth of their bytes, that no request
@@ -346,24 +355,21 @@ fn mostly_unused(sums: &KindSums) -> bool {
 
 /// The last refused requests on a device, `top` at most.
 fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let all = device.refused().saturating_add(device.warned);
-    let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
-    let shown = here().count().min(top);
-    if shown == 0 {
-        return String::new();
-    }
-    let mut table = Table::new(4, "rrllrrrl");
+    let here = process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
+    let here: Vec<_> = here.collect();
+    let last = &here[here.len().saturating_sub(top)..];
     let what = match device.refused() {
         0 => "would have been refused",
         _ if device.warned > 0 => "refused, or would have been",
         _ => "refused",
     };
-    let which = match shown as u64 == all {
+    let which = match last.len() as u64 == device.refused().saturating_add(device.warned) {
         true => what.to_string(),
-        false => format!("the last {shown} {what}"),
+        false => format!("the last {} {what}", last.len()),
     };
-    table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
-    for refusal in here().skip(here().count() - shown) {
+    let titles = [&which, "at", "by", "API", "asked for", "counted", "limit", ""];
+    let mut table = Table::titled(4, "rrllrrrl", &titles);
+    for refusal in last {
         let refused = &refusal.refused;
         let under = match (refused.limit, refused.driver_free) {
             (0, 0) => String::new(),
@@ -374,55 +380,18 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
             2 => String::new(),
             code => wording::cuda_result(code),
         };
-        table.styled([
-            (String::new(), PLAIN),
-            (seconds(refusal.time_ns), PLAIN),
-            (refused.by.name().into(), BAD),
-            (process.definitions.site_api_name(refused.site), PLAIN),
-            (size(refused.size), PLAIN),
-            (gib(refused.counted), PLAIN),
-            (under, PLAIN),
-            (code, PLAIN),
-        ]);
-    }
-    format!("\n{}", table.render())
-}
-
-/// The largest live allocations on a device, `top` at most.
-fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let largest = largest(&process.state, &process.definitions, id, top);
-    if largest.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(4, "lrllrrl");
-    let title = match largest.len() as u64 == device.live_allocations {
-        true => "live".to_string(),
-        false => "largest live".to_string(),
-    };
-    table.head(&[&title, "size", "kind", "API", "made at", "age", ""]);
-    for live in &largest {
-        let place = live.pool.map(|pool| {
-            format!("pool {pool}, stream {}", wording::stream(live.stream.unwrap_or(0)))
-        });
         table.row([
-            live.key.clone(),
-            size(live.size_bytes),
-            live.kind.into(),
-            live.api.clone(),
-            seconds(live.allocated_ns),
-            wording::age(live.age_ns),
-            place.unwrap_or_default(),
+            String::new(),
+            seconds(refusal.time_ns),
+            paint(BAD, refused.by.name()),
+            process.definitions.site_api_name(refused.site),
+            size(refused.size),
+            gib(refused.counted),
+            under,
+            code,
         ]);
     }
-    let mut out = format!("\n{}", table.render());
-    let rest = device.live_allocations.saturating_sub(largest.len() as u64);
-    if rest > 0 {
-        let bytes = largest.iter().fold(0u64, |sum, live| sum.saturating_add(live.size_bytes));
-        let left = size(device.requested_bytes.saturating_sub(bytes));
-        out.push_str(&paint(DIM, &format!("    and {} more, {left} together", count(rest))));
-        out.push('\n');
-    }
-    out
+    section(table.render())
 }
 
 /// Pinned and registered host memory.
@@ -435,9 +404,8 @@ fn host_memory(process: &Process) -> String {
             table.row([name.into(), format!("{} live", gib(sums.live_bytes)), peak]);
         }
     }
-    let lines = table.render();
-    match lines.is_empty() {
-        true => String::new(),
-        false => format!("\n{}\n{lines}", paint(BOLD, "Host memory known to the GPU (no VRAM)")),
+    match table.render() {
+        lines if lines.is_empty() => lines,
+        lines => format!("\n{}{lines}", line(0, BOLD, "Host memory known to the GPU (no VRAM)")),
     }
 }

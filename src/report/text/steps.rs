@@ -1,10 +1,10 @@
 //! The text of `vramtrace report --by step`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vramtrace_format::DeviceId;
 
-use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BOLD, DIM, Table, WARN, line, paint};
 use crate::analysis::steps::{Apart, InStep, Step, StepState, Steps};
 use crate::report::wording::gpu_name;
 use crate::units::{count, seconds, several, size};
@@ -20,31 +20,25 @@ const EQUAL: u64 = 200;
 pub fn table(all: &Steps, full: bool) -> String {
     let steps = match &all.found {
         Ok(steps) => steps,
-        Err(why) => return format!("\n{}\n  {why}\n", paint(BOLD, "by step")),
+        Err(why) => return format!("\n{}  {why}\n", line(0, BOLD, "by step")),
     };
-    let mut devices: Vec<DeviceId> =
+    let devices: BTreeSet<DeviceId> =
         steps.iter().flat_map(|step| step.devices.keys().copied()).collect();
-    devices.sort_unstable();
-    devices.dedup();
     let mut out = String::new();
     for device in devices {
         let name = format!("{} by step", gpu_name(device));
         out.push_str(&format!("\n{}  {}\n", paint(BOLD, &name), counted(all)));
-        let mut table = Table::new(2, "llrrr");
-        table.head(&["step", "", "peak allocated", "left", "time"]);
+        let titles = ["step", "", "peak allocated", "left", "time"];
+        let mut table = Table::titled(2, "LlRrD", &titles);
         let rows = rows(all, device);
         let kept = if full { (0..rows.len()).collect() } else { kept(&rows) };
-        let hidden = rows.len() - kept.len();
-        for index in kept {
-            table.cells(cells(&rows[index]).into_iter());
-        }
+        let hidden = (rows.len() - kept.len()) as u64;
+        kept.into_iter().for_each(|index| table.row(cells(&rows[index])));
         out.push_str(&table.render());
         if hidden > 0 {
-            let note = format!(
-                "  {} between them not shown: --full shows all\n",
-                several(hidden as u64, "row")
-            );
-            out.push_str(&paint(DIM, &note));
+            let rows = several(hidden, "row");
+            let note = format!("{rows} between them not shown: --full shows all");
+            out.push_str(&line(2, DIM, &note));
         }
     }
     out
@@ -128,7 +122,7 @@ fn kept(rows: &[Row]) -> Vec<usize> {
     by_peak
 }
 
-fn cells(row: &Row) -> [(String, anstyle::Style); 5] {
+fn cells(row: &Row) -> [String; 5] {
     let peak = size(row.memory.peak_bytes);
     let left = size(row.memory.left_bytes);
     let (first, last) = match row.of {
@@ -138,8 +132,8 @@ fn cells(row: &Row) -> [(String, anstyle::Style); 5] {
                 1 => "1 forward pass".to_string(),
                 number => format!("{} forward passes", count(number as u64)),
             };
-            let time = apart.end.time_ns.saturating_sub(apart.begin.time_ns);
-            return ["apart".to_string(), passes, peak, left, seconds(time)].map(|of| (of, DIM));
+            let time = seconds(apart.end.time_ns.saturating_sub(apart.begin.time_ns));
+            return ["apart".into(), passes, peak, left, time].map(|cell| paint(DIM, &cell));
         }
     };
     let number = match (first.number, last.number) {
@@ -152,11 +146,5 @@ fn cells(row: &Row) -> [(String, anstyle::Style); 5] {
         StepState::Skipped => ("skipped", left),
         StepState::Unfinished => ("unfinished", "-".to_string()),
     };
-    [
-        (number, BOLD),
-        (state.to_string(), WARN),
-        (peak, BOLD),
-        (left, PLAIN),
-        (seconds(first.duration_ns), DIM),
-    ]
+    [number, paint(WARN, state), peak, left, seconds(first.duration_ns)]
 }

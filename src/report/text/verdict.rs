@@ -1,7 +1,7 @@
 //! A process in three lines: the verdict, the line of code behind it, the command to run next.
 
-use super::oom;
 use super::stack::place;
+use super::{leaks, oom};
 use crate::analysis::leaks::Leaks;
 use crate::analysis::{GroupBy, Holdings, Process, StackClassifier, with_cause};
 use crate::report::shell::quoted;
@@ -46,26 +46,26 @@ pub struct Verdict {
 pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
     if let Some(fatal) = process.fatal.first() {
         let fix = fatal.remedy.as_ref().and_then(|remedy| remedy.fix.as_ref());
+        let fix = fix.map(|(conf, spare)| {
+            let (conf, spare) = (quoted(conf), size(*spare));
+            format!("PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {spare} to spare)")
+        });
+        let (on, at) = (gpu_name(fatal.oom.device), seconds(fatal.oom.time_ns));
+        let (limit, why) = (oom::limit(fatal), oom::why(fatal));
         return Verdict {
             finding: Finding::OutOfMemory,
-            what: format!("out of memory{}; {}", oom::where_and_limit(fatal), oom::cause(fatal)),
+            what: format!("out of memory on {on} at {at}; limit: {limit}; {why}"),
             line: largest_holder(process, &fatal.held, "at the failure"),
-            fix: fix.map(|(conf, spare)| {
-                let conf = quoted(conf);
-                format!(
-                    "PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {} to spare)",
-                    size(*spare)
-                )
-            }),
+            fix,
         };
     }
     if let Some(verdict) = leaks.and_then(leak_verdict) {
         return verdict;
     }
-    let at_peak =
-        process.who.as_ref().and_then(|who| largest_holder(process, &who.peak, "at the peak"));
+    let who = process.who.as_ref();
+    let line = who.and_then(|who| largest_holder(process, &who.peak, "at the peak"));
     let (finding, what) = outcome(process, leaks.is_some());
-    Verdict { finding, what, line: at_peak, fix: None }
+    Verdict { finding, what, line, fix: None }
 }
 
 /// The verdict on the first leak that is sure. `None`: there is none.
@@ -73,11 +73,9 @@ fn leak_verdict(found: &Leaks) -> Option<Verdict> {
     let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
     let first = sure.next()?;
     let line = place(&first.stack).map(|place| {
-        let rate = first.rate.map(|rate| rate as u64);
-        let rate = rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate)));
+        let rate = leaks::growth(first.rate);
         let verdict = first.verdict.name().replace('_', " ");
-        let sure = (first.confidence * 100.0).floor();
-        format!("{place}: {verdict}{rate}, {sure} % sure")
+        format!("{place}: {verdict}{rate}, {} % sure", (first.confidence * 100.0).floor())
     });
     let others = match sure.count() {
         0 => String::new(),

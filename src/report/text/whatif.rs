@@ -1,6 +1,7 @@
 //! The text of `vramtrace whatif`.
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::fits::{notes, unsafe_setting};
+use super::layout::{BAD, BOLD, PLAIN, Table, WARN, line, paint, section};
 use crate::analysis::whatif::{AtCapacity, NoFit, Origin, Prediction};
 use crate::report::shell::quoted;
 use crate::units::{clean, count, gib, limit, seconds, several, size};
@@ -22,24 +23,19 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
             size(oom.asked_bytes)
         ));
     }
-    out.push('\n');
-    out.push_str(&table(prediction));
+    out.push_str(&section(table(prediction)));
     for setting in &prediction.settings {
-        if let Some(why) = &setting.forbidden {
-            let text = format!("  unsafe  {}: {}", setting.name, clean(why));
-            out.push_str(&format!("{}\n", paint(WARN, &text)));
-        }
+        out.push_str(&unsafe_setting(&setting.name, setting.forbidden.as_deref()));
     }
     let least = prediction.settings.iter().map(|setting| setting.free.peak_allocated).min();
-    out.push_str(&format!(
-        "\n  Live at the peak: {} at the least, whatever the setting.\n",
-        gib(least.unwrap_or(0))
-    ));
-    if let Some(no_fit) = prediction.no_fit() {
-        out.push_str(&format!("  {}\n", paint(BAD, &no_help(&no_fit))));
+    let least = gib(least.unwrap_or(0));
+    out.push_str(&format!("\n  Live at the peak: {least} at the least, whatever the setting.\n"));
+    let no_fit = prediction.no_fit();
+    if let Some(no_fit) = &no_fit {
+        out.push_str(&line(2, BAD, &no_help(no_fit)));
     }
     match prediction.advice() {
-        None if prediction.no_fit().is_some() => {}
+        None if no_fit.is_some() => {}
         Some(best) if best.name == "default" => {
             out.push_str("  Try it without a setting: unset PYTORCH_CUDA_ALLOC_CONF\n");
         }
@@ -49,11 +45,7 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
         }
         None => out.push_str("  None of these is notably better than the setting in force.\n"),
     }
-    for caveat in &prediction.caveats {
-        out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
-        out.push('\n');
-    }
-    out
+    out + &notes(&prediction.caveats)
 }
 
 /// Why no setting of the allocator makes the run fit.
@@ -75,7 +67,6 @@ fn no_help(no_fit: &NoFit) -> String {
 /// One row per setting, one column per capacity.
 fn table(prediction: &Prediction) -> String {
     let capacities = &prediction.capacities;
-    let mut table = Table::new(2, &format!("lrrrr{}", "r".repeat(capacities.len())));
     let titles = capacities.iter().map(|capacity| {
         let name = match capacity.origin {
             Origin::Asked => "in",
@@ -85,8 +76,10 @@ fn table(prediction: &Prediction) -> String {
         };
         format!("{name} {}", limit(capacity.bytes))
     });
-    let head = ["setting", "reserved", "unused", "mallocs", "fits in"].map(String::from);
-    table.cells(head.into_iter().chain(titles).map(|title| (title, DIM)));
+    let titles: Vec<String> = titles.collect();
+    let head = ["setting", "reserved", "unused", "mallocs", "fits in"].into_iter();
+    let head: Vec<&str> = head.chain(titles.iter().map(String::as_str)).collect();
+    let mut table = Table::titled(2, &format!("lrrrr{}", "r".repeat(capacities.len())), &head);
     for setting in &prediction.settings {
         let free = &setting.free;
         let unused = free.peak_reserved.saturating_sub(free.peak_allocated);
@@ -95,29 +88,28 @@ fn table(prediction: &Prediction) -> String {
             (_, true) => " (unsafe)",
             _ => "",
         };
-        let style = if setting.in_force { BOLD } else { PLAIN };
         let first = [
-            (format!("{}{mark}", clean(&setting.name)), style),
-            (gib(free.peak_reserved), style),
-            (format!("{} %", 100 * unused / free.peak_reserved.max(1)), style),
-            (count(free.driver_allocations), style),
-            (setting.smallest.map_or("?".into(), gib), style),
+            format!("{}{mark}", clean(&setting.name)),
+            gib(free.peak_reserved),
+            format!("{} %", 100 * unused / free.peak_reserved.max(1)),
+            count(free.driver_allocations),
+            setting.smallest.map_or("?".into(), gib),
         ];
+        let style = if setting.in_force { BOLD } else { PLAIN };
+        let first = first.map(|cell| paint(style, &cell));
         table.cells(first.into_iter().chain(setting.at.iter().map(verdict)));
     }
     table.render()
 }
 
 /// Whether a replay fitted, as a cell of the table.
-fn verdict(at: &AtCapacity) -> (String, anstyle::Style) {
+fn verdict(at: &AtCapacity) -> String {
     match at.spare_bytes {
-        _ if at.too_close => ("too close to say".into(), WARN),
-        None if at.for_others => ("no, for others".into(), BAD),
-        None => ("no".into(), BAD),
-        Some(spare) if at.retries == 0 => (format!("yes, {} to spare", gib(spare)), PLAIN),
-        Some(_) => {
-            let retries = if at.retries == 1 { "retry" } else { "retries" };
-            (format!("yes, {} {retries}", count(at.retries)), PLAIN)
-        }
+        _ if at.too_close => paint(WARN, "too close to say"),
+        None if at.for_others => paint(BAD, "no, for others"),
+        None => paint(BAD, "no"),
+        Some(spare) if at.retries == 0 => format!("yes, {} to spare", gib(spare)),
+        Some(_) if at.retries == 1 => "yes, 1 retry".into(),
+        Some(_) => format!("yes, {} retries", count(at.retries)),
     }
 }

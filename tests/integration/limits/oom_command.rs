@@ -76,7 +76,7 @@ fn a_setting_that_this_pytorch_does_not_know_is_proposed_nowhere() {
                 "PyTorch 2.0 does not know expandable_segments; 2.1 does".into(),
                 !proposed,
             ),
-            ("report t.vtrace", format!("FIX    export {conf}"), proposed),
+            ("report t.vtrace", format!("try     {conf}"), proposed),
             ("report t.vtrace --json", "\"fix\": \"expandable_segments:True\"".into(), proposed),
         ] {
             let shown = scratch.text(line);

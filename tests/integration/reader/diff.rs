@@ -62,7 +62,6 @@ fn a_planted_growth_of_five_percent_fails_with_its_line() {
         "diff/gate",
         &[
             "diff --baseline base.json --tolerance 3% grown.vtrace",
-            "diff --baseline base.json --tolerance 3% grown.vtrace --format markdown",
             "diff --baseline base.json --tolerance 10 grown.vtrace",
         ],
     );

@@ -37,7 +37,7 @@ fn killed(at: u64) -> TraceBuilder {
 fn the_rank_that_ran_out_of_memory_comes_first() {
     let scratch = written([training(), failed(0), training()]);
     scratch.prints("failed/oom", &["report job", "report job --rank 1", "oom job"]);
-    assert!(scratch.text("report job --all").contains("NEXT   vramtrace oom job --rank 1\n"));
+    assert!(scratch.text("report job --all").contains("next    vramtrace oom job --rank 1\n"));
 }
 
 /// When one rank ends, the others often fail after it, with more memory. The verdict is on the same process.

@@ -53,7 +53,7 @@ fn commands_that_are_suggested_can_be_pasted() {
         vramtrace().args(["report", "it's packed/a.vtrace.gz"]).current_dir(&scratch.0).output();
     let report = String::from_utf8(output.unwrap().stdout).unwrap();
     let report: Vec<&str> = report.lines().collect();
-    let next = report.iter().find_map(|line| line.strip_prefix("NEXT   ")).unwrap().to_string();
+    let next = report.iter().find_map(|line| line.strip_prefix("  next    ")).unwrap().to_string();
     let hints = report.iter().rev().take_while(|line| line.starts_with("vramtrace "));
     let hints = hints.filter(|line| !line.contains(" export ")).map(|line| line.to_string());
     for command in [next].into_iter().chain(hints) {

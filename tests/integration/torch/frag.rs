@@ -24,7 +24,7 @@ fn figures_are_those_of_the_recordings() {
         &[
             &format!("frag torch_snapshot_2.11.pickle.gz --at end --json | {figures}"),
             &format!("frag varlen_s1.csv.gz --json | {figures}"),
-            "frag torch_snapshot_2.11.pickle.gz --rows 4",
+            "frag torch_snapshot_2.11.pickle.gz",
             "frag varlen_s1.csv.gz --at 3",
             "frag varlen_s1.csv.gz --at oom",
             "frag varlen_s1.csv.gz --at now",

@@ -60,7 +60,7 @@ fn oom_of_a_snapshot_advises_the_setting_that_whatif_knows() {
     let conf = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     for (line, part) in [
         ("oom --short s.pickle", format!("  try     {conf}   (replayed, ")),
-        ("report --no-hints s.pickle", format!("FIX    export {conf}")),
+        ("report --no-hints s.pickle", format!("  try     {conf}   (replayed, ")),
     ] {
         let shown = scratch.text(line);
         assert!(shown.contains(&part), "{shown}");

@@ -19,13 +19,12 @@ mod tests;
 
 pub use moment::{FragAt, MomentError, RequestSizes, find};
 pub use pins::Pin;
-pub(in crate::analysis) use pins::pins;
+
 pub use segment::{FragBlock, FragSegment};
 pub use sizes::Sizes;
 
-use rustc_hash::FxHashMap;
 use serde::Serialize;
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::DeviceId;
 
 use crate::facts;
 use crate::symbols::Symbols;
@@ -85,29 +84,6 @@ pub struct Frag {
     pub pins: Vec<Pin>,
     #[serde(skip)]
     pub symbols: Symbols,
-    /// The number of each stack's line.
-    #[serde(skip)]
-    pub lines: FxHashMap<StackId, u32>,
-}
-
-impl Frag {
-    /// All lines with blocks, the largest first.
-    pub fn largest_lines(&self) -> Vec<u32> {
-        let mut bytes: FxHashMap<u32, u64> = FxHashMap::default();
-        for block in self.segments.iter().flat_map(|segment| &segment.blocks) {
-            if let Some(line) = self.line(block.stack) {
-                let sum = bytes.entry(line).or_default();
-                *sum = sum.saturating_add(block.bytes);
-            }
-        }
-        let mut lines: Vec<(u32, u64)> = bytes.into_iter().collect();
-        lines.sort_by_key(|(line, bytes)| (std::cmp::Reverse(*bytes), *line));
-        lines.into_iter().map(|(line, _)| line).collect()
-    }
-
-    pub fn line(&self, stack: StackId) -> Option<u32> {
-        self.lines.get(&stack).copied()
-    }
 }
 
 /// The segments with a block, those with most free bytes first.

@@ -187,7 +187,6 @@ impl FragAt<'_> {
             pinned: pinned(&segments),
             segments,
             symbols,
-            lines,
         }
     }
 }

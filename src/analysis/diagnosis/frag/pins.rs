@@ -13,9 +13,6 @@ use super::segment::FragSegment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pin {
-    /// The number from [`super::Frag::line`].
-    #[serde(skip)]
-    pub line: u32,
     /// The stack of the line with the most bytes.
     #[serde(skip)]
     pub stack: StackId,
@@ -66,9 +63,8 @@ pub(in crate::analysis) fn pins(
         }
     }
     let mut pins: Vec<Pin> = sums
-        .into_iter()
-        .map(|(line, sum)| Pin {
-            line,
+        .into_values()
+        .map(|sum| Pin {
             stack: largest(&sum.stacks),
             pinned: u64::try_from(sum.pinned).unwrap_or(u64::MAX),
             segments: sum.segments,

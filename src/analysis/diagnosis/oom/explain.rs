@@ -7,7 +7,7 @@ use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::grew::{self, Grown};
 use super::{Advice, AtStep, Neighbour, Oom, PostMortem, Tried, UsedSum, advice, at_failure};
-use crate::analysis::frag::{self, FragSegment, Pin, Sizes};
+use crate::analysis::frag::{self, FragSegment, Sizes};
 use crate::analysis::steps::Steps;
 use crate::analysis::{GroupBy, Holder, Holdings, Level, NamedStack, StackClassifier};
 use crate::facts::{self, ProcessId};
@@ -64,9 +64,6 @@ pub struct Explained {
     /// In the pool of this request.
     #[serde(skip)]
     pub usual_request: u64,
-    /// The lines whose blocks pin free memory, with their bytes and segments.
-    #[serde(skip)]
-    pub pins: Vec<(NamedStack, Pin)>,
 }
 
 /// `no_frames` is null where there are some.
@@ -166,8 +163,7 @@ fn named(
     sizes: &Sizes,
 ) -> Explained {
     let earlier = before.iter().flat_map(|before| before.held.stacks());
-    let blocks = || segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.stack);
-    let wanted = one.held.stacks().chain(earlier).chain(blocks()).chain([one.oom.stack]);
+    let wanted = one.held.stacks().chain(earlier).chain([one.oom.stack]);
     let symbols = Symbols::of(definitions, header, wanted);
     let classifier = StackClassifier::new(&symbols, header);
     let [small, large] = [true, false].map(|small| {
@@ -192,8 +188,6 @@ fn named(
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &classifier));
-    let pins = frag::pins(segments, &classifier.lines(blocks()));
-    let pins = pins.into_iter().filter(|pin| pin.pinned > 0);
     let usual = if one.oom.size > LARGEST_SMALL { large } else { small };
     Explained {
         cause: one.cause.name(),
@@ -215,7 +209,6 @@ fn named(
         api: definitions.site_api_name(one.oom.site),
         timed: definitions.has_times(),
         usual_request: usual.usual_request,
-        pins: pins.map(|pin| (classifier.named(pin.stack), pin)).collect(),
         one,
     }
 }

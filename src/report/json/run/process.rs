@@ -183,7 +183,7 @@ fn oom_record(process: &Process, fatal: &PostMortem) -> OomRecord {
         at_s: rounded(fatal.oom.time_ns as f64 / 1e9),
         size_bytes: fatal.oom.size,
         cause: fatal.cause.name(),
-        text: oom::cause(fatal),
+        text: oom::why(fatal),
         refused_by: refused.map(|refused| refused.by.name()),
         limit_bytes: refused.map(|refused| refused.limit).filter(|limit| *limit > 0),
         line: place(&classifier.named(fatal.oom.stack)),

@@ -1,17 +1,16 @@
-//! Post-mortems as text: what happened, why, and what to do.
+//! Post-mortems as text: what happened, why, and what to do. `report` prints the summary in short, `oom` all of it and
+//! tables.
 
 mod full;
 mod list;
-mod short;
-mod swallowed;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod wording;
 
 pub use full::{OomOptions, text};
-pub use list::{none, none_of, others};
-pub(in crate::report) use short::cause;
-pub(super) use short::where_and_limit;
-pub(in crate::report) use short::{fatal, fatal_of};
-pub use swallowed::swallowed;
-pub(in crate::report) use wording::advice;
+pub use list::{none, none_of, others, swallowed};
+pub(in crate::report) use summary::{TITLE, fatal, fatal_of, of_page};
+pub(in crate::report::text) use summary::{labelled, next};
+pub(super) use wording::limit;
+pub(in crate::report) use wording::{advice, why};

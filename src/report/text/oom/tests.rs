@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use vramtrace_format::DeviceId;
 use vramtrace_format::physical::{GIB, MIB};
 
-use crate::report::text::sum_line::hundredths;
+use crate::report::text::sum::hundredths;
 use crate::report::wording::cuda_name;
 
 proptest! {

@@ -1,18 +1,16 @@
 //! The sentences of a post-mortem, without colours.
 
-use vramtrace_format::{Cause, RefusedBy};
+use vramtrace_format::RefusedBy;
 
-use super::super::sum_line::sum_line;
+use super::super::sum::on_one_line;
 use crate::analysis::Level;
-use crate::analysis::oom::{
-    Advice, AtStep, Cause as Why, Neighbour, PostMortem, UsedPart, UsedSum,
-};
+use crate::analysis::oom::{Advice, AtStep, Cause, Neighbour, PostMortem, UsedPart, UsedSum};
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
-use crate::report::wording::{cause_words, cuda_name, headline};
-use crate::units::{self, clean, gib, several, size};
+use crate::report::wording::{cuda_name, headline};
+use crate::units::{self, clean, gib, seconds, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
@@ -21,30 +19,24 @@ pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
     format!("{rank}{}{pid}", cuda_name(one.oom.device))
 }
 
-/// `23 asked 1.31 GiB, steps 1 to 22 asked 0.40 to 0.90 GiB at most`.
+/// `23 asked 1.31 GiB; the largest requests of steps 1 to 22: 0.40 GiB to 0.90 GiB`.
 pub(super) fn step(step: AtStep) -> String {
-    let AtStep { number, differs, earlier_low_bytes, earlier_high_bytes, asked } = step;
-    let Some((low, high)) = earlier_low_bytes.zip(earlier_high_bytes) else {
-        return format!("{number}, the first one");
-    };
+    let AtStep { number, earlier_low_bytes, earlier_high_bytes, asked, .. } = step;
     let before = match number - 1 {
         1 => "step 1".to_string(),
         last => format!("steps 1 to {last}"),
     };
-    let range = match (size(low), size(high)) {
-        (low, high) if low == high => high,
-        (low, high) => format!("{low} to {high}"),
-    };
-    match differs {
-        true => {
+    match (earlier_low_bytes.map(size), earlier_high_bytes.map(size)) {
+        (Some(low), Some(high)) => {
+            let range = if low == high { high } else { format!("{low} to {high}") };
             format!("{number} asked {}; the largest requests of {before}: {range}", size(asked))
         }
-        false => format!("{number}, which asked no more than {before}: {range}"),
+        _ => format!("{number}, the first one"),
     }
 }
 
 /// The limit that the request exceeded, and the free memory of the card.
-pub(super) fn limit(one: &PostMortem) -> String {
+pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         None if one.own_limit => {
@@ -67,10 +59,10 @@ pub(super) fn limit(one: &PostMortem) -> String {
                 gib(refused.counted)
             ),
             RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
-            RefusedBy::Driver if one.cause == Why::Mps => {
+            RefusedBy::Driver if one.cause == Cause::Mps => {
                 format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
             }
-            RefusedBy::Driver if one.cause == Why::Cgroup => {
+            RefusedBy::Driver if one.cause == Cause::Cgroup => {
                 format!("what the kernel's cgroup allows ({})", vramtrace_format::oom::CGROUP_LIMIT)
             }
             RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
@@ -85,13 +77,13 @@ pub(super) fn limit(one: &PostMortem) -> String {
         true => ": too little as well",
         false => "",
     };
-    let others = neighbours(one).map_or(String::new(), |others| format!("; {others}"));
-    let others = if one.is_capped() { String::new() } else { others };
+    let others = neighbours(one).filter(|_| !one.is_capped());
+    let others = others.map_or(String::new(), |others| format!("; {others}"));
     format!("{limit}; the card had {} free{so}{others}", size(free))
 }
 
 /// Other processes on the card, the largest first. `None`: none was listed.
-pub(super) fn neighbours(one: &PostMortem) -> Option<String> {
+fn neighbours(one: &PostMortem) -> Option<String> {
     const MOST: usize = 3;
     let mut all = one.oom.neighbours.clone();
     all.sort_by_key(|other| (std::cmp::Reverse(other.bytes), other.pid));
@@ -107,7 +99,7 @@ pub(super) fn neighbours(one: &PostMortem) -> Option<String> {
 }
 
 /// How the free memory of the cache is divided: `in 106 pinned segments, largest hole 893.22 MiB`.
-pub(super) fn holes(one: &PostMortem) -> String {
+fn holes(one: &PostMortem) -> String {
     match one.figures.largest_hole {
         Some(hole) => {
             format!("in {}, largest hole {}", several(one.pinned, "pinned segment"), size(hole))
@@ -117,11 +109,11 @@ pub(super) fn holes(one: &PostMortem) -> String {
 }
 
 /// Why the request did not fit.
-pub(super) fn why(one: &PostMortem) -> String {
+pub(in crate::report) fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     match one.cause {
-        Why::BadCap => return "the setting is wrong, not the program".to_string(),
-        Why::Fragmentation => {
+        Cause::BadCap => return "the setting is wrong, not the program".to_string(),
+        Cause::Fragmentation => {
             let free = size(one.figures.free);
             let found = format!("{}: {free} free inside PyTorch {}", one.cause.words(), holes(one));
             return match one.figures.left {
@@ -131,7 +123,7 @@ pub(super) fn why(one: &PostMortem) -> String {
                 _ => format!("{found}; in one piece {asked} would fit"),
             };
         }
-        Why::Cap | Why::Card | Why::Mps | Why::Cgroup | Why::Torch | Why::Unknown => {}
+        Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {}
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", gib(card));
@@ -165,7 +157,7 @@ pub(super) fn why(one: &PostMortem) -> String {
 }
 
 /// The name of a part of the sum, in a few words.
-pub(super) fn part(what: &UsedPart) -> String {
+fn part(what: &UsedPart) -> String {
     match what {
         UsedPart::Tensors => "tensors".into(),
         UsedPart::TorchCache => "torch cache".into(),
@@ -174,26 +166,9 @@ pub(super) fn part(what: &UsedPart) -> String {
         UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
-        UsedPart::Driver(cause) => cause_words(*cause).into(),
+        UsedPart::Driver(cause) => format!("driver's {}", cause.words()),
         UsedPart::Unattributed => "unattributed".into(),
         UsedPart::Counted => "under way".into(),
-    }
-}
-
-/// A short explanation of a part of the sum.
-pub(super) fn meaning(what: &UsedPart) -> &'static str {
-    match what {
-        UsedPart::Tensors => "blocks of PyTorch's cache",
-        UsedPart::TorchCache => "PyTorch's segments, in no block",
-        UsedPart::Library(_) | UsedPart::Context => "",
-        UsedPart::Rounding => "rest of 2 MiB pages, reserves",
-        UsedPart::Limits => "larger limits (cuCtxSetLimit)",
-        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries",
-        UsedPart::Driver(Cause::LocalMemory) => "registers and stacks of kernels",
-        UsedPart::Driver(Cause::Sharing) => "peer access, imports, multicast",
-        UsedPart::Driver(_) => "taken by the driver for itself",
-        UsedPart::Unattributed => "kernels, heaps, libraries",
-        UsedPart::Counted => "requests, steps of managed",
     }
 }
 
@@ -201,7 +176,7 @@ pub(super) fn meaning(what: &UsedPart) -> &'static str {
 pub(super) fn sum(sum: &UsedSum) -> String {
     let parts: Vec<_> = sum.parts.iter().map(|(what, bytes)| (part(what), *bytes)).collect();
     let parts: Vec<_> = parts.iter().map(|(what, bytes)| (what.as_ref(), *bytes)).collect();
-    let (total, parts) = sum_line(&parts);
+    let (total, parts) = on_one_line(&parts);
     format!("{total} = {parts}")
 }
 
@@ -244,7 +219,7 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
         all.push(format!("{} {who} (harmless)", several(oom.absorbed, "refusal")));
     }
     if oom.requests > 1 {
-        let since = crate::units::seconds(oom.first_ns);
+        let since = seconds(oom.first_ns);
         all.push(format!(
             "{} in a row got nothing since {since}",
             several(oom.requests, "request")
@@ -256,14 +231,13 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
 /// `peak 13.77 GiB counted of a cap of 14.44 GiB`.
 pub(super) fn peak(device: &DeviceState) -> String {
     let of = &device.peak.in_use;
-    let peak = match (device.cap_bytes, device.group_cap_bytes) {
-        (None, None) => headline(of),
-        // A cap is compared with what it counts.
-        _ => format!("{} counted", gib(of.counted_by_cap())),
-    };
+    // A cap is compared with what it counts.
+    let counted = gib(of.counted_by_cap());
     match (device.cap_bytes, device.group_cap_bytes) {
-        (Some(cap), _) => format!("peak {peak} of a cap of {}", units::limit(cap)),
-        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", units::limit(cap)),
-        (None, None) => format!("peak {peak}, no cap"),
+        (Some(cap), _) => format!("peak {counted} counted of a cap of {}", units::limit(cap)),
+        (None, Some(cap)) => {
+            format!("peak {counted} counted, the group's cap {}", units::limit(cap))
+        }
+        (None, None) => format!("peak {}, no cap", headline(of)),
     }
 }
