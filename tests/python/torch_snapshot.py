@@ -1,6 +1,6 @@
 """What PyTorch's viewers need of a memory snapshot, checked with Python's own pickle module.
 
-opcodes FILE         only the opcodes that the viewer in the browser knows, in batches of 1,000
+opcodes FILE         only the opcodes that the viewer in the browser knows
 rules FILE           the viewers can go back from the end to the beginning
 same BEFORE AFTER    two snapshots tell the same segments, blocks, states and actions
 facts FILE           a few figures, as JSON
@@ -40,11 +40,9 @@ def opcodes(path):
             assert argument.bit_length() < 64, argument
         if name == "MARK":
             marks.append(depth)
-        elif name in ("APPENDS", "SETITEMS"):
-            items = depth - marks.pop()
-            assert name == "SETITEMS" or items <= 1000, f"byte {at}: {items} items at once"
-            depth -= items
-        elif name == "TUPLE2":
+        elif name == "SETITEMS":
+            depth = marks.pop()
+        elif name in ("APPEND", "TUPLE2"):
             depth -= 1
         elif name not in ("PROTO", "FRAME", "STOP", "MEMOIZE"):
             depth += 1

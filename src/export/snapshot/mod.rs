@@ -8,29 +8,25 @@
 //! | a block | `alloc`, `free_requested`, `free_completed` |
 //! | `CacheOom` | `oom` |
 //!
-//! A first reading finds which memory is PyTorch's; then each device is read once and written as
-//! it is read. Memory is bounded by what is live at a time, and by the number of stacks.
+//! The trace is read once. Memory is bounded by the number of entries, of about 60 bytes each, as in the file.
 
-mod layout;
-mod observer;
+mod history;
 mod pickle;
-mod segments;
 
 use std::io::{self, Write};
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::torch_conf::CONF_VARIABLES;
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{DeviceId, PoolId, SiteId, StackId};
 
 use crate::allocator::Conf;
 use crate::analysis::StackClassifier;
 use crate::replay::{Progress, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
-use layout::{MemoryRole, Whole};
-use observer::{Entry, SnapshotObserver};
+use history::{Block, Entry, Memory, MemoryRole, SnapshotHistory, What};
 use pickle::{Memo, Pickler};
-use segments::SegmentObserver;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,9 +42,9 @@ pub struct Written {
 /// Writes one process's snapshot. `progress` gets bytes read, of how many.
 pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Result<Written> {
     let (definitions, _) = trace.definitions();
-    let mut scout = SegmentObserver::new(definitions.imported_from().is_some());
-    trace.replay_until(&definitions, Until::End, &mut scout, progress);
-    let found = scout.found;
+    let mut history = SnapshotHistory::default();
+    history.all_pytorchs = definitions.imported_from().is_some();
+    trace.replay_until(&definitions, Until::End, &mut history, progress);
     let symbols = Symbols::of_all(&definitions, trace.header());
     let mut to = Writer {
         pickler: Pickler::new(out),
@@ -56,35 +52,27 @@ pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Resu
         classifier: StackClassifier::new(&symbols, trace.header()),
         symbols: &symbols,
         start_ns: trace.header().start_unix_ns,
+        history: &history,
         frames: FxHashMap::default(),
         stacks: FxHashMap::default(),
         libraries: FxHashMap::default(),
-        written: Written { late: found.start > 0, ..Written::default() },
+        written: Written { left_out: history.left_out, late: history.late, ..Written::default() },
     };
-    let mut segments: Vec<(DeviceId, Vec<Whole>)> = Vec::new();
     to.pickler.begin_dict();
-    to.pickler.key("device_traces").begin_list();
+    to.pickler.key("device_traces").list();
+    let devices = history.entries.range(..DeviceId::UNKNOWN);
     // Viewers expect one list, be it empty.
-    for ordinal in 0..=found.last_device.unwrap_or(0) {
-        let device = DeviceId(ordinal);
-        to.pickler.item()?;
-        to.pickler.begin_list();
-        let mut write = |entry: &Entry| to.entry(entry);
-        let mut observer = SnapshotObserver::new(device, &found, &definitions, &mut write);
-        trace.replay_until(&definitions, Until::End, &mut observer, progress);
-        let (whole, left_out) = observer.finish()?;
-        to.pickler.end_list();
-        to.written.left_out += left_out;
-        segments.push((device, whole));
+    for ordinal in 0..=devices.last().map_or(0, |(device, _)| device.0) {
+        to.pickler.list();
+        for entry in history.entries.get(&DeviceId(ordinal)).into_iter().flatten() {
+            to.entry(entry)?;
+        }
+        to.pickler.append()?;
     }
-    to.pickler.end_list();
-    to.pickler.key("segments").begin_list();
-    for (device, whole) in segments.iter().flat_map(|(id, all)| all.iter().map(|one| (*id, one))) {
-        to.segment(device, whole)?;
-    }
-    to.pickler.end_list();
+    to.pickler.key("segments").list();
+    to.segments()?;
     to.settings();
-    to.pickler.key("external_annotations").empty_list();
+    to.pickler.key("external_annotations").list();
     to.pickler.end_dict();
     to.pickler.finish()?;
     Ok(to.written)
@@ -96,6 +84,7 @@ struct Writer<'s, 'o> {
     symbols: &'s Symbols,
     classifier: StackClassifier<'s>,
     start_ns: u64,
+    history: &'s SnapshotHistory,
     /// Frames by index, and stacks: each is written once.
     frames: FxHashMap<u32, Memo>,
     stacks: FxHashMap<StackId, Memo>,
@@ -112,117 +101,191 @@ impl Writer<'_, '_> {
             pickler.get(*memo);
             return Ok(());
         }
-        pickler.begin_list();
+        pickler.list();
         for index in self.symbols.indexes(stack) {
-            pickler.item()?;
             if let Some(memo) = self.frames.get(index) {
                 pickler.get(*memo);
-                continue;
+            } else {
+                let frame = &self.symbols.frames()[*index as usize];
+                let file = match (&*frame.file, &frame.library) {
+                    ("", Some(library)) => library,
+                    (file, _) => file,
+                };
+                pickler.begin_dict();
+                pickler.key("name").text(&frame.function);
+                pickler.key("filename").text(file);
+                pickler.key("line").int(frame.line.unwrap_or(0).into());
+                pickler.end_dict();
+                self.frames.insert(*index, pickler.memoise());
             }
-            let frame = &self.symbols.frames()[*index as usize];
-            let file = match (&*frame.file, &frame.library) {
-                ("", Some(library)) => library,
-                (file, _) => file,
-            };
-            pickler.begin_dict();
-            pickler.key("name").text(&frame.function);
-            pickler.key("filename").text(file);
-            pickler.key("line").int(frame.line.unwrap_or(0).into());
-            pickler.end_dict();
-            self.frames.insert(*index, pickler.memoise());
+            pickler.append()?;
         }
-        pickler.end_list();
         self.stacks.insert(stack, pickler.memoise());
         Ok(())
     }
 
+    fn stream(&self, site: SiteId) -> u64 {
+        self.definitions.site(site).map_or(0, |site| site.stream)
+    }
+
+    /// Writes an entry with its actions.
     fn entry(&mut self, entry: &Entry) -> io::Result<()> {
-        self.written.entries += 1;
-        let pickler = &mut self.pickler;
-        pickler.item()?;
-        pickler.begin_dict();
-        pickler.key("action").text(entry.action);
-        match entry.address {
-            Some(address) => pickler.key("addr").int(address),
-            None => pickler.key("device_free").int(entry.free),
-        }
-        pickler.key("size").int(entry.size);
-        pickler.key("stream").int(entry.stream);
-        // Times in a trace are cut to 64 ns.
-        let time_ns = self.start_ns.saturating_add(entry.time_ns).saturating_add(500);
-        pickler.key("time_us").int(time_ns / 1_000);
-        pickler.key("compile_context").text("N/A");
+        let (actions, of): (&[_], Option<usize>) = match entry.what {
+            What::Alloc => (&["alloc"], None),
+            What::FreeRequested => (&["free_requested"], None),
+            What::FreeCompleted => (&["free_completed"], None),
+            What::OutOfMemory(_) => (&["oom"], None),
+            What::Came(of) => match self.history.memories[of].role() {
+                MemoryRole::Page => (&["segment_map"], Some(of)),
+                MemoryRole::Segment => (&["segment_alloc"], Some(of)),
+                MemoryRole::Other => (&["segment_alloc", "alloc"], Some(of)),
+            },
+            What::Went(of) => match self.history.memories[of].role() {
+                MemoryRole::Page => (&["segment_unmap"], Some(of)),
+                MemoryRole::Segment => (&["segment_free"], Some(of)),
+                MemoryRole::Other => {
+                    (&["free_requested", "free_completed", "segment_free"], Some(of))
+                }
+            },
+        };
+        let memory = of.map(|of| &self.history.memories[of]);
+        let stream = self.stream(memory.map_or(entry.site, |memory| memory.site));
         // `library: NCCL`, for memory that is not PyTorch's.
         let library = || {
             let roles = self.classifier.roles(entry.stack);
             format!("library: {}", self.classifier.library_name(&roles).unwrap_or("?"))
         };
-        let metadata = match entry.other {
-            true => self.libraries.entry(entry.stack).or_insert_with(library),
-            false => "",
+        let metadata = match memory.map(Memory::role) {
+            Some(MemoryRole::Other) => {
+                self.libraries.entry(entry.stack).or_insert_with(library).clone()
+            }
+            _ => String::new(),
         };
-        pickler.key("user_metadata").text(metadata);
+        // Times in a trace are cut to 64 ns.
+        let time_us = self.start_ns.saturating_add(entry.time_ns).saturating_add(500) / 1_000;
         // A trace has no stacks of frees.
-        let has_stack = !entry.action.contains("free") && entry.action != "segment_unmap";
-        self.frames(if has_stack { entry.stack } else { StackId(0) })?;
+        let frees = matches!(entry.what, What::Went(_) | What::FreeRequested | What::FreeCompleted);
+        for action in actions {
+            self.written.entries += 1;
+            let pickler = &mut self.pickler;
+            pickler.begin_dict();
+            pickler.key("action").text(action);
+            match entry.what {
+                What::OutOfMemory(free) => pickler.key("device_free").int(free),
+                _ => pickler.key("addr").int(entry.address),
+            }
+            pickler.key("size").int(entry.size);
+            pickler.key("stream").int(stream);
+            pickler.key("time_us").int(time_us);
+            pickler.key("compile_context").text("N/A");
+            pickler.key("user_metadata").text(&metadata);
+            self.frames(if frees { StackId(0) } else { entry.stack })?;
+            self.pickler.end_dict();
+            self.pickler.append()?;
+        }
+        Ok(())
+    }
+
+    /// All segments, by device and address; pages that touch are one.
+    fn segments(&mut self) -> io::Result<()> {
+        let memories = &self.history.memories;
+        let mut all: Vec<(Range<u64>, &Memory)> = Vec::new();
+        for (range, memory) in self.history.memory.iter().map(|(range, of)| (range, &memories[of]))
+        {
+            let stream = |memory: &Memory| self.stream(memory.site);
+            let grows = |(last, of): &&mut (Range<u64>, &Memory)| {
+                let pages = [memory, of].iter().all(|memory| memory.role() == MemoryRole::Page);
+                pages && last.end == range.start && stream(of) == stream(memory)
+            };
+            match all.last_mut().filter(grows) {
+                Some((last, _)) => last.end = range.end,
+                None => all.push((range, memory)),
+            }
+        }
+        all.sort_by_key(|(_, memory)| memory.device);
+        let known = |(_, memory): &(_, &Memory)| memory.device != DeviceId::UNKNOWN;
+        for (range, memory) in all.into_iter().filter(known) {
+            self.segment(range, memory)?;
+            self.pickler.append()?;
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, range: Range<u64>, memory: &Memory) -> io::Result<()> {
+        self.written.segments += 1;
+        let size = range.end - range.start;
+        let (role, history) = (memory.role(), self.history);
+        let blocks = || history.blocks.range(range.clone()).map(|(_, block)| block);
+        // Other memory is one block.
+        let bytes = |of: &dyn Fn(&Block) -> u64| match role {
+            MemoryRole::Other => size,
+            _ => blocks().map(of).sum(),
+        };
+        let small = match role {
+            MemoryRole::Page => {
+                blocks().all(|of| of.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE)
+            }
+            MemoryRole::Segment => size <= SMALL_SEGMENT,
+            MemoryRole::Other => false,
+        };
+        let pool = self.definitions.site(memory.site).map_or(PoolId(0), |site| site.pool);
+        let pool = match self.definitions.imported_from() {
+            Some(_) => self.definitions.pool(pool).map_or(0, |pool| pool.handle),
+            None if role == MemoryRole::Other => 0,
+            None => pool.0.into(),
+        };
+        let stream = self.stream(memory.site);
+        let pickler = &mut self.pickler;
+        pickler.begin_dict();
+        pickler.key("device").int(memory.device.0.into());
+        pickler.key("address").int(range.start);
+        pickler.key("total_size").int(size);
+        pickler.key("allocated_size").int(bytes(&|of| if of.pending { 0 } else { of.size }));
+        pickler.key("active_size").int(bytes(&|of| of.size));
+        pickler.key("requested_size").int(bytes(&|of| of.requested));
+        pickler.key("stream").int(stream);
+        pickler.key("segment_type").text(if small { "small" } else { "large" });
+        pickler.key("segment_pool_id").pair(pool >> 32, pool & 0xffff_ffff);
+        pickler.key("is_expandable").bool(role == MemoryRole::Page);
+        self.frames(memory.stack)?;
+        self.pickler.key("blocks").list();
+        let mut at = range.start;
+        for (start, block) in history.blocks.range(range.clone()) {
+            let state = if block.pending { "active_pending_free" } else { "active_allocated" };
+            self.hole(at..*start)?;
+            at = start + block.size;
+            self.block(*start..at, block.requested, state, block.stack)?;
+        }
+        match role {
+            MemoryRole::Other => self.block(range, size, "active_allocated", memory.stack)?,
+            _ => self.hole(at..range.end)?,
+        }
         self.pickler.end_dict();
         Ok(())
     }
 
-    fn segment(&mut self, device: DeviceId, whole: &Whole) -> io::Result<()> {
-        self.written.segments += 1;
-        let memory = &whole.memory;
-        let size = whole.range.end - whole.range.start;
-        let other = memory.role == MemoryRole::Other;
-        let blocks = || whole.blocks.iter().filter_map(|(_, block)| *block);
-        let used = blocks().filter(|block| !block.pending).map(|block| block.size).sum::<u64>();
-        let active = blocks().map(|block| block.size).sum::<u64>();
-        let requested = blocks().map(|block| block.requested).sum::<u64>();
-        let of = |bytes: u64| if other { size } else { bytes };
-        let page = memory.role == MemoryRole::Page;
-        let small = match page {
-            true => blocks().all(|block| block.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE),
-            false => !other && size <= SMALL_SEGMENT,
-        };
-        let pool = match self.definitions.imported_from() {
-            Some(_) => self.definitions.pool(memory.pool).map_or(0, |pool| pool.handle),
-            None if other => 0,
-            None => memory.pool.0.into(),
-        };
-
-        self.pickler.item()?;
-        self.pickler.begin_dict();
-        self.pickler.key("device").int(device.0.into());
-        self.pickler.key("address").int(whole.range.start);
-        self.pickler.key("total_size").int(size);
-        self.pickler.key("allocated_size").int(of(used));
-        self.pickler.key("active_size").int(of(active));
-        self.pickler.key("requested_size").int(of(requested));
-        self.pickler.key("stream").int(memory.stream);
-        self.pickler.key("segment_type").text(if small { "small" } else { "large" });
-        self.pickler.key("segment_pool_id").pair(pool >> 32, pool & 0xffff_ffff);
-        self.pickler.key("is_expandable").bool(page);
-        self.frames(memory.stack)?;
-        self.pickler.key("blocks").begin_list();
-        for (range, block) in &whole.blocks {
-            let (requested, state, stack) = match block {
-                Some(of) if of.pending => (of.requested, "active_pending_free", of.stack),
-                Some(of) => (of.requested, "active_allocated", of.stack),
-                None if other => (size, "active_allocated", memory.stack),
-                None => (0, "inactive", StackId(0)),
-            };
-            self.pickler.item()?;
-            self.pickler.begin_dict();
-            self.pickler.key("address").int(range.start);
-            self.pickler.key("size").int(range.end - range.start);
-            self.pickler.key("requested_size").int(requested);
-            self.pickler.key("state").text(state);
-            self.frames(stack)?;
-            self.pickler.end_dict();
+    fn hole(&mut self, range: Range<u64>) -> io::Result<()> {
+        match range.is_empty() {
+            true => Ok(()),
+            false => self.block(range, 0, "inactive", StackId(0)),
         }
-        self.pickler.end_list();
+    }
+
+    fn block(
+        &mut self,
+        range: Range<u64>,
+        requested: u64,
+        state: &str,
+        stack: StackId,
+    ) -> io::Result<()> {
+        self.pickler.begin_dict();
+        self.pickler.key("address").int(range.start);
+        self.pickler.key("size").int(range.end - range.start);
+        self.pickler.key("requested_size").int(requested);
+        self.pickler.key("state").text(state);
+        self.frames(stack)?;
         self.pickler.end_dict();
-        Ok(())
+        self.pickler.append()
     }
 
     /// What the setting string says; what it does not say is PyTorch's default.
@@ -233,10 +296,8 @@ impl Writer<'_, '_> {
         let pickler = &mut self.pickler;
         pickler.key("allocator_settings").begin_dict();
         pickler.key("PYTORCH_CUDA_ALLOC_CONF").text(text);
-        match conf.max_split_size {
-            u64::MAX => pickler.key("max_split_size").minus_one(),
-            bytes => pickler.key("max_split_size").int(bytes),
-        }
+        let max_split_size = i64::try_from(conf.max_split_size).unwrap_or(-1);
+        pickler.key("max_split_size").signed(max_split_size);
         pickler.key("garbage_collection_threshold").float(conf.garbage_collection_threshold);
         pickler.key("expandable_segments").bool(conf.expandable_segments);
         pickler.key("roundup_power2_divisions").begin_dict();
