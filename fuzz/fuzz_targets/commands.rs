@@ -33,7 +33,6 @@ const COMMANDS: &[&[&str]] = &[
     &["whatif"],
     &["flame", "-o", "-"],
     &["export", "--format", "csv", "-o", "-"],
-    &["export", "--format", "chrome", "-o", "-"],
     &["export", "--format", "perfetto", "-o", "-"],
     &["export", "--format", "pprof", "-o", "-"],
     &["export", "--format", "torch-snapshot", "-o", "-"],

@@ -9,7 +9,7 @@ use vramtrace_format::TraceReader;
 use vramtrace_reader::import;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(history) = import::parse(bytes, Path::new("fuzz")) else { return };
+    let Ok(history) = import::parse(bytes) else { return };
     let file = tempfile::NamedTempFile::new().expect("a file");
     let woven = import::convert(&history, Path::new("fuzz"), file.reopen().expect("the file"));
     woven.expect("written");

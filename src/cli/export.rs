@@ -26,8 +26,7 @@ use crate::error::{DONE, Failure, Outcome};
     long_about = "Write a run's timeline: counters per device and kind, a slice per allocation \
         with its size and lifetime, refusals. Several traces are merged on one clock, which \
         starts with the earliest.\n\n\
-        perfetto: for https://ui.perfetto.dev; chrome: JSON for chrome://tracing and others; \
-        csv: rows of allocations, counters and refusals.\n\n\
+        perfetto: for https://ui.perfetto.dev; csv: rows of allocations, counters and refusals.\n\n\
         Or write the stacks with the bytes that they hold at one moment: \
         folded: lines for flame graphs and https://www.speedscope.app; pprof: for `go tool pprof`.\n\n\
         torch-snapshot: one process as PyTorch would have recorded it, for \

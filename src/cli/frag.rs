@@ -21,8 +21,8 @@ use crate::error::{DONE, Failure, Outcome};
         holders of blocks in its segment; of it, pieces smaller than the usual request are unusable: \
         half of all bytes that the run asked of the pool (small: blocks up to 1 MiB; large) came \
         in requests at least that large.\n\n\
-        Also reads PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), CSVs with the \
-        columns action,addr,size,stream, and RMM logs; plain or gzip.",
+        Also reads PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), and CSVs with \
+        the columns action,addr,size,stream; plain or gzip.",
     after_help = "Examples:\n  \
         vramtrace frag                                       the newest run here, at its peak\n  \
         vramtrace frag snapshot.pickle --json | jq '.devices[0].fragmentation'"

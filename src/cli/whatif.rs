@@ -25,8 +25,8 @@ use crate::error::{DONE, Failure, Outcome};
         (context, other libraries) is taken from it. Where a request does not fit, the cache is \
         emptied and the request tried again, as PyTorch does. Settings that the recorded calls \
         forbid are marked unsafe.\n\n\
-        Also reads PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), CSVs with the \
-        columns action,addr,size,stream, and RMM logs; plain or gzip.",
+        Also reads PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), and CSVs with \
+        the columns action,addr,size,stream; plain or gzip.",
     after_help = "Examples:\n  \
         vramtrace whatif                                       the newest run here\n  \
         vramtrace whatif train.vtrace --capacity 24GiB --conf expandable_segments:True\n  \

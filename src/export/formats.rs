@@ -61,9 +61,8 @@ const fn stacks(name: &'static str, suffix: &'static str, format: StackFormat) -
 }
 
 /// All formats.
-pub const FORMATS: [ExportFormat; 7] = [
+pub const FORMATS: [ExportFormat; 6] = [
     timeline("csv", "csv", TimelineFormat::Csv),
-    timeline("chrome", "json", TimelineFormat::Chrome),
     timeline("perfetto", "perfetto-trace", TimelineFormat::Perfetto),
     stacks("folded", "folded", StackFormat::Folded),
     stacks("pprof", "pb.gz", StackFormat::Pprof),

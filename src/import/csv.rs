@@ -3,31 +3,37 @@
 
 use super::error::ImportProblem;
 use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
-use super::rows::rows;
 
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
 pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
+    let mut lines = (1..).zip(text.lines().map(str::trim));
+    if lines.next().is_none_or(|(_, first)| first != HEADER) {
+        return Err(ImportProblem::Header(HEADER));
+    }
     let mut device = HistoryDevice::default();
-    for row in rows(text, HEADER)? {
-        let row = row?;
-        let fields = row.fields().ok_or_else(|| row.wrong("four fields are needed"))?;
-        let [name, address, size, stream] = fields;
+    for (line, text) in lines.filter(|(_, text)| !text.is_empty()) {
+        let wrong = |what: String| ImportProblem::Row { line, what, text: text.into() };
+        let fields: Vec<&str> = text.split(',').map(str::trim).collect();
+        let [name, address, size, stream] = fields[..] else {
+            return Err(wrong("four fields are needed".into()));
+        };
         let number = |text: &str, name: &str| {
-            text.parse::<u64>().map_err(|_| row.wrong(format!("{name} is not a whole number")))
+            text.parse::<u64>().map_err(|_| wrong(format!("{name} is not a whole number")))
         };
         let action = match (Action::from_name(name), name) {
             (Some(action), _) => action,
             (None, "snapshot") => continue,
             (None, _) => {
-                return Err(row.wrong(
-                    "the action is none of alloc, free_requested, free_completed, segment_*, oom",
+                return Err(wrong(
+                    "the action is none of alloc, free_requested, free_completed, segment_*, oom"
+                        .into(),
                 ));
             }
         };
         let (address, size) = (number(address, "addr")?, number(size, "size")?);
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
-            return Err(row.wrong("it ends behind all memory"));
+            return Err(wrong("it ends behind all memory".into()));
         }
         device.entries.push(HistoryEntry {
             action,
@@ -39,14 +45,13 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
             stack: StackIndex(0),
         });
     }
-    if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
+    let has = |wanted: &[Action]| device.entries.iter().any(|of| wanted.contains(&of.action));
+    if !has(&[Action::Alloc]) {
         return Err(ImportProblem::Empty);
     }
     let mut history = History::new(Form::Csv);
     history.has_times = false;
-    let tells_segments =
-        |entry: &HistoryEntry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
-    if !device.entries.iter().any(tells_segments) {
+    if !has(&[Action::SegmentAlloc, Action::SegmentMap]) {
         history.caveats.push(
             "the file has no segments: what the program reserved is unknown, only the replay shows reserved bytes".into(),
         );

@@ -18,8 +18,7 @@ pub enum ImportProblem {
     Unreadable(#[from] std::io::Error),
     #[error(
         "neither a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), nor a CSV that \
-         begins with action,addr,size,stream, nor an RMM log that begins with \
-         Thread,Time,Action,Pointer,Size,Stream"
+         begins with action,addr,size,stream"
     )]
     Unknown,
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]
@@ -30,8 +29,6 @@ pub enum ImportProblem {
     Header(&'static str),
     #[error("line {line}: {what}: \"{text}\"")]
     Row { line: usize, what: String, text: String },
-    #[error(transparent)]
-    Csv(#[from] ::csv::Error),
     #[error("holds no allocation")]
     Empty,
     #[error(transparent)]

@@ -29,8 +29,6 @@ pub enum Form {
     Snapshot,
     /// action,addr,size,stream
     Csv,
-    /// RMM's logging resource adaptor
-    Rmm,
 }
 
 impl Form {
@@ -39,7 +37,6 @@ impl Form {
         match self {
             Form::Snapshot => "PyTorch memory snapshot",
             Form::Csv => "CSV of requests",
-            Form::Rmm => "RMM log",
         }
     }
 }

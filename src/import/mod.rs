@@ -1,5 +1,5 @@
-//! Reads recordings of other tools: PyTorch memory snapshots (pickle), the CSV `action,addr,size,stream`, and RMM
-//! logs, plain or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
+//! Reads recordings of other tools: PyTorch memory snapshots (pickle), and the CSV `action,addr,size,stream`, plain or
+//! gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
 mod blocks;
@@ -8,8 +8,6 @@ mod csv;
 mod error;
 pub mod history;
 mod pickle;
-mod rmm;
-mod rows;
 mod snapshot;
 
 use std::collections::BTreeMap;
@@ -33,29 +31,24 @@ pub fn read(path: &Path) -> Result<History, ImportError> {
         files::read_given(path, MOST_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
             match bytes.starts_with(&GZIP) {
                 true if is_compressed_trace(path) => Err(ImportProblem::Trace),
-                true => parse(&unpack(&bytes)?, path),
-                false => parse(&bytes, path),
+                true => parse(&unpack(&bytes)?),
+                false => parse(&bytes),
             }
         });
     history.map_err(|problem| ImportError { path: path.display().to_string(), problem })
 }
 
-/// Parses an unpacked file. The name of an RMM log may hold the device (`.dev1`), hence `path`.
-pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
+/// Parses an unpacked file.
+pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
     }
     if bytes.starts_with(&MAGIC) {
         return Err(ImportProblem::Trace);
     }
-    let begins = |header: &str| bytes.starts_with(header.as_bytes());
-    if !begins(csv::HEADER) && !begins(rmm::HEADER) {
-        return Err(ImportProblem::Unknown);
-    }
-    let text = std::str::from_utf8(bytes)?;
-    match begins(csv::HEADER) {
-        true => csv::read(text),
-        false => rmm::read(text, path),
+    match bytes.starts_with(csv::HEADER.as_bytes()) {
+        true => csv::read(std::str::from_utf8(bytes)?),
+        false => Err(ImportProblem::Unknown),
     }
 }
 

@@ -165,7 +165,7 @@ fn torch_2_0_had_fewer_keys() {
         }],
         "device_traces": [[]],
     }));
-    let history = parse(&snapshot, Path::new("old.pickle")).unwrap();
+    let history = parse(&snapshot).unwrap();
     assert!(!history.has_times && history.conf.is_none());
     let block = history.devices[0].segments[0].blocks[0];
     assert_eq!((block.address, block.size, block.requested), (16 * MIB + 512, 1024, 900));
@@ -177,7 +177,7 @@ fn torch_2_0_had_fewer_keys() {
     let alone = pickle(&serde_json::json!([{
         "device": 1, "address": MIB, "total_size": MIB, "stream": 0, "blocks": []
     }]));
-    assert_eq!(parse(&alone, Path::new("x")).unwrap().devices[0].ordinal, 1);
+    assert_eq!(parse(&alone).unwrap().devices[0].ordinal, 1);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
             "max_split_size": -1, "roundup_power2_divisions": {"1": 0, "2": 4},
         },
     }));
-    let history = parse(&snapshot, Path::new("x.pickle")).unwrap();
+    let history = parse(&snapshot).unwrap();
     let conf = "expandable_segments:True,roundup_power2_divisions:[2:4]";
     assert_eq!(history.conf.as_deref(), Some(conf), "set in the program");
     let (bytes, converted) = converted(&history, "x.pickle");
@@ -307,7 +307,7 @@ fn wrong_files_are_reported_what_is_wrong() {
             "device_traces[0][0]: it ends behind",
         ),
     ] {
-        let error = parse(&bytes, Path::new("x")).unwrap_err().to_string();
+        let error = parse(&bytes).unwrap_err().to_string();
         assert!(error.contains(part), "{part}: {error}");
     }
 }
@@ -321,7 +321,7 @@ fn lists_that_are_named_a_thousand_times_are_no_bomb() {
     bytes.extend(b"eq\x02");
     bytes.extend(b"h\x02".repeat(200));
     bytes.extend(b"eu.");
-    let error = parse(&bytes, Path::new("x")).unwrap_err().to_string();
+    let error = parse(&bytes).unwrap_err().to_string();
     assert!(error.contains("more than it can hold") || error.contains("size"), "{error}");
 }
 
@@ -346,7 +346,7 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
-        if let Ok(history) = parse(&bytes, Path::new("x")) {
+        if let Ok(history) = parse(&bytes) {
             let (trace, _) = converted(&history, "x");
             events(&trace);
         }

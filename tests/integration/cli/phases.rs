@@ -2,8 +2,10 @@
 //! headers with declarations of our own; where the headers are installed (`VRAMTRACE_TEST_NVTX`,
 //! their include directory), the same program is built with them too.
 
+use prost::Message;
 use serde_json::Value;
 use testkit::{Program, Run, Scratch, Setup, shim, vramtrace};
+use vramtrace_reader::export::perfetto::proto::{EventType, Trace};
 
 const MIB: u64 = 1 << 20;
 
@@ -71,29 +73,25 @@ fn ranges_become_phases() {
 fn timelines_show_the_phases() {
     let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
     let run = Program::c("phases").run(setup).ok();
-    let export = |format: &str| {
-        let out = run.scratch.0.join(format);
-        let mut command = vramtrace();
-        command.args(["export", "--format", format, "-o"]).arg(&out).arg(run.only_trace());
-        assert!(command.output().unwrap().status.success());
-        std::fs::read(out).unwrap()
+    let timeline = vramtrace().args(["export", "-o", "-"]).arg(run.only_trace()).output().unwrap();
+    let packets = Trace::decode(&*timeline.stdout).unwrap().packet;
+    let names = || packets.iter().filter_map(|packet| packet.interned_data.as_ref());
+    let count = |kind: EventType, name: &str| {
+        let id = names().flat_map(|new| &new.event_names).find(|of| of.name() == name);
+        let id = id.unwrap_or_else(|| panic!("{name} is not in the timeline")).iid;
+        let events = packets.iter().filter_map(|packet| packet.track_event.as_ref());
+        events.filter(|event| event.r#type() == kind && event.name_iid == id).count()
     };
-    let chrome: Value = serde_json::from_slice(&export("chrome")).unwrap();
-    let events = chrome["traceEvents"].as_array().unwrap();
-    let count = |ph: &str, name: &str| {
-        let fits = |event: &&Value| event["ph"] == ph && event["name"] == name;
-        events.iter().filter(fits).filter(|event| event["cat"] == "phase").count()
-    };
-    for (name, times) in [("epoch", 1), ("backward", 10), ("NCCL/AllReduce", 10)] {
-        assert_eq!((count("B", name), count("E", name)), (times, times), "{name}");
+    let ranges = [("epoch", 1), ("backward", 10), ("NCCL/AllReduce", 10), ("early", 1)];
+    for (name, times) in ranges {
+        let found = (count(EventType::SliceBegin, name), count(EventType::SliceEnd, name));
+        assert_eq!(found, (times, times), "{name}");
     }
-    assert_eq!((count("b", "early"), count("e", "early")), (1, 1));
-    assert_eq!((count("i", "a moment"), count("E", "never ended")), (10, 1));
-    let perfetto = export("perfetto");
-    for name in ["backward", "everyone's", "phases of thread"] {
-        let found = perfetto.windows(name.len()).any(|part| part == name.as_bytes());
-        assert!(found, "{name} is not in the timeline");
-    }
+    assert!(count(EventType::SliceBegin, "everyone's") > 0);
+    let once = (count(EventType::Instant, "a moment"), count(EventType::SliceEnd, "never ended"));
+    assert_eq!(once, (10, 1));
+    let tracks = packets.iter().filter_map(|packet| packet.track_descriptor.as_ref());
+    assert!(tracks.into_iter().any(|track| track.name().starts_with("phases of thread")));
 }
 
 #[test]

@@ -5,9 +5,11 @@ use std::os::unix::fs::{DirBuilderExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use serde_json::{Value, json};
 use testkit::torch_stand_ins::libraries;
-use testkit::{InteractiveProgram, Setup, SharedMemory, has};
+use testkit::{InteractiveProgram, Setup, SharedMemory, has, vramtrace};
+use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
 
 const MIB: u64 = 1 << 20;
 
@@ -96,9 +98,13 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
     let at = format!("{middle}");
     let (status, _, err) = place.command(&[], &["holders", "--at", &at, trace.to_str().unwrap()]);
     assert!(status == 2 && err.contains("the recording was switched off"), "{status} {err}");
-    let (_, json, _) =
-        place.command(&[], &["export", "--format", "chrome", "-o", "-", trace.to_str().unwrap()]);
-    assert_eq!(json.matches("\"recording off\"").count(), 2, "begin and end");
+    let timeline = vramtrace().args(["export", "-o", "-"]).arg(&trace).output().unwrap().stdout;
+    let timeline = Timeline::decode(&*timeline).unwrap().packet;
+    let names = timeline.iter().filter_map(|packet| packet.interned_data.as_ref());
+    let off = names.flat_map(|names| &names.event_names).find(|of| of.name() == "recording off");
+    let events = timeline.iter().filter_map(|packet| packet.track_event.as_ref());
+    let drawn = events.filter(|event| event.name_iid == off.unwrap().iid).count();
+    assert_eq!(drawn, 2, "begin and end");
     let report = process.end();
     assert_eq!(report["devices"][0]["live_bytes"], 310 * MIB);
     has(&report, json!({ "ended_in_order": true, "live_is_known": true }));

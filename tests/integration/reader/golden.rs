@@ -41,7 +41,6 @@ const OF_A_TRACE: &[&str] = &[
     "flame --at end --level driver -o - @",
     "export --format csv -o - @",
     "export --format csv --from 0.0002 --to 0.01 --min-size 64KiB -o - @",
-    "export --format chrome -o - @",
     "export --format perfetto -o - @",
     "export --format folded -o - @",
     "export --format folded --at end --level driver -o - @",
@@ -160,22 +159,11 @@ fn gunzip(bytes: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Output without what is another each time: compression, the order in which the Chrome export names
-/// threads, the name of a temporary file in `oom --json` of a snapshot.
+/// Output without what is another each time: compression, the name of a temporary file in `oom --json` of a snapshot.
 fn stable(output: Vec<u8>) -> Vec<u8> {
     let plain = if output.starts_with(&[0x1f, 0x8b]) { gunzip(&output) } else { output };
     let Ok(text) = std::str::from_utf8(&plain) else { return plain };
-    let mut lines: Vec<String> = text.split_inclusive('\n').map(without_temporary_name).collect();
-    for names in lines.chunk_by_mut(|a, b| names_thread(a) && names_thread(b)) {
-        if names_thread(&names[0]) {
-            names.sort();
-        }
-    }
-    lines.concat().into_bytes()
-}
-
-fn names_thread(line: &str) -> bool {
-    line.starts_with(r#"{"ph":"M","name":"thread_name""#)
+    text.split_inclusive('\n').map(without_temporary_name).collect::<String>().into_bytes()
 }
 
 /// `"/tmp/.tmpA1b2C3"` -> `"(temporary)"`

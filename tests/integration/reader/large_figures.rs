@@ -87,7 +87,6 @@ fn no_figure_and_no_time_ends_a_command() {
         "verify",
         "export --format csv -o -",
         "export --format folded -o -",
-        "export --format chrome -o -",
         "export --format perfetto -o p",
         "export --format pprof -o q",
         "export --format torch-snapshot -o s",

@@ -18,10 +18,10 @@ fn printed(trace: &std::path::Path) -> String {
         all.push_str(&String::from_utf8(output.stdout).unwrap());
         all.push_str(&String::from_utf8(output.stderr).unwrap());
     }
-    for format in ["csv", "chrome"] {
+    for format in ["csv", "perfetto"] {
         let mut export = vramtrace();
         let output = export.args(["export", "--format", format, "-o", "-"]).arg(trace).output();
-        all.push_str(&String::from_utf8(output.unwrap().stdout).unwrap());
+        all.push_str(&String::from_utf8_lossy(&output.unwrap().stdout));
     }
     all
 }

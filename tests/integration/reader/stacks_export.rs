@@ -3,9 +3,7 @@
 use std::io::Read;
 
 use prost::Message;
-use serde_json::{Value, json};
 use testkit::Scratch;
-use testkit::has;
 use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
@@ -103,24 +101,10 @@ fn a_flame_graph_stands_alone() {
 #[test]
 fn slices_of_a_timeline_say_who_wanted_them() {
     let scratch = Scratch::with(&training());
-    let out = exported(&scratch, "export t.vtrace --format chrome");
-    let out: Value = serde_json::from_slice(&out).unwrap();
-    let begins: Vec<&Value> =
-        out["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "b").collect();
-    let args = &begins[0]["args"];
-    has(
-        args,
-        json!({
-            "function": "GPT2Attention._attn", "line": "modeling_gpt2.py:212",
-            "called_from": "train.py:41 train", "library": "PyTorch"
-        }),
-    );
-    assert_eq!(
-        begins[3]["args"]["called_from"], "train.py:77 <module>",
-        "its own line, and who called it"
-    );
     let perfetto = exported(&scratch, "export t.vtrace --format perfetto");
-    for text in ["called_from", "modeling_gpt2.py:212", "train.py:41 train"] {
+    for text in
+        ["GPT2Attention._attn", "modeling_gpt2.py:212", "train.py:41 train", "train.py:77 <module>"]
+    {
         assert!(perfetto.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use prost::Message;
 use serde_json::{Value, json};
 use testkit::{InteractiveProgram, Program, Run, SharedMemory, has, vramtrace};
+use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
 use vramtrace_reader::export::stacks::pprof::Profile;
 
 use super::sleeping::setup;
@@ -202,8 +203,14 @@ fn timelines_count_what_sleeps_and_keep_its_owner() {
         let rows: Vec<BTreeMap<String, String>> =
             reader.deserialize().collect::<Result<_, _>>().unwrap();
         let time = |text: &str| (text.parse::<f64>().unwrap() * 1e9).round() as u64;
-        let chrome = json(&trace, &["export", "--format", "chrome", "-o", "-"]);
-        let chrome = chrome["traceEvents"].as_array().unwrap().clone();
+        let timeline = Timeline::decode(&*bytes(&trace, &["export", "-o", "-"])).unwrap().packet;
+        let tracks = || timeline.iter().filter_map(|packet| packet.track_descriptor.as_ref());
+        let by_role =
+            tracks().find(|track| track.name() == "GPU 0 by role").map(|track| track.uuid());
+        let roles: Vec<u64> = tracks()
+            .filter(|track| track.parent_uuid == by_role && by_role.is_some())
+            .map(|track| track.uuid())
+            .collect();
         for moment in moments(&run) {
             let what = format!("{pattern}: {moment:?}");
             let now = |kind: &str| -> u64 {
@@ -225,13 +232,13 @@ fn timelines_count_what_sleeps_and_keep_its_owner() {
                 assert_eq!(now("allocated_paused"), allocated_paused, "{what}");
                 assert_eq!(now("reserved_paused"), reserved_paused, "{what}");
                 // What memory is for adds up to what is on the card.
-                let by_role = |event: &&Value| {
-                    event["name"] == "GPU 0 by role"
-                        && event["ts"].as_f64().unwrap() * 1e3 <= moment.ns as f64
-                };
-                let roles = chrome.iter().rfind(by_role).unwrap()["args"].as_object().unwrap();
-                let all: u64 = roles.values().map(|bytes| bytes.as_u64().unwrap()).sum();
-                assert_eq!(all, moment.taken, "{roles:?}, {what}");
+                let events = timeline.iter().filter(|packet| packet.timestamp() <= moment.ns);
+                let events = events.filter_map(|packet| packet.track_event.as_ref());
+                let last: BTreeMap<u64, i64> = events
+                    .filter(|event| roles.contains(&event.track_uuid()))
+                    .map(|event| (event.track_uuid(), event.counter_value()))
+                    .collect();
+                assert_eq!(last.values().sum::<i64>() as u64, moment.taken, "{last:?}, {what}");
             }
             let (word, weights) = match pattern {
                 "torch" => ("awake", 80 * MIB),
@@ -256,8 +263,12 @@ fn timelines_count_what_sleeps_and_keep_its_owner() {
             let back = |row: &&BTreeMap<String, String>| !row["brought_back_by"].is_empty();
             let regions = if pattern == "torch" { 7 } else { 4 };
             assert_eq!(rows.iter().filter(back).count(), 2 * regions, "two cycles");
-            let begun = |event: &&Value| event["args"].get("brought_back_by").is_some();
-            assert_eq!(chrome.iter().filter(begun).count(), 2 * regions);
+            let names = timeline.iter().filter_map(|packet| packet.interned_data.as_ref());
+            let mut names = names.flat_map(|new| &new.debug_annotation_names);
+            let by = names.find(|name| name.name() == "brought_back_by").unwrap().iid;
+            let events = timeline.iter().filter_map(|packet| packet.track_event.as_ref());
+            let told = events.flat_map(|event| &event.debug_annotations);
+            assert_eq!(told.filter(|of| of.name_iid == by).count(), 2 * regions);
         }
     }
 }
