@@ -6,32 +6,14 @@ use std::ops::Range;
 
 use rustc_hash::FxHashSet;
 
-use super::history::{
-    Action, HistoryBlock, HistoryDevice, HistoryEntry, HistorySegment, StackIndex,
-};
+use super::history::{Action, Ground, HistoryBlock, HistoryDevice, HistoryEntry, StackIndex};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
-/// Attributes of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ground {
-    pub stream: u64,
-    pub pool: u16,
-    pub expandable: bool,
-    pub stack: StackIndex,
-}
-
-impl Ground {
-    fn of(segment: &HistorySegment) -> Ground {
-        let HistorySegment { stream, pool, expandable, stack, .. } = *segment;
-        Ground { stream, pool, expandable, stack }
-    }
-
-    /// Of memory that an entry frees: its stack is that of the free.
-    fn freed_by(entry: &HistoryEntry, expandable: bool) -> Ground {
-        let HistoryEntry { stream, pool, .. } = *entry;
-        Ground { stream, pool, expandable, stack: StackIndex(0) }
-    }
+/// Of memory that an entry frees: its stack is that of the free.
+fn freed_by(entry: &HistoryEntry, expandable: bool) -> Ground {
+    let HistoryEntry { stream, pool, .. } = *entry;
+    Ground { stream, pool, expandable, stack: StackIndex(0) }
 }
 
 /// In order of address; nothing overlaps.
@@ -60,7 +42,7 @@ fn segments(device: &HistoryDevice) -> Spans<Ground> {
                 touched.put(range, ());
             }
             Action::SegmentFree | Action::SegmentUnmap => {
-                let ground = Ground::freed_by(entry, entry.action == Action::SegmentUnmap);
+                let ground = freed_by(entry, entry.action == Action::SegmentUnmap);
                 for hole in touched.holes(range.clone()) {
                     before.put(hole, ground);
                 }
@@ -71,7 +53,7 @@ fn segments(device: &HistoryDevice) -> Spans<Ground> {
     }
     for segment in &device.segments {
         for hole in touched.holes(segment.address..segment.address + segment.size) {
-            before.put(hole, Ground::of(segment));
+            before.put(hole, segment.ground);
         }
     }
     before
@@ -95,13 +77,13 @@ fn blocks(
                 pending: entry.action == Action::FreeCompleted,
                 stack: StackIndex(0),
             };
-            found.insert(entry.address, (block, Ground::freed_by(entry, false)));
+            found.insert(entry.address, (block, freed_by(entry, false)));
         }
     }
     for segment in &device.segments {
         for block in &segment.blocks {
             if !seen.contains(&block.address) {
-                found.insert(block.address, (*block, Ground::of(segment)));
+                found.insert(block.address, (*block, segment.ground));
             }
         }
     }
@@ -138,6 +120,7 @@ pub(super) fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, unt
 
 #[cfg(test)]
 mod tests {
+    use super::super::history::HistorySegment;
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -164,10 +147,7 @@ mod tests {
                 HistorySegment {
                     address: 10 * MIB,
                     size: 2 * MIB,
-                    stream: 7,
-                    pool: 1,
-                    expandable: false,
-                    stack: StackIndex(3),
+                    ground: Ground { stream: 7, pool: 1, expandable: false, stack: StackIndex(3) },
                     blocks: vec![
                         HistoryBlock {
                             address: 10 * MIB,
@@ -188,10 +168,7 @@ mod tests {
                 HistorySegment {
                     address: 20 * MIB,
                     size: 2 * MIB,
-                    stream: 7,
-                    pool: 0,
-                    expandable: false,
-                    stack: StackIndex(0),
+                    ground: Ground { stream: 7, pool: 0, expandable: false, stack: StackIndex(0) },
                     blocks: Vec::new(),
                 },
             ],

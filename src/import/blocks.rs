@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::before::{Ground, reach};
+use super::before::reach;
+use super::history::Ground;
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 

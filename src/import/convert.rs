@@ -23,9 +23,9 @@ use vramtrace_format::{
     PythonFrame, Sample, SiteId, Space, StackFlags, StackId, ThreadId,
 };
 
-use super::before::{Ground, InitialState};
+use super::before::InitialState;
 use super::blocks::BlockLayout;
-use super::history::{Action, History, HistoryDevice, HistoryEntry, StackIndex};
+use super::history::{Action, Ground, History, HistoryDevice, HistoryEntry, StackIndex};
 use crate::allocator::{Conf, rounding};
 use crate::trace::{IMPORT, IMPORT_TIMES, NO_TIMES, TraceWriter, WriterMemory};
 
@@ -72,8 +72,9 @@ pub(super) fn convert(history: &History, mut header: Header, file: File) -> io::
     Ok(converter.converted)
 }
 
-/// The calls, as sites name them.
-const APIS: [(u16, &str); 3] = [(1, "segment_alloc"), (2, "segment_map"), (3, "alloc")];
+/// The calls that allocate memory of each kind. Sites name them by their places here, from 1.
+const APIS: [(Kind, &str); 3] =
+    [(Kind::Device, "segment_alloc"), (Kind::Vmm, "segment_map"), (Kind::Block, "alloc")];
 
 /// One device's history on its way into the trace.
 struct Thread<'h> {
@@ -153,7 +154,7 @@ impl Converter<'_, '_> {
         for caveat in &history.caveats {
             self.trace.define(&Definition::Note { text: caveat.clone() })?;
         }
-        for (id, name) in APIS {
+        for (id, (_, name)) in (1..).zip(APIS) {
             self.trace.define(&Definition::Api { id, name: name.into() })?;
         }
         for (index, (first, second)) in history.pools.iter().enumerate().skip(1) {
@@ -201,14 +202,10 @@ impl Converter<'_, '_> {
         let next = SiteId(self.sites.len() as u32 + 1);
         let site = *self.sites.entry((kind, device, stream, pool)).or_insert(next);
         if site == next {
-            let api = match kind {
-                Kind::Device => 1,
-                Kind::Vmm => 2,
-                _ => 3,
-            };
+            let api = APIS.iter().position(|(of, _)| *of == kind).unwrap_or(0);
             self.trace.define(&Definition::Site {
                 id: site,
-                api,
+                api: api as u16 + 1,
                 kind: Some(kind),
                 device,
                 context: ContextId(0),
@@ -232,12 +229,12 @@ impl Converter<'_, '_> {
             self.grow(thread, range, ground)?;
         }
         for (block, ground) in before.blocks {
-            self.place(thread, block.address, (block.size, block.requested), &ground, block.stack)?;
+            let ground = Ground { stack: block.stack, ..ground };
+            self.place(thread, block.address, (block.size, block.requested), &ground)?;
             if block.pending {
                 thread.layout.request_free(block.address);
-                let (key, space, site) = (block.address, Space::Block, SiteId(0));
-                self.event(thread, Event::Free { key, space, site })?;
-                self.change(thread, key, BlockChange::Pending)?;
+                self.free(thread, Space::Block, block.address)?;
+                self.change(thread, block.address, BlockChange::Pending)?;
             }
         }
         self.totals(thread)
@@ -295,9 +292,9 @@ impl Converter<'_, '_> {
                 if let Some((_, of)) = thread.layout.segments.at(entry.address) {
                     ground.pool = of.pool;
                 }
-                self.place(thread, entry.address, (size, entry.size), &ground, entry.stack)
+                self.place(thread, entry.address, (size, entry.size), &ground)
             }
-            Action::FreeRequested => self.free(thread, entry.address),
+            Action::FreeRequested => self.free_requested(thread, entry.address),
             Action::FreeCompleted => match thread.layout.complete_free(entry.address) {
                 Some(()) => self.change(thread, entry.address, BlockChange::Reusable),
                 None => self.leave_out(),
@@ -311,27 +308,17 @@ impl Converter<'_, '_> {
         self.converted.contradictions += replaced.len() as u64;
         self.shrunk(thread, replaced)?;
         self.converted.segments += 1;
-        let (Ground { stream, pool, .. }, stack) = (ground, self.stack(ground.stack));
         if !ground.expandable {
-            let site = self.site(Kind::Device, thread.id, stream, pool)?;
-            let (key, size) = (range.start, range.end - range.start);
-            let alloc = Alloc { key, space: Space::Device, size, site, stack, requested: None };
-            return self.event(thread, Event::Alloc(alloc));
+            return self.alloc(thread, Kind::Device, range.start, size_of(&range), &ground);
         }
-        let site = self.site(Kind::Vmm, thread.id, stream, pool)?;
         let room = self.most_objects.saturating_sub(self.objects);
         for piece in thread.pieces(range, &self.conf, room) {
             self.objects += 1;
-            let (object, size) = (self.objects, piece.end - piece.start);
-            thread.objects.insert(piece.start, object);
-            let alloc =
-                Alloc { key: object, space: Space::Vmm, size, site, stack, requested: None };
-            self.event(thread, Event::Alloc(alloc))?;
-            let address = piece.start;
-            self.event(
-                thread,
-                Event::Map { address, size, offset: 0, object, stack: Default::default() },
-            )?;
+            let (address, object, size) = (piece.start, self.objects, size_of(&piece));
+            thread.objects.insert(address, object);
+            self.alloc(thread, Kind::Vmm, object, size, &ground)?;
+            let stack = StackId::default();
+            self.event(thread, Event::Map { address, size, offset: 0, object, stack })?;
         }
         Ok(())
     }
@@ -339,58 +326,49 @@ impl Converter<'_, '_> {
     /// Writes the frees of removed parts.
     fn shrunk(&mut self, thread: &mut Thread, gone: Vec<(Range<u64>, Ground)>) -> io::Result<()> {
         for (range, ground) in gone {
-            let site = SiteId(0);
             if !ground.expandable {
-                let free = Event::Free { key: range.start, space: Space::Device, site };
-                self.event(thread, free)?;
+                self.free(thread, Space::Device, range.start)?;
                 continue;
             }
-            let (address, size) = (range.start, range.end - range.start);
-            self.event(thread, Event::Unmap { address, size, stack: Default::default() })?;
+            let (address, size, stack) = (range.start, size_of(&range), StackId::default());
+            self.event(thread, Event::Unmap { address, size, stack })?;
             let pieces = thread.objects.range(range).map(|(start, _)| *start);
             for start in pieces.collect::<Vec<u64>>() {
-                if let Some(key) = thread.objects.remove(&start) {
-                    self.event(thread, Event::Free { key, space: Space::Vmm, site })?;
+                if let Some(object) = thread.objects.remove(&start) {
+                    self.free(thread, Space::Vmm, object)?;
                 }
             }
         }
         Ok(())
     }
 
+    /// `ground`: of the block, with its stack.
     fn place(
         &mut self,
         thread: &mut Thread,
         address: u64,
         (size, requested): (u64, u64),
         ground: &Ground,
-        stack: StackIndex,
     ) -> io::Result<()> {
         if size == 0 {
-            self.converted.contradictions += 1;
-            return Ok(());
+            return self.leave_out();
         }
         for (key, block) in thread.layout.put(address, size) {
             self.converted.contradictions += 1;
             match block.pending {
                 true => self.change(thread, key, BlockChange::Reusable)?,
-                false => {
-                    let free = Event::Free { key, space: Space::Block, site: SiteId(0) };
-                    self.event(thread, free)?;
-                }
+                false => self.free(thread, Space::Block, key)?,
             }
         }
         self.converted.blocks += 1;
-        let site = self.site(Kind::Block, thread.id, ground.stream, ground.pool)?;
-        let stack = self.stack(stack);
-        let alloc = Alloc { key: address, space: Space::Block, size, site, stack, requested: None };
-        self.event(thread, Event::Alloc(alloc))?;
-        if requested < size {
-            self.change(thread, address, BlockChange::Requested(requested))?;
+        self.alloc(thread, Kind::Block, address, size, ground)?;
+        match requested < size {
+            true => self.change(thread, address, BlockChange::Requested(requested)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    fn free(&mut self, thread: &mut Thread, address: u64) -> io::Result<()> {
+    fn free_requested(&mut self, thread: &mut Thread, address: u64) -> io::Result<()> {
         let known = thread.layout.request_free(address).is_some();
         let next = thread.device.entries.get(thread.next);
         let at_once = next
@@ -399,12 +377,29 @@ impl Converter<'_, '_> {
         if !known {
             return self.leave_out();
         }
-        self.event(thread, Event::Free { key: address, space: Space::Block, site: SiteId(0) })?;
+        self.free(thread, Space::Block, address)?;
         if at_once {
             thread.layout.complete_free(address);
             return Ok(());
         }
         self.change(thread, address, BlockChange::Pending)
+    }
+
+    fn alloc(
+        &mut self,
+        thread: &Thread,
+        kind: Kind,
+        key: u64,
+        size: u64,
+        ground: &Ground,
+    ) -> io::Result<()> {
+        let site = self.site(kind, thread.id, ground.stream, ground.pool)?;
+        let (space, stack) = (kind.space(), self.stack(ground.stack));
+        self.event(thread, Event::Alloc(Alloc { key, space, size, site, stack, requested: None }))
+    }
+
+    fn free(&mut self, thread: &Thread, space: Space, key: u64) -> io::Result<()> {
+        self.event(thread, Event::Free { key, space, site: SiteId(0) })
     }
 
     fn leave_out(&mut self) -> io::Result<()> {
@@ -437,6 +432,10 @@ impl Converter<'_, '_> {
         let (size, stack) = (entry.size, self.stack(entry.stack));
         self.event(thread, Event::CacheOom { device, size, allocated, reserved, stack })
     }
+}
+
+fn size_of(range: &Range<u64>) -> u64 {
+    range.end - range.start
 }
 
 /// A Python without a line table: every instruction is in the first line.

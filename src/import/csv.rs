@@ -9,7 +9,7 @@ pub(super) const HEADER: &str = "action,addr,size,stream";
 pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
     let mut lines = (1..).zip(text.lines().map(str::trim));
     if lines.next().is_none_or(|(_, first)| first != HEADER) {
-        return Err(ImportProblem::Header(HEADER));
+        return Err(ImportProblem::Unknown);
     }
     let mut device = HistoryDevice::default();
     for (line, text) in lines.filter(|(_, text)| !text.is_empty()) {

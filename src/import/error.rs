@@ -25,8 +25,6 @@ pub enum ImportProblem {
     Trace,
     #[error("not text: {0}")]
     NotText(#[from] std::str::Utf8Error),
-    #[error("the first line must be {0}")]
-    Header(&'static str),
     #[error("line {line}: {what}: \"{text}\"")]
     Row { line: usize, what: String, text: String },
     #[error("holds no allocation")]

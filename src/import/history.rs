@@ -94,14 +94,21 @@ impl Action {
     }
 }
 
+/// Attributes of memory that a segment is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ground {
+    pub stream: u64,
+    /// Index among [`History::pools`].
+    pub pool: u16,
+    pub expandable: bool,
+    pub stack: StackIndex,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistorySegment {
     pub address: u64,
     pub size: u64,
-    pub stream: u64,
-    pub pool: u16,
-    pub expandable: bool,
-    pub stack: StackIndex,
+    pub ground: Ground,
     /// Blocks in use or pending, in order of address.
     pub blocks: Vec<HistoryBlock>,
 }

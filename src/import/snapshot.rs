@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::error::{ImportProblem, SnapshotError};
 use super::history::{
-    Action, Form, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame, HistorySegment,
-    StackIndex, is_place,
+    Action, Form, Ground, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame,
+    HistorySegment, StackIndex, is_place,
 };
 use super::pickle::{self, Value};
 
@@ -49,21 +49,14 @@ impl Reader {
             None => Ok(Vec::new()),
             Some(list) => list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(key)),
         };
-        // A dump of the segments alone.
-        let (segments, traces) = match value {
-            Value::List(_) => (value.items().unwrap_or_default(), Vec::new()),
-            _ => (list("segments")?, list("device_traces")?),
-        };
         if value.get("segments").is_none() && value.get("device_traces").is_none() {
-            let known = |segment: &Value| segment.get("total_size").is_some();
-            if segments.is_empty() || !segments.iter().all(known) {
-                return Err(
-                    "has neither segments nor device_traces: it is no PyTorch memory snapshot \
-                            (torch.cuda.memory._dump_snapshot)"
-                        .into(),
-                );
-            }
+            return Err(
+                "has neither segments nor device_traces: it is no PyTorch memory snapshot \
+                        (torch.cuda.memory._dump_snapshot)"
+                    .into(),
+            );
         }
+        let (segments, traces) = (list("segments")?, list("device_traces")?);
         self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
         for (index, segment) in segments.iter().enumerate() {
             let at = |error: SnapshotError| error.at(&format!("segments[{index}]"));
@@ -148,10 +141,12 @@ impl Reader {
         Ok(HistorySegment {
             address,
             size,
-            stream: optional(segment, "stream").unwrap_or(0),
-            pool: self.pool(segment.get("segment_pool_id"))?,
-            expandable: segment.get("is_expandable").and_then(|e| e.int()) == Some(1),
-            stack: self.stack(segment.get("frames").as_ref())?,
+            ground: Ground {
+                stream: optional(segment, "stream").unwrap_or(0),
+                pool: self.pool(segment.get("segment_pool_id"))?,
+                expandable: segment.get("is_expandable").and_then(|e| e.int()) == Some(1),
+                stack: self.stack(segment.get("frames").as_ref())?,
+            },
             blocks,
         })
     }
@@ -271,10 +266,7 @@ fn conf(settings: &Value) -> String {
         let pairs = divisions.chunks_exact(2);
         let pairs = pairs.filter_map(|pair| Some((pair[0].text()?, pair[1].int()?)));
         let pairs: Vec<_> = pairs.filter(|(_, n)| *n > 0).collect();
-        let same = pairs.len() == 16 && pairs.iter().all(|(_, n)| *n == pairs[0].1);
-        if same {
-            parts.push(format!("roundup_power2_divisions:{}", pairs[0].1));
-        } else if !pairs.is_empty() {
+        if !pairs.is_empty() {
             let each: Vec<String> = pairs.iter().map(|(mb, n)| format!("{mb}:{n}")).collect();
             parts.push(format!("roundup_power2_divisions:[{}]", each.join(",")));
         }

@@ -33,20 +33,17 @@ pub enum PickleError {
 
 /// Reads one pickle.
 pub fn parse(bytes: &[u8]) -> Result<Value, PickleError> {
-    let (stack, memo, texts) = Default::default();
-    Machine { bytes, at: 0, stack, memo, texts, containers: 0 }.run()
-}
-
-enum Slot {
-    Mark,
-    Value(Value),
+    let (stack, marks, memo, texts) = Default::default();
+    Machine { bytes, at: 0, stack, marks, memo, texts, containers: 0 }.run()
 }
 
 struct Machine<'b> {
     bytes: &'b [u8],
     at: usize,
-    stack: Vec<Slot>,
-    memo: HashMap<u32, Value>,
+    stack: Vec<Value>,
+    /// Lengths of the stack at the marks. Nothing below the last is popped but by the opcodes that pop the mark.
+    marks: Vec<usize>,
+    memo: HashMap<usize, Value>,
     /// Equal strings share one allocation.
     texts: HashMap<&'b str, Rc<str>>,
     /// Lists, tuples and dicts made so far.
@@ -77,8 +74,11 @@ impl<'b> Machine<'b> {
         self.bytes().map(u8::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, PickleError> {
-        self.bytes().map(u32::from_le_bytes)
+    /// A length or number of as many bytes, the lowest first.
+    fn number<const N: usize>(&mut self) -> Result<usize, PickleError> {
+        let mut word = [0; 8];
+        word[..N].copy_from_slice(&self.bytes::<N>()?);
+        usize::try_from(u64::from_le_bytes(word)).map_err(|_| PickleError::Truncated)
     }
 
     fn text(&mut self, count: usize) -> Result<Value, PickleError> {
@@ -102,39 +102,26 @@ impl<'b> Machine<'b> {
     }
 
     fn pop(&mut self) -> Result<Value, PickleError> {
-        match self.stack.pop() {
-            Some(Slot::Value(value)) => Ok(value),
-            _ => Err(self.malformed()),
-        }
+        self.top()?;
+        self.stack.pop().ok_or(self.malformed())
     }
 
     fn top(&self) -> Result<&Value, PickleError> {
-        match self.stack.last() {
-            Some(Slot::Value(value)) => Ok(value),
-            _ => Err(self.malformed()),
-        }
+        let above = self.stack.len() > self.marks.last().copied().unwrap_or(0);
+        self.stack.last().filter(|_| above).ok_or(self.malformed())
     }
 
     /// Pops the values above the last mark, and the mark.
     fn above_mark(&mut self) -> Result<Vec<Value>, PickleError> {
-        let mark = self.stack.iter().rposition(|slot| matches!(slot, Slot::Mark));
-        let mark = mark.ok_or(self.malformed())?;
-        let values = self.stack.drain(mark..).skip(1);
-        Ok(values
-            .filter_map(|slot| match slot {
-                Slot::Value(value) => Some(value),
-                Slot::Mark => None,
-            })
-            .collect())
+        let mark = self.marks.pop().ok_or(self.malformed())?;
+        Ok(self.stack.split_off(mark))
     }
 
     /// The last `count` values, as a tuple.
     fn tuple(&mut self, count: usize) -> Result<Value, PickleError> {
-        let mut items = Vec::with_capacity(count);
-        for _ in 0..count {
-            items.push(self.pop()?);
-        }
-        items.reverse();
+        let from = self.stack.len().checked_sub(count);
+        let from = from.filter(|from| *from >= self.marks.last().copied().unwrap_or(0));
+        let items = self.stack.split_off(from.ok_or(self.malformed())?);
         Ok(Value::Tuple(self.container(items)?))
     }
 
@@ -160,7 +147,7 @@ impl<'b> Machine<'b> {
                 },
                 0x95 => drop(self.take(8)?), // FRAME
                 b'.' => return self.pop(),
-                b'(' => self.stack.push(Slot::Mark),
+                b'(' => self.marks.push(self.stack.len()),
                 b'0' => drop(self.pop()?),
                 b'1' => drop(self.above_mark()?),
                 b'a' => {
@@ -180,21 +167,12 @@ impl<'b> Machine<'b> {
                     let items = self.above_mark()?;
                     self.extend(items, true)?;
                 }
-                b'q' => {
-                    let id = self.byte()?;
-                    self.memoise(id.into())?;
-                }
-                b'r' => {
-                    let id = self.u32()?;
-                    self.memoise(id)?;
-                }
-                0x94 => {
-                    let id = u32::try_from(self.memo.len()).map_err(|_| self.malformed())?;
-                    self.memoise(id)?;
-                }
+                b'q' => self.number::<1>().and_then(|id| self.memoise(id))?,
+                b'r' => self.number::<4>().and_then(|id| self.memoise(id))?,
+                0x94 => self.memoise(self.memo.len())?,
                 opcode => {
                     let value = self.value(opcode, at)?;
-                    self.stack.push(Slot::Value(value));
+                    self.stack.push(value);
                 }
             }
         }
@@ -210,25 +188,16 @@ impl<'b> Machine<'b> {
             b'K' => Value::Int(self.byte()?.into()),
             b'M' => Value::Int(u16::from_le_bytes(self.bytes()?).into()),
             0x8a => {
-                let count = self.byte()?;
-                long(self.take(count.into())?)
+                let count = self.number::<1>()?;
+                long(self.take(count)?)
             }
             b'G' => Value::Float(f64::from_be_bytes(self.bytes()?)),
-            0x8c => {
-                let count = self.byte()?;
-                self.text(count.into())?
-            }
-            b'X' => {
-                let count = self.u32()?;
-                self.text(count as usize)?
-            }
-            0x8d => {
-                let count = u64::from_le_bytes(self.bytes()?);
-                self.text(usize::try_from(count).map_err(|_| PickleError::Truncated)?)?
-            }
+            0x8c => self.number::<1>().and_then(|count| self.text(count))?,
+            b'X' => self.number::<4>().and_then(|count| self.text(count))?,
+            0x8d => self.number::<8>().and_then(|count| self.text(count))?,
             b'C' => {
-                let count = self.byte()?;
-                self.take(count.into())?;
+                let count = self.number::<1>()?;
+                self.take(count)?;
                 Value::Bytes
             }
             b']' => Value::List(self.container(Vec::new())?),
@@ -250,43 +219,35 @@ impl<'b> Machine<'b> {
                 }
                 Value::Dict(self.container(items)?)
             }
-            b'h' => {
-                let id = self.byte()?;
-                self.recall(id.into())?
-            }
-            b'j' => {
-                let id = self.u32()?;
-                self.recall(id)?
-            }
+            b'h' => self.number::<1>().and_then(|id| self.recall(id))?,
+            b'j' => self.number::<4>().and_then(|id| self.recall(id))?,
             opcode => return Err(PickleError::Opcode { opcode, at }),
         })
     }
 
-    fn memoise(&mut self, id: u32) -> Result<(), PickleError> {
+    fn memoise(&mut self, id: usize) -> Result<(), PickleError> {
         let value = self.top()?.clone();
         self.memo.insert(id, value);
         Ok(())
     }
 
-    fn recall(&self, id: u32) -> Result<Value, PickleError> {
+    fn recall(&self, id: usize) -> Result<Value, PickleError> {
         self.memo.get(&id).cloned().ok_or(self.malformed())
     }
 }
 
 /// Little-endian two's complement of any length.
 fn long(bytes: &[u8]) -> Value {
-    if bytes.len() > 8 {
-        let significant = bytes.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
-        // A ninth byte of zero is what unsigned 64-bit numbers need.
-        if significant > 8 || (significant == 8 && bytes[7] & 0x80 != 0) {
-            return Value::Huge;
-        }
+    let sign = if bytes.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
+    let mut word = [sign; 8];
+    let (low, high) = bytes.split_at(bytes.len().min(8));
+    word[..low.len()].copy_from_slice(low);
+    let number = i64::from_le_bytes(word);
+    // A ninth byte of zero is what unsigned 64-bit numbers need.
+    match high.iter().all(|byte| *byte == sign) && (number < 0) == (sign != 0) {
+        true => Value::Int(number),
+        false => Value::Huge,
     }
-    let negative = bytes.len() <= 8 && bytes.last().is_some_and(|b| b & 0x80 != 0);
-    let mut word = if negative { [0xff; 8] } else { [0; 8] };
-    let count = bytes.len().min(8);
-    word[..count].copy_from_slice(&bytes[..count]);
-    Value::Int(i64::from_le_bytes(word))
 }
 
 #[cfg(test)]
