@@ -1,5 +1,6 @@
 //! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Seek;
 use std::os::unix::ffi::OsStrExt;
@@ -57,17 +58,15 @@ pub fn run(args: Args) -> Outcome {
         (None, [only]) => Some(only),
         _ => None,
     };
-    let pairs = match (source, &loaded.traces[..]) {
-        (source, [only]) if is_one_file(source.map(PathBuf::as_path), args.output.as_deref()) => {
+    let pairs = match &loaded.traces[..] {
+        [only] if is_one_file(source.map(PathBuf::as_path), args.output.as_deref()) => {
             let packed = || packed_name(source.map_or(only.path(), PathBuf::as_path));
             vec![(only, args.output.unwrap_or_else(packed))]
         }
-        (source, traces) => {
+        traces => {
             let to = args.output.or(source.map(|source| packed_name(source)));
-            let directory = to.ok_or_else(|| {
-                Failure::new("several traces: give the directory for them with -o DIR")
-            })?;
-            into_directory(traces, &directory)?
+            let to = to.ok_or("several traces: give the directory for them with -o DIR");
+            into_directory(traces, &to.map_err(Failure::new)?)?
         }
     };
     let open = |(trace, to): (_, PathBuf)| {
@@ -100,17 +99,11 @@ fn packed_name(source: &Path) -> PathBuf {
         Some(name) => (name, source),
         None => (full.file_name().unwrap_or("run".as_ref()), &*full),
     };
-    let named = Path::new(named);
-    let mut name = match named.extension() {
-        Some(extension) if extension == "vtrace" => named.file_stem().unwrap_or_default(),
-        _ => named.as_os_str(),
-    }
-    .to_os_string();
-    name.push(".packed");
-    if named.extension().is_some_and(|extension| extension == "vtrace") {
-        name.push(".vtrace");
-    }
-    path.with_file_name(name)
+    let named = named.to_string_lossy();
+    path.with_file_name(match named.strip_suffix(".vtrace") {
+        Some(stem) => format!("{stem}.packed.vtrace"),
+        None => format!("{named}.packed"),
+    })
 }
 
 fn into_directory<'t>(
@@ -121,16 +114,14 @@ fn into_directory<'t>(
         .map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
     let to = |trace: &Trace| directory.join(trace.path().file_name().unwrap_or_default());
     let pairs: Vec<_> = traces.iter().map(|trace| (trace, to(trace))).collect();
-    for (at, (trace, to)) in pairs.iter().enumerate() {
-        if let Some((other, _)) = pairs[..at].iter().find(|(_, other)| other == to) {
-            return Err(Failure::new(format!(
-                "{} and {} have the same name: pack them one by one",
-                other.path().display(),
-                trace.path().display()
-            )));
-        }
+    let mut names = HashSet::new();
+    match pairs.iter().find(|(_, to)| !names.insert(to)) {
+        Some((trace, _)) => Err(Failure::new(format!(
+            "{}: another trace has the same name: pack them one by one",
+            trace.path().display()
+        ))),
+        None => Ok(pairs),
     }
-    Ok(pairs)
 }
 
 fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
