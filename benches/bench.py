@@ -187,32 +187,28 @@ def churn_trace(count):
 
 
 def parquet():
-    """Rows a second of CPU time on one core, and bytes a row: of a million events of the simulated driver, and of a recorded run of PyTorch."""
+    """Blocks a second of CPU time on one core, and bytes a block: of a million events of the simulated driver, and of a recorded run of PyTorch."""
     recorded = work / "recorded.vtrace"
     subprocess.run([str(BIN / "vramtrace"), "import", str(ROOT / "tests/data/varlen_s1.csv.gz"), "-o", str(recorded), "--force"], check=True, capture_output=True)
     traces = {"simulated driver": churn_trace(500_000), "PyTorch, recorded": recorded}
-    print("| trace | tables | events | M events/s of CPU time, best of 5 | bytes an event | bytes a block |\n|---|---|---|---|---|---|")
+    print("| trace | blocks | M blocks/s of CPU time, best of 5 | bytes a block |\n|---|---|---|---|")
     for name, trace in traces.items():
-        for tables in "events", "events,blocks,stacks,samples,holders,summary":
-            out = work / "tables"
-            best, sizes, rows = 1e9, {}, {}
-            for _ in range(5):
-                shutil.rmtree(out, ignore_errors=True)
-                before = os.times()
-                ended = subprocess.run(
-                    ["taskset", "-c", "0", str(BIN / "vramtrace"), "export", "--format", "parquet", "--tables", tables, "-o", str(out), str(trace)],
-                    check=True,
-                    capture_output=True,
-                    text=True,
-                )
-                after = os.times()
-                best = min(best, after.children_user - before.children_user + after.children_system - before.children_system)
-                words = ended.stderr.strip().split("rows: ")[1].split(", ")
-                rows = {table: int(number) for number, table in (word.split() for word in words)}
-                sizes = {table: sum(file.stat().st_size for file in (out / table).rglob("*.parquet")) for table in rows}
-            events = rows["events"]
-            blocks = f"{sizes['blocks'] / rows['blocks']:.1f}" if "blocks" in rows else ""
-            print(f"| {name} | {'all' if ',' in tables else tables} | {events:,} | {events / best / 1e6:.2f} | {sizes['events'] / events:.1f} | {blocks} |")
+        out = work / "tables"
+        best, blocks, size = 1e9, 0, 0
+        for _ in range(5):
+            shutil.rmtree(out, ignore_errors=True)
+            before = os.times()
+            ended = subprocess.run(
+                ["taskset", "-c", "0", str(BIN / "vramtrace"), "export", "--format", "parquet", "-o", str(out), str(trace)],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            after = os.times()
+            best = min(best, after.children_user - before.children_user + after.children_system - before.children_system)
+            blocks = int(ended.stderr.strip().split("rows: ")[1].split(" ")[0])
+            size = sum(file.stat().st_size for file in (out / "blocks").rglob("*.parquet"))
+        print(f"| {name} | {blocks:,} | {blocks / best / 1e6:.2f} | {size / blocks:.1f} |")
 
 
 def reading():

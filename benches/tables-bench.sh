@@ -17,14 +17,9 @@ cargo build --release --quiet --bin vramtrace --example many_ranks
 place=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-tables.XXXXXX")
 trap 'rm -rf "$place"' EXIT
 target/release/examples/many_ranks "$place/run" "$ranks" "$events" 0 4
-measure() {
-    echo "== export of $1"
-    /usr/bin/time -f '%e s elapsed, %U s in user mode, peak %M KiB of memory' \
-        target/release/vramtrace export "$place/run" --format parquet --run job --tables "$1" -o "$place/$2"
-    du -sb "$place/$2"/* | sed "s|$place/$2/||"
-}
-measure samples,holders,stacks,summary small
-measure events,blocks,samples,holders,stacks,summary all
+/usr/bin/time -f '%e s elapsed, %U s in user mode, peak %M KiB of memory' \
+    target/release/vramtrace export "$place/run" --format parquet -o "$place/all"
+du -sb "$place/all"/* | sed "s|$place/all/||"
 "$venv/bin/python3" examples/duckdb/questions.py "$place/all" --json "$place/duckdb.json" > "$place/duckdb.txt"
 "$venv/bin/python3" examples/spark/questions.py "$place/all" --json "$place/spark.json" > "$place/spark.txt" 2>&1 \
     || { tail -n 20 "$place/spark.txt" >&2; echo "tables-bench: Spark did not answer" >&2; exit 1; }

@@ -1,9 +1,9 @@
--- What each line holds at the end, from all events: allocated less freed.
+-- What each line holds at the end: the allocations that nothing freed.
 WITH held AS (
-    SELECT run, rank, process, stack, CASE WHEN kind = 'block' THEN 'block' ELSE 'driver' END AS level,
-           sum(CASE WHEN event = 'alloc' THEN bytes * weight ELSE -bytes * weight END) AS bytes
-    FROM events
-    WHERE event IN ('alloc', 'free') AND device IS NOT NULL
+    SELECT b.run, b.rank, b.process, b.stack, CASE WHEN b.kind = 'block' THEN 'block' ELSE 'driver' END AS level,
+           sum(b.bytes * b.weight) AS bytes
+    FROM blocks b
+    WHERE b.end = 'live' AND b.device IS NOT NULL
     GROUP BY 1, 2, 3, 4, 5
 )
 SELECT h.run, h.level,
@@ -12,7 +12,6 @@ SELECT h.run, h.level,
        count(DISTINCT h.rank) AS ranks
 FROM held h
 LEFT JOIN stacks s ON s.run = h.run AND s.rank = h.rank AND s.process = h.process AND s.stack = h.stack
-WHERE h.bytes > 0
 GROUP BY 1, 2, 3
 ORDER BY bytes DESC, h.level, line
 LIMIT 20

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-TABLES = ("events", "blocks", "stacks", "samples", "holders", "summary")
+TABLES = ("blocks", "stacks", "samples", "holders", "summary")
 HERE = Path(__file__).resolve().parent
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-TABLES = ("events", "blocks", "stacks", "samples", "holders", "summary")
+TABLES = ("blocks", "stacks", "samples", "holders", "summary")
 QUESTIONS = Path(__file__).resolve().parent.parent / "duckdb"
 
 

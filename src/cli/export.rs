@@ -1,14 +1,12 @@
-//! `vramtrace export`: a run's timeline or stacks for other tools.
+//! `vramtrace export`: a run's timeline, stacks or tables for other tools.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
 use vramtrace_reader::analysis::{Level, Moment};
-use vramtrace_reader::export::formats::{ExportFormat, FORMATS, Writer};
 use vramtrace_reader::export::stacks::StackFormat;
 use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
 use vramtrace_reader::trace::Trace;
@@ -17,9 +15,34 @@ use vramtrace_reader::units::{seconds as seconds_text, size};
 use super::output::Output;
 use super::reading::{Question, Reading};
 use super::select::{DeviceArgs, ProcessArgs, Selected, paths};
-use super::{caveats, export_tables, level, moment};
+use super::{caveats, level, moment};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Csv,
+    Perfetto,
+    Folded,
+    Pprof,
+    TorchSnapshot,
+    Parquet,
+}
+
+impl Format {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
+    /// The options that only some formats take, and this one does.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Format::Csv | Format::Perfetto => &["--from", "--to", "--level"],
+            Format::Folded | Format::Pprof => &["--at", "--level", "--device"],
+            Format::TorchSnapshot | Format::Parquet => &[],
+        }
+    }
+}
 
 #[derive(clap::Args)]
 #[command(
@@ -33,34 +56,31 @@ use crate::error::{DONE, Failure, Outcome};
         https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py; memory that other libraries \
         took is in it.\n\n\
         parquet: a directory of tables, partitioned by run and rank, for DuckDB, Spark and data \
-        frames: events, blocks, stacks, samples, holders, summary.",
+        frames: blocks, stacks, samples, holders, summary.",
     after_help = "Examples:\n  \
         vramtrace export -o timeline.perfetto-trace\n  \
-        vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv\n  \
+        vramtrace export run/ --format csv --from 10 --to 12.5 -o part.csv\n  \
         vramtrace export --format pprof --at peak -o memory.pb.gz\n  \
         vramtrace export --format torch-snapshot -o snapshot.pickle\n  \
         vramtrace export run/ --format parquet -o tables"
 )]
 pub struct Args {
     #[command(flatten)]
-    pub(super) processes: ProcessArgs,
+    processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    #[arg(long, default_value = "perfetto", value_parser = format_parser())]
-    format: ExportFormat,
+    #[arg(long, value_enum, default_value = "perfetto")]
+    format: Format,
     /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]; for parquet
     /// a new directory
     #[arg(short, long, value_name = "FILE")]
-    pub(super) output: Option<PathBuf>,
+    output: Option<PathBuf>,
     /// Leave out what was before this many seconds
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    from: Option<u64>,
+    #[arg(long, value_name = "S")]
+    from: Option<f64>,
     /// Leave out what was after this many seconds
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    to: Option<u64>,
-    /// Leave out smaller allocations (512, 64KiB, 1MiB); counters keep them
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
-    min_size: Option<u64>,
+    #[arg(long, value_name = "S")]
+    to: Option<f64>,
     /// Stacks: which moment, `peak` (of each device; the default), `peak-allocated`, `end` or
     /// seconds
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
@@ -68,126 +88,89 @@ pub struct Args {
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
-    /// Parquet: only these tables, separated by commas [default: all]
-    #[arg(long, value_name = "TABLES")]
-    pub(super) tables: Option<String>,
-    /// Parquet: the name of the run of all traces [default: one for each `vramtrace run`]
-    #[arg(long, value_name = "NAME")]
-    pub(super) run: Option<String>,
     /// Replace an existing file
     #[arg(long)]
-    pub(super) force: bool,
-}
-
-/// Accepts the names of [`FORMATS`].
-fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
-    let names = PossibleValuesParser::new(FORMATS.map(|format| format.name));
-    names.try_map(|name| ExportFormat::named(&name).ok_or("no such format"))
-}
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write seconds from the start, like 12.5")]
-struct NotSeconds;
-
-/// Seconds to ns.
-fn seconds(text: &str) -> Result<u64, NotSeconds> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..1e9).contains(&seconds) => Ok((seconds * 1e9).round() as u64),
-        _ => Err(NotSeconds),
-    }
-}
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it {0}")]
-struct NotBytes(sizes::SizeError);
-
-/// Bytes, or a size with its unit.
-fn bytes(text: &str) -> Result<u64, NotBytes> {
-    text.parse().or_else(|_| sizes::parse(text).map_err(NotBytes))
+    force: bool,
 }
 
 pub fn run(args: Args) -> Outcome {
     if let (Some(from), Some(to)) = (args.from, args.to)
         && from > to
     {
-        return Err(Failure::new(format!(
-            "--from {} is after --to {}: the interval is empty",
-            from as f64 / 1e9,
-            to as f64 / 1e9
-        )));
-    }
-    if let Some(why) = args.format.refuses(args.given()) {
+        let why = format!("--from {from} is after --to {to}: the interval is empty");
         return Err(Failure::new(why));
     }
-    let opened = || {
-        let output = Output::new(&output(&args)?, args.force)?;
-        let selected = args.processes.open()?;
-        output.refuse_inputs(paths(&selected.traces))?;
-        Ok::<_, Failure>((selected, output))
-    };
-    let level = args.level.map(Level::from);
-    match args.format.writer {
-        Writer::Timeline(format) => {
-            let (Selected { traces, .. }, output) = opened()?;
-            level::require_blocks(&traces, level, None)?;
-            let driver_only = level == Some(Level::Driver);
-            let min_size = args.min_size.unwrap_or(0);
-            let window = Window { from_ns: args.from, to_ns: args.to, min_size, driver_only };
-            timeline(&traces, format, &window, &output)
-        }
-        Writer::Stacks(format) => {
-            let (selected, output) = opened()?;
-            let moment = args.at.unwrap_or(Moment::Peak);
-            stacks(selected, format, (moment, level), &args.device, &output)
-        }
-        Writer::TorchSnapshot => {
-            let (Selected { traces, .. }, output) = opened()?;
-            snapshot(&traces, &output)
-        }
-        Writer::Tables => export_tables::run(&args),
+    args.refuse_options()?;
+    if args.format == Format::Parquet {
+        return tables(&args);
+    }
+    let output = Output::new(&args.output()?, args.force)?;
+    let selected = args.processes.open()?;
+    output.refuse_inputs(paths(&selected.traces))?;
+    match args.format {
+        Format::Csv => timeline(&args, &selected.traces, TimelineFormat::Csv, &output),
+        Format::Perfetto => timeline(&args, &selected.traces, TimelineFormat::Perfetto, &output),
+        Format::Folded => args.stacks(selected, StackFormat::Folded, &output),
+        Format::Pprof => args.stacks(selected, StackFormat::Pprof, &output),
+        Format::TorchSnapshot | Format::Parquet => snapshot(&selected.traces, &output),
     }
 }
 
 impl Args {
-    /// The options on the command line that only some formats have.
-    fn given(&self) -> impl Iterator<Item = &'static str> {
+    /// Fails if an option was given that the format does not take.
+    fn refuse_options(&self) -> Result<(), Failure> {
         let given = [
             ("--from", self.from.is_some()),
             ("--to", self.to.is_some()),
-            ("--min-size", self.min_size.is_some()),
             ("--at", self.at.is_some()),
             ("--level", self.level.is_some()),
             ("--device", self.device.is_given()),
-            ("--tables", self.tables.is_some()),
-            ("--run", self.run.is_some()),
         ];
-        given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+        let refused =
+            |(option, given): &(&str, bool)| *given && !self.format.options().contains(option);
+        let Some((option, _)) = given.into_iter().find(refused) else { return Ok(()) };
+        let takers = Format::value_variants().iter().filter(|of| of.options().contains(&option));
+        let takers = takers.map(|format| format.name()).collect::<Vec<_>>().join(", ");
+        let format = self.format.name();
+        Err(Failure::new(format!("{option} is not for {format}: it is for the formats {takers}")))
+    }
+
+    fn output(&self) -> Result<PathBuf, Failure> {
+        let default = (self.format == Format::TorchSnapshot).then(|| "snapshot.pickle".into());
+        self.output
+            .clone()
+            .or(default)
+            .ok_or_else(|| Failure::new("--output is missing: give -o FILE, or -o - for stdout"))
+    }
+
+    fn stacks(&self, selected: Selected, format: StackFormat, output: &Output) -> Outcome {
+        let at = (self.at.unwrap_or(Moment::Peak), self.level.map(Level::from));
+        stacks(selected, format, at, &self.device, output)
     }
 }
 
-fn output(args: &Args) -> Result<PathBuf, Failure> {
-    let default = args.format.default_file.map(PathBuf::from);
-    args.output.clone().or(default).ok_or_else(|| {
-        let suffix = args.format.suffix;
-        Failure::new(format!(
-            "--output is missing: give -o FILE (FILE.{suffix}), or -o - for stdout"
-        ))
-    })
-}
-
-fn timeline(traces: &[Trace], format: TimelineFormat, window: &Window, output: &Output) -> Outcome {
-    let exported = output.write(|out| write(traces, format, window, out))?;
+fn timeline(args: &Args, traces: &[Trace], format: TimelineFormat, output: &Output) -> Outcome {
+    let level = args.level.map(Level::from);
+    level::require_blocks(traces, level, None)?;
+    let driver_only = level == Some(Level::Driver);
+    let ns = |seconds: f64| (seconds * 1e9).round() as u64;
+    let window = Window { from_ns: args.from.map(ns), to_ns: args.to.map(ns), driver_only };
+    let write = |out: &mut dyn Write| {
+        let bar = progress_bar(traces)?;
+        let progress = &mut |at, _| bar.set_position(at);
+        let exported = export::export(traces, format, &window, out, progress);
+        bar.finish_and_clear();
+        exported
+    };
+    let exported: Exported = output.write(write)?;
     caveats::warn_damage(traces);
     let late = traces.iter().map(Trace::history_from_ns).max().unwrap_or(0);
     if exported.allocations + exported.counters + exported.refusals == 0 {
-        match late {
-            0 => message("no event between --from and --to: the timeline is empty"),
-            from => message(format_args!(
-                "the timeline is empty: the history in the file begins at {}, and holds no event \
-                 between --from and --to",
-                seconds_text(from)
-            )),
-        }
+        message(format_args!(
+            "the timeline is empty: the history in the file begins at {}, and holds no event \
+             between --from and --to",
+            seconds_text(late)
+        ));
     } else if !output.is_stdout() {
         message(format_args!(
             "{}: {} allocations, {} counter values, {} refusals",
@@ -287,39 +270,47 @@ fn snapshot(traces: &[Trace], output: &Output) -> Outcome {
     Ok(DONE)
 }
 
-fn write(
-    traces: &[Trace],
-    format: TimelineFormat,
-    window: &Window,
-    out: &mut dyn Write,
-) -> std::io::Result<Exported> {
-    let bar = progress_bar(traces)?;
-    let exported = export::export(traces, format, window, out, &mut |at, _| bar.set_position(at));
+#[cfg(not(feature = "parquet"))]
+fn tables(_args: &Args) -> Outcome {
+    Err(Failure::new(
+        "--format parquet: this vramtrace was built without the feature `parquet`: build it with \
+         `cargo build --release --features parquet`, or give --format csv",
+    ))
+}
+
+#[cfg(feature = "parquet")]
+fn tables(args: &Args) -> Outcome {
+    use vramtrace_reader::export::parquet;
+
+    let Some(to) = &args.output else {
+        return Err(Failure::new(
+            "--output is missing: give -o DIR, a directory that does not exist",
+        ));
+    };
+    if to == Path::new("-") {
+        return Err(Failure::new("-o -: parquet is a directory of files: give -o DIR"));
+    }
+    if args.force {
+        return Err(Failure::new(
+            "--force is not for parquet: a directory is not replaced; give one that does not exist",
+        ));
+    }
+    let traces = args.processes.open()?.traces;
+    let bar = progress_bar(&traces)?;
+    let written = parquet::export(&traces, to, &|at, _| bar.set_position(at));
     bar.finish_and_clear();
-    exported
+    let rows = written.map_err(|error| Failure::new(format!("{}: {error}", to.display())))?;
+    caveats::warn_damage(&traces);
+    let counts = parquet::TABLES.iter().zip(rows).map(|(table, rows)| format!("{rows} {table}"));
+    message(format_args!("{}: rows: {}", to.display(), counts.collect::<Vec<_>>().join(", ")));
+    Ok(DONE)
 }
 
 /// Over the bytes of the traces.
-pub fn progress_bar(traces: &[Trace]) -> std::io::Result<ProgressBar> {
+fn progress_bar(traces: &[Trace]) -> std::io::Result<ProgressBar> {
     let bar = ProgressBar::new(traces.iter().map(Trace::len).sum());
     // Hidden by itself where stderr is no terminal.
     let style = ProgressStyle::with_template("{bar:40} {percent}% of {total_bytes}  {eta} left");
     bar.set_style(style.map_err(std::io::Error::other)?);
     Ok(bar)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_and_bytes_as_people_write_them() {
-        assert_eq!(seconds("12.5"), Ok(12_500_000_000));
-        assert_eq!(bytes("512"), Ok(512));
-        assert_eq!(bytes("1MiB"), Ok(1 << 20));
-        for bad in ["-1", "x", "inf", "nan", ""] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
-        assert!(bytes("1X").is_err() && bytes("-1").is_err());
-    }
 }

@@ -12,7 +12,6 @@ mod doctor_text;
 mod enable;
 mod env;
 mod export;
-mod export_tables;
 mod fits;
 mod flame;
 mod frag;

@@ -7,11 +7,9 @@ use csv::{Writer, WriterBuilder};
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
-use super::counter::Counter;
-use super::processes::TracedProcess;
+use super::TracedProcess;
 use super::requester::Requester;
-use super::sink::{Refusal, Sink, Slice, SliceEnd};
-use crate::trace::Definitions;
+use super::sink::{Counter, Element, Sink};
 
 pub(super) struct Csv<'o> {
     rows: Writer<&'o mut dyn Write>,
@@ -36,7 +34,7 @@ struct Row<'r> {
     pid: u32,
     rank: Option<u32>,
     device: Option<u8>,
-    kind: &'r str,
+    kind: Cow<'r, str>,
     bytes: u64,
     physical_bytes: Option<u64>,
     address: Option<String>,
@@ -51,29 +49,6 @@ struct Row<'r> {
     line: Cow<'r, str>,
     stack: Cow<'r, str>,
     brought_back_by: Cow<'r, str>,
-}
-
-impl Process {
-    fn row<'r>(
-        &'r self,
-        record: &'r str,
-        time_ns: u64,
-        device: Option<DeviceId>,
-        kind: &'r str,
-        bytes: u64,
-    ) -> Row<'r> {
-        Row {
-            record,
-            time_s: seconds(time_ns),
-            host: plain(&self.host),
-            pid: self.pid,
-            rank: self.rank,
-            device: device.filter(|device| *device != DeviceId::UNKNOWN).map(|device| device.0),
-            kind,
-            bytes,
-            ..Row::default()
-        }
-    }
 }
 
 impl<'o> Csv<'o> {
@@ -103,65 +78,70 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Sink for Csv<'_> {
-    fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
+    fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
         let header = process.trace.header();
         let (host, pid, rank) = (header.host.clone(), header.pid, header.rank);
         self.process = Process { host, pid, rank };
         Ok(())
     }
 
-    fn counter(
-        &mut self,
-        at_ns: u64,
-        device: Option<DeviceId>,
-        what: Counter,
-        bytes: u64,
-    ) -> io::Result<()> {
-        Ok(self.rows.serialize(self.process.row("counter", at_ns, device, &what.name(), bytes))?)
-    }
-
-    fn begin(&mut self, _at_ns: u64, _slice: &Slice) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
-        let (live, begin_ns) = (&slice.live, slice.allocated_ns);
-        let row =
-            self.process.row("allocation", begin_ns, slice.device, live.kind.name(), live.size);
-        let who = |who: fn(&Requester) -> &str| plain(slice.who.as_deref().map_or("", who));
-        let by = slice.brought_back_by.as_deref();
-        Ok(self.rows.serialize(Row {
-            end_s: Some(seconds(at_ns)),
-            end: Some(how.name()),
-            physical_bytes: slice.physical(),
-            address: Some(format!("{:#x}", slice.key.number)),
-            api: plain(&slice.api),
-            tid: Some(slice.tid).filter(|tid| *tid != 0),
-            stream: Some(format!("{:#x}", slice.stream)),
-            context: Some(live.context.0).filter(|id| *id != 0),
-            pool: Some(live.pool.0).filter(|id| *id != 0),
-            role: slice.role.map_or("", |role| role.name()),
-            line: who(Requester::name),
-            stack: who(|who| &who.stack),
-            brought_back_by: plain(by.map_or("", Requester::name)),
-            ..row
-        })?)
-    }
-
-    fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
-        let (refused, kind) = (&refusal.refused, refusal.kind.map_or("", |kind| kind.name()));
-        let row = self.process.row("refusal", at_ns, Some(refusal.device), kind, refused.size);
-        Ok(self.rows.serialize(Row {
-            api: plain(&refusal.api),
-            tid: Some(refusal.tid).filter(|tid| *tid != 0),
-            result: format!("{} {}", refused.by.name(), refused.result),
-            cap_bytes: Some(refused.limit).filter(|cap| *cap > 0),
-            ..row
-        })?)
-    }
-
-    fn whole_stacks(&self) -> bool {
-        true
+    fn write(&mut self, at_ns: u64, element: &Element) -> io::Result<()> {
+        let known = |device: DeviceId| (device != DeviceId::UNKNOWN).then_some(device.0);
+        let numbered = |number: u16| (number != 0).then_some(number);
+        let row = match element {
+            // An allocation has its role.
+            Element::Counter(_, Counter::Role(_), _) | Element::Begin(_) | Element::Phase(_) => {
+                return Ok(());
+            }
+            Element::Counter(device, what, bytes) => Row {
+                record: "counter",
+                time_s: seconds(at_ns),
+                device: device.and_then(known),
+                kind: what.name(),
+                bytes: *bytes,
+                ..Row::default()
+            },
+            Element::End(slice, how) => {
+                let live = &slice.live;
+                let who = |who: fn(&Requester) -> &str| plain(slice.who.as_deref().map_or("", who));
+                let by = slice.brought_back_by.as_deref();
+                Row {
+                    record: "allocation",
+                    time_s: seconds(slice.allocated_ns),
+                    end_s: Some(seconds(at_ns)),
+                    end: Some(how.name()),
+                    device: slice.device.and_then(known),
+                    kind: live.kind.name().into(),
+                    bytes: live.size,
+                    physical_bytes: slice.physical(),
+                    address: Some(format!("{:#x}", slice.key.number)),
+                    api: plain(&slice.api),
+                    tid: Some(slice.tid).filter(|tid| *tid != 0),
+                    stream: Some(format!("{:#x}", slice.stream)),
+                    context: numbered(live.context.0),
+                    pool: numbered(live.pool.0),
+                    role: slice.role.map_or("", |role| role.name()),
+                    line: who(Requester::name),
+                    stack: who(|who| &who.stack),
+                    brought_back_by: plain(by.map_or("", Requester::name)),
+                    ..Row::default()
+                }
+            }
+            Element::Refusal(refusal) => Row {
+                record: "refusal",
+                time_s: seconds(at_ns),
+                device: known(refusal.device),
+                kind: refusal.kind.map_or("", |kind| kind.name()).into(),
+                bytes: refusal.refused.size,
+                api: plain(&refusal.api),
+                tid: Some(refusal.tid).filter(|tid| *tid != 0),
+                result: format!("{} {}", refusal.refused.by.name(), refusal.refused.result),
+                cap_bytes: Some(refusal.refused.limit).filter(|cap| *cap > 0),
+                ..Row::default()
+            },
+        };
+        let Process { host, pid, rank } = &self.process;
+        Ok(self.rows.serialize(Row { host: plain(host), pid: *pid, rank: *rank, ..row })?)
     }
 
     fn finish(mut self) -> io::Result<()> {

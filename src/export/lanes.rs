@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Stamped};
+use vramtrace_format::{DeviceId, Kind, Stamped};
 
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 
@@ -13,8 +13,8 @@ use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 pub(super) type Group = (Option<DeviceId>, bool);
 
 /// The group of an allocation.
-pub(super) fn group(live: &Live, block: bool) -> Group {
-    ((!live.kind.is_host()).then_some(live.device), block)
+pub(super) fn group(live: &Live) -> Group {
+    ((!live.kind.is_host()).then_some(live.device), live.kind == Kind::Block)
 }
 
 /// The lanes of one group. A slice gets the lowest free one.
@@ -67,8 +67,8 @@ pub(super) const MOST_LANES: u32 = 64;
 const CLASSES: usize = 64;
 
 /// Counts the allocations of each size class and above that are live at once.
+#[derive(Default)]
 pub(super) struct LanePlanner {
-    min_size: u64,
     groups: BTreeMap<Group, Counts>,
     live: FxHashMap<Key, (Group, usize)>,
 }
@@ -80,16 +80,8 @@ struct Counts {
 }
 
 impl LanePlanner {
-    /// Allocations below `min_size` bytes are ignored.
-    pub(super) fn new(min_size: u64) -> LanePlanner {
-        LanePlanner { min_size, groups: BTreeMap::new(), live: FxHashMap::default() }
-    }
-
-    fn allocated(&mut self, key: Key, live: &Live, block: bool) {
-        if live.size < self.min_size {
-            return;
-        }
-        let (group, class) = (group(live, block), class_of(live.size));
+    fn allocated(&mut self, key: Key, live: &Live) {
+        let (group, class) = (group(live), live.size.max(1).ilog2() as usize);
         self.freed(key);
         self.live.insert(key, (group, class));
         let none = || Counts { live: [0; CLASSES], most: [0; CLASSES] };
@@ -128,13 +120,9 @@ impl LanePlanner {
     }
 }
 
-fn class_of(bytes: u64) -> usize {
-    bytes.max(1).ilog2() as usize
-}
-
 impl Observer for LanePlanner {
     fn on_alloc(&mut self, _at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
-        self.allocated(key, live, false);
+        self.allocated(key, live);
     }
 
     fn on_free(&mut self, _at: &Stamped, key: Key, _live: &Live, _how: FreeCause) {
@@ -142,7 +130,7 @@ impl Observer for LanePlanner {
     }
 
     fn on_block_alloc(&mut self, _at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
-        self.allocated(Key::block(address), live, true);
+        self.allocated(Key::block(address), live);
     }
 
     fn on_block_free(&mut self, _at: &Stamped, address: u64, _live: &Live, _how: FreeCause) {
@@ -171,7 +159,7 @@ mod tests {
     #[test]
     fn the_least_size_is_one_that_fits_at_every_moment() {
         let plan = |counts: &[(usize, u32)], lanes| {
-            let mut planner = LanePlanner::new(0);
+            let mut planner = LanePlanner::default();
             let mut all = Counts { live: [0; CLASSES], most: [0; CLASSES] };
             for (class, most) in counts {
                 (0..=*class).for_each(|below| all.most[below] += most);

@@ -8,16 +8,12 @@
 //! [`stacks`] writes the memory that stacks held at one moment; [`snapshot`] writes a memory snapshot of
 //! PyTorch; `parquet` writes tables, a directory of files.
 
-mod counter;
 mod csv;
-pub mod formats;
 mod lanes;
 mod owners;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
-mod phases;
-mod processes;
 mod requester;
 mod roles;
 mod sampled;
@@ -26,11 +22,11 @@ pub mod snapshot;
 pub mod stacks;
 mod timeline;
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use crate::replay::Progress;
 use crate::trace::Trace;
-use processes::processes;
 use sink::Sink;
 pub use sink::{Exported, Window};
 use timeline::Timeline;
@@ -66,15 +62,64 @@ fn write(
 ) -> io::Result<Exported> {
     let all_bytes: u64 = traces.iter().map(Trace::len).sum();
     let mut before = 0;
-    let mut exported = Exported::default();
+    let mut all = Exported::default();
     for process in processes(traces) {
         let bytes = process.trace.len();
         let mut of_trace = |at: u64, _: u64| progress(before + at, all_bytes);
         let (definitions, _) = process.trace.definitions();
-        let timeline = Timeline::new(process, &definitions, window, &mut sink, &mut exported);
-        timeline.write(&mut of_trace)?;
+        let timeline = Timeline::new(process, &definitions, window, &mut sink);
+        let of_process = timeline.write(&mut of_trace)?;
+        all.allocations += of_process.allocations;
+        all.counters += of_process.counters;
+        all.refusals += of_process.refusals;
         before += bytes;
     }
     sink.finish()?;
-    Ok(exported)
+    Ok(all)
+}
+
+/// A process of the export.
+#[derive(Clone)]
+struct TracedProcess<'t> {
+    pub trace: &'t Trace,
+    /// From 1, in the order of the traces.
+    pub number: u32,
+    /// Its pid, or another number where two hosts used the same.
+    pub pid: u32,
+    /// `rank 3: python train.py (host, pid 4711)`.
+    pub label: String,
+    /// ns of the common clock at which its trace starts.
+    pub start_ns: u64,
+}
+
+/// The processes of an export, on one clock: 0 is the start of the earliest.
+fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
+    // A damaged header has no start time: such a trace begins at 0.
+    let starts = traces.iter().map(|trace| trace.header().start_unix_ns).filter(|start| *start > 0);
+    let base = starts.min().unwrap_or(0);
+    let mut taken = HashSet::new();
+    let mut processes = Vec::new();
+    for (trace, number) in traces.iter().zip(1..) {
+        let header = trace.header();
+        let mut pid = header.pid.max(1);
+        while !taken.insert(pid) {
+            pid = pid.wrapping_add(MOST_PIDS).max(1);
+        }
+        let start_ns = header.start_unix_ns.saturating_sub(base);
+        processes.push(TracedProcess { trace, number, pid, label: label(trace), start_ns });
+    }
+    processes
+}
+
+/// The limit of pids on Linux.
+const MOST_PIDS: u32 = 1 << 22;
+
+fn label(trace: &Trace) -> String {
+    let header = trace.header();
+    let rank = header.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let mut command = header.command.join(" ");
+    if command.is_empty() {
+        command = header.executable.clone();
+    }
+    format!("{rank}{command} ({}, pid {})", header.host, header.pid)
 }

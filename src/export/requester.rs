@@ -21,20 +21,15 @@ pub(super) struct Requester {
     pub called_from: String,
     /// The library that requested the memory, such as `cuBLAS`. Empty: not known.
     pub library: String,
-    /// All frames, outermost first, separated by semicolons; empty unless the format wants them.
+    /// All frames, outermost first, separated by semicolons.
     pub stack: String,
 }
 
 /// The requester of each stack. The flag: of a block.
 pub(super) type ByStack = FxHashMap<(StackId, bool), Rc<Requester>>;
 
-/// The requesters of all stacks of a trace. `whole`: fill [`Requester::stack`].
-pub(super) fn who_of(
-    definitions: &Definitions,
-    trace: &Trace,
-    symbols: &Symbols,
-    whole: bool,
-) -> ByStack {
+/// The requesters of all stacks of a trace.
+pub(super) fn who_of(definitions: &Definitions, trace: &Trace, symbols: &Symbols) -> ByStack {
     let stacks = definitions.stacks();
     if stacks.is_empty() {
         return FxHashMap::default();
@@ -55,7 +50,7 @@ pub(super) fn who_of(
             line: named.lead()?.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
             library: classifier.library_at(stack, level).unwrap_or_default(),
-            stack: if whole { frames(stack) } else { String::new() },
+            stack: frames(stack),
         }))
     };
     // Blocks are separate: the library of the same stack may be another one.

@@ -4,23 +4,16 @@ use std::collections::VecDeque;
 
 use vramtrace_format::DeviceId;
 
-use super::counter::Counter;
+use super::sink::Counter;
 use crate::trace::{Definitions, Trace};
 
 /// A device in a part of the time. Times are ns since the start of the trace.
 pub(super) struct Sampled {
-    from_ns: u64,
+    pub from_ns: u64,
     until_ns: u64,
     pub device: DeviceId,
     /// The highest in this time.
     pub values: Vec<(Counter, u64)>,
-}
-
-impl Sampled {
-    /// When it begins, on the common clock.
-    pub(super) fn at_ns(&self, start_ns: u64) -> u64 {
-        start_ns.saturating_add(self.from_ns)
-    }
 }
 
 /// In the order of time.

@@ -4,15 +4,12 @@ use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 
-use vramtrace_format::{DeviceId, Kind, Refused};
+use vramtrace_format::{Cause, DeviceId, Kind, Refused, StackId};
 
-use super::counter::Counter;
-use super::phases::ExportedPhase;
-use super::processes::TracedProcess;
+use super::TracedProcess;
 use super::requester::Requester;
 use crate::analysis::roles::Role;
 use crate::replay::{FreeCause, Key, Live};
-use crate::trace::Definitions;
 use crate::units::size;
 
 /// Numbers of elements that were written.
@@ -23,16 +20,11 @@ pub struct Exported {
     pub refusals: u64,
 }
 
-/// Bytes by role, at [`Role::index`].
-pub(super) type RoleSums = [u64; Role::ALL.len()];
-
 /// The requested part of the timeline.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     pub from_ns: Option<u64>,
     pub to_ns: Option<u64>,
-    /// Allocations of fewer requested bytes are left out; counters include them.
-    pub min_size: u64,
     /// Leave out the blocks of a framework's cache.
     pub driver_only: bool,
 }
@@ -46,40 +38,77 @@ pub(super) fn device_name(device: Option<DeviceId>) -> String {
     }
 }
 
+/// What a counter counts, in bytes. A part of a timeline begins with them in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Counter {
+    /// Physical bytes of all allocations of the process on the device.
+    Live,
+    /// Bytes of one kind. Host memory has no device.
+    Kind(Kind),
+    /// Bytes in use inside what the pools, or the graphs, reserved.
+    PoolUsed,
+    GraphUsed,
+    /// Bytes that nvidia-smi shows for the process.
+    Process,
+    /// The cap in force.
+    Cap,
+    /// Bytes of a framework's blocks.
+    Allocated,
+    /// Bytes of the segments that contain blocks.
+    Reserved,
+    /// The unmapped parts of `Allocated` and `Reserved`.
+    AllocatedPaused,
+    ReservedPaused,
+    /// All unmapped bytes whose reservation stays, also outside of a framework's cache.
+    Paused,
+    /// Allocations, or blocks, that have no lane: too small, too many.
+    Small,
+    SmallBlocks,
+    /// Memory that the driver took for itself, without contexts.
+    DriverOwn(Cause),
+    Role(Role),
+}
+
+impl Counter {
+    pub(super) fn name(self) -> Cow<'static, str> {
+        let name = match self {
+            Counter::Live => "live",
+            Counter::Kind(kind) => kind.name(),
+            Counter::PoolUsed => "pool_used",
+            Counter::GraphUsed => "graph_used",
+            Counter::Process => "process",
+            Counter::Cap => "cap",
+            Counter::Allocated => "allocated",
+            Counter::Reserved => "reserved",
+            Counter::AllocatedPaused => "allocated_paused",
+            Counter::ReservedPaused => "reserved_paused",
+            Counter::Paused => "paused",
+            Counter::Small => "small_allocations",
+            Counter::SmallBlocks => "small_blocks",
+            Counter::DriverOwn(cause) => return format!("driver_{}", cause.name()).into(),
+            Counter::Role(role) => role.name(),
+        };
+        name.into()
+    }
+}
+
 /// The end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SliceEnd {
-    Freed,
-    /// Its context was destroyed.
-    WithContext,
-    /// A block whose memory was freed.
-    WithMemory,
-    /// Its address was allocated again; the free is missing.
-    Replaced,
+    Free(FreeCause),
     /// Live at the end of the timeline.
     Live,
     /// Events are missing here.
     Lost,
 }
 
-impl From<FreeCause> for SliceEnd {
-    fn from(how: FreeCause) -> SliceEnd {
-        match how {
-            FreeCause::Freed => SliceEnd::Freed,
-            FreeCause::WithContext => SliceEnd::WithContext,
-            FreeCause::WithMemory => SliceEnd::WithMemory,
-            FreeCause::Replaced => SliceEnd::Replaced,
-        }
-    }
-}
-
 impl SliceEnd {
     pub(super) fn name(self) -> &'static str {
         match self {
-            SliceEnd::Freed => "freed",
-            SliceEnd::WithContext => "with_context",
-            SliceEnd::WithMemory => "with_memory",
-            SliceEnd::Replaced => "replaced",
+            SliceEnd::Free(FreeCause::Freed) => "freed",
+            SliceEnd::Free(FreeCause::WithContext) => "with_context",
+            SliceEnd::Free(FreeCause::WithMemory) => "with_memory",
+            SliceEnd::Free(FreeCause::Replaced) => "replaced",
             SliceEnd::Live => "live",
             SliceEnd::Lost => "lost",
         }
@@ -96,15 +125,18 @@ pub(super) struct Slice {
     pub key: Key,
     pub live: Live,
     /// The function that allocated it.
-    pub api: Rc<str>,
+    pub api: String,
     pub stream: u64,
     /// The thread that allocated it; 0: not known.
     pub tid: u32,
-    /// Time of the allocation. The slice may begin later.
+    /// Time of the allocation, and of the begin of the slice where the allocation is before the timeline.
     pub allocated_ns: u64,
-    /// The requester; `None`: the trace has no stack of it.
+    pub begin_ns: u64,
+    /// The stack that allocated the memory, and the one that mapped it again after it had been unmapped.
+    pub owner: StackId,
+    pub woken_by: Option<StackId>,
+    /// These two; `None`: the trace has no stack of it.
     pub who: Option<Rc<Requester>>,
-    /// The call that mapped its memory again after it had been unmapped.
     pub brought_back_by: Option<Rc<Requester>>,
     /// The role; `None`: a segment of a cache, or no memory of the device.
     pub role: Option<Role>,
@@ -126,46 +158,6 @@ impl Slice {
     pub(super) fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }
-
-    /// What viewers show of it, by name.
-    pub(super) fn details(&self) -> Vec<(&'static str, Detail<'_>)> {
-        let mut all = vec![
-            ("size", Detail::Text(size(self.live.size).into())),
-            ("bytes", Detail::Number(self.live.size)),
-            ("address", Detail::Pointer(self.key.number)),
-            ("stream", Detail::Pointer(self.stream)),
-            ("tid", Detail::Number(self.tid.into())),
-            ("allocated_s", Detail::seconds(self.allocated_ns)),
-            ("api", Detail::Text((&*self.api).into())),
-        ];
-        all.extend(self.role.map(|role| ("role", Detail::Text(role.name().into()))));
-        all.extend(self.physical().map(|bytes| ("physical_bytes", Detail::Number(bytes))));
-        let words = self.who.iter().flat_map(|who| who.words());
-        all.extend(words.map(|(name, words)| (name, Detail::Text(words.into()))));
-        let by = self.brought_back_by.as_ref();
-        all.extend(by.map(|by| ("brought_back_by", Detail::Text(by.name().into()))));
-        all
-    }
-
-    /// The same at its end.
-    pub(super) fn end_details(&self, at_ns: u64, how: SliceEnd) -> [(&'static str, Detail<'_>); 2] {
-        let lifetime_ns = at_ns.saturating_sub(self.allocated_ns);
-        [("end", Detail::Text(how.name().into())), ("lifetime_s", Detail::seconds(lifetime_ns))]
-    }
-}
-
-/// A value that viewers show.
-pub(super) enum Detail<'s> {
-    Text(Cow<'s, str>),
-    Number(u64),
-    Pointer(u64),
-    Seconds(f64),
-}
-
-impl Detail<'_> {
-    fn seconds(ns: u64) -> Detail<'static> {
-        Detail::Seconds(ns as f64 / 1e9)
-    }
 }
 
 /// A refused request.
@@ -173,40 +165,43 @@ impl Detail<'_> {
 pub(super) struct Refusal {
     pub device: DeviceId,
     pub kind: Option<Kind>,
-    pub api: Rc<str>,
+    pub api: String,
     pub tid: u32,
     pub refused: Refused,
 }
 
+/// A phase that the program marked: that it begins, ends, or is a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExportedPhase<'n> {
+    pub what: Edge,
+    pub name: &'n str,
+    /// The id of its name among the texts of the trace.
+    pub id: u32,
+    /// The thread of a nested phase. `None`: a range that any thread may end.
+    pub tid: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edge {
+    Begin,
+    End,
+    Moment,
+}
+
+/// What is drawn at one time. The device of a counter is `None` for host memory.
+pub(super) enum Element<'e> {
+    Counter(Option<DeviceId>, Counter, u64),
+    Begin(&'e Slice),
+    End(&'e Slice, SliceEnd),
+    Refusal(&'e Refusal),
+    Phase(ExportedPhase<'e>),
+}
+
 /// A format. Times never decrease within a process.
 pub(super) trait Sink {
-    fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()>;
-    /// `device` is `None` for host memory.
-    fn counter(
-        &mut self,
-        at_ns: u64,
-        device: Option<DeviceId>,
-        what: Counter,
-        bytes: u64,
-    ) -> io::Result<()>;
-    fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()>;
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()>;
-    fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()>;
-    /// A format without phases ignores them.
-    fn phase(&mut self, _at_ns: u64, _phase: &ExportedPhase) -> io::Result<()> {
-        Ok(())
-    }
     /// The most lanes of a device, for driver memory and for blocks each. `None`: slices have no lanes.
-    fn lanes(&self) -> Option<u32> {
-        None
-    }
-    /// Whether [`Requester::stack`] is filled.
-    fn whole_stacks(&self) -> bool {
-        false
-    }
-    /// Bytes by role of a device, after a change.
-    fn roles(&mut self, _at_ns: u64, _device: DeviceId, _sums: &RoleSums) -> io::Result<()> {
-        Ok(())
-    }
+    const LANES: Option<u32> = None;
+    fn process(&mut self, process: &TracedProcess) -> io::Result<()>;
+    fn write(&mut self, at_ns: u64, element: &Element) -> io::Result<()>;
     fn finish(self) -> io::Result<()>;
 }

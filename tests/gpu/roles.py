@@ -43,7 +43,7 @@ def seconds_of_marks(check, trace):
     """The times of the marks `truth:N`, in a timeline of Perfetto: packets with a time (8), an event (11) whose name has a
     number (10), and the names of numbers (12.2)."""
     path = f"{trace}.perfetto-trace"
-    check.read("export", trace, "--min-size", "1TiB", "-o", path, "--force")
+    check.read("export", trace, "--level", "driver", "-o", path, "--force")
     names, marks = {}, {}
     for _, packet in fields(open(path, "rb").read()):
         packet = dict(fields(packet))

@@ -2,55 +2,54 @@
 //! rank. docs/parquet.md names the columns.
 //!
 //! Each trace is read twice, and twice more for roles where it has blocks of a framework; as many traces at a time as there
-//! are cores. Memory for a trace is bounded by the live set, nine bytes for each allocation (18 where it has
-//! blocks), the stacks, and the rows of a row group.
+//! are cores. Memory for a trace is bounded by the live set, nine bytes for each allocation where it has blocks, the
+//! stacks, and the rows of a row group.
 
-mod events;
-mod lives;
-mod partition;
+mod blocks;
 mod place;
 mod samples;
 mod series;
 mod stacks;
 mod summary;
 mod table;
-mod tables;
 mod watched;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use vramtrace_format::{Kind, Stamped};
+use jiff::Timestamp;
 
-use super::owners::Owners;
-use super::requester::who_of;
-use super::roles::KnownRoles;
+use super::TracedProcess;
+use super::sink::{Sink, Window};
+use super::timeline::Timeline;
 use crate::analysis::ranks::ProcessFigures;
 use crate::analysis::{Level, parallel};
-use crate::files::Directory;
-use crate::replay::Until;
-use crate::symbols::Symbols;
 use crate::trace::Trace;
-use events::{EventWriter, Known};
-use lives::Lives;
-use partition::{Partition, partitions};
+use blocks::Blocks;
 use place::Place;
-pub use tables::{Rows, Table, TablesWanted};
 use watched::Watched;
 
-/// Writes the wanted tables into the directory `to`, which must not exist or be empty. It exists only when it is complete.
-pub fn export(
-    traces: &[Trace],
-    wanted: &TablesWanted,
-    to: &Path,
-    progress: parallel::Progress,
-) -> io::Result<Rows> {
+/// The tables, which are directories.
+pub const TABLES: [&str; 5] = ["blocks", "stacks", "samples", "holders", "summary"];
+/// Numbers of rows that were written, by table.
+pub type Rows = [u64; TABLES.len()];
+
+/// Writes the tables into the directory `to`, which must not exist. It exists only when it is complete.
+pub fn export(traces: &[Trace], to: &Path, progress: parallel::Progress) -> io::Result<Rows> {
     let place = Place::new(to)?;
+    let (run, parts) = (run_of(traces), parts(traces));
     let all: Vec<&Trace> = traces.iter().collect();
-    let partitions = partitions(traces, wanted.run.as_deref());
     let written = parallel::each(&all, progress, |index, trace, done| {
-        Process { trace, partition: &partitions[index], wanted, to: place.directory() }.write(done)
+        let (rank, number) = parts[index];
+        let file = |table: &str| {
+            let of_run =
+                place.directory().own_directory(table.as_ref())?.own_directory(run.as_ref())?;
+            let of_rank = of_run.own_directory(format!("rank={rank}").as_ref())?;
+            of_rank.create(format!("part-{number}.parquet").as_ref())
+        };
+        write(trace, number, &file, done)
     });
     let mut rows = Rows::default();
     for of_process in written {
@@ -60,87 +59,55 @@ pub fn export(
     Ok(rows)
 }
 
-/// The tables of one process.
-struct Process<'a> {
-    trace: &'a Trace,
-    partition: &'a Partition,
-    wanted: &'a TablesWanted,
-    to: &'a Directory,
-}
-
-impl Process<'_> {
-    /// `None`: the table is not wanted.
-    fn file(&self, table: Table) -> io::Result<Option<File>> {
-        if !self.wanted.has(table) {
-            return Ok(None);
-        }
-        let [run, rank, file] = self.partition.names();
-        let table = self.to.own_directory(table.name().as_ref())?;
-        let of_run = table.own_directory(run.as_ref())?;
-        of_run.own_directory(rank.as_ref())?.create(file.as_ref()).map(Some)
-    }
-
-    fn write(&self, progress: &mut dyn FnMut(u64, u64)) -> io::Result<Rows> {
-        let mut rows = Rows::default();
-        let (trace, process) = (self.trace, self.partition.process);
-        let (definitions, _) = trace.definitions();
-        let wanted = |table| self.wanted.has(table);
-        let mut watched = wanted(Table::Samples).then(Watched::new);
-        let mut lives = wanted(Table::Blocks).then(Lives::default);
-        let mut observers = (watched.as_mut(), lives.as_mut());
-        let (rank, state) = ProcessFigures::replayed_with(trace, None, &mut observers, progress);
-        if let Some(file) = self.file(Table::Summary)? {
-            rows[Table::Summary as usize] = summary::write(file, process, &rank, &state)?;
-        }
-        if let Some(file) = self.file(Table::Holders)? {
-            rows[Table::Holders as usize] = summary::write_holders(file, process, &rank)?;
-        }
-        if let (Some(file), Some(watched)) = (self.file(Table::Samples)?, watched) {
-            let start = trace.header().start_unix_ns;
-            let history = state.history.as_deref();
-            let written = samples::write(file, process, start, watched, history, state.time_ns)?;
-            rows[Table::Samples as usize] = written;
-        }
-        let has_roles = definitions.sites().any(|site| site.kind == Some(Kind::Block));
-        let named = wanted(Table::Stacks) || wanted(Table::Blocks) && has_roles;
-        let symbols = named.then(|| Symbols::of_all(&definitions, trace.header()));
-        if let (Some(file), Some(symbols)) = (self.file(Table::Stacks)?, &symbols) {
-            let who = who_of(&definitions, trace, symbols, true);
-            rows[Table::Stacks as usize] = stacks::write(file, process, &definitions, &who)?;
-        }
-        let files = (self.file(Table::Events)?, self.file(Table::Blocks)?);
-        if let (None, None) = files {
-            return Ok(rows);
-        }
-        let symbols = symbols.as_ref().filter(|_| has_roles && wanted(Table::Blocks));
-        let roles = symbols.map(|symbols| KnownRoles::of(trace, &definitions, symbols));
-        let known = Known {
-            process,
-            lives: lives.unwrap_or_default(),
-            roles: roles.unwrap_or_default(),
-            owners: Owners::of(trace, &definitions),
-            end_ns: state.time_ns,
-            definitions,
-        };
-        let mut writer = EventWriter::new(&known, files.0, files.1)?;
-        trace.replay_until(&known.definitions, Until::End, &mut writer, &mut |_, _| {});
-        let (events, blocks) = writer.finish()?;
-        rows[Table::Events as usize] = events;
-        rows[Table::Blocks as usize] = blocks;
-        Ok(rows)
+/// The directory of the run that all traces are of. Its name has the start of the first process, and the number that
+/// `vramtrace run` gave it.
+fn run_of(traces: &[Trace]) -> String {
+    let first = traces.iter().map(Trace::header).min_by_key(|header| header.start_unix_ns);
+    let start = first.map_or(0, |header| header.start_unix_ns);
+    let start = Timestamp::from_nanosecond(start.into()).unwrap_or_default();
+    let start = start.strftime("run=%Y%m%dT%H%M%SZ");
+    match first.and_then(|header| header.run) {
+        Some(number) => format!("{start}-{number:016x}"),
+        None => start.to_string(),
     }
 }
 
-/// The time of rows: that of the event, or of the one before it where a thread's stamp is slightly less.
-#[derive(Clone, Copy, Debug, Default)]
-struct Clock(u64);
+/// The rank of each trace, -1 for none, and its number in the rank, from 0.
+fn parts(traces: &[Trace]) -> Vec<(i64, u32)> {
+    let mut next: HashMap<i64, u32> = HashMap::new();
+    let of = |trace: &Trace| {
+        let rank = trace.header().rank.map_or(-1, i64::from);
+        let number = next.entry(rank).or_default();
+        *number += 1;
+        (rank, *number - 1)
+    };
+    traces.iter().map(of).collect()
+}
 
-impl Clock {
-    /// ns since the start of the trace.
-    fn at(&mut self, at: &Stamped) -> u64 {
-        self.0 = self.0.max(at.time_ns);
-        self.0
-    }
+/// Writes the tables of one process. `file` makes that of a table.
+fn write(
+    trace: &Trace,
+    number: u32,
+    file: &dyn Fn(&str) -> io::Result<File>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> io::Result<Rows> {
+    let [blocks, stacks, samples, holders, summary] = TABLES.map(file);
+    let (definitions, _) = trace.definitions();
+    let mut watched = Watched::new();
+    let (rank, state) = ProcessFigures::replayed_with(trace, None, &mut watched, progress);
+    let mut blocks = Blocks::begin(blocks?, number)?;
+    let process = TracedProcess { trace, number, pid: 0, label: String::new(), start_ns: 0 };
+    let timeline = Timeline::new(process, &definitions, &Window::default(), &mut blocks);
+    let stacks = stacks::write(stacks?, number, &definitions, timeline.who())?;
+    let exported = timeline.write(&mut |_, _| {})?;
+    blocks.finish()?;
+    Ok([
+        exported.allocations,
+        stacks,
+        samples::write(samples?, number, trace.header().start_unix_ns, watched, &state)?,
+        summary::write_holders(holders?, number, &rank)?,
+        summary::write(summary?, number, &rank, &state)?,
+    ])
 }
 
 /// `None`: not known.
@@ -152,5 +119,33 @@ fn level_name(level: Level) -> &'static str {
     match level {
         Level::Driver => "driver",
         Level::Tensor => "block",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TraceBuilder;
+
+    #[test]
+    fn processes_of_a_rank_lie_together() {
+        let scratch = tempfile::tempdir().unwrap();
+        let made = [(Some(8), Some(0), 20), (Some(7), Some(0), 10), (None, None, 15)];
+        let traces: Vec<Trace> = made
+            .into_iter()
+            .enumerate()
+            .map(|(index, (run, rank, start_s))| {
+                let mut builder = TraceBuilder::new();
+                builder.header.run = run;
+                builder.header.rank = rank;
+                builder.header.start_unix_ns = start_s * 1_000_000_000;
+                let path = scratch.path().join(format!("{index}.vtrace"));
+                std::fs::write(&path, builder.bytes()).unwrap();
+                Trace::open(&path).unwrap()
+            })
+            .collect();
+        assert_eq!(run_of(&traces), "run=19700101T000010Z-0000000000000007");
+        assert_eq!(run_of(&traces[2..]), "run=19700101T000015Z");
+        assert_eq!(parts(&traces), [(0, 0), (0, 1), (-1, 0)]);
     }
 }

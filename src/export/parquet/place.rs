@@ -13,14 +13,12 @@ pub(super) struct Place {
     above: Directory,
     name: OsString,
     partial_name: OsString,
-    /// An empty directory has the name.
-    is_there: bool,
     partial: Directory,
     kept: bool,
 }
 
 impl Place {
-    /// Makes the directory to write into. An error if there is something at `to`, other than an empty directory.
+    /// Makes the directory to write into. An error if there is something at `to`.
     pub(super) fn new(to: &Path) -> io::Result<Place> {
         let (above, name, there) = Directory::end_of(to).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
@@ -28,36 +26,20 @@ impl Place {
             }
             _ => error,
         })?;
-        let wrong = |why: &str| Err(io::Error::other(why));
-        if name == "." {
-            return wrong("is no name of a directory: give one that does not exist");
-        }
-        match there.as_ref().map(|there| there.names().map(|mut names| names.next().is_some())) {
-            None | Some(Ok(false)) => {}
-            Some(Ok(true)) => {
-                return wrong(
-                    "is not empty: give a directory that does not exist, or an empty one",
-                );
-            }
-            Some(Err(error)) if error.kind() == ErrorKind::NotADirectory => {
-                return wrong("is a file: give a directory that does not exist, or an empty one");
-            }
-            Some(Err(error)) => return Err(error),
+        if there.is_some() || name == "." {
+            return Err(exists());
         }
         let mut partial_name = name.clone();
         partial_name.push(".partial");
-        match above.make_directory(&partial_name, 0o700) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                return Err(io::Error::other(format!(
-                    "{} exists: an export into it is running or was killed; remove it, or give another name",
-                    to.with_file_name(partial_name).display()
-                )));
-            }
-            made => made?,
-        }
+        above.make_directory(&partial_name, 0o700).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => io::Error::other(format!(
+                "{} exists: an export into it is running or was killed; remove it, or give another name",
+                to.with_file_name(&partial_name).display()
+            )),
+            _ => error,
+        })?;
         let partial = above.own_directory(&partial_name)?;
-        let is_there = there.is_some();
-        Ok(Place { above, name, partial_name, is_there, partial, kept: false })
+        Ok(Place { above, name, partial_name, partial, kept: false })
     }
 
     /// Where to write.
@@ -65,28 +47,20 @@ impl Place {
         &self.partial
     }
 
-    /// Gives the directory its name. It can take the place of nothing but an empty directory.
+    /// Gives the directory its name.
     pub(super) fn keep(mut self) -> io::Result<()> {
         self.check(&self.partial_name)?;
         let rename = |replace| self.above.rename(&self.partial_name, &self.name, replace);
-        let renamed = match rename(self.is_there) {
-            // Not all file systems can refuse to replace.
+        match rename(false) {
+            // Not all file systems can refuse to replace; none replaces a directory that is not empty.
             Err(error)
-                if [ErrorKind::InvalidInput, ErrorKind::Unsupported].contains(&error.kind()) =>
+                if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) =>
             {
-                rename(true)
+                rename(true)?;
             }
-            renamed => renamed,
-        };
-        renamed.map_err(|error| match error.kind() {
-            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
-                io::Error::other("is not empty any more")
-            }
-            ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => {
-                io::Error::other("is a mount point: give a directory that does not exist, below it")
-            }
-            _ => error,
-        })?;
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(exists()),
+            renamed => renamed?,
+        }
         self.kept = true;
         self.check(&self.name)
     }
@@ -98,6 +72,10 @@ impl Place {
             false => Err(io::Error::other("another user replaced it while it was written")),
         }
     }
+}
+
+fn exists() -> io::Error {
+    io::Error::other("exists: give a directory that does not exist")
 }
 
 impl Drop for Place {
@@ -126,14 +104,10 @@ mod tests {
         assert!(why("out").contains("out.partial exists"), "{}", why("out"));
         place.keep().unwrap();
         assert_eq!(fs::read_to_string(at("out/part")).unwrap(), "1");
-        assert!(why("out").contains("is not empty"));
+        assert!(why("out").contains("exists: give"));
         fs::write(at("file"), "").unwrap();
-        assert!(why("file").contains("is a file"));
+        assert!(why("file").contains("exists: give"));
         assert!(why("none/out").contains("must exist"));
-        fs::create_dir(at("empty")).unwrap();
-        std::os::unix::fs::symlink("empty", at("link")).unwrap();
-        Place::new(&at("link")).unwrap().keep().unwrap();
-        assert!(!at("empty.partial").exists() && at("link").is_dir());
         Place::new(&at("slash/")).unwrap().keep().unwrap();
         assert!(at("slash").is_dir());
         // What was not kept is removed.
@@ -147,8 +121,7 @@ mod tests {
         let out = scratch.path().join("out");
         let place = Place::new(&out).unwrap();
         fs::create_dir(&out).unwrap();
-        fs::write(out.join("other"), "1").unwrap();
-        assert!(place.keep().unwrap_err().to_string().contains("not empty"));
-        assert!(out.join("other").exists() && !out.with_file_name("out.partial").exists());
+        assert!(place.keep().unwrap_err().to_string().contains("exists: give"));
+        assert!(out.exists() && !out.with_file_name("out.partial").exists());
     }
 }

@@ -10,7 +10,7 @@ use super::series::Span;
 use super::table::{Columns, text};
 use super::watched::{Line, Watched};
 use crate::analysis::Level;
-use crate::replay::History;
+use crate::replay::{History, State};
 
 /// The tiers of the recorder's history.
 const TIERS: [&str; 3] = ["history_run", "history_minutes", "history_seconds"];
@@ -34,15 +34,15 @@ impl Row {
     }
 }
 
-/// Writes the table of a process: from its events up to `end_ns`, and from the recorder's history.
+/// Writes the table of a process: from its events, and from the recorder's history. `state`: at the end.
 pub(super) fn write(
     file: File,
     process: u32,
     start_unix_ns: u64,
     watched: Watched,
-    history: Option<&History>,
-    end_ns: u64,
+    state: &State,
 ) -> io::Result<u64> {
+    let (end_ns, history) = (state.time_ns, state.history.as_deref());
     let mut all: Vec<Row> = Vec::new();
     let Watched { devices, stacks, reported, .. } = watched;
     for (line, spans) in devices.finish(end_ns).into_iter().chain(stacks.finish(end_ns)) {

@@ -5,7 +5,6 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::summary::is_held;
 use vramtrace_format::{DeviceId, StackId, Stamped};
 
-use super::Clock;
 use super::series::Series;
 use crate::analysis::Level;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, SampleAt, State};
@@ -22,7 +21,8 @@ pub(super) struct Watched {
     pub stacks: Series<Line>,
     pub reported: Vec<(DeviceId, SampleAt)>,
     last_ns: FxHashMap<DeviceId, u64>,
-    clock: Clock,
+    /// Time of the latest event: a thread's stamp may be slightly less.
+    now_ns: u64,
 }
 
 impl Watched {
@@ -32,15 +32,21 @@ impl Watched {
             stacks: Series::new(STACK_BINS),
             reported: Vec::new(),
             last_ns: FxHashMap::default(),
-            clock: Clock::default(),
+            now_ns: 0,
         }
+    }
+
+    /// ns since the start of the trace.
+    fn at(&mut self, at: &Stamped) -> u64 {
+        self.now_ns = self.now_ns.max(at.time_ns);
+        self.now_ns
     }
 
     fn change(&mut self, at: &Stamped, level: Level, live: &Live, came: bool) {
         if !is_held(live.kind) {
             return;
         }
-        let (now_ns, share) = (self.clock.at(at), live.share());
+        let (now_ns, share) = (self.at(at), live.share());
         self.stacks.change(now_ns, (live.device, level, Some(live.stack)), |bytes| match came {
             true => bytes.saturating_add(share),
             false => bytes.saturating_sub(share),
@@ -66,7 +72,7 @@ impl Observer for Watched {
     }
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        let now_ns = self.clock.at(at);
+        let now_ns = self.at(at);
         self.devices.change(now_ns, (device, Level::Driver, None), |_| state.live_bytes);
         if state.cache.is_used() {
             self.devices.change(now_ns, (device, Level::Tensor, None), |_| state.cache.allocated);
@@ -84,7 +90,7 @@ impl Observer for Watched {
     }
 
     fn on_resume(&mut self, at: &Stamped, state: &State) {
-        let now_ns = self.clock.at(at);
+        let now_ns = self.at(at);
         // A checkpoint has the sums of some kinds behind the allocations.
         for (device, of) in &state.devices {
             self.devices.change(now_ns, (*device, Level::Driver, None), |_| of.live_bytes);

@@ -15,13 +15,9 @@ use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
     NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
 };
-use super::counter::Counter;
-use super::lanes::MOST_LANES;
-use super::phases::{Edge, ExportedPhase};
-use super::processes::TracedProcess;
-use super::sink::{Detail, Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
-use crate::analysis::roles::Role;
-use crate::trace::Definitions;
+use super::TracedProcess;
+use super::lanes::{Group, MOST_LANES, group};
+use super::sink::{Counter, Edge, Element, Sink, Slice, device_name};
 use crate::units::size;
 
 /// Field 1 of a trace, a message: each packet is written as one.
@@ -42,8 +38,6 @@ struct Sequence {
     begun: bool,
     process_track: u64,
     tracks: HashMap<Track, u64>,
-    /// What the counters of roles show.
-    roles: HashMap<(DeviceId, Role), u64>,
     categories: Names,
     names: Names,
     annotations: Names,
@@ -53,10 +47,8 @@ struct Sequence {
 enum Track {
     Counter(Option<DeviceId>, Counter),
     /// Above the counters of roles.
-    Roles(DeviceId),
-    Role(DeviceId, Role),
-    Lane(Option<DeviceId>, u32),
-    Block(Option<DeviceId>, u32),
+    Roles(Option<DeviceId>),
+    Lane(Group, u32),
     Refusals(DeviceId),
     /// Of a thread.
     Phases(u32),
@@ -65,10 +57,16 @@ enum Track {
 }
 
 impl Track {
-    fn of(slice: &Slice) -> Track {
-        match slice.is_block() {
-            true => Track::Block(slice.device, slice.lane),
-            false => Track::Lane(slice.device, slice.lane),
+    fn name(self) -> String {
+        match self {
+            Track::Counter(_, Counter::Role(role)) => role.name().into(),
+            Track::Counter(device, what) => format!("{}: {}", device_name(device), what.name()),
+            Track::Roles(device) => format!("{} by role", device_name(device)),
+            Track::Lane((device, false), _) => format!("{} allocations", device_name(device)),
+            Track::Lane((device, true), _) => format!("{} PyTorch blocks", device_name(device)),
+            Track::Refusals(device) => format!("{} refusals", device_name(Some(device))),
+            Track::Phases(tid) => format!("phases of thread {tid}"),
+            Track::Range(_) => "phases".into(),
         }
     }
 }
@@ -118,74 +116,21 @@ impl<'o> Perfetto<'o> {
         self.out.write_all(&self.buffer)
     }
 
-    /// `fill`: the event, without its track and type.
-    fn event(
-        &mut self,
-        at_ns: u64,
-        track: Track,
-        kind: EventType,
-        fill: impl FnOnce(&mut Self) -> TrackEvent,
-    ) -> io::Result<()> {
-        let track_uuid = Some(self.track(track)?);
-        let event = TrackEvent { track_uuid, r#type: Some(kind.into()), ..fill(self) };
-        self.packet(TracePacket {
-            timestamp: Some(at_ns),
-            track_event: Some(event),
-            ..TracePacket::default()
-        })
-    }
-
-    fn count(&mut self, at_ns: u64, track: Track, bytes: u64) -> io::Result<()> {
-        let counter_value = Some(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let event = TrackEvent { counter_value, ..TrackEvent::default() };
-        self.event(at_ns, track, EventType::Counter, |_| event)
-    }
-
-    /// An event with a name.
-    fn named(
-        &mut self,
-        category: &str,
-        name: &str,
-        debug_annotations: Vec<DebugAnnotation>,
-    ) -> TrackEvent {
-        TrackEvent {
-            category_iids: vec![self.sequence.categories.id(category)],
-            name_iid: Some(self.sequence.names.id(name)),
-            debug_annotations,
-            ..TrackEvent::default()
-        }
-    }
-
     /// The uuid of a track; describes it before its first use.
     fn track(&mut self, track: Track) -> io::Result<u64> {
         if let Some(uuid) = self.sequence.tracks.get(&track) {
             return Ok(*uuid);
         }
-        let (name, counter) = match track {
-            Track::Counter(device, what) => {
-                let unit = Some(Unit::SizeBytes.into());
-                let name = format!("{}: {}", device_name(device), what.name());
-                (name, Some(CounterDescriptor { unit }))
-            }
-            Track::Roles(device) => (format!("{} by role", device_name(Some(device))), None),
-            Track::Role(_, role) => {
-                let unit = Some(Unit::SizeBytes.into());
-                (role.name().to_string(), Some(CounterDescriptor { unit }))
-            }
-            Track::Lane(device, _) => (format!("{} allocations", device_name(device)), None),
-            Track::Block(device, _) => (format!("{} PyTorch blocks", device_name(device)), None),
-            Track::Phases(tid) => (format!("phases of thread {tid}"), None),
-            Track::Range(_) => ("phases".to_string(), None),
-            Track::Refusals(device) => (format!("{} refusals", device_name(Some(device))), None),
-        };
         let parent = match track {
-            Track::Role(device, _) => self.track(Track::Roles(device))?,
+            Track::Counter(device, Counter::Role(_)) => self.track(Track::Roles(device))?,
             _ => self.sequence.process_track,
         };
+        let is_counter = matches!(track, Track::Counter(..));
+        let counter = CounterDescriptor { unit: Some(Unit::SizeBytes.into()) };
         let uuid = self.describe(TrackDescriptor {
-            name: Some(name),
+            name: Some(track.name()),
             parent_uuid: Some(parent),
-            counter,
+            counter: is_counter.then_some(counter),
             ..TrackDescriptor::default()
         })?;
         self.sequence.tracks.insert(track, uuid);
@@ -202,26 +147,50 @@ impl<'o> Perfetto<'o> {
         Ok(uuid)
     }
 
-    fn annotations<'s>(
-        &mut self,
-        details: impl IntoIterator<Item = (&'static str, Detail<'s>)>,
-    ) -> Vec<DebugAnnotation> {
-        let value = |detail| match detail {
-            Detail::Text(text) => AnnotationValue::Text(text.into_owned()),
-            Detail::Number(number) => AnnotationValue::Uint(number),
-            Detail::Pointer(address) => AnnotationValue::Pointer(address),
-            Detail::Seconds(seconds) => AnnotationValue::Double(seconds),
-        };
-        let mut name_iid = |name| Some(self.sequence.annotations.id(name));
-        let details = details.into_iter();
-        details
-            .map(|(name, of)| DebugAnnotation { name_iid: name_iid(name), value: Some(value(of)) })
-            .collect()
+    /// An event with a name.
+    fn named(&mut self, category: &str, name: &str) -> TrackEvent {
+        TrackEvent {
+            category_iids: vec![self.sequence.categories.id(category)],
+            name_iid: Some(self.sequence.names.id(name)),
+            ..TrackEvent::default()
+        }
     }
 }
 
+/// A named value that the viewer shows.
+type Detail = (&'static str, AnnotationValue);
+
+fn text(words: &str) -> AnnotationValue {
+    AnnotationValue::Text(words.into())
+}
+
+fn seconds(ns: u64) -> AnnotationValue {
+    AnnotationValue::Double(ns as f64 / 1e9)
+}
+
+fn details(slice: &Slice) -> Vec<Detail> {
+    let mut all = vec![
+        ("size", text(&size(slice.live.size))),
+        ("bytes", AnnotationValue::Uint(slice.live.size)),
+        ("address", AnnotationValue::Pointer(slice.key.number)),
+        ("stream", AnnotationValue::Pointer(slice.stream)),
+        ("tid", AnnotationValue::Uint(slice.tid.into())),
+        ("allocated_s", seconds(slice.allocated_ns)),
+        ("api", text(&slice.api)),
+    ];
+    all.extend(slice.role.map(|role| ("role", text(role.name()))));
+    all.extend(slice.physical().map(|bytes| ("physical_bytes", AnnotationValue::Uint(bytes))));
+    let words = slice.who.iter().flat_map(|who| who.words());
+    all.extend(words.map(|(name, words)| (name, text(words))));
+    let by = slice.brought_back_by.as_ref();
+    all.extend(by.map(|by| ("brought_back_by", text(by.name()))));
+    all
+}
+
 impl Sink for Perfetto<'_> {
-    fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
+    const LANES: Option<u32> = Some(MOST_LANES);
+
+    fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
         self.sequence = Sequence { id: process.number, ..Sequence::default() };
         self.sequence.process_track = self.describe(TrackDescriptor {
             process: Some(ProcessDescriptor {
@@ -234,69 +203,56 @@ impl Sink for Perfetto<'_> {
         Ok(())
     }
 
-    fn counter(
-        &mut self,
-        at_ns: u64,
-        device: Option<DeviceId>,
-        what: Counter,
-        bytes: u64,
-    ) -> io::Result<()> {
-        self.count(at_ns, Track::Counter(device, what), bytes)
-    }
-
-    fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
-        self.event(at_ns, Track::of(slice), EventType::SliceBegin, |to| {
-            let annotations = to.annotations(slice.details());
-            to.named(slice.live.kind.name(), &slice.name(), annotations)
-        })
-    }
-
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
-        self.event(at_ns, Track::of(slice), EventType::SliceEnd, |to| TrackEvent {
-            debug_annotations: to.annotations(slice.end_details(at_ns, how)),
-            ..TrackEvent::default()
-        })
-    }
-
-    fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
-        let refused = &refusal.refused;
-        self.event(at_ns, Track::Refusals(refusal.device), EventType::Instant, |to| {
-            let annotations = to.annotations([
-                ("size", Detail::Text(size(refused.size).into())),
-                ("bytes", Detail::Number(refused.size)),
-                ("counted_bytes", Detail::Number(refused.counted)),
-                ("cap_bytes", Detail::Number(refused.limit)),
-                ("result", Detail::Text(refused.result.to_string().into())),
-                ("api", Detail::Text((&*refusal.api).into())),
-            ]);
-            to.named("refusal", &format!("refused by {}", refused.by.name()), annotations)
-        })
-    }
-
-    fn phase(&mut self, at_ns: u64, phase: &ExportedPhase) -> io::Result<()> {
-        let kind = match phase.what {
-            Edge::Begin => EventType::SliceBegin,
-            Edge::End => EventType::SliceEnd,
-            Edge::Moment => EventType::Instant,
-        };
-        let track = phase.tid.map_or(Track::Range(phase.id), Track::Phases);
-        self.event(at_ns, track, kind, |to| to.named("phase", phase.name, Vec::new()))
-    }
-
-    fn lanes(&self) -> Option<u32> {
-        Some(MOST_LANES)
-    }
-
-    fn roles(&mut self, at_ns: u64, device: DeviceId, sums: &RoleSums) -> io::Result<()> {
-        for role in Role::ALL {
-            let bytes = sums[role.index()];
-            let before = self.sequence.roles.insert((device, role), bytes);
-            if before.unwrap_or(0) == bytes {
-                continue;
+    fn write(&mut self, at_ns: u64, element: &Element) -> io::Result<()> {
+        let lane = |slice: &Slice| Track::Lane(group(&slice.live), slice.lane);
+        let (track, kind, mut event, details) = match *element {
+            Element::Counter(device, what, bytes) => {
+                let counter_value = Some(i64::try_from(bytes).unwrap_or(i64::MAX));
+                let event = TrackEvent { counter_value, ..TrackEvent::default() };
+                (Track::Counter(device, what), EventType::Counter, event, Vec::new())
             }
-            self.count(at_ns, Track::Role(device, role), bytes)?;
-        }
-        Ok(())
+            Element::Begin(slice) => {
+                let event = self.named(slice.live.kind.name(), &slice.name());
+                (lane(slice), EventType::SliceBegin, event, details(slice))
+            }
+            Element::End(slice, how) => {
+                let lifetime = seconds(at_ns.saturating_sub(slice.allocated_ns));
+                let details = vec![("end", text(how.name())), ("lifetime_s", lifetime)];
+                (lane(slice), EventType::SliceEnd, TrackEvent::default(), details)
+            }
+            Element::Refusal(refusal) => {
+                let refused = &refusal.refused;
+                let details = vec![
+                    ("size", text(&size(refused.size))),
+                    ("bytes", AnnotationValue::Uint(refused.size)),
+                    ("counted_bytes", AnnotationValue::Uint(refused.counted)),
+                    ("cap_bytes", AnnotationValue::Uint(refused.limit)),
+                    ("result", text(&refused.result.to_string())),
+                    ("api", text(&refusal.api)),
+                ];
+                let event = self.named("refusal", &format!("refused by {}", refused.by.name()));
+                (Track::Refusals(refusal.device), EventType::Instant, event, details)
+            }
+            Element::Phase(phase) => {
+                let kind = match phase.what {
+                    Edge::Begin => EventType::SliceBegin,
+                    Edge::End => EventType::SliceEnd,
+                    Edge::Moment => EventType::Instant,
+                };
+                let track = phase.tid.map_or(Track::Range(phase.id), Track::Phases);
+                (track, kind, self.named("phase", phase.name), Vec::new())
+            }
+        };
+        event.track_uuid = Some(self.track(track)?);
+        event.r#type = Some(kind.into());
+        let mut name = |name| Some(self.sequence.annotations.id(name));
+        let annotation = |(of, value)| DebugAnnotation { name_iid: name(of), value: Some(value) };
+        event.debug_annotations = details.into_iter().map(annotation).collect();
+        self.packet(TracePacket {
+            timestamp: Some(at_ns),
+            track_event: Some(event),
+            ..TracePacket::default()
+        })
     }
 
     fn finish(self) -> io::Result<()> {

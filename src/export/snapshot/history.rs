@@ -267,6 +267,9 @@ impl Observer for SnapshotHistory {
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         let Live { device, size, site, stack, .. } = *live;
+        if device == DeviceId::UNKNOWN {
+            return;
+        }
         let block = Block { device, size, requested: size, site, stack, pending: false };
         let range = address..address.saturating_add(size);
         self.free_blocks(at, &range);

@@ -7,7 +7,7 @@ mod samples;
 
 use std::io::{self, Write};
 
-use super::processes::{TracedProcess, processes};
+use super::{TracedProcess, processes};
 use crate::analysis::{Held, Holdings, Level, Moment, Owner, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;

@@ -40,7 +40,7 @@ const OF_A_TRACE: &[&str] = &[
     "flame -o - @",
     "flame --at end --level driver -o - @",
     "export --format csv -o - @",
-    "export --format csv --from 0.0002 --to 0.01 --min-size 64KiB -o - @",
+    "export --format csv --from 0.0002 --to 0.01 -o - @",
     "export --format perfetto -o - @",
     "export --format folded -o - @",
     "export --format folded --at end --level driver -o - @",

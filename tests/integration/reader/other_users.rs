@@ -223,5 +223,5 @@ fn links_of_root_and_of_this_user_are_followed_and_stay() {
     assert_eq!(place.at("victim/file").metadata().unwrap().mode() & 0o7777, 0o640);
     let tables = place.run("export t.vtrace --format parquet -o d/tables");
     assert!(tables.status.success(), "{}", String::from_utf8_lossy(&tables.stderr));
-    assert!(place.at("victim/tables/events").is_dir());
+    assert!(place.at("victim/tables/blocks").is_dir());
 }

@@ -258,7 +258,6 @@ fn options_that_a_snapshot_has_not_are_refused() {
     for (more, part) in [
         ("two.vtrace", "a snapshot is of one process: give one"),
         ("--at peak", "not for torch-snapshot"),
-        ("--min-size 5MiB", "not for torch-snapshot"),
         ("-o two.vtrace", "two.vtrace exists"),
     ] {
         scratch.fails(2, &format!("{line} {more}"), part);
